@@ -1,0 +1,5 @@
+import sys
+
+from local_bench.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command line: parse, call, print. Imports nothing heavy before a command needs it."""

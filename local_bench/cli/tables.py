@@ -1,0 +1,132 @@
+"""A run's result as text and as JSON."""
+
+from pathlib import Path
+from typing import Any
+
+from local_bench.cli.output import table
+from local_bench.core.money import usd, usd_fine, usd_number
+from local_bench.runs.engine import Outcome
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import Books, books
+from local_bench.settle.standard import Settlement, Total
+
+
+def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
+    """How the run stands, its settlement table, and where the report is."""
+    parts = [
+        f"{outcome.n_done} of {outcome.n_candidates} images made, {outcome.n_unscored} unscored; "
+        f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
+    ]
+    if report:
+        parts += ["", settlement_text(books(run.ledger, run.config.settlement)), "", f"report: {report}"]
+    return "\n".join(parts)
+
+
+def settlement_text(kept: Books) -> str:
+    """Who earned what."""
+    header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
+    price = kept.price
+    if price is None or kept.cost_micro_usd is None:
+        cost = "no price for this device: set settlement.usd_per_hour"
+    else:
+        dated = f"{price.source}, {price.date}" if price.date else price.source
+        cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} an hour ({dated})"
+        cost += f"; the whole run's devices cost {usd_fine(kept.cost_micro_usd)}"
+    return table(header, [_row(s) for s in kept.settlements]) + f"\ncost: {cost}"
+
+
+def _row(s: Settlement) -> list[str]:
+    t = s.total
+    return [
+        s.model,
+        usd(t.revenue_micro_usd),
+        f"{usd(t.revenue_low_micro_usd)} to {usd(t.revenue_high_micro_usd)}",
+        _percent(t.share),
+        f"{t.n_tasks_accepted}/{t.n_tasks}",
+        f"{t.n_accepted}/{t.n + t.n_unscored}",
+        str(t.n_unscored),
+        "-" if s.cost_micro_usd is None else usd_fine(s.cost_micro_usd),
+        "-" if s.profit_micro_usd is None else usd(s.profit_micro_usd),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str, Any]:
+    """The same for programs; money in US dollars."""
+    result: dict[str, Any] = {
+        "run_dir": str(outcome.run_dir),
+        "candidates": {
+            "n": outcome.n_candidates,
+            "n_done": outcome.n_done,
+            "n_unscored": outcome.n_unscored,
+            "n_failed": outcome.n_failed,
+        },
+        "verdicts": {"n": outcome.n_verdicts, "n_unscored": outcome.n_verdicts_unscored},
+    }
+    if report:
+        kept = books(run.ledger, run.config.settlement)
+        result["report"] = str(report)
+        result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
+        result["cost_usd"] = _money(kept.cost_micro_usd)
+    return result
+
+
+def settlement_json(s: Settlement) -> dict[str, Any]:
+    return {
+        **_total_json(s.total),
+        "cost_usd": _money(s.cost_micro_usd),
+        "profit_usd": _money(s.profit_micro_usd),
+        "by_category": {category: _total_json(t) for category, t in s.by_category.items()},
+    }
+
+
+def _total_json(t: Total) -> dict[str, Any]:
+    return {
+        "revenue_usd": usd_number(t.revenue_micro_usd),
+        "revenue_low_usd": usd_number(t.revenue_low_micro_usd),
+        "revenue_high_usd": usd_number(t.revenue_high_micro_usd),
+        "value_usd": usd_number(t.value_micro_usd),
+        "open_usd": usd_number(t.open_micro_usd),
+        "share": t.share,
+        "coverage": t.coverage,
+        "task_acceptance": t.task_acceptance,
+        "deliverable_acceptance": t.deliverable_acceptance,
+        "n_tasks": t.n_tasks,
+        "n_tasks_unscored": t.n_tasks_unscored,
+        "n": t.n,
+        "n_accepted": t.n_accepted,
+        "n_unscored": t.n_unscored,
+    }
+
+
+def _money(micro: int | None) -> float | None:
+    return None if micro is None else usd_number(micro)
+
+
+def plan_text(plan: dict[str, Any]) -> str:
+    """What `plan` found, for people."""
+    header = ["model", "images", "batches", "of", "size", "steps", "VRAM", "GPU-hours", "cost"]
+    rows = [
+        [
+            m["model"],
+            str(m["n_images"]),
+            str(m["n_batches"]),
+            str(m["batch_size"]),
+            f"{m['width']}x{m['height']}",
+            str(m["num_inference_steps"]),
+            f"{m['vram_gb']:g} GB",
+            "-" if m["gpu_hours"] is None else f"{m['gpu_hours']:.3f}",
+            "-" if m["cost_usd"] is None else f"${m['cost_usd']:.2f}",
+        ]
+        for m in plan["models"]
+    ]
+    judge = plan["judge"]
+    orders = f"{plan['n_tasks']} orders worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images asked for"
+    return (
+        f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} orders that cannot be carried out\n\n"
+        f"{table(header, rows)}\n\n"
+        f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB\n{plan['basis']}"
+    )

@@ -1,0 +1,104 @@
+"""The one way an image comes in, is named, and is kept (law 7).
+
+Every image is turned into canonical pixels: PNG, JPEG or WebP only, at most `MAX_PIXELS` by its header, EXIF
+orientation applied, colours brought to sRGB, alpha laid on white, 8-bit RGB. Its name is the digest of those pixels.
+"""
+
+import hashlib
+import io
+import struct
+import warnings
+from pathlib import Path
+
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+
+from local_bench.core.errors import ImageError
+from local_bench.core.storage import write_atomic
+
+FORMATS = ("PNG", "JPEG", "WEBP")
+MAX_PIXELS = 100_000_000
+ALPHA_ON = (255, 255, 255)
+_SRGB = ImageCms.createProfile("sRGB")
+
+
+def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The image at `path` as canonical RGB8 pixels. ImageError says what is wrong with it and what to do."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as image:
+                if image.width * image.height > max_pixels:
+                    raise ImageError(
+                        f"{path} has {image.width}x{image.height} pixels, more than the {max_pixels:,} allowed: "
+                        "make it smaller"
+                    )
+                image.load()
+                return _canonical(image)
+    except FileNotFoundError:
+        raise ImageError(f"{path} does not exist: put the image there or mend the path") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{path} is not a readable {', '.join(FORMATS)} file: convert or replace it") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise ImageError(f"{path} claims more pixels than are safe to decode: make it smaller") from None
+    except (OSError, SyntaxError, ValueError, struct.error) as e:
+        raise ImageError(f"{path} is damaged ({e}): replace it") from e
+
+
+def _canonical(image: Image.Image) -> Image.Image:
+    image = ImageOps.exif_transpose(image)
+    profile = image.info.get("icc_profile")
+    if image.mode in ("P", "PA", "LA", "La", "RGBa"):
+        image = image.convert("RGBA")
+    if image.mode in ("I;16", "I;16B", "I"):
+        image = image.point(lambda v: v / 257).convert("L")
+    alpha = image.getchannel("A") if image.mode == "RGBA" else None
+    colours = image.convert("RGB") if alpha is not None else image
+    if profile and colours.mode in ("RGB", "L", "CMYK"):
+        colours = _to_srgb(colours, profile)
+    rgb = colours.convert("RGB")
+    if alpha is not None:
+        ground = Image.new("RGB", rgb.size, ALPHA_ON)
+        ground.paste(rgb, mask=alpha)
+        rgb = ground
+    return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # leaves every piece of metadata behind
+
+
+def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        converted = ImageCms.profileToProfile(image, source, _SRGB, outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError):
+        return image  # an unreadable profile is no profile: browsers show the numbers as sRGB too
+    return converted if converted is not None else image
+
+
+def pixel_digest(image: Image.Image) -> str:
+    """sha256 over width, height (two big-endian uint32) and the RGB8 bytes, row by row."""
+    assert image.mode == "RGB", image.mode
+    return hashlib.sha256(struct.pack(">II", *image.size) + image.tobytes()).hexdigest()
+
+
+def image_path(images: Path, pixels_sha256: str) -> Path:
+    """Where the image of that digest lies below the folder `images`."""
+    return images / pixels_sha256[:2] / f"{pixels_sha256}.png"
+
+
+def png_bytes(image: Image.Image) -> bytes:
+    """The image as a PNG file without metadata (level 1: fast, lossless)."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def store_image(images: Path, image: Image.Image) -> str:
+    """Keeps an RGB image under its pixel digest, whole or not at all; returns the digest. StorageError if refused."""
+    sha256 = pixel_digest(image)
+    write_atomic(image_path(images, sha256), png_bytes(image))
+    return sha256
+
+
+def fit_pixels(image: Image.Image, max_pixels: int, multiple: int) -> Image.Image:
+    """The image with sides that are multiples of `multiple` and at most `max_pixels` in all (bicubic, aspect kept)."""
+    scale = min(1.0, (max_pixels / (image.width * image.height)) ** 0.5)
+    width, height = (max(multiple, int(side * scale) // multiple * multiple) for side in image.size)
+    return image if (width, height) == image.size else image.resize((width, height), Image.Resampling.BICUBIC)

@@ -1,0 +1,115 @@
+"""The nouns of the house. Frozen, typed, units in the names."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from local_bench.core.identity import digest, seed_of
+
+NOT_FINITE = "the model produced values that are not finite"
+"""Why a candidate is unscored whose latents hold infinities or NaN: a failure of the model, not of the order."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One order: what a client asked for, and what it is worth."""
+
+    task_id: str
+    category: str
+    price_micro_usd: int
+    title: str
+    brief: str
+    deliverables: tuple[str, ...]
+    """What each asked-for image is to show, one line an image."""
+    evaluation_points: tuple[str, ...]
+    source_sha256: str | None = None
+    """Pixel digest of the picture to edit, where the order has one."""
+    reference_sha256: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is missing from the order but does not stop it, a sentence each."""
+    unscored: str | None = None
+    """Why the order cannot be carried out at all, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Deliverable:
+    """One image that a task asks for."""
+
+    task_id: str
+    index: int
+    """From 1."""
+    prompt: str
+    """What the generator is told, word for word."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One image that a model is to make for a deliverable; `work` is all that decides its bytes on any one machine."""
+
+    model: str
+    deliverable: Deliverable
+    attempt: int
+    """From 1."""
+    work: dict[str, Any] = field(compare=False)
+    work_id: str = field(init=False)
+    """The machine-independent identity: sha256 of the canonical JSON of `work`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "work_id", digest(self.work))
+
+    @property
+    def seed(self) -> int:
+        return seed_of(self.work_id)
+
+    def identity(self, numerics: dict[str, Any]) -> str:
+        """The full identity: this work on a machine with this numerics signature."""
+        return digest({"work": self.work_id, "numerics": numerics})
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing the judge is asked about images."""
+
+    rubric: str
+    point: int
+    """Which of several alike (an evaluation point, from 0); 0 where there is only one."""
+    images: tuple[str, ...]
+    """Pixel digests, in the order in which they are shown."""
+    slots: tuple[tuple[str, str], ...]
+    """What fills the rubric's slots: (name, text)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came back: an `answer` that fits the rubric's schema, or the reason there is none. Never both."""
+
+    answer: dict[str, Any] | None
+    unscored: str | None
+    raw: str
+    """The judge's words as they came."""
+
+    def __post_init__(self) -> None:
+        assert (self.answer is None) != (self.unscored is None)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number, or the reason there is none (law 5: never 0, never dropped), or `applies=False`: nothing to score."""
+
+    name: str
+    value: float | None
+    unscored: str | None = None
+    applies: bool = True
+
+    def __post_init__(self) -> None:
+        assert (self.value is not None) + (self.unscored is not None) + (not self.applies) == 1
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the client pays for a deliverable: True, False, or None with the reason it could not be settled."""
+
+    accepted: bool | None
+    unscored: str | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.accepted is None) == (self.unscored is not None)

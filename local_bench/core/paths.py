@@ -1,0 +1,39 @@
+"""Where things are, and the one way to join a name we were given to a folder of ours."""
+
+import os
+import re
+from pathlib import Path
+
+import platformdirs
+
+from local_bench.core.errors import UserError
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def is_safe_id(name: str) -> bool:
+    """Whether `name` can be a task, model or run id: it starts with a letter or digit and has no separators."""
+    return _ID.fullmatch(name) is not None and ".." not in name
+
+
+def safe_join(root: Path, relative: str) -> Path:
+    """`root / relative`, refusing (UserError) whatever would leave `root`: absolute paths, `..`, links, NUL."""
+    if not relative or "\0" in relative or Path(relative).is_absolute():
+        raise UserError(f"the path {relative!r} is not a relative path inside {root}: give one that is")
+    path = (root / relative).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise UserError(f"the path {relative!r} leads out of {root}: keep files inside that folder")
+    return path
+
+
+def configs_dir() -> Path:
+    """The shipped configs: inside the installed package, or beside it in a checkout."""
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
+
+
+def cache_dir() -> Path:
+    """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models we built, weights digests."""
+    chosen = os.environ.get("LOCAL_BENCH_CACHE")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("local-bench"))

@@ -1,0 +1,136 @@
+"""YAML into a checked pydantic model, with complaints that name the file, the line and the nearest right key."""
+
+import difflib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from local_bench.core.errors import ConfigError
+
+Location = tuple[int | str, ...]
+MAX_BYTES = 1_000_000
+
+
+class Strict(BaseModel):
+    """The base of everything read from a file: unknown keys are errors, types are not guessed, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
+    """The plain data in a YAML file and the line (from 1) of every key and item. ConfigError if it is not YAML."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_BYTES:,} bytes: this is not one of our YAML files")
+        text = path.read_text("utf-8")
+        node = yaml.compose(text, yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: check the path") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder: give the YAML file in it") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} cannot be read ({e}): give a UTF-8 text file") from None
+    except (yaml.YAMLError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: this is not valid YAML ({getattr(e, 'problem', e)}): mend it") from None
+    lines: dict[Location, int] = {}
+    for location, line in _lines(node, ()):
+        if location in lines and node is not None and not isinstance(location[-1], int):
+            raise ConfigError(f"{path}, line {line}: the key {location[-1]!r} stands there a second time: keep one")
+        lines[location] = line
+    return data, lines
+
+
+def _lines(node: yaml.Node | None, at: Location) -> Iterator[tuple[Location, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*at, str(key.value))
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            yield (*at, i), item.start_mark.line + 1
+            yield from _lines(item, (*at, i))
+
+
+def load_yaml(path: Path, model: type[M]) -> M:
+    """The YAML file at `path` as a `model`. ConfigError names the line and what to write instead."""
+    data, lines = read_yaml(path)
+    return check(data, model, str(path), lines)
+
+
+def check(data: Any, model: type[M], source: str, lines: dict[Location, int] | None = None) -> M:
+    """`data` as a `model`; `source` and `lines` say where it came from in the ConfigError's sentence."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source} must be a mapping of keys to values, not {type(data).__name__}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        raise ConfigError(explain(e, model, source, lines or {})) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel], source: str, lines: dict[Location, int]) -> str:
+    """One sentence about the first thing that is wrong (how many more there are comes at its end)."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    location: Location = tuple(first["loc"])
+    line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
+    where = f"{source}, line {line}" if line else source
+    name = ".".join(map(str, location)) or "the file"
+    match first["type"]:
+        case "extra_forbidden":
+            keys = _keys_at(model, location[:-1])
+            near = difflib.get_close_matches(str(location[-1]), keys, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(sorted(keys))}"
+            what = f"there is no key {name!r}; {hint}"
+        case "missing":
+            what = f"the key {name!r} is missing: add it"
+        case _:
+            given = first["input"]
+            shown = "" if isinstance(given, dict | list) else f", not {_short(given)}"
+            message = first["msg"].removeprefix("Value error, ")
+            what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
+    more = error.error_count() - 1
+    return f"{where}: {what}" + (f" (and {more} more)" if more else "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys_at(model: type[BaseModel], location: Location) -> list[str]:
+    """The keys that `model` takes at a location inside it."""
+    for step in location:
+        if isinstance(step, int):
+            continue
+        field = model.model_fields.get(step)
+        inner = next(_models(field.annotation), None) if field else None
+        if inner is None:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, UnionType, list, tuple, dict):
+        for inner in get_args(annotation):
+            yield from _models(inner)
+
+
+def finite(value: float) -> float:
+    """A pydantic check: neither infinite nor NaN."""
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value

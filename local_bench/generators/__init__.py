@@ -1,0 +1,1 @@
+"""What is made: one module a model family, in stages and fixed batches."""

@@ -1,0 +1,1 @@
+"""What is seen: a VLM judge, metrics, rules, people."""

@@ -1,0 +1,1 @@
+"""Numbers read off images: one metric a file, named with its preprocessing and direction."""

@@ -1,0 +1,108 @@
+"""One image in the gallery: the picture, whether the client pays, the scores, and every verdict behind them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from sqlite3 import Row
+
+from local_bench.core.nouns import Task
+from local_bench.report.pictures import Picture, picture
+from local_bench.report.scores import score_text
+from local_bench.report.text import short
+from local_bench.runs.rundir import RunDir
+
+MAX_RAW = 2000
+BRF = "brf"
+"""The rubric that asks about one evaluation point at a time."""
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    rubric: str
+    point: str | None
+    """What was asked about, where the rubric has several points."""
+    answer: str | None
+    unscored: str | None
+    raw: str
+    left_out: int
+    """How many characters of `raw` are not shown."""
+    rubric_digest: str
+    judge: str
+
+
+@dataclass(frozen=True)
+class CandidateView:
+    model: str
+    attempt: int
+    picture: Picture | None
+    no_picture: str
+    """Why there is no picture, where there is none."""
+    prompt: str
+    decision: str
+    mark: str
+    """yes, no or open."""
+    reason: str | None
+    scores: list[tuple[str, str, str | None]]
+    """(name, value, reason why there is none)"""
+    verdicts: list[VerdictView]
+
+
+def candidate_view(
+    run: RunDir, task: Task, row: Row, names: Sequence[str], scores: Sequence[Row], verdicts: Sequence[Row]
+) -> CandidateView:
+    """The candidate in `row` (with its decision's columns), with a cell for every score in `names`."""
+    decision, mark, reason = _decision(row)
+    by_name = {score["name"]: score for score in scores}
+    cells = []
+    for name in names:
+        score = by_name.get(name)
+        text = score_text(score["value"], score["unscored"], bool(score["applies"])) if score else ("missing", None)
+        cells.append((name, *text))
+    shown = picture(run.images, row["pixels_sha256"]) if row["state"] == "done" else None
+    return CandidateView(
+        model=row["model"],
+        attempt=row["attempt"],
+        picture=shown,
+        no_picture=_no_picture(row),
+        prompt=row["prompt"],
+        decision=decision,
+        mark=mark,
+        reason=reason,
+        scores=cells,
+        verdicts=[_verdict(verdict, task) for verdict in verdicts],
+    )
+
+
+def _decision(row: Row) -> tuple[str, str, str | None]:
+    if not row["decided"]:
+        return "no decision", "open", None
+    if row["accepted"] is None:
+        return "unscored", "open", row["decision_unscored"]
+    return ("accepted", "yes", None) if row["accepted"] else ("not accepted", "no", None)
+
+
+def _no_picture(row: Row) -> str:
+    match row["state"]:
+        case "planned":
+            return "not made yet"
+        case "unscored":
+            return f"not made: {row['unscored'] or 'no reason given'}"
+        case _:
+            return "the image's file is missing or damaged: `local-bench verify` tells more"
+
+
+def _verdict(row: Row, task: Task) -> VerdictView:
+    number, points = row["point"], task.evaluation_points
+    if row["rubric"] == BRF and 0 <= number < len(points):
+        point = points[number]
+    else:
+        point = f"point {number + 1}" if number else None
+    return VerdictView(
+        rubric=row["rubric"],
+        point=point,
+        answer=row["answer"],
+        unscored=row["unscored"],
+        raw=row["raw"][:MAX_RAW],
+        left_out=max(0, len(row["raw"]) - MAX_RAW),
+        rubric_digest=short(row["rubric_sha256"]),
+        judge=short(row["judge"]),
+    )

@@ -1,0 +1,43 @@
+"""The columns of the exported tables: names, types, and what stands in them."""
+
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+TEXT, INT, REAL, YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+USD = pa.decimal128(19, 6)
+"""US dollars, exact to the micro-dollar; holds every 64-bit number of micro-dollars."""
+
+
+def schema(**columns: Any) -> Any:
+    """A pyarrow schema; every `<name>_micro_usd` column is followed by the same amount as `<name>_usd`."""
+    fields = []
+    for name, kind in columns.items():
+        fields.append(pa.field(name, kind))
+        if name.endswith("_micro_usd"):
+            fields.append(pa.field(name.replace("_micro_usd", "_usd"), USD))
+    return pa.schema(fields)
+
+
+_WORK = {"work_id": TEXT, "model": TEXT, "task_id": TEXT, "category": TEXT, "deliverable": INT, "attempt": INT}
+
+CANDIDATES = schema(
+    **_WORK, title=TEXT, prompt=TEXT, seed=INT, height=INT, width=INT, state=TEXT, unscored=TEXT, identity=TEXT,
+    pixels_sha256=TEXT, accepted=YES_NO, decision_unscored=TEXT, price_micro_usd=INT, work=TEXT,
+)  # fmt: skip
+VERDICTS = schema(
+    **_WORK, rubric=TEXT, point=INT, answer=TEXT, unscored=TEXT, raw=TEXT, question_id=TEXT, rubric_sha256=TEXT,
+    judge=TEXT,
+)  # fmt: skip
+SCORES = schema(**_WORK, name=TEXT, kind=TEXT, value=REAL, unscored=TEXT, applies=YES_NO)
+SETTLEMENT = schema(
+    model=TEXT, scope=TEXT, category=TEXT, value_micro_usd=INT, revenue_micro_usd=INT, revenue_low_micro_usd=INT,
+    revenue_high_micro_usd=INT, open_micro_usd=INT, share=REAL, coverage=REAL, n_tasks=INT, n_tasks_accepted=INT,
+    n_tasks_unscored=INT, task_acceptance=REAL, n=INT, n_accepted=INT, n_unscored=INT, deliverable_acceptance=REAL,
+    deliverable_acceptance_low=REAL, deliverable_acceptance_high=REAL, cost_micro_usd=INT, profit_micro_usd=INT,
+    cost_unscored=TEXT,
+)  # fmt: skip
+COSTS = schema(
+    phase=TEXT, model=TEXT, held_ns=INT, n_items=INT, energy_mj=INT, cost_micro_usd=INT, cost_unscored=TEXT, gpu=TEXT,
+    price_level=TEXT, hour_micro_usd=INT, price_source=TEXT, price_date=TEXT,
+)  # fmt: skip

@@ -1,0 +1,136 @@
+"""The run's tables as CSV and Parquet, for people who count on."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.csv  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from local_bench.core.errors import LedgerError
+from local_bench.core.money import MICRO
+from local_bench.core.storage import write_atomic
+from local_bench.report import columns
+from local_bench.report.gallery import read_task
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import Books, books
+from local_bench.settle.standard import Settlement, Total
+
+_FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+"""What spreadsheets take for a formula's beginning, full-width forms too (OWASP, CSV injection)."""
+_WORK = "c.work_id, c.model, c.task_id, t.category, c.deliverable, c.attempt"
+_FROM = "JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)"
+
+
+def write_exports(run: RunDir) -> list[Path]:
+    """Writes every table to `<run>/exports/`, as CSV and as Parquet, and returns the paths.
+
+    The rows' order is that of identities, so that one ledger gives the same files. LedgerError where the ledger holds
+    values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses.
+    """
+    money = books(run.ledger, run.config.settlement)
+    tables = {
+        "candidates": (columns.CANDIDATES, _candidates(run)),
+        "verdicts": (columns.VERDICTS, _rows(run, f"SELECT v.*, {_WORK} FROM verdicts v {_FROM} ORDER BY 1, 2, 3")),
+        "scores": (columns.SCORES, _rows(run, f"SELECT s.*, {_WORK} FROM scores s {_FROM} ORDER BY 1, 2")),
+        "settlement": (columns.SETTLEMENT, _settlement(money)),
+        "costs": (columns.COSTS, _costs(money)),
+    }
+    paths = []
+    for name, (schema, rows) in tables.items():
+        table = _table(name, schema, rows)
+        for ending, data in (("csv", csv_bytes(table)), ("parquet", _parquet_bytes(table))):
+            path = run.path / "exports" / f"{name}.{ending}"
+            write_atomic(path, data)
+            paths.append(path)
+    return paths
+
+
+def csv_bytes(table: Any) -> bytes:
+    """The pyarrow table as CSV: nulls are empty and text that a spreadsheet would run as a formula begins with `'`."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            text = table.column(i)
+            guarded = pc.binary_join_element_wise("'", text, "")
+            table = table.set_column(i, field, pc.if_else(pc.match_substring_regex(text, _FORMULA), guarded, text))
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(table, buffer)
+    return buffer.getvalue()
+
+
+def _parquet_bytes(table: Any) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _table(name: str, schema: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
+    try:
+        return pa.Table.from_pylist([_with_usd(row, schema) for row in rows], schema=schema)
+    except (pa.ArrowException, TypeError, ValueError) as e:
+        raise LedgerError(f"the ledger's {name} hold a value that does not fit ({e}): make the run again") from e
+
+
+def _with_usd(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    """The row's values by the schema's names, with dollars beside micro-dollars."""
+    values: dict[str, Any] = {}
+    for field in schema:
+        usd = field.type == columns.USD
+        value = row[field.name.replace("_usd", "_micro_usd") if usd else field.name]
+        if value is not None and usd:
+            value = Decimal(value) / MICRO
+        elif value is not None and field.type == columns.YES_NO:
+            value = bool(value)
+        values[field.name] = value
+    return values
+
+
+def _rows(run: RunDir, query: str) -> Iterator[dict[str, Any]]:
+    return map(dict, run.ledger.rows(query))
+
+
+def _candidates(run: RunDir) -> Iterator[dict[str, Any]]:
+    titles = {row["task_id"]: read_task(row).title for row in run.ledger.rows("SELECT task_id, content FROM tasks")}
+    for row in _rows(
+        run,
+        """SELECT c.*, t.category, d.accepted, d.unscored AS decision_unscored, d.price_micro_usd
+           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id) ORDER BY c.work_id""",
+    ):
+        yield row | {"title": titles[row["task_id"]].encode(errors="replace").decode()}
+
+
+def _settlement(money: Books) -> Iterator[dict[str, Any]]:
+    for s in sorted(money.settlements, key=lambda s: s.model):
+        reason = None if s.cost_micro_usd is not None else _no_cost(money)
+        costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
+        yield _total(s, s.total) | {"scope": "run", "category": "all"} | costs
+        for category, total in sorted(s.by_category.items()):
+            costs = {"cost_micro_usd": None, "profit_micro_usd": None, "cost_unscored": "costs are counted by model"}
+            yield _total(s, total) | {"scope": "category", "category": category} | costs
+
+
+def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
+    derived = ("share", "coverage", "task_acceptance", "deliverable_acceptance")
+    return {"model": settlement.model} | vars(total) | {name: getattr(total, name) for name in derived}
+
+
+def _costs(money: Books) -> Iterator[dict[str, Any]]:
+    price = money.price
+    for row in money.costs:
+        yield vars(row) | {
+            "cost_micro_usd": row.cost_micro_usd if price else None,
+            "cost_unscored": None if price else _no_cost(money),
+            "gpu": price.gpu if price else None,
+            "price_level": price.level if price else None,
+            "hour_micro_usd": price.micro_usd_per_hour if price else None,
+            "price_source": price.source if price else None,
+            "price_date": price.date if price else None,
+        }
+
+
+def _no_cost(money: Books) -> str:
+    return "no time was metered for it" if money.price else "the price table has no row for the device"

@@ -1,0 +1,101 @@
+"""The gallery: every order with what each model made for it, and what was said about that."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from sqlite3 import Row
+
+from pydantic import TypeAdapter, ValidationError
+
+from local_bench.core.errors import LedgerError
+from local_bench.core.money import usd
+from local_bench.core.nouns import Task
+from local_bench.report.candidate import CandidateView, candidate_view
+from local_bench.report.pictures import Picture, picture
+from local_bench.report.scores import score_names
+from local_bench.report.view import model_order
+from local_bench.runs.rundir import RunDir
+
+MAX_ORDERS = 200
+_TASK = TypeAdapter(Task)
+_SHOWN = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
+_TASKS = "SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?"
+_CANDIDATES = f"""SELECT c.*, d.work_id IS NOT NULL AS decided, d.accepted, d.unscored AS decision_unscored
+  FROM candidates c LEFT JOIN decisions d USING (work_id) WHERE {_SHOWN}"""
+_SCORES = f"SELECT s.* FROM scores s JOIN candidates USING (work_id) WHERE {_SHOWN}"
+_VERDICTS = f"SELECT v.* FROM verdicts v JOIN candidates USING (work_id) WHERE {_SHOWN} ORDER BY rubric, point"
+
+
+@dataclass(frozen=True)
+class DeliverableView:
+    index: int
+    what: str
+    prompt: str | None
+    """What every model was told; None where they were told different things."""
+    candidates: list[CandidateView]
+    several_attempts: bool
+
+
+@dataclass(frozen=True)
+class OrderView:
+    task: Task
+    price: str
+    given: list[tuple[str, Picture | None]]
+    """The pictures that came with the order: (what it is, the picture, None if it is not there)."""
+    deliverables: list[DeliverableView]
+
+
+def read_task(row: Row) -> Task:
+    """The task in a row of the ledger. LedgerError if it is none."""
+    try:
+        return _TASK.validate_json(row["content"])
+    except ValidationError as e:
+        raise LedgerError(
+            f"the ledger's task {row['task_id']!r} is not a task ({e.errors()[0]['msg']}): "
+            "the run directory was changed by hand or made by another release, make the run again"
+        ) from None
+
+
+def gallery(run: RunDir) -> list[OrderView]:
+    """The first MAX_ORDERS orders, in the suite's order. LedgerError where the ledger holds no proper task."""
+    candidates = _grouped(run, _CANDIDATES, "task_id")
+    scores = _grouped(run, _SCORES, "work_id")
+    verdicts = _grouped(run, _VERDICTS, "work_id")
+    names, models = score_names(run), model_order(run)
+    orders = []
+    for task in map(read_task, run.ledger.rows(_TASKS, MAX_ORDERS)):
+        views: dict[int, list[CandidateView]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
+        for row in sorted(candidates[task.task_id], key=lambda row: (models.index(row["model"]), row["attempt"])):
+            view = candidate_view(run, task, row, names, scores[row["work_id"]], verdicts[row["work_id"]])
+            views.setdefault(row["deliverable"], []).append(view)
+        deliverables = [_deliverable(task, index, mine) for index, mine in sorted(views.items())]
+        orders.append(OrderView(task, usd(task.price_micro_usd), _given(run, task), deliverables))
+    return orders
+
+
+def n_orders(run: RunDir) -> int:
+    """How many orders the run has in all."""
+    return int(run.ledger.rows("SELECT count(*) AS n FROM tasks")[0]["n"])
+
+
+def _grouped(run: RunDir, query: str, key: str) -> defaultdict[str, list[Row]]:
+    groups: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in run.ledger.rows(query, MAX_ORDERS):
+        groups[row[key]].append(row)
+    return groups
+
+
+def _deliverable(task: Task, index: int, views: list[CandidateView]) -> DeliverableView:
+    prompts = {view.prompt for view in views}
+    return DeliverableView(
+        index=index,
+        what=task.deliverables[index - 1] if 1 <= index <= len(task.deliverables) else "not in the order",
+        prompt=prompts.pop() if len(prompts) == 1 else None,
+        candidates=views,
+        several_attempts=any(view.attempt > 1 for view in views),
+    )
+
+
+def _given(run: RunDir, task: Task) -> list[tuple[str, Picture | None]]:
+    source = [] if task.source_sha256 is None else [("The picture to edit", task.source_sha256)]
+    references = [(f"Reference {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
+    return [(what, picture(run.inputs, sha256)) for what, sha256 in source + references]

@@ -1,0 +1,77 @@
+"""The report: one HTML page that opens from a disk, asks the network for nothing and runs no script."""
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from local_bench.core.storage import write_atomic
+from local_bench.report import costs, gallery, provenance, scores, view
+from local_bench.report.text import clean
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+
+
+def write_report(run: RunDir) -> Path:
+    """Writes `<run>/report/index.html` from what the ledger holds now and returns its path.
+
+    LedgerError where the ledger cannot be read, ConfigError where the price table lacks the config's row, StorageError
+    if the disk refuses.
+    """
+    path = run.path / "report" / "index.html"
+    write_atomic(path, render(run).encode())
+    return path
+
+
+def render(run: RunDir) -> str:
+    """The page as text: the same ledger, config and provenance give the same page."""
+    money = books(run.ledger, run.config.settlement)
+    settled = {s.model for s in money.settlements}
+    orders = gallery.gallery(run)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            csp=_policy(),
+            run=run.config,
+            size=view.size_line(run),
+            warnings=view.warnings(run, money.settlements),
+            settlement=view.settlement_rows(money),
+            unsettled=[model for model in view.model_order(run) if model not in settled],
+            categories=view.category_rows(money.settlements),
+            thresholds=view.thresholds(run),
+            max_reasons=scores.MAX_REASONS,
+            decision_reasons=scores.decision_reasons(run),
+            price=costs.price_sentence(money.price),
+            scores=scores.score_table(run),
+            score_reasons=scores.score_reasons(run),
+            costs=costs.cost_table(run, money),
+            orders=orders,
+            orders_left_out=gallery.n_orders(run) - len(orders),
+            sessions=provenance.sessions(run),
+            provenance=provenance.provenance(run),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Escapes everything, shows hidden characters, and takes an unknown name for the mistake that it is."""
+    return Environment(
+        loader=PackageLoader("local_bench.report", "."),
+        autoescape=True,
+        finalize=clean,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _policy() -> str:
+    """The page's Content-Security-Policy: its own pictures and its one style sheet, nothing else."""
+    style = _environment().get_template("page.css").render()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

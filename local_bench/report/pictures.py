@@ -1,0 +1,37 @@
+"""Thumbnails that travel inside the page."""
+
+import base64
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from local_bench.core.errors import ImageError
+from local_bench.core.images import image_path, load_image
+from local_bench.report.text import is_digest
+
+LONG_SIDE = 192
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as a data URI, with its size on the page in pixels."""
+
+    src: str
+    width: int
+    height: int
+
+
+def picture(images: Path, pixels_sha256: str | None) -> Picture | None:
+    """The image of that digest below `images`, at most LONG_SIDE pixels long; None if it cannot be read."""
+    if pixels_sha256 is None or not is_digest(pixels_sha256):
+        return None
+    try:
+        image = load_image(image_path(images, pixels_sha256))
+    except ImageError:
+        return None
+    image.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=80, method=4)
+    return Picture(f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", *image.size)

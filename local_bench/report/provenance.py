@@ -1,0 +1,63 @@
+"""Where the run came from: `provenance.json` and the sessions, shown as they are."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from local_bench.report.text import duration
+from local_bench.runs.rundir import RunDir
+
+Node: TypeAlias = "str | list[tuple[str, Node]]"
+"""A value to show, or a table of names and values."""
+MAX_DEPTH = 6
+MAX_BYTES = 5_000_000
+
+
+@dataclass(frozen=True)
+class Session:
+    number: int
+    started_utc: str
+    device: str
+    held: str
+    ended: str
+
+
+def sessions(run: RunDir) -> list[Session]:
+    """The times at which somebody worked on the run, in order."""
+    rows = run.ledger.rows("SELECT * FROM sessions ORDER BY session")
+    return [
+        Session(r["session"], r["started_utc"], r["device"], duration(r["held_ns"]), r["ended"] or "did not end")
+        for r in rows
+    ]
+
+
+def provenance(run: RunDir) -> Node:
+    """The content of `provenance.json` as nested tables, or one sentence where there is none to show."""
+    path = run.path / "provenance.json"
+    if not path.is_file():
+        return "This run directory holds no provenance.json."
+    if path.stat().st_size > MAX_BYTES:
+        return f"provenance.json is larger than {MAX_BYTES:,} bytes and is not shown."
+    try:
+        return tree(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return "provenance.json cannot be read as JSON."
+
+
+def tree(value: Any, depth: int = 0) -> Node:
+    """Plain data as nested tables, MAX_DEPTH deep; what lies deeper is shown as JSON."""
+    if isinstance(value, dict | list) and not value:
+        return "none"
+    if isinstance(value, dict | list) and depth >= MAX_DEPTH:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return [(str(key), tree(inner, depth + 1)) for key, inner in value.items()]
+    if isinstance(value, list):
+        if not any(isinstance(inner, dict | list) for inner in value):
+            return ", ".join(_scalar(inner) for inner in value)
+        return [(str(i), tree(inner, depth + 1)) for i, inner in enumerate(value, 1)]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,91 @@
+"""The scores of a run, for people: means by model with everything that is not in them counted beside."""
+
+from dataclasses import dataclass
+
+from local_bench.report.text import NOT_APPLICABLE
+from local_bench.report.view import model_order, thresholds
+from local_bench.runs.rundir import RunDir
+
+MAX_REASONS = 30
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One score of one model, over all its images."""
+
+    model: str
+    mean: str
+    n: int
+    n_unscored: int
+    n_not_applicable: int
+    n_missing: int
+    """Images without a row for this score."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    where: str
+    text: str
+    n: int
+
+
+def score_names(run: RunDir) -> list[str]:
+    """The names of all scores: those that decide acceptance, the judge's others, the metrics (asked for or found)."""
+    rows = run.ledger.rows("SELECT DISTINCT kind, name FROM scores ORDER BY kind, name")
+    judged = [row["name"] for row in rows if row["kind"] == "judge"]
+    measured = [row["name"] for row in rows if row["kind"] != "judge"]
+    return list(dict.fromkeys([*thresholds(run), *judged, *run.config.metrics, *measured]))
+
+
+def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
+    """For every score, one row a model. Means leave out what has no value, and say how many that is."""
+    images = {r["model"]: r["n"] for r in run.ledger.rows("SELECT model, count(*) AS n FROM candidates GROUP BY model")}
+    found = {
+        (row["name"], row["model"]): row
+        for row in run.ledger.rows(
+            """SELECT s.name, c.model, avg(s.value) AS mean, count(s.value) AS n, sum(NOT s.applies) AS n_na,
+               sum(s.applies AND s.value IS NULL) AS n_unscored
+               FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model"""
+        )
+    }
+    table: dict[str, list[ScoreRow]] = {}
+    for name in score_names(run):
+        table[name] = []
+        for model in model_order(run):
+            row = found.get((name, model))
+            n, n_na, n_unscored = (row["n"], row["n_na"], row["n_unscored"]) if row else (0, 0, 0)
+            nothing = "unscored" if n_unscored else NOT_APPLICABLE if n_na else "missing"
+            mean = f"{row['mean']:.2f}" if row and n else nothing
+            missing = images.get(model, 0) - n - n_na - n_unscored
+            table[name].append(ScoreRow(model, mean, n, n_unscored, n_na, missing))
+    return table
+
+
+def score_text(value: float | None, unscored: str | None, applies: bool) -> tuple[str, str | None]:
+    """What a score's cell says, and the reason beside it: never 0 for what has no value."""
+    if not applies:
+        return NOT_APPLICABLE, None
+    return ("unscored", unscored or "no reason given") if value is None else (f"{value:.2f}", None)
+
+
+def decision_reasons(run: RunDir) -> list[Reason]:
+    """Why deliverables are unscored, the most frequent reason first."""
+    return _reasons(
+        run,
+        """SELECT c.model AS place, d.unscored AS text, count(*) AS n FROM decisions d JOIN candidates c USING (work_id)
+           WHERE d.accepted IS NULL AND c.attempt = 1 GROUP BY 1, 2 ORDER BY n DESC, 1, 2 LIMIT ?""",
+    )
+
+
+def score_reasons(run: RunDir) -> list[Reason]:
+    """Why scores are unscored, the most frequent reason first."""
+    return _reasons(
+        run,
+        """SELECT s.name || ', ' || c.model AS place, coalesce(s.unscored, 'no reason given') AS text, count(*) AS n
+           FROM scores s JOIN candidates c USING (work_id) WHERE s.value IS NULL AND s.applies
+           GROUP BY 1, 2 ORDER BY n DESC, 1, 2 LIMIT ?""",
+    )
+
+
+def _reasons(run: RunDir, query: str) -> list[Reason]:
+    return [Reason(row["place"], row["text"], row["n"]) for row in run.ledger.rows(query, MAX_REASONS)]

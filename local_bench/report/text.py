@@ -1,0 +1,71 @@
+"""How values look to a person: untrusted text with nothing hidden in it, and numbers with their units."""
+
+import re
+from typing import Any
+
+from local_bench.core.money import MICRO, usd, usd_fine
+
+NOT_APPLICABLE = "n/a"
+
+# Controls but tab and newline, soft hyphen, zero-width and bidirectional marks, separators, lone surrogates,
+# non-characters, tags. Joiners (U+200C, U+200D) and variation selectors stay: scripts and emoji need them.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc"
+    "\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is a sha256 in hex, and so safe as a part of a path."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def clean(value: Any) -> Any:
+    """Text with its hidden characters made visible (`⟨U+202E⟩`); what is not text, or hides nothing, as it is."""
+    if not isinstance(value, str) or not _HIDDEN.search(value):
+        return value
+    return _HIDDEN.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", value.replace("\r\n", "\n"))
+
+
+def short(identity: str) -> str:
+    """The first 12 digits of a digest; any other name whole."""
+    return identity[:12] if is_digest(identity) else identity
+
+
+def percent(fraction: float | None) -> str:
+    """`61.2%`, or n/a."""
+    return NOT_APPLICABLE if fraction is None else f"{100 * fraction:.1f}%"
+
+
+def interval(low: float, high: float) -> str:
+    """The ends of an interval of a proportion: `40.1% to 78.9%`."""
+    return f"{percent(low)} to {percent(high)}"
+
+
+def amount(micro: int) -> str:
+    """An amount of any size: to the micro-dollar where it is a part of a dollar, else to the cent."""
+    return usd_fine(micro) if 0 < abs(micro) < MICRO else usd(micro)
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """`1 order`, `12 orders`."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def duration(ns: int) -> str:
+    """A stretch of time in its two largest units: `2 h 05 min`, `3 min 09 s`, `4.2 s`, `310 ms`."""
+    if ns < 1_000_000_000:
+        return f"{ns / 1e6:.0f} ms"
+    if ns < 60_000_000_000:
+        return f"{ns / 1e9:.1f} s"
+    minutes, seconds = divmod(round(ns / 1e9), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+
+
+def energy(mj: int | None) -> str:
+    """Millijoules as joules or watt-hours; says so where nothing measured them."""
+    if mj is None:
+        return "not measured"
+    return f"{mj / 3.6e6:,.2f} Wh" if mj >= 36_000 else f"{mj / 1000:.1f} J"

@@ -1,0 +1,115 @@
+"""The page's head and its settlement tables, ready to be laid out: every cell is text for people."""
+
+from dataclasses import dataclass
+
+from local_bench.core.money import usd
+from local_bench.report.costs import cost_text
+from local_bench.report.text import amount, count, interval, percent
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import Books
+from local_bench.settle.standard import Settlement, Total
+
+
+@dataclass(frozen=True)
+class SettlementRow:
+    """What one model earned over some orders."""
+
+    model: str
+    value: str
+    revenue: str
+    revenue_interval: str
+    share: str
+    bar: tuple[float, float, float] | None
+    """Low end, point and high end of the revenue as parts of the value, cut at 1; None where the value is nothing."""
+    tasks: str
+    deliverables: str
+    deliverables_interval: str
+    unscored: str
+    open: str
+    cost: str = ""
+    profit: str = ""
+
+
+def model_order(run: RunDir) -> list[str]:
+    """The config's models in its order, then any others that the ledger holds, by name."""
+    labels = [m.label for m in run.config.models]
+    others = run.ledger.rows("SELECT DISTINCT model FROM candidates ORDER BY model")
+    return labels + [row["model"] for row in others if row["model"] not in labels]
+
+
+def thresholds(run: RunDir) -> dict[str, float]:
+    """The acceptance rule's thresholds by score name."""
+    return {k: float(v) for k, v in run.config.acceptance.model_dump().items() if k != "rule"}
+
+
+def size_line(run: RunDir) -> str:
+    """How large the run is: `12 orders worth $1,234.50, 2 models, 32 images`."""
+    row = run.ledger.rows("SELECT count(*) AS n, coalesce(sum(price_micro_usd), 0) AS value FROM tasks")[0]
+    images = run.ledger.rows("SELECT count(*) AS n FROM candidates WHERE state = 'done'")[0]["n"]
+    worth = f"{count(row['n'], 'order')} worth {usd(row['value'])}"
+    return f"{worth}, {count(len(model_order(run)), 'model')}, {count(images, 'image')}"
+
+
+def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
+    """What a reader has to know before the numbers: low coverage and unfinished work, a sentence each."""
+    found = []
+    least = run.config.settlement.coverage_min
+    for s in settlements:
+        if s.total.coverage < least:
+            found.append(
+                f"{s.model}: {percent(s.total.coverage)} of the orders' value could be settled, "
+                f"less than the {percent(least)} that this run asks for."
+            )
+    rows = run.ledger.rows(
+        """SELECT c.model, sum(c.state = 'planned') AS planned, sum(c.attempt = 1 AND d.work_id IS NULL) AS undecided,
+           sum(c.attempt = 1) AS n, count(*) AS n_all
+           FROM candidates c LEFT JOIN decisions d USING (work_id) GROUP BY c.model ORDER BY c.model"""
+    )
+    for row in rows:
+        if row["planned"]:
+            images = count(row["n_all"], "image")
+            found.append(f"{row['model']}: {row['planned']:,} of {images} have not been made yet.")
+        if row["undecided"]:
+            found.append(
+                f"{row['model']}: {row['undecided']:,} of {count(row['n'], 'deliverable')} have no decision yet "
+                "and stand in none of the sums below."
+            )
+    planned = {row["model"] for row in rows}
+    return found + [f"{model}: nothing has been planned yet." for model in model_order(run) if model not in planned]
+
+
+def settlement_rows(books: Books) -> list[SettlementRow]:
+    """One row a model, over all orders, the highest revenue first."""
+    rows = []
+    for s in books.settlements:
+        cost = cost_text(books.price, s.cost_micro_usd)
+        profit = cost if s.profit_micro_usd is None else amount(s.profit_micro_usd)
+        rows.append(_row(s.model, s.total, cost, profit))
+    return rows
+
+
+def category_rows(settlements: list[Settlement]) -> dict[str, list[SettlementRow]]:
+    """For every category, one row a model."""
+    categories = sorted({category for s in settlements for category in s.by_category})
+    return {c: [_row(s.model, s.by_category[c]) for s in settlements if c in s.by_category] for c in categories}
+
+
+def _row(model: str, t: Total, cost: str = "", profit: str = "") -> SettlementRow:
+    ends = (t.revenue_low_micro_usd, t.revenue_micro_usd, t.revenue_high_micro_usd)
+    low, point, high = (min(1.0, end / t.value_micro_usd) if t.value_micro_usd else 0.0 for end in ends)
+    sums = f"{usd(t.revenue_low_micro_usd)} to {usd(t.revenue_high_micro_usd)}"
+    return SettlementRow(
+        model=model,
+        value=usd(t.value_micro_usd),
+        revenue=usd(t.revenue_micro_usd),
+        revenue_interval=sums if t.n_tasks > 1 else "one order, no interval",
+        share=percent(t.share),
+        bar=(low, point, high) if t.value_micro_usd else None,
+        tasks=f"{t.n_tasks_accepted:,}/{t.n_tasks:,}",
+        deliverables=f"{t.n_accepted:,}/{t.n + t.n_unscored:,}",
+        deliverables_interval=interval(t.deliverable_acceptance_low, t.deliverable_acceptance_high),
+        unscored=f"{t.n_unscored:,}",
+        open=f"{usd(t.open_micro_usd)} open" if t.n_unscored else "",
+        cost=cost,
+        profit=profit,
+    )

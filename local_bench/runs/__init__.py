@@ -1,0 +1,1 @@
+"""How a run goes: config, plan, ledger, phases, meter, provenance, digest."""

@@ -1,0 +1,103 @@
+"""The in-process engine: runs the phases of a run in their order, each of which only does what is not done."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_bench.runs.config import RunConfig
+from local_bench.runs.progress import Progress, Quiet
+from local_bench.runs.rundir import RunDir
+
+STAGES = ("generate", "measure", "judge", "settle")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run stands after the stages that were asked for."""
+
+    run_dir: Path
+    n_candidates: int
+    n_done: int
+    n_unscored: int
+    """Not made for a reason that lies in the order, or in the model's own numbers."""
+    n_failed: int
+    """Of those, not made because the model failed."""
+    n_verdicts: int
+    n_verdicts_unscored: int
+
+
+def run_stages(
+    config: RunConfig, run_dir: Path, stages: tuple[str, ...] = STAGES, progress: Progress | None = None
+) -> Outcome:
+    """Begins or continues the run in `run_dir` through `stages`.
+
+    Raises the errors of `core.errors`; whatever was committed before stays, and the same call goes on from there.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # law 7: no network at run time
+    os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    with RunDir.begin(run_dir, config) as run:
+        _run(run, stages, progress or Quiet())
+        return _outcome(run)
+
+
+def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
+    from local_bench.core.quiet import quiet_libraries
+    from local_bench.generators.numerics import choose_device, device_name, set_determinism
+    from local_bench.runs.decide import decide
+    from local_bench.runs.generate import generate
+    from local_bench.runs.judge import Place, judge, judge_spec
+    from local_bench.runs.measure import measure
+    from local_bench.runs.meter import Meter
+    from local_bench.runs.plan import enter_plan, make_plan
+    from local_bench.runs.provenance import write_provenance
+
+    quiet_libraries()
+    set_determinism(run.config.engine.threads)
+    device = choose_device(run.config.engine.device)
+    place = Place(device_name(device), device.index if device.type == "cuda" else None)
+    meter = Meter(run.ledger, place.device, place.cuda_index)
+    how = "failed"
+    try:
+        plan = None
+        if "generate" in stages or not run.ledger.meta("planned"):
+            plan = make_plan(run.config, run.inputs)
+            enter_plan(run, plan)
+            for task in plan.tasks:
+                for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
+                    progress.note(f"{task.task_id}: {sentence}")
+        meter.charge("idle")
+        if plan and "generate" in stages:
+            generate(run, plan.models, meter, progress)
+            run.ledger.backup()
+        if "measure" in stages:
+            measure(run, meter, progress)
+            run.ledger.backup()
+        if "judge" in stages:
+            judge(run, place, meter, progress)
+            run.ledger.backup()
+        if "settle" in stages:
+            decide(run)
+        write_provenance(run, plan, judge_spec(run.config.judge, place) if "judge" in stages else None)
+        how = "done"
+    except KeyboardInterrupt:
+        how = "interrupted"
+        raise
+    finally:
+        meter.end(how)
+
+
+def _outcome(run: RunDir) -> Outcome:
+    from local_bench.core.nouns import NOT_FINITE
+
+    def count(query: str, *values: object) -> int:
+        return int(run.ledger.rows(f"SELECT count(*) AS n FROM {query}", *values)[0]["n"])
+
+    return Outcome(
+        run_dir=run.path,
+        n_candidates=count("candidates"),
+        n_done=count("candidates WHERE state = 'done'"),
+        n_unscored=count("candidates WHERE state = 'unscored'"),
+        n_failed=count("candidates WHERE unscored = ?", NOT_FINITE),
+        n_verdicts=count("verdicts"),
+        n_verdicts_unscored=count("verdicts WHERE unscored IS NOT NULL"),
+    )

@@ -1,0 +1,155 @@
+"""Law 4: the ledger is the truth. One SQLite file a run, one writer; an item is done when its row is committed."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from local_bench.core.errors import LedgerError, StorageError
+
+VERSION = "1"
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE tasks (
+  task_id TEXT PRIMARY KEY, position INTEGER NOT NULL, category TEXT NOT NULL, price_micro_usd INTEGER NOT NULL,
+  content TEXT NOT NULL, unscored TEXT);
+CREATE TABLE candidates (
+  work_id TEXT PRIMARY KEY, position INTEGER NOT NULL, task_id TEXT NOT NULL REFERENCES tasks,
+  deliverable INTEGER NOT NULL, model TEXT NOT NULL,
+  attempt INTEGER NOT NULL, prompt TEXT NOT NULL, work TEXT NOT NULL, seed INTEGER NOT NULL,
+  height INTEGER NOT NULL, width INTEGER NOT NULL,
+  state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'done', 'unscored')),
+  identity TEXT, pixels_sha256 TEXT, unscored TEXT,
+  UNIQUE (task_id, deliverable, model, attempt));
+CREATE TABLE verdicts (
+  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL,
+  question_id TEXT NOT NULL, rubric_sha256 TEXT NOT NULL, judge TEXT NOT NULL,
+  answer TEXT, unscored TEXT, raw TEXT NOT NULL,
+  PRIMARY KEY (work_id, rubric, point), CHECK ((answer IS NULL) <> (unscored IS NULL)));
+CREATE TABLE scores (
+  work_id TEXT NOT NULL REFERENCES candidates, name TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('metric', 'judge')),
+  value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (work_id, name));
+CREATE TABLE decisions (
+  work_id TEXT PRIMARY KEY REFERENCES candidates, accepted INTEGER, unscored TEXT, price_micro_usd INTEGER NOT NULL,
+  CHECK ((accepted IS NULL) <> (unscored IS NULL)));
+CREATE TABLE sessions (
+  session INTEGER PRIMARY KEY, started_utc TEXT NOT NULL, device TEXT NOT NULL, held_ns INTEGER NOT NULL DEFAULT 0,
+  ended TEXT);
+CREATE TABLE meter (
+  session INTEGER NOT NULL REFERENCES sessions, t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, phase TEXT NOT NULL,
+  model TEXT, n_items INTEGER NOT NULL, energy_mj INTEGER, PRIMARY KEY (session, t0_ns), CHECK (t1_ns >= t0_ns));
+"""
+
+T = TypeVar("T")
+
+
+class Ledger:
+    """The run's SQLite file. Every fault of the file or the disk becomes a LedgerError or StorageError."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        """Opens `path`, making it first if `create`. LedgerError where it is missing, damaged or of another version."""
+        self.path = path
+        if not create and not path.exists():
+            raise LedgerError(f"{path} does not exist: this is not a run directory, or its run has not begun")
+        with self._faults():
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._db.execute("PRAGMA synchronous = FULL")
+            made = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if not made:
+                if not create:
+                    raise LedgerError(f"{path} is empty: the run in {path.parent} has not begun, run its command again")
+                with self.transaction():
+                    for statement in SCHEMA.split(";\n"):
+                        self._db.execute(statement)
+                    self.set_meta("version", VERSION)
+            version = self.meta("version")
+            if version != VERSION:
+                raise LedgerError(
+                    f"{path} is of version {version}, not {VERSION}: open it with the release that made it"
+                )
+            damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if damage != "ok":
+                raise sqlite3.DatabaseError(damage)
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block's writes, or none."""
+        with self._faults():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        with self._faults():
+            return self._db.execute(query, values).fetchall()
+
+    def write(self, statement: str, *values: Any) -> None:
+        with self._faults():
+            self._db.execute(statement, values)
+
+    def write_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        with self._faults():
+            self._db.executemany(statement, rows)
+
+    def meta(self, key: str) -> str | None:
+        found = self.rows("SELECT value FROM meta WHERE key = ?", key)
+        return str(found[0]["value"]) if found else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        self.write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)
+
+    def json_meta(self, key: str) -> Any:
+        """The JSON kept under `key`, or None."""
+        text = self.meta(key)
+        return None if text is None else json.loads(text)
+
+    def backup(self) -> None:
+        """Copies the committed state to `ledger.backup.sqlite`, whole or not at all."""
+        target = self.path.with_name("ledger.backup.sqlite")
+        scratch = target.with_name(".ledger.backup.sqlite")
+        scratch.unlink(missing_ok=True)
+        self.write("VACUUM INTO ?", str(scratch))
+        scratch.replace(target)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise  # a fault of ours
+        except sqlite3.OperationalError as e:
+            text = str(e)
+            if "full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
+                raise StorageError(
+                    f"cannot write {self.path}: {text}; make room or rights there and run the same command again, "
+                    "what was committed is kept"
+                ) from e
+            if "locked" in text:
+                raise LedgerError(f"{self.path} is held by another process: wait for it to end") from e
+            if "malformed" in text:
+                raise self._damaged(text) from e
+            raise
+        except sqlite3.DatabaseError as e:
+            raise self._damaged(str(e)) from e
+
+    def _damaged(self, text: str) -> LedgerError:
+        backup = self.path.with_name("ledger.backup.sqlite")
+        way_out = (
+            f"`cp {backup} {self.path}` brings back the state after the last whole phase, then run the command again"
+            if backup.exists()
+            else "move the folder away and run the same command again to begin anew"
+        )
+        return LedgerError(f"{self.path} is damaged ({text}): {way_out}")

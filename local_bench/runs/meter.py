@@ -1,0 +1,85 @@
+"""Law 6: the time a device is held, cut into rows without gap or overlap, so that they sum to it by construction."""
+
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from local_bench.runs.ledger import Ledger
+
+PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "idle", "retry")
+
+
+class Meter:
+    """One session's clock. Each `charge` closes the stretch since the last one and commits it."""
+
+    def __init__(self, ledger: Ledger, device: str, cuda_index: int | None = None) -> None:
+        """Begins a session: the device is held from now on."""
+        self._ledger = ledger
+        self._cuda_index = cuda_index
+        self._energy = _EnergyCounter(cuda_index)
+        self._start = self._cursor = time.monotonic_ns()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        with ledger.transaction():
+            ledger.write("INSERT INTO sessions (started_utc, device) VALUES (?, ?)", now, device)
+            self.session = int(ledger.rows("SELECT max(session) AS s FROM sessions")[0]["s"])
+
+    def charge(self, phase: str, n_items: int = 0, model: str | None = None) -> None:
+        """What happened since the last charge was `phase`, for `model` or for the whole run."""
+        assert phase in PHASES, phase
+        self._finish_device_work()
+        now = time.monotonic_ns()
+        row = (
+            self.session,
+            self._cursor - self._start,
+            now - self._start,
+            phase,
+            model,
+            n_items,
+            self._energy.since_last(),
+        )
+        with self._ledger.transaction():
+            self._ledger.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
+            self._ledger.write("UPDATE sessions SET held_ns = ? WHERE session = ?", now - self._start, self.session)
+        self._cursor = now
+
+    def end(self, how: str) -> None:
+        """Closes the session: what was not charged was idle."""
+        self.charge("idle")
+        self._ledger.write("UPDATE sessions SET ended = ? WHERE session = ?", how, self.session)
+
+    def _finish_device_work(self) -> None:
+        if self._cuda_index is not None:
+            import torch
+
+            torch.cuda.synchronize(self._cuda_index)
+
+
+class _EnergyCounter:
+    """The GPU's own energy counter in millijoules, where it has one; else None, never 0."""
+
+    def __init__(self, cuda_index: int | None) -> None:
+        self._handle = None
+        if cuda_index is not None:
+            import pynvml
+            import torch
+
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlInit()
+                uuid = str(torch.cuda.get_device_properties(cuda_index).uuid)
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        self._last = self._read()
+
+    def since_last(self) -> int | None:
+        now, last = self._read(), self._last
+        self._last = now
+        return None if now is None or last is None else now - last
+
+    def _read(self) -> int | None:
+        if self._handle is None:
+            return None
+        import pynvml
+
+        try:
+            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        except pynvml.NVMLError:
+            return None

@@ -1,0 +1,135 @@
+"""The run directory: one writer at a time, nothing in it that names this machine."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from local_bench.core.errors import ConfigError, LedgerError, UserError
+from local_bench.core.images import image_path
+from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.yamlfile import check, read_yaml
+from local_bench.runs.config import RunConfig, dump_config
+from local_bench.runs.ledger import Ledger
+
+
+class RunDir:
+    """An open run directory. `begin` writes, `open` only reads; both are context managers."""
+
+    def __init__(self, path: Path, config: RunConfig, ledger: Ledger, lock: int | None) -> None:
+        self.path = path
+        self.config = config
+        self.ledger = ledger
+        self._lock = lock
+
+    @classmethod
+    def begin(cls, path: Path, config: RunConfig) -> Self:
+        """Makes or reopens the run at `path` for writing.
+
+        ConfigError if another run lives there, LedgerError if another process is writing it, StorageError if the disk
+        refuses.
+        """
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file: give a folder for the run")
+        with storage_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LedgerError(
+                    f"another local-bench is at work in {path}: wait for it or give another --run-dir"
+                ) from None
+            if (path / "run.yaml").exists():
+                _refuse_other_run(path, config)
+            elif any(p.name not in (".lock", "logs") for p in path.iterdir()):
+                raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
+            else:
+                write_atomic(path / "run.yaml", dump_config(config).encode())
+            return cls(path, config, Ledger(path / "ledger.sqlite", create=True), lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Opens the run at `path` for reading. UserError or LedgerError where there is none."""
+        config = read_run_config(path)
+        return cls(path, config, Ledger(path / "ledger.sqlite"), None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ledger.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    @property
+    def images(self) -> Path:
+        return self.path / "images"
+
+    def image(self, pixels_sha256: str) -> Path:
+        return image_path(self.images, pixels_sha256)
+
+    @property
+    def inputs(self) -> Path:
+        """Source and reference pictures of the tasks, as canonical pixels under their digests."""
+        return self.path / "inputs"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_atomic(
+            self.path / name, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        )
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """The resolved config of the run directory `path`. UserError where it is not one."""
+    file = path / "run.yaml"
+    if not file.is_file():
+        raise UserError(f"{path} is not a run directory (it has no run.yaml): give one that `local-bench run` made")
+    data, lines = read_yaml(file)
+    return check(data, RunConfig, str(file), lines)
+
+
+# What may differ between two sessions of one run: how the work is done, not what is done.
+_FREE = {("engine", "batch_order"), ("engine", "io_workers")} | {
+    ("judge", key)
+    for key in ("base_url", "api_key_env", "served_model", "port", "in_flight", "request_timeout_s", "start_timeout_s",
+                "max_restarts", "extra_args", "weights")
+}  # fmt: skip
+
+
+def _refuse_other_run(path: Path, config: RunConfig) -> None:
+    old = _flat(read_run_config(path).model_dump())
+    new = _flat(yaml.safe_load(dump_config(config)))
+    changed = [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and key[:2] not in _FREE]
+    if changed:
+        key = changed[0]
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise ConfigError(
+            f"{path} holds a run with another config ({'.'.join(map(str, key))}: {yaml_short(old.get(key))} there, "
+            f"{yaml_short(new.get(key))} here{more}): give a new --run-dir, or the old settings"
+        )
+
+
+def _flat(value: Any, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        return {at: value}
+    return {k: v for key, inner in items for k, v in _flat(inner, (*at, key)).items()}
+
+
+def yaml_short(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()

@@ -1,0 +1,119 @@
+"""The run's tables for `settle`: its lines, its held time and its prices, read from the ledger."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.money import micro_usd
+from local_bench.core.nouns import Decision
+from local_bench.core.paths import configs_dir
+from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.runs.config import SettlementConfig
+from local_bench.runs.ledger import Ledger
+from local_bench.settle.costs import Held, PhaseCost, generation_costs, phase_costs
+from local_bench.settle.standard import Line, Settlement, settle
+
+
+class PriceRow(Strict):
+    """One price of one kind of device."""
+
+    usd_per_hour: str
+    source: str
+    date: str
+
+
+class GpuPrices(Strict):
+    title: str
+    low: PriceRow | None = None
+    mid: PriceRow
+    high: PriceRow | None = None
+    matches: list[str] = Field(default=[])
+    """Parts of the device names that this row is for."""
+
+
+class PriceTable(Strict):
+    gpus: dict[str, GpuPrices]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an hour of a device costs, and who says so."""
+
+    gpu: str
+    level: Literal["low", "mid", "high", "own"]
+    micro_usd_per_hour: int
+    source: str
+    date: str
+
+
+def price_of(config: SettlementConfig, device_name: str) -> Price | None:
+    """The price for the device: the lab's own, else the table's row; None where the table has no row for it."""
+    if config.usd_per_hour is not None:
+        own = micro_usd(config.usd_per_hour)
+        return Price(config.gpu or device_name, "own", own, "the run's config", "")
+    path = configs_dir() / "prices.yaml"
+    table = load_yaml(path, PriceTable).gpus
+    if config.gpu is not None and config.gpu not in table:
+        raise ConfigError(f"settlement.gpu: {path} has no row {config.gpu!r}, only {', '.join(table)}: choose one")
+    matching = [name for name, row in table.items() if any(part in device_name for part in row.matches)]
+    gpu = config.gpu or next(iter(matching), None)
+    if gpu is None:
+        return None
+    row: PriceRow | None = getattr(table[gpu], config.price)
+    if row is None:
+        raise ConfigError(f"settlement.price: {path} has no {config.price!r} price for {gpu}: choose another")
+    return Price(gpu, config.price, micro_usd(row.usd_per_hour), row.source, row.date)
+
+
+def lines(ledger: Ledger) -> list[Line]:
+    """One line a deliverable (the first attempt of each), in identity order."""
+    rows = ledger.rows(
+        """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, d.accepted, d.unscored,
+           (SELECT count(DISTINCT deliverable) FROM candidates
+            WHERE task_id = c.task_id AND model = c.model) AS deliverables
+           FROM decisions d JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)
+           WHERE c.attempt = 1 ORDER BY c.work_id"""
+    )
+    return [
+        Line(
+            model=row["model"],
+            task_id=row["task_id"],
+            category=row["category"],
+            price_micro_usd=row["price_micro_usd"],
+            deliverable=row["deliverable"],
+            deliverables=row["deliverables"],
+            decision=Decision(None if row["accepted"] is None else bool(row["accepted"]), row["unscored"]),
+        )
+        for row in rows
+    ]
+
+
+def held(ledger: Ledger) -> list[Held]:
+    """Every stretch of held time of every session, in order."""
+    rows = ledger.rows("SELECT * FROM meter ORDER BY session, t0_ns")
+    return [Held(r["phase"], r["model"], r["t1_ns"] - r["t0_ns"], r["n_items"], r["energy_mj"]) for r in rows]
+
+
+@dataclass(frozen=True)
+class Books:
+    """All the money of a run."""
+
+    settlements: list[Settlement]
+    costs: list[PhaseCost]
+    """By phase and model; without prices where there is none (`cost_micro_usd` 0)."""
+    price: Price | None
+
+    @property
+    def cost_micro_usd(self) -> int | None:
+        return None if self.price is None else sum(row.cost_micro_usd for row in self.costs)
+
+
+def books(ledger: Ledger, config: SettlementConfig) -> Books:
+    """Settles what the ledger holds now. ConfigError where the price table has no such row."""
+    device = ledger.rows("SELECT device FROM sessions ORDER BY session LIMIT 1")
+    price = price_of(config, device[0]["device"] if device else "")
+    costs = phase_costs(held(ledger), price.micro_usd_per_hour if price else 0)
+    by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
+    return Books(settle(lines(ledger), by_model), costs, price)

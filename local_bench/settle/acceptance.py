@@ -1,0 +1,24 @@
+"""Who would pay: a stated rule over the scores, until there is a better predictor."""
+
+from collections.abc import Mapping, Sequence
+
+from local_bench.core.nouns import Decision, Score
+
+
+def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> Decision:
+    """Accepted when every score named in `thresholds` that applies reaches its threshold.
+
+    One that misses its threshold rejects whatever the others say. Otherwise a score that is unscored, or not there,
+    leaves the decision open, with the reason (law 5).
+    """
+    by_name = {score.name: score for score in scores}
+    open_reason = None
+    for name, threshold in thresholds.items():
+        score = by_name.get(name)
+        if score is None:
+            open_reason = open_reason or f"{name} was not scored"
+        elif score.value is not None and score.value < threshold:
+            return Decision(accepted=False)
+        elif score.unscored:
+            open_reason = open_reason or f"{name}: {score.unscored}"
+    return Decision(accepted=None, unscored=open_reason) if open_reason else Decision(accepted=True)

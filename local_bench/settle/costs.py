@@ -1,0 +1,57 @@
+"""What holding the devices cost, phase by phase, from the meter's rows (law 6)."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from local_bench.core.money import allocate, held_cost
+
+
+@dataclass(frozen=True)
+class Held:
+    """A stretch of time for which a device was held, and for what."""
+
+    phase: str
+    model: str | None
+    """The generator it was for; None for what serves the whole run."""
+    held_ns: int
+    n_items: int
+    energy_mj: int | None = None
+    """Millijoules by the device's own counter; None where it has none."""
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    phase: str
+    model: str | None
+    held_ns: int
+    n_items: int
+    energy_mj: int | None
+    cost_micro_usd: int
+
+
+def phase_costs(held: Iterable[Held], micro_usd_per_hour: int) -> list[PhaseCost]:
+    """Held time and cost by (phase, model), in order of first appearance; they add up to those of the whole time."""
+    groups: dict[tuple[str, str | None], list[Held]] = defaultdict(list)
+    for row in held:
+        groups[row.phase, row.model].append(row)
+    times = [sum(row.held_ns for row in rows) for rows in groups.values()]
+    costs = allocate(held_cost(sum(times), micro_usd_per_hour), times)
+    return [
+        PhaseCost(phase, model, held_ns, sum(r.n_items for r in rows), _energy(rows), cost)
+        for ((phase, model), rows), held_ns, cost in zip(groups.items(), times, costs, strict=True)
+    ]
+
+
+def _energy(rows: list[Held]) -> int | None:
+    known = [row.energy_mj for row in rows if row.energy_mj is not None]
+    return sum(known) if len(known) == len(rows) and known else None
+
+
+def generation_costs(costs: Iterable[PhaseCost]) -> dict[str, int]:
+    """What each generator's own rows cost: the benchmark's (judge, metrics, idle) stay apart."""
+    sums: dict[str, int] = defaultdict(int)
+    for row in costs:
+        if row.model is not None:
+            sums[row.model] += row.cost_micro_usd
+    return dict(sums)

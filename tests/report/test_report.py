@@ -1,0 +1,280 @@
+"""The page: hostile words stay words, what is missing is said, the sums are the ledger's."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from local_bench.core.errors import LedgerError
+from local_bench.core.money import held_cost
+from local_bench.report import gallery, text
+from local_bench.report.page import write_report
+from local_bench.report.pictures import LONG_SIDE
+from local_bench.report.provenance import tree
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+
+MakeRun = Callable[..., Path]
+TAGS = set(
+    "html head meta title style body header main footer nav section article aside h1 h2 h3 h4 p ul li a div span br strong "
+    "table caption thead tbody tfoot tr th td svg line circle details summary figure figcaption img dl dt dd pre code".split()
+)
+
+
+class Page(HTMLParser):
+    """The page's tags with their attributes, its text, and the text of each table cell by the table's caption id."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self._table = ""
+        self._cell = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "caption":
+            self._table = dict(attrs)["id"] or ""
+            self.tables[self._table] = []
+        elif tag == "tr" and self._table:
+            self.tables[self._table].append([])
+        elif tag in ("td", "th") and self._table:
+            self.tables[self._table][-1].append("")
+            self._cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._cell = False
+        elif tag == "table":
+            self._table = ""
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._cell:
+            self.tables[self._table][-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+    def faults(self) -> list[str]:
+        """Everything in the page that could do more than be read."""
+        found = [f"<{tag}>" for tag, _ in self.tags if tag not in TAGS]
+        for tag, attributes in self.tags:
+            for name, value in attributes.items():
+                if name.startswith("on") or name in ("style", "srcset", "action"):
+                    found.append(f"{tag} {name}")
+                if name == "src" and not str(value).startswith("data:image/webp;base64,"):
+                    found.append(f"{tag} src={value}")
+                if name == "href" and not str(value).startswith("#"):
+                    found.append(f"{tag} href={value}")
+        if sum(tag == "style" for tag, _ in self.tags) != 1:
+            found.append("several styles")
+        return found
+
+
+def report(path: Path) -> Page:
+    with RunDir.open(path) as run:
+        assert write_report(run) == path / "report" / "index.html"
+    return Page((path / "report" / "index.html").read_text("utf-8"))
+
+
+def micro(dollars: str) -> int:
+    return int(Decimal(dollars.replace("$", "").replace(",", "")) * 1_000_000)
+
+
+def test_hostile_words_are_shown_and_do_nothing(make_run: MakeRun) -> None:
+    page = report(make_run())
+    assert page.faults() == []
+    assert "<script" not in page.html.lower()
+    assert "<svg onload" not in page.html
+    assert page.html.count("</style>") == 1
+    for payload in ("<script>alert(1)</script>", '"><svg onload=alert(2)>', "</style><style>*{display:none}</style>"):
+        assert payload in page.text
+
+
+@pytest.mark.parametrize(
+    "payload", ["<script>1</script>", '<img src="http://evil.example/">', "<p onclick=x>", '<a href="file:///etc">', "<style>"]
+)
+def test_the_check_for_faults_finds_them(payload: str, make_run: MakeRun) -> None:
+    page = report(make_run())
+    assert Page(page.html.replace("<main>", "<main>" + payload)).faults()
+
+
+def test_hidden_characters_are_made_visible(make_run: MakeRun) -> None:
+    page = report(make_run())
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\x00-\x08]", page.html)
+    assert "evil⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩⟨U+0007⟩⟨U+0000⟩" in page.text
+    assert text.clean("a\r\nb\tc \ud800 👩‍🚀") == "a\nb\tc ⟨U+D800⟩ 👩‍🚀"
+
+
+def test_the_policy_allows_the_one_style_and_nothing_else(make_run: MakeRun) -> None:
+    page = report(make_run())
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    style = page.html.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy is not None
+    assert policy.startswith(f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'")
+    assert "unsafe" not in policy and "script" not in policy
+    assert "url(" not in style and "@import" not in style
+
+
+def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
+    page = report(make_run(no_source=True))
+    assert "? unscored: veq: the answer was cut off <script>alert(1)</script>" in page.text
+    assert "veq unscored the answer was cut off <script>alert(1)</script>" in page.text
+    assert "veq_text n/a" in page.text
+    assert "piqe missing" in page.text
+    assert "not made: The source image is not there" in page.text
+    scores = page.tables["t-scores"]
+    assert scores[scores.index(["veq"]) + 2] == ["beta", "3.50", "2", "1", "0", "1"]
+    assert scores[scores.index(["veq_text"]) + 1] == ["alpha", "n/a", "0", "0", "3", "1"]
+    assert scores[scores.index(["piqe"]) + 2] == ["beta", "41.25", "2", "0", "0", "2"]
+
+
+def test_the_banner_stands_below_the_coverage_asked_for_and_not_above(make_run: MakeRun) -> None:
+    page = report(make_run(coverage_min=0.7))
+    assert "beta: 63.0% of the orders' value could be settled, less than the 70.0%" in page.text
+    assert "alpha: 1" not in page.text
+
+
+def test_there_is_no_banner_where_all_is_settled(make_run: MakeRun) -> None:
+    assert "banner" not in {a.get("class") for _, a in report(make_run(coverage_min=0.6)).tags}
+
+
+def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
+    page = report(make_run(planned=True))
+    assert "beta: 1 of 3 images have not been made yet." in page.text
+    assert "beta: 1 of 3 deliverables have no decision yet" in page.text
+    assert "not made yet" in page.text
+
+
+def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
+    path = make_run()
+    page = report(path)
+    rows = {row[0]: row for row in page.tables["t-settlement"][1:]}
+    with RunDir.open(path) as run:
+        settled = {s.model: s for s in books(run.ledger, run.config.settlement).settlements}
+    assert {model: micro(row[1].split()[0]) for model, row in rows.items()} == {"alpha": 135_000_000, "beta": 0}
+    assert rows["alpha"][2].split() == ["100.0%"]
+    assert rows["alpha"][3:5] == ["2/2", "3/3 43.9% to 100.0%"]
+    assert rows["beta"][5] == "1 $50.00 open"
+    assert micro(rows["alpha"][6]) == settled["alpha"].cost_micro_usd
+
+
+def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
+    path = make_run()
+    page = report(path)
+    rows = page.tables["t-costs"][1:]
+    with Ledger(path / "ledger.sqlite") as ledger:
+        held_ns = ledger.rows("SELECT sum(t1_ns - t0_ns) AS ns FROM meter")[0]["ns"]
+    total = held_cost(held_ns, 1_800_000)
+    assert sum(micro(row[-1]) for row in rows[:-1]) == total
+    assert micro(rows[-1][-1]) == total
+    assert rows[-1][0] == "Whole run" and rows[-1][1] == "1 min 20 s"
+    assert rows[3][:5] == ["judge", "whole run", "1 min 01 s", "12", "9.0 J"]
+    assert rows[-1][3] == "at least 18.0 J"
+    assert "on none of the rows" not in page.text
+
+
+def test_held_time_off_the_meter_is_said(make_run: MakeRun) -> None:
+    path = make_run()
+    with Ledger(path / "ledger.sqlite") as ledger:
+        ledger.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
+    assert "5.0 s of held time is on none of the rows." in report(path).text
+
+
+def test_without_a_price_costs_are_not_zero(make_run: MakeRun) -> None:
+    path = make_run(price=None)
+    with Ledger(path / "ledger.sqlite") as ledger:
+        ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
+    page = report(path)
+    assert "The price table has no row for the device of this run" in page.text
+    assert {row[-1] for row in page.tables["t-costs"][1:]} == {"no price"}
+    assert [row[-2:] for row in page.tables["t-settlement"][1:]] == [["no price"] * 2] * 2
+
+
+def test_pictures_are_small_and_described_and_a_lost_one_is_said(make_run: MakeRun) -> None:
+    path = make_run()
+    next((path / "images").rglob("*.png")).unlink()
+    page = report(path)
+    images = [a for tag, a in page.tags if tag == "img"]
+    assert len(images) == 6  # five candidates and the picture to edit
+    assert all(a["alt"] and max(int(a["width"] or 0), int(a["height"] or 0)) == LONG_SIDE for a in images)
+    assert "the image's file is missing or damaged" in page.text
+    assert "missing or damaged Reference 1" in page.text  # its name leads out of the run directory
+
+
+def test_verdicts_say_what_was_asked_and_answered(make_run: MakeRun) -> None:
+    page = report(make_run())
+    assert "brf The lamp is lit" in page.text
+    assert '{"met": 1}' in page.text
+    assert "unscored: the answer was cut off" in page.text
+
+
+def test_headings_come_in_order_and_tables_say_what_their_heads_head(make_run: MakeRun) -> None:
+    page = report(make_run())
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(a.get("scope") in ("col", "row", "rowgroup") for tag, a in page.tags if tag == "th")
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_ledger_gives_the_same_page(make_run: MakeRun) -> None:
+    path = make_run()
+    assert report(path).html == report(path).html
+
+
+def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery, "MAX_ORDERS", 1)
+    page = report(make_run())
+    assert sum(tag == "article" for tag, _ in page.tags) == 1
+    assert "The first 1 orders are shown; 1 more are left out here." in page.text
+
+
+def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
+    path = make_run()
+    with Ledger(path / "ledger.sqlite") as ledger:
+        ledger.write("UPDATE tasks SET content = '[]'")
+    with RunDir.open(path) as run, pytest.raises(LedgerError, match="task 't1' is not a task"):
+        write_report(run)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, None, "{\"a\": [{\"b\": null}]}"])
+def test_any_provenance_makes_a_page(make_run: MakeRun, content: str | None) -> None:
+    path = make_run()
+    (path / "provenance.json").unlink()
+    if content is not None:
+        (path / "provenance.json").write_text(content)
+    assert report(path).faults() == []
+
+
+def test_deep_provenance_ends_as_json() -> None:
+    deep: object = "x"
+    for _ in range(10):
+        deep = {"k": deep}
+    node, depth = tree(deep), 0
+    while not isinstance(node, str):
+        node, depth = node[0][1], depth + 1
+    assert depth == 6 and node.startswith('{"k":')
+
+
+@pytest.mark.parametrize(
+    ("ns", "shown"),
+    [(0, "0 ms"), (310_000_000, "310 ms"), (4_200_000_000, "4.2 s"), (189_000_000_000, "3 min 09 s"), (7.5e12, "2 h 05 min")],
+)
+def test_durations(ns: float, shown: str) -> None:
+    assert text.duration(int(ns)) == shown
