@@ -20,12 +20,20 @@ def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def bootstrap_total(per_task: Sequence[int], level: float = 0.95) -> tuple[int, int]:
-    """The percentile bootstrap interval of a sum over tasks, resampling whole tasks (their images hang together)."""
-    if not per_task:
+def bootstrap_revenue(earned: Sequence[int], values: Sequence[int], level: float = 0.95) -> tuple[int, int]:
+    """The percentile bootstrap interval of what a set of orders earns, scaled to their whole value.
+
+    Whole orders are resampled (their images hang together), earnings and values as pairs: the interval is that of the
+    ratio, so it never leaves [0, the orders' value].
+    """
+    total = sum(values)
+    if total == 0:
         return 0, 0
-    values = np.asarray(per_task, dtype=np.int64)
+    pairs = np.asarray([earned, values], dtype=np.float64)  # micro-USD are exact in float64 up to 9 billion dollars
     rng = np.random.default_rng(0)
-    totals = np.sort([int(values[rng.integers(0, len(values), len(values))].sum()) for _ in range(RESAMPLES)])
+    picks = rng.integers(0, pairs.shape[1], (RESAMPLES, pairs.shape[1]))
+    sums = pairs[:, picks].sum(axis=2)  # (2, RESAMPLES)
+    shares = np.sort(np.divide(sums[0], sums[1], out=np.zeros(RESAMPLES), where=sums[1] > 0))
     tail = (1 - level) / 2
-    return int(totals[int(tail * RESAMPLES)]), int(totals[int((1 - tail) * RESAMPLES) - 1])
+    ends = shares[int(tail * RESAMPLES)], shares[int((1 - tail) * RESAMPLES) - 1]
+    return round(float(ends[0]) * total), round(float(ends[1]) * total)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from local_bench.core.money import split
 from local_bench.core.nouns import Decision
-from local_bench.settle.intervals import bootstrap_total, wilson
+from local_bench.settle.intervals import bootstrap_revenue, wilson
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,13 @@ def total(lines: Sequence[Line]) -> Total:
     for line in lines:
         tasks[line.task_id].append(line)
     earned = [sum(x.revenue_micro_usd for x in group) for _, group in sorted(tasks.items())]
-    low, high = bootstrap_total(earned)
+    values = [group[0].price_micro_usd for _, group in sorted(tasks.items())]
+    low, high = bootstrap_revenue(earned, values)
     settled = [x for x in lines if x.decision.accepted is not None]
     accepted = sum(x.decision.accepted is True for x in settled)
     acceptance_low, acceptance_high = wilson(accepted, len(lines))
     return Total(
-        value_micro_usd=sum(group[0].price_micro_usd for group in tasks.values()),
+        value_micro_usd=sum(values),
         revenue_micro_usd=sum(earned),
         revenue_low_micro_usd=low,
         revenue_high_micro_usd=high,

@@ -1,4 +1,4 @@
-"""A run directory written by hand: what a run leaves behind, with hostile words wherever somebody else's words can stand."""
+"""A run directory written by hand: what a run leaves behind, with hostile words wherever words are somebody else's."""
 
 import json
 from collections.abc import Callable
@@ -104,12 +104,18 @@ class Writer:
 def make_run(tmp_path: Path) -> MakeRun:
     """Makes a run directory and returns its path.
 
-    Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted; of `beta` one
-    image of the second order is unscored where `gap` says so, and one has not been made where `planned` does.
+    Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted and `beta`
+    nothing; of `beta` the last image is unscored (`gap`) or has not been made (`planned`). With `no_source`, a third
+    order of 15 dollars cannot be carried out.
     """
 
     def make(
-        *, gap: bool = True, planned: bool = False, price: str | None = HOUR_USD, coverage_min: float = 0.98
+        *,
+        gap: bool = True,
+        planned: bool = False,
+        no_source: bool = False,
+        price: str | None = HOUR_USD,
+        coverage_min: float = 0.98,
     ) -> Path:
         path = tmp_path / "run"
         config = RunConfig(
@@ -121,6 +127,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         )
         with RunDir.begin(path, config) as run, run.ledger.transaction():
             _fill(Writer(run), gap, planned)
+            if no_source:
+                _impossible(Writer(run))
         (path / "provenance.json").write_text(json.dumps({"python": "3.11", "packages": {SCRIPT: [1, 2, BIDI]}}))
         return path
 
@@ -128,11 +136,13 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 def _fill(to: Writer, gap: bool, planned: bool) -> None:
+    source = store_image(to.run.inputs, Image.new("RGB", (400, 100), (200, 30, 30)))
+    given = {"source_sha256": source, "reference_sha256": ("../" * 20 + "etc/x",)}
     orders = [
         order(
             "t1", f"Portrait {SCRIPT}", 35_000_000, 1, title=f"{SCRIPT}{SVG}{STYLE_END}{BIDI}", notes=(f"note {SVG}",)
         ),
-        order("t2", FORMULA, 100_000_000, 2, title=FORMULA),
+        order("t2", FORMULA, 100_000_000, 2, title=FORMULA, **given),
     ]
     for position, task in enumerate(orders):
         to.task(task, position)
@@ -153,6 +163,14 @@ def _fill(to: Writer, gap: bool, planned: bool) -> None:
             ("idle", None, 1_000_000, 0, None),
         ]
     )
+
+
+def _impossible(to: Writer) -> None:
+    to.position = 100
+    task = order("t3", FORMULA, 15_000_000, 1, unscored=f"The source image is not there {SVG}")
+    to.task(task, 2)
+    for model in ("alpha", "beta"):
+        to.decision(to.candidate(task, 1, model, "unscored", task.unscored), None, task.unscored)
 
 
 def _judged(to: Writer, work_id: str, model: str, *, open_: bool) -> None:

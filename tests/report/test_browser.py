@@ -3,20 +3,23 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from playwright.sync_api import Browser, Dialog, sync_playwright
 
 from local_bench.report.page import write_report
 from local_bench.runs.rundir import RunDir
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 MakeRun = Callable[..., Path]
+Scheme = Literal["light", "dark"]
+pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator["sync_api.Browser"]:
-    with sync_api.sync_playwright() as playwright:
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
         path = CHROMIUM or playwright.chromium.executable_path
         if not Path(path).exists():
             pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
@@ -28,14 +31,18 @@ def browser() -> Iterator["sync_api.Browser"]:
 class Watched:
     """A page with everything that it said and asked for."""
 
-    def __init__(self, browser: "sync_api.Browser", width: int, scheme: str) -> None:
+    def __init__(self, browser: Browser, width: int, scheme: Scheme) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on("dialog", self._dismiss)
         self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.said.append(f"dialog {dialog.message}")
+        dialog.dismiss()
 
     @property
     def asked_elsewhere(self) -> list[str]:
@@ -44,7 +51,7 @@ class Watched:
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (400, "light")])
 def test_the_page_opens_from_the_disk(
-    make_run: MakeRun, browser: "sync_api.Browser", tmp_path: Path, width: int, scheme: str
+    make_run: MakeRun, browser: Browser, tmp_path: Path, width: int, scheme: Scheme
 ) -> None:
     with RunDir.open(make_run(no_source=True)) as run:
         file = write_report(run)
@@ -52,21 +59,26 @@ def test_the_page_opens_from_the_disk(
     watched.page.goto(file.as_uri())
     watched.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     picture = watched.page.screenshot(path=tmp_path / f"{scheme}-{width}.png", full_page=True)
-    assert watched.said == [] and watched.asked_elsewhere == []
+    assert watched.said == []
+    assert watched.asked_elsewhere == []
     assert len(picture) > 10_000
     assert watched.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-    assert watched.page.evaluate("getComputedStyle(document.body).counterReset") == "table 0"  # the style sheet is in force
+    styled = watched.page.evaluate("getComputedStyle(document.body).counterReset")
+    assert styled == "table 0"  # the policy lets the style sheet through
     assert watched.page.evaluate("document.documentElement.scrollWidth") == width  # tables scroll, the page does not
     watched.page.close()
 
 
-def test_the_watch_sees_what_the_policy_stops(make_run: MakeRun, browser: "sync_api.Browser") -> None:
+def test_the_watch_sees_what_the_policy_stops(make_run: MakeRun, browser: Browser) -> None:
     with RunDir.open(make_run()) as run:
         file = write_report(run)
-    hurt = file.read_text("utf-8").replace("<main>", '<main><script>alert(1)</script><img src="https://evil.example/x.png">')
+    hurt = file.read_text("utf-8").replace(
+        "<main>", '<main><script>alert(1)</script><img src="https://evil.example/x.png">'
+    )
     file.write_text(hurt, "utf-8")
     watched = Watched(browser, 800, "light")
     watched.page.goto(file.as_uri())
-    assert any("script" in line for line in watched.said) and any("evil.example" in line for line in watched.said)
+    assert any("script" in line for line in watched.said)
+    assert any("evil.example" in line for line in watched.said)
     assert not any(line.startswith("dialog") for line in watched.said)
     watched.page.close()

@@ -11,7 +11,6 @@ import pytest
 
 from local_bench.core.errors import LedgerError
 from local_bench.report.exports import write_exports
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 
@@ -37,16 +36,18 @@ def csv_rows(path: Path, name: str) -> list[dict[str, str]]:
 
 def test_every_table_is_written_twice(make_run: MakeRun) -> None:
     path = make_run()
-    assert export(path) == [path / "exports" / f"{name}.{ending}" for name in NAMES for ending in ("csv", "parquet")]
-    assert sorted(p.name for p in (path / "exports").iterdir()) == sorted(f"{n}.{e}" for n in NAMES for e in ("csv", "parquet"))
+    written = [path / "exports" / f"{name}.{ending}" for name in NAMES for ending in ("csv", "parquet")]
+    assert export(path) == written
+    assert sorted((path / "exports").iterdir()) == sorted(written)
 
 
 def test_the_ledgers_rows_come_back(make_run: MakeRun) -> None:
     path = make_run(no_source=True)
     export(path)
-    with Ledger(path / "ledger.sqlite") as ledger:
-        for name, key in (("candidates", "work_id"), ("verdicts", "work_id, rubric, point"), ("scores", "work_id, name")):
-            kept = [dict(row) for row in ledger.rows(f"SELECT * FROM {name} ORDER BY {key}")]
+    keys = {"candidates": "work_id", "verdicts": "work_id, rubric, point", "scores": "work_id, name"}
+    with RunDir.open(path) as run:
+        for name, key in keys.items():
+            kept = [dict(row) for row in run.ledger.rows(f"SELECT * FROM {name} ORDER BY {key}")]
             read = parquet(path, name)
             assert [{k: row[k] for k in kept[0] if k != "position"} for row in read] == [
                 {k: v for k, v in row.items() if k != "position"} for row in kept
@@ -57,7 +58,9 @@ def test_unscored_is_null_beside_its_reason(make_run: MakeRun) -> None:
     path = make_run()
     export(path)
     [row] = [r for r in parquet(path, "scores") if r["unscored"]]
-    assert row["value"] is None and row["applies"] and row["unscored"].startswith("the answer was cut off")
+    assert row["value"] is None
+    assert row["applies"]
+    assert row["unscored"].startswith("the answer was cut off")
     assert all(r["value"] is None and not r["applies"] for r in parquet(path, "scores") if r["name"] == "veq_text")
     [row] = [r for r in parquet(path, "candidates") if r["decision_unscored"]]
     assert row["accepted"] is None
@@ -76,7 +79,8 @@ def test_settlement_and_costs_are_the_books(make_run: MakeRun) -> None:
         row = rows[s.model, "run", "all"]
         assert row["revenue_micro_usd"] == s.total.revenue_micro_usd
         assert row["revenue_usd"] == Decimal(s.total.revenue_micro_usd) / 1_000_000
-        assert row["cost_micro_usd"] == s.cost_micro_usd and row["profit_micro_usd"] == s.profit_micro_usd
+        assert row["cost_micro_usd"] == s.cost_micro_usd
+        assert row["profit_micro_usd"] == s.profit_micro_usd
         assert row["coverage"] == s.total.coverage
         parts = [r for r in rows.values() if r["model"] == s.model and r["scope"] == "category"]
         assert sum(r["revenue_micro_usd"] for r in parts) == s.total.revenue_micro_usd
@@ -84,16 +88,18 @@ def test_settlement_and_costs_are_the_books(make_run: MakeRun) -> None:
     costs = parquet(path, "costs")
     assert sum(r["cost_micro_usd"] for r in costs) == money.cost_micro_usd
     assert [r["model"] for r in costs] == ["alpha", "alpha", "beta", None, None]
-    assert [r["cost_usd"] for r in csv_rows(path, "costs")][0] == "0.001000"
+    assert next(r["cost_usd"] for r in csv_rows(path, "costs")) == "0.001000"
 
 
 def test_without_a_price_costs_are_null_with_the_reason(make_run: MakeRun) -> None:
     path = make_run(price=None)
-    with Ledger(path / "ledger.sqlite") as ledger:
-        ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
     export(path)
     for row in [*parquet(path, "costs"), *parquet(path, "settlement")]:
-        assert row["cost_micro_usd"] is None and row["cost_usd"] is None and row["cost_unscored"]
+        assert row["cost_micro_usd"] is None
+        assert row["cost_usd"] is None
+        assert row["cost_unscored"]
 
 
 def test_no_cell_of_a_csv_is_a_formula(make_run: MakeRun) -> None:
@@ -116,7 +122,7 @@ def test_the_same_ledger_gives_the_same_files(make_run: MakeRun) -> None:
 
 def test_a_value_of_another_type_is_explained(make_run: MakeRun) -> None:
     path = make_run()
-    with Ledger(path / "ledger.sqlite") as ledger:
-        ledger.write("UPDATE scores SET value = 'much' WHERE name = 'brf'")
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE scores SET value = 'much' WHERE name = 'brf'")
     with pytest.raises(LedgerError, match="the ledger's scores hold a value that does not fit"):
         export(path)

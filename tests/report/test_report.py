@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,15 +17,13 @@ from local_bench.report import gallery, text
 from local_bench.report.page import write_report
 from local_bench.report.pictures import LONG_SIDE
 from local_bench.report.provenance import tree
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
-TAGS = set(
-    "html head meta title style body header main footer nav section article aside h1 h2 h3 h4 p ul li a div span br strong "
-    "table caption thead tbody tfoot tr th td svg line circle details summary figure figcaption img dl dt dd pre code".split()
-)
+TAGS = """html head meta title style body header main footer nav section article aside h1 h2 h3 h4 p ul li a div
+span br strong table caption thead tbody tfoot tr th td svg line circle details summary figure figcaption img dl dt dd
+pre code"""
 
 
 class Page(HTMLParser):
@@ -68,7 +67,7 @@ class Page(HTMLParser):
 
     def faults(self) -> list[str]:
         """Everything in the page that could do more than be read."""
-        found = [f"<{tag}>" for tag, _ in self.tags if tag not in TAGS]
+        found = [f"<{tag}>" for tag, _ in self.tags if tag not in TAGS.split()]
         for tag, attributes in self.tags:
             for name, value in attributes.items():
                 if name.startswith("on") or name in ("style", "srcset", "action"):
@@ -103,7 +102,8 @@ def test_hostile_words_are_shown_and_do_nothing(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", ["<script>1</script>", '<img src="http://evil.example/">', "<p onclick=x>", '<a href="file:///etc">', "<style>"]
+    "payload",
+    ["<script>1</script>", '<img src="http://evil.example/">', "<p onclick=x>", '<a href="file:///etc">', "<style>"],
 )
 def test_the_check_for_faults_finds_them(payload: str, make_run: MakeRun) -> None:
     page = report(make_run())
@@ -124,8 +124,10 @@ def test_the_policy_allows_the_one_style_and_nothing_else(make_run: MakeRun) -> 
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policy is not None
     assert policy.startswith(f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'")
-    assert "unsafe" not in policy and "script" not in policy
-    assert "url(" not in style and "@import" not in style
+    assert "unsafe" not in policy
+    assert "script" not in policy
+    assert "url(" not in style
+    assert "@import" not in style
 
 
 def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
@@ -175,12 +177,13 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
     path = make_run()
     page = report(path)
     rows = page.tables["t-costs"][1:]
-    with Ledger(path / "ledger.sqlite") as ledger:
-        held_ns = ledger.rows("SELECT sum(t1_ns - t0_ns) AS ns FROM meter")[0]["ns"]
+    with RunDir.open(path) as run:
+        held_ns = run.ledger.rows("SELECT sum(t1_ns - t0_ns) AS ns FROM meter")[0]["ns"]
     total = held_cost(held_ns, 1_800_000)
     assert sum(micro(row[-1]) for row in rows[:-1]) == total
     assert micro(rows[-1][-1]) == total
-    assert rows[-1][0] == "Whole run" and rows[-1][1] == "1 min 20 s"
+    assert rows[-1][0] == "Whole run"
+    assert rows[-1][1] == "1 min 20 s"
     assert rows[3][:5] == ["judge", "whole run", "1 min 01 s", "12", "9.0 J"]
     assert rows[-1][3] == "at least 18.0 J"
     assert "on none of the rows" not in page.text
@@ -188,15 +191,15 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
 
 def test_held_time_off_the_meter_is_said(make_run: MakeRun) -> None:
     path = make_run()
-    with Ledger(path / "ledger.sqlite") as ledger:
-        ledger.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
     assert "5.0 s of held time is on none of the rows." in report(path).text
 
 
 def test_without_a_price_costs_are_not_zero(make_run: MakeRun) -> None:
     path = make_run(price=None)
-    with Ledger(path / "ledger.sqlite") as ledger:
-        ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
     page = report(path)
     assert "The price table has no row for the device of this run" in page.text
     assert {row[-1] for row in page.tables["t-costs"][1:]} == {"no price"}
@@ -224,8 +227,9 @@ def test_verdicts_say_what_was_asked_and_answered(make_run: MakeRun) -> None:
 def test_headings_come_in_order_and_tables_say_what_their_heads_head(make_run: MakeRun) -> None:
     page = report(make_run())
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert all(a.get("scope") in ("col", "row", "rowgroup") for tag, a in page.tags if tag == "th")
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids))
@@ -247,13 +251,13 @@ def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
 
 def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
     path = make_run()
-    with Ledger(path / "ledger.sqlite") as ledger:
-        ledger.write("UPDATE tasks SET content = '[]'")
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE tasks SET content = '[]'")
     with RunDir.open(path) as run, pytest.raises(LedgerError, match="task 't1' is not a task"):
         write_report(run)
 
 
-@pytest.mark.parametrize("content", ["{", "[" * 100_000, None, "{\"a\": [{\"b\": null}]}"])
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, None, '{"a": [{"b": null}]}'])
 def test_any_provenance_makes_a_page(make_run: MakeRun, content: str | None) -> None:
     path = make_run()
     (path / "provenance.json").unlink()
@@ -269,12 +273,19 @@ def test_deep_provenance_ends_as_json() -> None:
     node, depth = tree(deep), 0
     while not isinstance(node, str):
         node, depth = node[0][1], depth + 1
-    assert depth == 6 and node.startswith('{"k":')
+    assert depth == 6
+    assert node.startswith('{"k":')
 
 
 @pytest.mark.parametrize(
     ("ns", "shown"),
-    [(0, "0 ms"), (310_000_000, "310 ms"), (4_200_000_000, "4.2 s"), (189_000_000_000, "3 min 09 s"), (7.5e12, "2 h 05 min")],
+    [
+        (0, "0 ms"),
+        (310_000_000, "310 ms"),
+        (4_200_000_000, "4.2 s"),
+        (189_000_000_000, "3 min 09 s"),
+        (7.5e12, "2 h 05 min"),
+    ],
 )
 def test_durations(ns: float, shown: str) -> None:
     assert text.duration(int(ns)) == shown
