@@ -40,7 +40,7 @@ def _row(s: Settlement) -> list[str]:
     return [
         s.model,
         usd(t.revenue_micro_usd),
-        f"{usd(t.revenue_low_micro_usd)} to {usd(t.revenue_high_micro_usd)}",
+        " to ".join(map(usd, t.revenue_interval_micro_usd)) if t.revenue_interval_micro_usd else "-",
         _percent(t.share),
         f"{t.n_tasks_accepted}/{t.n_tasks}",
         f"{t.n_accepted}/{t.n + t.n_unscored}",
@@ -84,10 +84,11 @@ def settlement_json(s: Settlement) -> dict[str, Any]:
 
 
 def _total_json(t: Total) -> dict[str, Any]:
+    low, high = t.revenue_interval_micro_usd or (None, None)
     return {
         "revenue_usd": usd_number(t.revenue_micro_usd),
-        "revenue_low_usd": usd_number(t.revenue_low_micro_usd),
-        "revenue_high_usd": usd_number(t.revenue_high_micro_usd),
+        "revenue_low_usd": _money(low),
+        "revenue_high_usd": _money(high),
         "value_usd": usd_number(t.value_micro_usd),
         "open_usd": usd_number(t.open_micro_usd),
         "share": t.share,

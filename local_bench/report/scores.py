@@ -1,10 +1,12 @@
 """The scores of a run, for people: means by model with everything that is not in them counted beside."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from local_bench.report.text import NOT_APPLICABLE
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
+from local_bench.settle.intervals import bootstrap_mean
 
 MAX_REASONS = 30
 
@@ -15,6 +17,8 @@ class ScoreRow:
 
     model: str
     mean: str
+    interval: str
+    """Of the mean; empty where there is none."""
     n: int
     n_unscored: int
     n_not_applicable: int
@@ -48,6 +52,12 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model"""
         )
     }
+    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for score in run.ledger.rows(
+        """SELECT s.name, c.model, c.task_id, s.value FROM scores s JOIN candidates c USING (work_id)
+           WHERE s.value IS NOT NULL ORDER BY work_id"""
+    ):
+        values[score["name"], score["model"]][score["task_id"]].append(score["value"])
     table: dict[str, list[ScoreRow]] = {}
     for name in score_names(run):
         table[name] = []
@@ -57,7 +67,9 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             nothing = "unscored" if n_unscored else NOT_APPLICABLE if n_na else "missing"
             mean = f"{row['mean']:.2f}" if row and n else nothing
             missing = images.get(model, 0) - n - n_na - n_unscored
-            table[name].append(ScoreRow(model, mean, n, n_unscored, n_na, missing))
+            ends = bootstrap_mean([*values[name, model].values()])
+            between = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else ""
+            table[name].append(ScoreRow(model, mean, between, n, n_unscored, n_na, missing))
     return table
 
 

@@ -95,16 +95,17 @@ def category_rows(settlements: list[Settlement]) -> dict[str, list[SettlementRow
 
 
 def _row(model: str, t: Total, cost: str = "", profit: str = "") -> SettlementRow:
-    ends = (t.revenue_low_micro_usd, t.revenue_micro_usd, t.revenue_high_micro_usd)
-    low, point, high = (min(1.0, end / t.value_micro_usd) if t.value_micro_usd else 0.0 for end in ends)
-    sums = f"{usd(t.revenue_low_micro_usd)} to {usd(t.revenue_high_micro_usd)}"
+    ends = t.revenue_interval_micro_usd
+    low, high = ends or (t.revenue_micro_usd, t.revenue_micro_usd)
+    value = t.value_micro_usd
+    bar = (low / value, t.revenue_micro_usd / value, high / value) if value else None
     return SettlementRow(
         model=model,
         value=usd(t.value_micro_usd),
         revenue=usd(t.revenue_micro_usd),
-        revenue_interval=sums if t.n_tasks > 1 else "one order, no interval",
+        revenue_interval=" to ".join(map(usd, ends)) if ends else "no interval",
         share=percent(t.share),
-        bar=(low, point, high) if t.value_micro_usd else None,
+        bar=bar,
         tasks=f"{t.n_tasks_accepted:,}/{t.n_tasks:,}",
         deliverables=f"{t.n_accepted:,}/{t.n + t.n_unscored:,}",
         deliverables_interval=interval(t.deliverable_acceptance_low, t.deliverable_acceptance_high),

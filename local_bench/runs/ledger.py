@@ -5,16 +5,16 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from local_bench.core.errors import LedgerError, StorageError
 
 VERSION = "1"
 SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE tasks (
   task_id TEXT PRIMARY KEY, position INTEGER NOT NULL, category TEXT NOT NULL, price_micro_usd INTEGER NOT NULL,
-  content TEXT NOT NULL, unscored TEXT);
+  content TEXT NOT NULL, unscored TEXT) STRICT;
 CREATE TABLE candidates (
   work_id TEXT PRIMARY KEY, position INTEGER NOT NULL, task_id TEXT NOT NULL REFERENCES tasks,
   deliverable INTEGER NOT NULL, model TEXT NOT NULL,
@@ -22,28 +22,27 @@ CREATE TABLE candidates (
   height INTEGER NOT NULL, width INTEGER NOT NULL,
   state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'done', 'unscored')),
   identity TEXT, pixels_sha256 TEXT, unscored TEXT,
-  UNIQUE (task_id, deliverable, model, attempt));
+  UNIQUE (task_id, deliverable, model, attempt)) STRICT;
 CREATE TABLE verdicts (
   work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL,
   question_id TEXT NOT NULL, rubric_sha256 TEXT NOT NULL, judge TEXT NOT NULL,
   answer TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, rubric, point), CHECK ((answer IS NULL) <> (unscored IS NULL)));
+  PRIMARY KEY (work_id, rubric, point), CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
 CREATE TABLE scores (
   work_id TEXT NOT NULL REFERENCES candidates, name TEXT NOT NULL,
   kind TEXT NOT NULL CHECK (kind IN ('metric', 'judge')),
-  value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (work_id, name));
+  value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (work_id, name),
+  CHECK ((value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1)) STRICT;
 CREATE TABLE decisions (
   work_id TEXT PRIMARY KEY REFERENCES candidates, accepted INTEGER, unscored TEXT, price_micro_usd INTEGER NOT NULL,
-  CHECK ((accepted IS NULL) <> (unscored IS NULL)));
+  CHECK ((accepted IS NULL) <> (unscored IS NULL))) STRICT;
 CREATE TABLE sessions (
   session INTEGER PRIMARY KEY, started_utc TEXT NOT NULL, device TEXT NOT NULL, held_ns INTEGER NOT NULL DEFAULT 0,
-  ended TEXT);
+  ended TEXT) STRICT;
 CREATE TABLE meter (
   session INTEGER NOT NULL REFERENCES sessions, t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, phase TEXT NOT NULL,
-  model TEXT, n_items INTEGER NOT NULL, energy_mj INTEGER, PRIMARY KEY (session, t0_ns), CHECK (t1_ns >= t0_ns));
+  model TEXT, n_items INTEGER NOT NULL, energy_mj INTEGER, PRIMARY KEY (session, t0_ns), CHECK (t1_ns >= t0_ns)) STRICT;
 """
-
-T = TypeVar("T")
 
 
 class Ledger:
@@ -139,7 +138,7 @@ class Ledger:
                 ) from e
             if "locked" in text:
                 raise LedgerError(f"{self.path} is held by another process: wait for it to end") from e
-            if "malformed" in text:
+            if "malformed" in text or "decode to UTF-8" in text:
                 raise self._damaged(text) from e
             raise
         except sqlite3.DatabaseError as e:

@@ -10,6 +10,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 
 COMMIT_EVERY = 16
+UNREADABLE = "the image cannot be read"
 
 
 def measure(run: RunDir, meter: Meter, progress: Progress) -> None:
@@ -41,8 +42,8 @@ def measure(run: RunDir, meter: Meter, progress: Progress) -> None:
 def _scores(run: RunDir, sha256: str, metrics: list[Metric]) -> list[Score]:
     try:
         image = load_image(run.image(sha256))
-    except ImageError as e:
-        return [Score(metric.spec.name, None, str(e)) for metric in metrics]
+    except ImageError:
+        return [Score(metric.spec.name, None, UNREADABLE) for metric in metrics]
     return [metric.score([image])[0] for metric in metrics]
 
 

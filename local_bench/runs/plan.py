@@ -1,14 +1,16 @@
 """What a run will do, decided before anything is loaded: its tasks, its models, its candidates."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from sqlite3 import Row
+
+from pydantic import TypeAdapter, ValidationError
 
 from local_bench.core.cards import ModelCard, card
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.core.identity import canonical_json
-from local_bench.core.images import image_path, pixel_digest, store_image
+from local_bench.core.images import pixel_digest, store_image
 from local_bench.core.nouns import Candidate, Task
 from local_bench.core.weights import resolve, weights_digest
 from local_bench.judges.metrics.base import check_names
@@ -16,6 +18,8 @@ from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import SuiteEntry, suite
+
+_TASK = TypeAdapter(Task)
 
 
 @dataclass(frozen=True)
@@ -163,14 +167,15 @@ def _refuse_other_plan(run: RunDir, plan: RunPlan) -> None:
 
 def planned_tasks(ledger: Ledger) -> list[Task]:
     """The tasks of a run, from its ledger."""
-    return [_task(json.loads(row["content"])) for row in ledger.rows("SELECT content FROM tasks ORDER BY position")]
+    return [read_task(row) for row in ledger.rows("SELECT task_id, content FROM tasks ORDER BY position")]
 
 
-def _task(content: dict[str, object]) -> Task:
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-    return Task(**fields)  # type: ignore[arg-type]  # what asdict wrote
-
-
-def input_path(run: RunDir, sha256: str) -> Path:
-    """Where a source or reference picture of the run lies."""
-    return image_path(run.inputs, sha256)
+def read_task(row: Row) -> Task:
+    """The task in a row of the ledger. LedgerError if it is none."""
+    try:
+        return _TASK.validate_json(row["content"])
+    except ValidationError as e:
+        raise LedgerError(
+            f"the ledger's task {row['task_id']!r} is not a task ({e.errors()[0]['msg']}): "
+            "the run directory was changed by hand or made by another release, make the run again"
+        ) from None

@@ -37,6 +37,9 @@ class PriceTable(Strict):
     gpus: dict[str, GpuPrices]
 
 
+NOT_SETTLED = "it has not been settled"
+
+
 @dataclass(frozen=True)
 class Price:
     """What an hour of a device costs, and who says so."""
@@ -73,7 +76,7 @@ def lines(ledger: Ledger) -> list[Line]:
         """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, d.accepted, d.unscored,
            (SELECT count(DISTINCT deliverable) FROM candidates
             WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM decisions d JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)
+           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
            WHERE c.attempt = 1 ORDER BY c.work_id"""
     )
     return [
@@ -84,10 +87,16 @@ def lines(ledger: Ledger) -> list[Line]:
             price_micro_usd=row["price_micro_usd"],
             deliverable=row["deliverable"],
             deliverables=row["deliverables"],
-            decision=Decision(None if row["accepted"] is None else bool(row["accepted"]), row["unscored"]),
+            decision=_decision(row["accepted"], row["unscored"]),
         )
         for row in rows
     ]
+
+
+def _decision(accepted: int | None, unscored: str | None) -> Decision:
+    if accepted is not None:
+        return Decision(bool(accepted))
+    return Decision(None, unscored or NOT_SETTLED)
 
 
 def held(ledger: Ledger) -> list[Held]:

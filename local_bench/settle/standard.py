@@ -45,9 +45,8 @@ class Total:
     value_micro_usd: int
     """What the orders are worth in all, unscored ones included."""
     revenue_micro_usd: int
-    revenue_low_micro_usd: int
-    """The interval's ends: 95 % bootstrap over orders."""
-    revenue_high_micro_usd: int
+    revenue_interval_micro_usd: tuple[int, int] | None
+    """95 % bootstrap over orders; None for fewer than two orders."""
     open_micro_usd: int
     """What the unscored deliverables would add if every one were accepted."""
     n_tasks: int
@@ -105,15 +104,13 @@ def total(lines: Sequence[Line]) -> Total:
         tasks[line.task_id].append(line)
     earned = [sum(x.revenue_micro_usd for x in group) for _, group in sorted(tasks.items())]
     values = [group[0].price_micro_usd for _, group in sorted(tasks.items())]
-    low, high = bootstrap_revenue(earned, values)
     settled = [x for x in lines if x.decision.accepted is not None]
     accepted = sum(x.decision.accepted is True for x in settled)
     acceptance_low, acceptance_high = wilson(accepted, len(lines))
     return Total(
         value_micro_usd=sum(values),
         revenue_micro_usd=sum(earned),
-        revenue_low_micro_usd=low,
-        revenue_high_micro_usd=high,
+        revenue_interval_micro_usd=bootstrap_revenue(earned, values),
         open_micro_usd=sum(x.part_micro_usd for x in lines if x.decision.accepted is None),
         n_tasks=len(tasks),
         n_tasks_accepted=sum(all(x.decision.accepted for x in group) for group in tasks.values()),

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 
-from local_bench.core.errors import LedgerError
 from local_bench.report.exports import write_exports
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
@@ -118,11 +116,3 @@ def test_the_same_ledger_gives_the_same_files(make_run: MakeRun) -> None:
     path = make_run()
     first = {p: p.read_bytes() for p in export(path)}
     assert {p: p.read_bytes() for p in export(path)} == first
-
-
-def test_a_value_of_another_type_is_explained(make_run: MakeRun) -> None:
-    path = make_run()
-    with RunDir.open(path) as run:
-        run.ledger.write("UPDATE scores SET value = 'much' WHERE name = 'brf'")
-    with pytest.raises(LedgerError, match="the ledger's scores hold a value that does not fit"):
-        export(path)

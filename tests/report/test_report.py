@@ -138,9 +138,9 @@ def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
     assert "piqe missing" in page.text
     assert "not made: The source image is not there" in page.text
     scores = page.tables["t-scores"]
-    assert scores[scores.index(["veq"]) + 2] == ["beta", "3.50", "2", "1", "0", "1"]
+    assert scores[scores.index(["veq"]) + 2] == ["beta", "3.50 3.50 to 3.50", "2", "1", "0", "1"]
     assert scores[scores.index(["veq_text"]) + 1] == ["alpha", "n/a", "0", "0", "3", "1"]
-    assert scores[scores.index(["piqe"]) + 2] == ["beta", "41.25", "2", "0", "0", "2"]
+    assert scores[scores.index(["piqe"]) + 2] == ["beta", "41.25 41.25 to 41.25", "2", "0", "0", "2"]
 
 
 def test_the_banner_stands_below_the_coverage_asked_for_and_not_above(make_run: MakeRun) -> None:
@@ -158,6 +158,22 @@ def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
     assert "beta: 1 of 3 images have not been made yet." in page.text
     assert "beta: 1 of 3 deliverables have no decision yet" in page.text
     assert "not made yet" in page.text
+
+
+def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
+    path = make_run()
+    with RunDir.open(path) as run:
+        for table in ("decisions", "scores", "verdicts", "meter"):
+            run.ledger.write(f"DELETE FROM {table}")
+        run.ledger.write("UPDATE candidates SET state = 'planned', pixels_sha256 = NULL, identity = NULL")
+    page = report(path)
+    assert "alpha: 3 of 3 images have not been made yet." in page.text
+    assert [row[3:7] for row in page.tables["t-settlement"][1:]] == [
+        ["0/2", "0/3 0.0% to 56.1%", "3 $135.00 open", "not metered"]
+    ] * 2
+    assert ["alpha", "missing", "0", "0", "0", "3"] in page.tables["t-scores"]
+    assert "no held time on the meter" in page.text
+    assert page.faults() == []
 
 
 def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:

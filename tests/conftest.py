@@ -1,0 +1,84 @@
+"""What many tests share: a cache of its own, one thread, one real judge server for the whole session."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from local_bench.judges.vlm.server import ManagedServer, server_arguments, server_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+JUDGE_CARD = "tiny-qwen3-vl"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small models are built once, in a folder of the tests."""
+    path = tmp_path_factory.mktemp("cache")
+    os.environ["LOCAL_BENCH_CACHE"] = str(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def judge_weights(cache: Path) -> Path:
+    from local_bench.core.cards import card
+    from local_bench.core.weights import resolve
+
+    return resolve(card(JUDGE_CARD, "judge"))
+
+
+@pytest.fixture(scope="session")
+def judge_server(judge_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
+    """A real vLLM server with the small Qwen3-VL, for all tests that need one."""
+    server = ManagedServer(
+        arguments=lambda port: server_arguments(judge_weights, port, "float32", on_gpu=False, max_pixels=16384),
+        environment=lambda key: server_environment(key, on_gpu=False, batch_invariant=False),
+        log=tmp_path_factory.mktemp("judge") / "server.log",
+        start_timeout_s=600,
+    )
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def flux_weights(cache: Path) -> Path:
+    from local_bench.core.cards import card
+    from local_bench.core.weights import resolve
+
+    return resolve(card("tiny-flux", "generator"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Run:
+    """Runs `local-bench` in a process of its own, in an empty folder."""
+
+    def run(*arguments: object, timeout: float = 600, **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "local_bench", *map(str, arguments)],
+            cwd=tmp_path,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The papers' data, where the checkout has it beside it."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder ../shared with the benchmarks' own data is not beside this checkout")
+    return SHARED

@@ -1,0 +1,114 @@
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from local_bench.core.errors import ImageError
+from local_bench.core.images import fit_pixels, image_path, load_image, pixel_digest, store_image
+
+
+def picture(width=6, height=4) -> Image.Image:
+    return Image.fromarray(np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3), "RGB")
+
+
+def test_a_stored_image_comes_back_bit_for_bit_under_its_digest(tmp_path):
+    sha = store_image(tmp_path, picture())
+    assert image_path(tmp_path, sha).exists()
+    back = load_image(image_path(tmp_path, sha))
+    assert back.tobytes() == picture().tobytes()
+    assert pixel_digest(back) == sha
+
+
+def test_the_digest_is_of_pixels_and_shape_not_of_the_file(tmp_path):
+    picture().save(tmp_path / "a.png", compress_level=9)
+    picture().save(tmp_path / "b.webp", lossless=True)
+    assert pixel_digest(load_image(tmp_path / "a.png")) == pixel_digest(load_image(tmp_path / "b.webp"))
+    assert pixel_digest(picture(6, 4)) != pixel_digest(picture(4, 6))
+
+
+def test_exif_orientation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate 90 degrees clockwise to show
+    picture(6, 4).save(tmp_path / "turned.png", exif=exif)
+    turned = load_image(tmp_path / "turned.png")
+    assert turned.size == (4, 6)
+    assert turned.tobytes() == picture(6, 4).transpose(Image.Transpose.ROTATE_270).tobytes()
+    assert not turned.getexif()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_alpha_lies_on_white(tmp_path, mode):
+    clear = Image.new("RGBA", (3, 3), (200, 0, 0, 0)).convert(mode)
+    if mode == "P":
+        clear.info["transparency"] = clear.getpixel((0, 0))
+    clear.save(tmp_path / "clear.png")
+    assert load_image(tmp_path / "clear.png").getpixel((1, 1)) == (255, 255, 255)
+
+
+def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path):
+    Image.fromarray(np.full((2, 2), 65535, np.uint16)).save(tmp_path / "deep.png")
+    assert load_image(tmp_path / "deep.png").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_profile_is_brought_to_srgb(tmp_path):
+    lab_like = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    picture().save(tmp_path / "tagged.png", icc_profile=lab_like)
+    assert load_image(tmp_path / "tagged.png").size == (6, 4)
+    picture().save(tmp_path / "broken.png", icc_profile=b"no profile at all")
+    assert load_image(tmp_path / "broken.png").tobytes() == picture().tobytes()
+
+
+def bomb(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def gif() -> bytes:
+    buffer = io.BytesIO()
+    picture().save(buffer, "GIF")
+    return buffer.getvalue()
+
+
+def cut_png() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()[:2000]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (bomb(20_000, 20_000), "pixels"),
+        (bomb(11_000, 10_000), "more than the 100,000,000 allowed"),
+        (cut_png(), "damaged"),
+        (gif(), "not a readable PNG, JPEG, WEBP"),
+        (b"%PDF-1.7", "not a readable"),
+        (b"", "not a readable"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a readable"),
+    ],
+)
+def test_a_bad_image_is_one_sentence(tmp_path, content, says):
+    path = tmp_path / "bad.png"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=says) as caught:
+        load_image(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_image_is_one_sentence():
+    with pytest.raises(ImageError, match="does not exist"):
+        load_image(Path("nowhere.png"))
+
+
+def test_fitting_keeps_within_the_budget_and_the_grid():
+    fitted = fit_pixels(picture().resize((1000, 500)), 512 * 256, 32)
+    assert fitted.size == (512, 256)
+    assert fit_pixels(fitted, 512 * 256, 32) is fitted
+    assert fit_pixels(picture(), 512, 32).size == (32, 32)

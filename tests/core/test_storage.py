@@ -1,0 +1,39 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from local_bench.core import storage
+from local_bench.core.errors import StorageError
+from local_bench.core.storage import write_atomic
+
+
+def test_a_write_replaces_the_whole_file(tmp_path):
+    path = tmp_path / "deep" / "file"
+    write_atomic(path, b"one")
+    write_atomic(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_a_crash_before_the_rename_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage.os, "replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    monkeypatch.setattr(storage.os, "fdopen", lambda *_: full)
+    with pytest.raises(StorageError, match="No space left on device; make room"):
+        write_atomic(tmp_path / "file", b"x" * 10_000)
+    assert not os.listdir(tmp_path)

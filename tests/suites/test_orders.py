@@ -1,0 +1,97 @@
+import json
+
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import ImageError, TaskFileError, UserError
+from local_bench.core.images import pixel_digest
+from local_bench.suites.orders import read_orders
+from local_bench.suites.registry import suite
+
+ORDER = {
+    "task_id": "digital-1",
+    "category": "Digital",
+    "price_usd": 69.44,
+    "title": "Icon",
+    "brief": "An icon.",
+    "deliverables": ["An icon"],
+    "evaluation_points": ["It is an icon"],
+}
+
+
+def write(path, *lines):
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ({**ORDER, "price_usd": "69"}, "price_usd"),
+        ({**ORDER, "price_usd": -1}, "0 or more"),
+        ({**ORDER, "price_usd": True}, "price_usd"),
+        ({**ORDER, "prize_usd": 1}, "there is no key 'prize_usd'; did you mean 'price_usd'?"),
+        ({**ORDER, "task_id": "../etc"}, "task id"),
+        ({**ORDER, "task_id": "a/b"}, "task id"),
+        ({**ORDER, "deliverables": []}, "deliverables"),
+        ({**ORDER, "deliverables": "one"}, "deliverables"),
+        ({**ORDER, "title": None}, "title"),
+        ({k: v for k, v in ORDER.items() if k != "brief"}, "'brief' is missing"),
+        (ORDER, "stands on line 1 too"),
+        ("[1]", "an order is a JSON object"),
+        ("{", "not one JSON object"),
+        ('{"price_usd": NaN}', "NaN is not a number"),
+        ('{"title": "a", "title": "b"}', "stands there twice"),
+        ({**ORDER, "task_id": "x", "source_image": "../../etc/passwd"}, "leads out"),
+        ({**ORDER, "task_id": "x", "reference_images": ["/etc/passwd"]}, "not a relative path"),
+    ],
+)
+def test_a_bad_line_names_file_line_and_reason(tmp_path, line, says):
+    path = write(tmp_path / "tasks.jsonl", ORDER, line)
+    with pytest.raises(UserError) as caught:
+        read_orders(path, pixel_digest)
+    assert f"{path}, line 2: " in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_empty_or_not_there_is_one_sentence(tmp_path):
+    with pytest.raises(TaskFileError, match="holds no orders"):
+        read_orders(write(tmp_path / "empty.jsonl"), pixel_digest)
+    with pytest.raises(TaskFileError, match="does not exist"):
+        read_orders(tmp_path / "nowhere.jsonl", pixel_digest)
+
+
+def test_images_are_kept_by_their_pixels_and_missing_ones_said(tmp_path):
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
+    order = {**ORDER, "source_image": "red.png", "reference_images": ["gone.png"]}
+    (task,) = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
+    assert task.source_sha256 == pixel_digest(Image.new("RGB", (8, 8), "red"))
+    assert task.notes == ("The reference image gone.png is not there; the order goes on without it.",)
+    assert task.unscored is None
+
+
+def test_a_missing_source_makes_the_order_unscored_and_a_damaged_one_is_refused(tmp_path):
+    order = {**ORDER, "source_image": "photo.png"}
+    (task,) = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
+    assert "photo.png" in str(task.unscored)
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
+    with pytest.raises(ImageError, match=r"line 1: .*photo.png"):
+        read_orders(tmp_path / "t.jsonl", pixel_digest)
+
+
+def test_the_three_published_orders(shared):
+    tasks = suite("servimage").tasks(str(shared / "data/servimage-cases/tasks.jsonl"), pixel_digest)
+    assert [t.task_id for t in tasks] == ["digital-009", "portrait-001", "product-015"]
+    assert sum(t.price_micro_usd for t in tasks) == 347_220_000
+    assert [len(t.deliverables) for t in tasks] == [4, 1, 1]
+    assert [bool(t.unscored) for t in tasks] == [False, True, False]
+    assert [len(t.notes) for t in tasks] == [0, 0, 1]
+
+
+def test_our_own_suite_is_what_the_readme_says():
+    tasks = suite("studio").tasks(None, pixel_digest)
+    assert len(tasks) == 12
+    assert {c: sum(t.category == c for t in tasks) for c in ("Portrait", "Product", "Digital")} == dict.fromkeys(
+        ("Portrait", "Product", "Digital"), 4
+    )
+    assert {len(t.deliverables) for t in tasks} == {1, 2, 3, 4}
