@@ -34,6 +34,12 @@ def resolve(card: ModelCard, given: str | None = None) -> Path:
     return _snapshot(card)
 
 
+def check_here(card: ModelCard, given: str | None = None) -> None:
+    """WeightsError if `resolve` would raise one; builds nothing."""
+    if given is not None or not card.source.build:
+        resolve(card, given)
+
+
 def fetch(card: ModelCard) -> Path:
     """Downloads the card's safetensors and configs into the Hub's cache, or builds the small model; the folder.
 

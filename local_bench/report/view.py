@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from local_bench.core.cards import cards
 from local_bench.core.money import usd
 from local_bench.report.costs import cost_text
 from local_bench.report.text import amount, count, interval, percent
@@ -52,7 +53,12 @@ def size_line(run: RunDir) -> str:
 
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     """What a reader has to know before the numbers: low coverage and unfinished work, a sentence each."""
-    found = []
+    known = cards()
+    found = [
+        f"{name} is a small model with random weights, for trials: nothing that it makes or says means anything."
+        for name in dict.fromkeys([*(model.card for model in run.config.models), run.config.judge.card])
+        if name in known and known[name].source.build
+    ]
     least = run.config.settlement.coverage_min
     for s in settlements:
         if s.total.coverage < least:
@@ -72,7 +78,7 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
         if row["undecided"]:
             found.append(
                 f"{row['model']}: {row['undecided']:,} of {count(row['n'], 'deliverable')} have no decision yet "
-                "and stand in none of the sums below."
+                "and count as unscored."
             )
     planned = {row["model"] for row in rows}
     return found + [f"{model}: nothing has been planned yet." for model in model_order(run) if model not in planned]

@@ -1,6 +1,5 @@
 """What a run is, as its YAML says it. Unknown keys are errors; every default stands here."""
 
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,6 +7,7 @@ import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.money import micro_usd
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, check, finite, read_yaml
 
@@ -99,7 +99,11 @@ class SettlementConfig(Strict):
 
     @model_validator(mode="after")
     def _own_price_is_money(self) -> "SettlementConfig":
-        if self.usd_per_hour is not None and not Decimal(self.usd_per_hour) >= 0:
+        try:
+            sound = self.usd_per_hour is None or micro_usd(self.usd_per_hour) >= 0
+        except ValueError:
+            sound = False
+        if not sound:
             raise ValueError("usd_per_hour must be an amount like '1.79'")
         return self
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.runs.config import RunConfig
+from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
 
@@ -35,12 +36,25 @@ def run_stages(
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # law 7: no network at run time
     os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    check_config(config)
     with RunDir.begin(run_dir, config) as run:
         _run(run, stages, progress or Quiet())
         return _outcome(run)
 
 
 def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
+    plan = None
+    if "generate" in stages or not run.ledger.meta("planned"):
+        plan = make_plan(run.config, run.inputs)
+        enter_plan(run, plan)
+        for task in plan.tasks:
+            for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
+                progress.note(f"{task.task_id}: {sentence}")
+    _work(run, plan, stages, progress)
+
+
+def _work(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress) -> None:
+    """What holds the device; torch is imported here and not before."""
     from local_bench.core.quiet import quiet_libraries
     from local_bench.generators.numerics import choose_device, device_name, set_determinism
     from local_bench.runs.decide import decide
@@ -48,7 +62,6 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
     from local_bench.runs.judge import Place, judge, judge_spec
     from local_bench.runs.measure import measure
     from local_bench.runs.meter import Meter
-    from local_bench.runs.plan import enter_plan, make_plan
     from local_bench.runs.provenance import write_provenance
 
     quiet_libraries()
@@ -58,14 +71,6 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
     meter = Meter(run.ledger, place.device, place.cuda_index)
     how = "failed"
     try:
-        plan = None
-        if "generate" in stages or not run.ledger.meta("planned"):
-            plan = make_plan(run.config, run.inputs)
-            enter_plan(run, plan)
-            for task in plan.tasks:
-                for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
-                    progress.note(f"{task.task_id}: {sentence}")
-        meter.charge("idle")
         if plan and "generate" in stages:
             generate(run, plan.models, meter, progress)
             run.ledger.backup()

@@ -12,7 +12,7 @@ from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest, store_image
 from local_bench.core.nouns import Candidate, Task
-from local_bench.core.weights import resolve, weights_digest
+from local_bench.core.weights import check_here, resolve, weights_digest
 from local_bench.judges.metrics.base import check_names
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.ledger import Ledger
@@ -47,8 +47,7 @@ class RunPlan:
 
 def make_plan(config: RunConfig, inputs: Path | None = None) -> RunPlan:
     """Plans a run; source and reference pictures are kept below `inputs` if given. UserError says what is wrong."""
-    check_names(config.metrics)
-    card(config.judge.card, "judge")
+    check_config(config)
     entry = suite(config.suite.name)
     keep = pixel_digest if inputs is None else lambda image: store_image(inputs, image)
     tasks = entry.tasks(config.suite.path, keep)[: config.suite.limit]
@@ -56,6 +55,17 @@ def make_plan(config: RunConfig, inputs: Path | None = None) -> RunPlan:
     candidates = list(_candidates(entry, tasks, models, config.seed))
     _refuse_twins(candidates)
     return RunPlan(entry, tasks, models, candidates)
+
+
+def check_config(config: RunConfig) -> None:
+    """What can be told at once and without torch: wrong names, files that are not here. UserError says which."""
+    check_names(config.metrics)
+    suite(config.suite.name)
+    for model in config.models:
+        check_here(card(model.card, "generator"), model.weights)
+    judge = card(config.judge.card, "judge")
+    if config.judge.base_url is None:
+        check_here(judge, config.judge.weights)
 
 
 def _model(config: ModelConfig, run: RunConfig) -> ModelPlan:

@@ -45,13 +45,15 @@ class RunDir:
                 raise LedgerError(
                     f"another local-bench is at work in {path}: wait for it or give another --run-dir"
                 ) from None
-            if (path / "run.yaml").exists():
-                _refuse_other_run(path, config)
-            elif any(p.name not in (".lock", "logs") for p in path.iterdir()):
+            begun = (path / "run.yaml").exists()
+            if not begun and any(p.name not in (".lock", "logs") for p in path.iterdir()):
                 raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
-            else:
+            ledger = Ledger(path / "ledger.sqlite", create=True)
+            if begun and ledger.meta("planned"):
+                _refuse_other_run(path, config)
+            else:  # nothing has been decided here yet
                 write_atomic(path / "run.yaml", dump_config(config).encode())
-            return cls(path, config, Ledger(path / "ledger.sqlite", create=True), lock)
+            return cls(path, config, ledger, lock)
         except BaseException:
             os.close(lock)
             raise

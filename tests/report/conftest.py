@@ -11,7 +11,7 @@ from PIL import Image
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.nouns import Task
-from local_bench.runs.config import ModelConfig, RunConfig, SettlementConfig
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir
 
 SCRIPT = "<script>alert(1)</script>"
@@ -122,6 +122,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             name="hostile",
             seed=7,
             models=[ModelConfig(card="alpha"), ModelConfig(card="beta")],
+            judge=JudgeConfig(card="gamma"),
             metrics=["piqe"],
             settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
         )

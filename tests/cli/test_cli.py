@@ -1,0 +1,102 @@
+"""The surface: what is there, how it ends, and that help is quick."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import cli as commands
+from local_bench.cli.output import clean, table
+
+
+def test_the_commands_are_these():
+    assert set(commands.commands) == {
+        *("demo", "run", "plan", "generate", "judge", "measure", "settle"),
+        *("report", "digest", "models", "suites", "doctor"),
+    }
+    for command in commands.commands.values():
+        options = {o for p in command.params for o in p.opts}
+        assert "--json" in options or hasattr(command, "commands")
+
+
+def test_help_imports_no_torch():
+    code = "import sys; from local_bench.cli.main import main; main(['--help']); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_help_is_quick(cli):
+    """Under 0.4 s warm, with room for a busy machine: the best of five."""
+    best = 9.0
+    for _ in range(5):
+        begun = time.perf_counter()
+        assert cli("--help").returncode == 0
+        best = min(best, time.perf_counter() - begun)
+    assert best < 0.4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "nowhere.yaml"], "nowhere.yaml does not exist"),
+        (["run", "bad.yaml"], "did you mean 'seed'?"),
+        (["run", "good.yaml", "--set", "models.0.card=tiny-flex"], "did you mean 'tiny-flux'?"),
+        (["run", "good.yaml", "--set", "judge.card=tiny-flux"], "there is no judge 'tiny-flux'"),
+        (["run", "good.yaml", "--set", "metrics=[pique]"], "did you mean 'piqe'?"),
+        (["run", "good.yaml", "--set", "suite.name=studo"], "did you mean 'studio'?"),
+        (["run", "good.yaml", "--set", "suite.name=servimage"], "suite.path"),
+        (["run", "good.yaml", "--set", "models.0.weights=gone"], "the weights of tiny-flux are not at gone"),
+        (["run", "good.yaml", "--set", "models.0.card=flux1-dev"], "local-bench models fetch flux1-dev"),
+        (["run", "good.yaml", "--run-dir", "good.yaml"], "is a file"),
+        (["digest", "."], "is not a run directory"),
+        (["report", "nowhere"], "is not a run directory"),
+        (["measure", ".", "--metrics", "piqe"], "holds no"),
+        (["models", "show", "flux"], "there is no model 'flux'"),
+        (["suites", "show", "hype"], "there is no suite 'hype'"),
+        (["nonsense"], "No such command"),
+        (["run"], "Missing argument"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_exit_2(cli, tmp_path, arguments, says):
+    (tmp_path / "good.yaml").write_text("name: good\nmodels:\n  - {card: tiny-flux}\n")
+    (tmp_path / "bad.yaml").write_text("name: bad\nsede: 1\nmodels:\n  - {card: tiny-flux}\n")
+    ended = cli(*arguments)
+    assert ended.returncode == 2, ended.stderr
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not ended.stdout
+
+
+def test_plan_says_what_a_run_takes(cli, tmp_path):
+    (tmp_path / "c.yaml").write_text("name: c\nmodels:\n  - {card: tiny-flux, attempts: 2}\nsettlement: {gpu: h100}\n")
+    ended = cli("plan", "c.yaml", "--json")
+    plan = json.loads(ended.stdout)
+    assert (plan["n_tasks"], plan["n_deliverables"], plan["value_usd"]) == (12, 20, 2813.5)
+    assert plan["models"][0]["n_images"] == 40
+    assert plan["models"][0]["n_batches"] == 10
+    assert plan["judge"]["n_questions"] == 2 * 154
+    assert not (tmp_path / "runs").exists()
+
+
+def test_measure_takes_any_folder(cli, tmp_path):
+    Image.effect_noise((64, 64), 80).convert("RGB").save(tmp_path / "a.png")
+    (tmp_path / "b.jpg").write_bytes(b"no image")
+    found = json.loads(cli("measure", ".", "--metrics", "entropy,piqe", "--json").stdout)
+    assert found["images"]["a.png"]["entropy"]["value"] > 5
+    assert found["images"]["b.jpg"]["piqe"]["value"] is None
+    assert "not a readable" in found["images"]["b.jpg"]["piqe"]["unscored"]
+    assert found["metrics"]["piqe"]["higher_is_better"] is False
+
+
+def test_lists_and_doctor(cli):
+    assert json.loads(cli("models", "list", "--json").stdout)["flux1-dev"]["gated"] is True
+    assert set(json.loads(cli("suites", "list", "--json").stdout)) >= {"studio", "servimage"}
+    assert json.loads(cli("suites", "show", "studio", "--json").stdout)["n_deliverables"] == 20
+    assert json.loads(cli("doctor", "--json").stdout)["ok"] in (True, False)
+
+
+def test_words_from_outside_cannot_drive_the_terminal():
+    assert clean("a\x1b[31mb\u202ec\x07\nd") == "a[31mbc\nd"
+    assert "\x1b" not in table(["x"], [["\x1b]0;title\x07"]])

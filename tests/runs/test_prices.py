@@ -1,0 +1,43 @@
+import pytest
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.paths import configs_dir
+from local_bench.core.yamlfile import load_yaml
+from local_bench.runs.config import SettlementConfig
+from local_bench.runs.settlement import PriceTable, price_of
+
+
+def test_every_price_has_an_amount_a_source_and_a_date():
+    table = load_yaml(configs_dir() / "prices.yaml", PriceTable)
+    rows = [r for g in table.gpus.values() for r in (g.low, g.mid, g.high) if r]
+    assert len(rows) > 15
+    assert all(float(r.usd_per_hour) > 0 and r.source and r.date.startswith("2026") for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "micro"),
+    [
+        ("cpu", "cpu", 50_000),
+        ("NVIDIA H100 80GB HBM3", "h100", 2_950_000),
+        ("NVIDIA H200", "h200", 3_990_000),
+        ("NVIDIA A100-SXM4-80GB", "a100-80", 1_790_000),
+        ("NVIDIA A100-SXM4-40GB", "a100-40", 1_300_000),
+        ("NVIDIA A100 80GB PCIe", "a100-80", 1_790_000),
+        ("NVIDIA RTX A6000", "a6000", 800_000),
+    ],
+)
+def test_a_device_finds_its_row(device, gpu, micro):
+    price = price_of(SettlementConfig(), device)
+    assert (price.gpu, price.micro_usd_per_hour) == (gpu, micro)
+
+
+def test_no_row_is_no_price_and_a_wrong_row_is_one_sentence():
+    assert price_of(SettlementConfig(), "NVIDIA B300") is None
+    with pytest.raises(ConfigError, match="has no row 'h300'"):
+        price_of(SettlementConfig(gpu="h300"), "cpu")
+    with pytest.raises(ConfigError, match="no 'low' price for cpu"):
+        price_of(SettlementConfig(price="low"), "cpu")
+
+
+def test_the_labs_own_price_stands_above_the_table():
+    assert price_of(SettlementConfig(usd_per_hour="0.11"), "NVIDIA H200").micro_usd_per_hour == 110_000

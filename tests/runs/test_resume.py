@@ -1,0 +1,191 @@
+"""Law 4 on real parts: kill the run anywhere, run the same command again, and it ends in the same digests."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from local_bench.runs.rundir import RunDir
+
+CHILD = Path(__file__).with_name("child.py")
+CONFIG = """
+name: resume
+suite: {name: studio, limit: 5}
+models:
+  - {card: tiny-flux, height: 64, width: 64, num_inference_steps: 2, batch_size: 2}
+metrics: [entropy]
+acceptance: {brf: 4.0, veq: 3.0}
+"""
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("resume")
+    (path / "run.yaml").write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(folder, judge_server):
+    def run(moment, name, *settings, own_server=False):
+        external = [] if own_server else ["--set", f"judge.base_url={judge_server.base_url}"]
+        more = [text for setting in settings for text in ("--set", setting)]
+        arguments = ["run", "run.yaml", "--run-dir", name, "--json", *external, *more]
+        return subprocess.run(
+            [sys.executable, str(CHILD), moment, *arguments],
+            cwd=folder,
+            env={**os.environ, "VLLM_API_KEY": judge_server.api_key},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def digest(folder):
+    def of(name):
+        found = subprocess.run(
+            [sys.executable, "-m", "local_bench", "digest", name, "--json"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(found.stdout)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def whole(command, digest):
+    """The digests of a run that nobody disturbed."""
+    ended = command("never", "whole")
+    assert ended.returncode == 0, ended.stderr
+    found = digest("whole")
+    assert set(found) == {"candidates", "verdicts", "scores", "settlement"}
+    return found
+
+
+def test_the_same_command_again_does_nothing_anew(command, digest, whole, folder):
+    def work():
+        with RunDir.open(folder / "whole") as run:
+            return run.ledger.rows("SELECT count(*) AS n FROM meter WHERE phase NOT IN ('idle')")[0]["n"]
+
+    before = work()
+    assert command("never", "whole").returncode == 0
+    assert digest("whole") == whole
+    assert work() == before
+
+
+def test_another_batch_order_and_another_folder_give_the_same(command, digest, whole):
+    assert command("never", "shuffled", "engine.batch_order=shuffle").returncode == 0
+    assert digest("shuffled") == whole
+
+
+def test_another_seed_does_not(command, digest, whole):
+    """The negative control."""
+    assert command("never", "seeded", "seed=1").returncode == 0
+    other = digest("seeded")
+    assert other["candidates"] != whole["candidates"]
+    assert other["verdicts"] != whole["verdicts"]
+    assert other["scores"] != whole["scores"]
+
+
+@pytest.mark.parametrize("moment", ["encode", "denoise", "between images", "judge", "ledger write", "settle"])
+def test_killed_and_run_again(command, digest, whole, folder, moment):
+    name = moment.replace(" ", "-")
+    assert command(moment, name).returncode == -9
+    with RunDir.open(folder / name) as run:  # what is left can be opened
+        assert run.ledger.meta("planned")
+    ended = command("never", name)
+    assert ended.returncode == 0, ended.stderr
+    assert digest(name) == whole
+    assert not list((folder / name / "images").rglob(".*"))
+
+
+def test_interrupted_says_so_and_goes_on(command, digest, whole, folder):
+    ended = command("interrupt", "interrupted")
+    assert ended.returncode == 130
+    assert "the same command goes on from here" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    with RunDir.open(folder / "interrupted") as run:
+        assert run.ledger.rows("SELECT ended FROM sessions")[0]["ended"] == "interrupted"
+    assert command("never", "interrupted").returncode == 0
+    assert digest("interrupted") == whole
+
+
+def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whole, folder):
+    ended = command("server", "server-killed", own_server=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "stopped answering" in ended.stderr
+    assert digest("server-killed") == whole
+    with RunDir.open(folder / "server-killed") as run:
+        assert run.ledger.rows("SELECT count(*) AS n FROM meter WHERE phase = 'retry'")[0]["n"] == 1
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(command, digest, folder):
+    large = ("models.0.height=320", "models.0.width=320")
+    ended = command("full disk", "full", *large)
+    assert ended.returncode == 1
+    assert ended.stderr.strip().splitlines()[-1].startswith("local-bench: cannot write full/images/")
+    assert "make room" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not [p for p in (folder / "full" / "images").rglob("*") if p.name.startswith(".")]
+    assert command("never", "full", *large).returncode == 0
+    assert command("never", "roomy", *large).returncode == 0
+    assert digest("full") == digest("roomy")
+
+
+def test_the_meters_rows_partition_the_time_held(whole, folder):
+    with RunDir.open(folder / "whole") as run:
+        for session in run.ledger.rows("SELECT * FROM sessions"):
+            rows = run.ledger.rows(
+                "SELECT t0_ns, t1_ns FROM meter WHERE session = ? ORDER BY t0_ns", session["session"]
+            )
+            assert [r["t0_ns"] for r in rows] == [0, *(r["t1_ns"] for r in rows[:-1])]
+            assert rows[-1]["t1_ns"] == session["held_ns"]
+            assert session["ended"] == "done"
+
+
+def test_nothing_in_the_run_directory_names_this_machine(whole, folder):
+    texts = [p for p in (folder / "whole").rglob("*") if p.suffix in (".yaml", ".json", ".html", ".csv", ".sqlite")]
+    assert len(texts) > 5
+    for path in texts:
+        assert str(folder).encode() not in path.read_bytes(), path
+        assert os.environ["LOCAL_BENCH_CACHE"].encode() not in path.read_bytes(), path
+
+
+def test_images_are_named_by_their_pixels(whole, folder):
+    from local_bench.core.images import pixel_digest
+
+    paths = list((folder / "whole" / "images").rglob("*.png"))
+    assert len(paths) == 6
+    for path in paths:
+        with Image.open(path) as image:
+            assert pixel_digest(image) == path.stem
+            assert path.parent.name == path.stem[:2]
+
+
+def test_another_config_in_the_same_folder_is_refused(command, digest, whole):
+    ended = command("never", "whole", "models.0.num_inference_steps=3")
+    assert ended.returncode == 2
+    assert "models.0.num_inference_steps: 2 there, 3 here" in ended.stderr
+    assert digest("whole") == whole
+
+
+def test_an_image_that_was_lost_is_made_again_to_the_same_bytes(command, digest, whole, folder):
+    lost = next((folder / "whole" / "images").rglob("*.png"))
+    before = lost.read_bytes()
+    lost.unlink()
+    assert command("never", "whole").returncode == 0
+    assert lost.read_bytes() == before
+    assert digest("whole") == whole
