@@ -107,6 +107,7 @@ def _work(
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.core.errors import UserError
+    from local_bench.core.paths import runs_dir
     from local_bench.runs.config import load_config
     from local_bench.runs.engine import STAGES, run_stages
     from local_bench.runs.rundir import RunDir, read_run_config
@@ -119,7 +120,7 @@ def _work(
         config, run_dir = read_run_config(target), target
     else:
         config = load_config(target, settings)
-        run_dir = run_dir or Path("runs") / config.name
+        run_dir = run_dir or runs_dir() / config.name
     with progress() as shown:
         outcome = run_stages(config, run_dir, stages or STAGES, shown)
     with RunDir.open(run_dir) as finished:

@@ -33,6 +33,11 @@ def configs_dir() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
+def runs_dir() -> Path:
+    """Where runs go that are not given a folder: `LOCAL_BENCH_RUNS`, else `runs` in the working folder."""
+    return Path(os.environ.get("LOCAL_BENCH_RUNS") or "runs")
+
+
 def cache_dir() -> Path:
     """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models we built, weights digests."""
     chosen = os.environ.get("LOCAL_BENCH_CACHE")

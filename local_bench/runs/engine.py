@@ -4,12 +4,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from local_bench.core.nouns import NOT_FINITE
 from local_bench.runs.config import RunConfig
+from local_bench.runs.decide import decide
 from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
 
 STAGES = ("generate", "measure", "judge", "settle")
+ON_DEVICE = {"generate", "measure", "judge"}
 
 
 @dataclass(frozen=True)
@@ -50,21 +53,21 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
         for task in plan.tasks:
             for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
                 progress.note(f"{task.task_id}: {sentence}")
-    _work(run, plan, stages, progress)
+    if set(stages) & ON_DEVICE:
+        _hold_device(run, plan, stages, progress)
+    if "settle" in stages:
+        decide(run)
 
 
-def _work(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress) -> None:
-    """What holds the device; torch is imported here and not before."""
-    from local_bench.core.quiet import quiet_libraries
+def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress) -> None:
+    """The stages for which a device is held and paid; torch is imported here and not before."""
     from local_bench.generators.numerics import choose_device, device_name, set_determinism
-    from local_bench.runs.decide import decide
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import Place, judge, judge_spec
     from local_bench.runs.measure import measure
     from local_bench.runs.meter import Meter
     from local_bench.runs.provenance import write_provenance
 
-    quiet_libraries()
     set_determinism(run.config.engine.threads)
     device = choose_device(run.config.engine.device)
     place = Place(device_name(device), device.index if device.type == "cuda" else None)
@@ -80,8 +83,6 @@ def _work(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: 
         if "judge" in stages:
             judge(run, place, meter, progress)
             run.ledger.backup()
-        if "settle" in stages:
-            decide(run)
         write_provenance(run, plan, judge_spec(run.config.judge, place) if "judge" in stages else None)
         how = "done"
     except KeyboardInterrupt:
@@ -92,8 +93,6 @@ def _work(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: 
 
 
 def _outcome(run: RunDir) -> Outcome:
-    from local_bench.core.nouns import NOT_FINITE
-
     def count(query: str, *values: object) -> int:
         return int(run.ledger.rows(f"SELECT count(*) AS n FROM {query}", *values)[0]["n"])
 

@@ -13,6 +13,7 @@ from local_bench.core.errors import LedgerError, LocalBenchError
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.nouns import NOT_FINITE
+from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
 from local_bench.generators.base import Conditioning, Generator, Machine, Sampler
 from local_bench.generators.batches import batch_is_neutral, deal, padded
@@ -32,6 +33,7 @@ def generate(run: RunDir, models: Sequence[ModelPlan], meter: Meter, progress: P
             if pending:
                 attention = numerics.attention_backend(run.config.engine.attention_backend, device, model.card.dtype)
                 machine = Machine(device, getattr(torch, model.card.dtype), attention)
+                quiet_libraries()
                 generator = family(model.card.family)(model.weights, machine)
                 with _explained(model.label):
                     _Session(run, model, generator, machine, meter, progress, pool).make(pending)

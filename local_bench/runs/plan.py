@@ -14,6 +14,7 @@ from local_bench.core.images import pixel_digest, store_image
 from local_bench.core.nouns import Candidate, Task
 from local_bench.core.weights import check_here, resolve, weights_digest
 from local_bench.judges.metrics.base import check_names
+from local_bench.judges.vlm.server import claim_port
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
@@ -66,6 +67,7 @@ def check_config(config: RunConfig) -> None:
     judge = card(config.judge.card, "judge")
     if config.judge.base_url is None:
         check_here(judge, config.judge.weights)
+        claim_port(config.judge.port)
 
 
 def _model(config: ModelConfig, run: RunConfig) -> ModelPlan:

@@ -1,16 +1,20 @@
-"""Runs `local-bench` in this process and ends itself, or the judge's server, at a scripted moment.
+"""Runs `local-bench` in processes that end themselves, or the judge's server, at a scripted moment.
 
-    python child.py MOMENT ARGUMENTS…
-
-Nothing in the product knows of this: the moments are wrapped around its functions from outside.
+Reads one JSON object a line, {"moment", "arguments", "cwd", "env"}, and for each forks a process of its own that runs the
+command line; writes {"returncode", "stdout", "stderr"}. Torch and the rest are imported once, before the forks: that is
+all that the children share. Nothing in the product knows of this: the moments are wrapped around its functions.
 """
 
+import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -77,13 +81,45 @@ def script(moment: str) -> None:
         case "interrupt":
             at_call(Flux, "denoise", 4 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         case "full disk":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         case "ledger write":
             at_call(Ledger, "write_many", 4, die)
 
 
+def one(request: dict[str, Any], folder: str) -> None:
+    """In the forked process: runs the command line and ends with its exit status."""
+    os.chdir(request["cwd"])
+    os.environ.update(request["env"])
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+    status = 1
+    try:
+        script(request["moment"])
+        status = main(request["arguments"])
+    finally:
+        traceback.print_exc() if sys.exc_info()[0] else None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def serve() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            pid = os.fork()
+            if pid == 0:
+                one(json.loads(line), folder)
+            _, status = os.waitpid(pid, 0)
+            ended = {name: Path(folder, name).read_text() for name in ("stdout", "stderr")}
+            print(json.dumps(ended | {"returncode": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
 if __name__ == "__main__":
+    import local_bench.generators.flux
+    import local_bench.judges.metrics.entropy
+    import local_bench.report.exports
+    import local_bench.report.page
+    import local_bench.runs.judge  # noqa: F401
     from local_bench.cli.main import main
 
-    script(sys.argv[1])
-    sys.exit(main(sys.argv[2:]))
+    serve()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -32,20 +33,25 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def command(folder, judge_server):
+def forks(cache):
+    """The process that forks one for every command; the small models are in the tests' cache."""
+    with subprocess.Popen(
+        [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def command(folder, forks, judge_server):
     def run(moment, name, *settings, own_server=False):
         external = [] if own_server else ["--set", f"judge.base_url={judge_server.base_url}"]
         more = [text for setting in settings for text in ("--set", setting)]
         arguments = ["run", "run.yaml", "--run-dir", name, "--json", *external, *more]
-        return subprocess.run(
-            [sys.executable, str(CHILD), moment, *arguments],
-            cwd=folder,
-            env={**os.environ, "VLLM_API_KEY": judge_server.api_key},
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
+        env = {"VLLM_API_KEY": judge_server.api_key}
+        request = {"moment": moment, "arguments": arguments, "cwd": str(folder), "env": env}
+        print(json.dumps(request), file=forks.stdin, flush=True)
+        return SimpleNamespace(**json.loads(forks.stdout.readline()))
 
     return run
 
@@ -133,7 +139,7 @@ def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whol
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(command, digest, folder):
-    large = ("models.0.height=320", "models.0.width=320")
+    large = ("models.0.height=256", "models.0.width=256", "suite.limit=2")
     ended = command("full disk", "full", *large)
     assert ended.returncode == 1
     assert ended.stderr.strip().splitlines()[-1].startswith("local-bench: cannot write full/images/")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import httpx
 
@@ -141,7 +141,7 @@ class ManagedServer:
             child.stdin.close()
 
     def _start(self) -> None:
-        port = _claim(self.port)
+        port = claim_port(self.port)
         self.api_key = secrets.token_urlsafe(24)
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ class ExternalServer:
         )
 
 
-def _claim(port: int | None) -> int:
+def claim_port(port: int | None) -> int:
     """A port on the loopback that is free now. ConfigError if the one asked for is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -230,8 +230,3 @@ def _claim(port: int | None) -> int:
                 f"judge.port: {port} is in use on this machine ({e.strerror}): choose another or leave it out"
             ) from e
         return int(probe.getsockname()[1])
-
-
-def describe(server: "ManagedServer | ExternalServer") -> dict[str, Any]:
-    """For provenance: which kind of server it is."""
-    return {"kind": "managed" if isinstance(server, ManagedServer) else "external"}

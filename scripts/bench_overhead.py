@@ -1,0 +1,176 @@
+"""What the house costs above the bare libraries, measured side by side in one process.
+
+    .venv/bin/python scripts/bench_overhead.py [--repeats 2] [--out benchmarks/overhead.json]
+
+generation: our phase (load, probe, encode, denoise, decode, hash, PNG, fsync, ledger) against a bare loop that loads
+the same pipeline and calls it on the same prompts at the same batch shape, keeping nothing. Wanted: at most 1.10.
+judge: 64 questions through our client against the same kind of 64 sent one by one. Wanted: at least 3 times faster.
+Both ways of each pair alternate; ratios are of the sums. Seconds are of this machine on this day, ratios are the claim.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import FluxPipeline
+from PIL import Image
+
+from local_bench.core.cards import card
+from local_bench.core.images import pixel_digest
+from local_bench.core.nouns import Question
+from local_bench.core.quiet import quiet_libraries
+from local_bench.core.weights import resolve
+from local_bench.generators.batches import deal
+from local_bench.generators.numerics import set_determinism
+from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.server import ManagedServer, server_arguments, server_environment
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.generate import generate
+from local_bench.runs.meter import Meter
+from local_bench.runs.plan import RunPlan, enter_plan, make_plan
+from local_bench.runs.progress import Quiet
+from local_bench.runs.provenance import versions
+from local_bench.runs.rundir import RunDir
+
+SIZE, STEPS, BATCH, ATTEMPTS = 192, 8, 4, 5
+N_QUESTIONS = 64
+POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
+
+
+def ours(config: RunConfig, plan: RunPlan, folder: Path) -> float:
+    with RunDir.begin(folder, config) as run:
+        enter_plan(run, plan)
+        meter = Meter(run.ledger, "cpu")
+        begun = time.perf_counter()
+        generate(run, plan.models, meter, Quiet())
+        seconds = time.perf_counter() - begun
+        meter.end("done")
+    return seconds
+
+
+def bare(plan: RunPlan) -> tuple[float, float]:
+    """Seconds of the whole loop, and of one batch."""
+    (model,) = plan.models
+    begun = time.perf_counter()
+    pipe = FluxPipeline.from_pretrained(model.weights, dtype=torch.float32, local_files_only=True)
+    pipe.set_progress_bar_config(disable=True)
+    batches = deal(plan.candidates, BATCH, "plan")
+    loop = time.perf_counter()
+    for batch in batches:
+        pipe(
+            [c.deliverable.prompt for c in batch],
+            generator=[torch.Generator("cpu").manual_seed(c.seed) for c in batch],
+            **model.sampler,
+        )
+    ended = time.perf_counter()
+    return ended - begun, (ended - loop) / len(batches)
+
+
+def generation(repeats: int) -> dict[str, float | int]:
+    sampler = {"height": SIZE, "width": SIZE, "num_inference_steps": STEPS}
+    model = ModelConfig(card="tiny-flux", batch_size=BATCH, attempts=ATTEMPTS, **sampler)
+    config = RunConfig(name="bench", models=[model])
+    plan = make_plan(config)
+    our_s, bare_s, batch_s = 0.0, 0.0, []
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(repeats):
+            whole, batch = bare(plan)
+            bare_s += whole
+            batch_s.append(batch)
+            our_s += ours(config, plan, Path(folder) / str(i))
+    return {
+        "images": len(plan.candidates),
+        "batch_size": BATCH,
+        "size": SIZE,
+        "steps": STEPS,
+        "bare_batch_s": round(min(batch_s), 3),
+        "ours_s": round(our_s, 2),
+        "bare_s": round(bare_s, 2),
+        "ratio": round(our_s / bare_s, 3),
+    }
+
+
+def questions(rng: np.random.Generator, images: dict[str, Image.Image]) -> list[tuple[int, Question]]:
+    """Four questions each about pictures that the server has not seen."""
+    asked = []
+    for _ in range(N_QUESTIONS // len(POINTS)):
+        picture = Image.fromarray(rng.integers(0, 256, (128, 128, 3), dtype=np.uint8))
+        sha = pixel_digest(picture)
+        images[sha] = picture
+        for point in POINTS:
+            slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
+            asked.append((len(asked), Question("brf", 0, (sha,), slots)))
+    return asked
+
+
+def judge(repeats: int) -> dict[str, float | int]:
+    described = card("tiny-qwen3-vl", "judge")
+    weights = resolve(described)
+    spec = JudgeSpec(described.name, "bench", "float32", described.judge_max_pixels, described.patch, 64, 0)
+    images: dict[str, Image.Image] = {}
+    rng = np.random.default_rng(0)
+
+    async def ask(client: Client) -> float:
+        asked = questions(rng, images)
+        begun = time.perf_counter()
+        found = [verdict async for _, verdict in client.ask(asked)]
+        assert len(found) == N_QUESTIONS
+        assert all(verdict.answer for verdict in found)
+        return time.perf_counter() - begun
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = ManagedServer(
+            arguments=lambda port: server_arguments(weights, port, "float32", False, described.judge_max_pixels),
+            environment=lambda key: server_environment(key, False, False),
+            log=Path(folder) / "server.log",
+            start_timeout_s=600,
+        )
+        with server:
+
+            def client(in_flight: int) -> Client:
+                return Client(server, lambda q: spec.request(q, server.model, images.__getitem__), in_flight, 300)
+
+            asyncio.run(ask(client(8)))  # grammar and kernels are made at the first use
+            one_s = many_s = 0.0
+            for _ in range(repeats):
+                one_s += asyncio.run(ask(client(1)))
+                many_s += asyncio.run(ask(client(32)))
+    return {
+        "questions": N_QUESTIONS,
+        "in_flight": 32,
+        "one_by_one_s": round(one_s, 2),
+        "ours_s": round(many_s, 2),
+        "times_faster": round(one_s / many_s, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    quiet_libraries()
+    set_determinism(1)
+    result = {
+        "command": "scripts/bench_overhead.py",
+        "repeats": arguments.repeats,
+        "machine": f"{platform.machine()}, CPU",
+        "packages": versions(),
+        "generation": generation(arguments.repeats),
+        "judge": judge(arguments.repeats),
+    }
+    text = json.dumps(result, indent=2)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The three published ServImage orders through the whole house, with a real judge."""
+
+import json
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.server
+
+
+def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server, tmp_path):
+    tasks = shared / "data/servimage-cases/tasks.jsonl"
+    ended = cli(
+        *("run", ROOT / "configs/runs/servimage-tiny.yaml", "--json"),
+        *("--set", f"suite.path={tasks}", "--set", f"judge.base_url={judge_server.base_url}"),
+        VLLM_API_KEY=str(judge_server.api_key),
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stderr.splitlines()
+    assert [s for s in said if s.startswith("portrait-001: The source image images/portrait-001_source.png")]
+    assert [s for s in said if s.startswith("product-015: The reference image images/product-015_ref1.png is not")]
+
+    result = json.loads(ended.stdout)
+    assert result["candidates"] == {"n": 6, "n_done": 5, "n_unscored": 1, "n_failed": 0}
+    assert result["verdicts"]["n"] == 4 * (3 + 7) + (3 + 6)
+    settled = result["models"]["tiny-flux"]
+    assert settled["value_usd"] == 347.22
+    assert settled["open_usd"] == 138.89
+    assert (settled["n_tasks"], settled["n_tasks_unscored"], settled["n_unscored"]) == (3, 1, 1)
+    assert settled["coverage"] == pytest.approx(1 - 138.89 / 347.22)
+    page = (tmp_path / result["report"]).read_text()
+    assert "60.0% of the orders&#39; value could be settled" in page
+    assert "which the order asks to edit, is not there" in page
+
+
+def test_a_port_in_use_is_said_before_anything_is_made(cli, judge_server, tmp_path):
+    port = judge_server.base_url.split(":")[2].split("/")[0]
+    ended = cli("demo", "--set", f"judge.port={port}")
+    assert ended.returncode == 2
+    assert f"judge.port: {port} is in use" in ended.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_stages_one_by_one_come_to_the_same(cli, judge_server, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "name: c\nsuite: {name: studio, limit: 2}\nmodels: [{card: tiny-flux, height: 64, width: 64}]\n"
+        f"judge: {{card: tiny-qwen3-vl, base_url: '{judge_server.base_url}'}}\nmetrics: [entropy]\n"
+    )
+    env = {"VLLM_API_KEY": str(judge_server.api_key)}
+    assert cli("run", "c.yaml", "--run-dir", "whole", **env).returncode == 0
+    for stage, target in (("generate", "c.yaml"), ("measure", "runs/c"), ("judge", "runs/c"), ("settle", "runs/c")):
+        ended = cli(stage, target, **env)
+        assert ended.returncode == 0, ended.stderr
+    assert cli("digest", "runs/c", "--json").stdout == cli("digest", "whole", "--json").stdout
+    assert cli("report", "runs/c").stdout == "report: runs/c/report/index.html\n"
