@@ -9,6 +9,7 @@ from pathlib import Path
 
 from local_bench.core.errors import StorageError
 
+_SUFFIX = ".writing"
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 
 
@@ -30,7 +31,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Writes `data` to `path`; a crash at any point leaves the old file or the new one. StorageError if refused."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -43,6 +44,12 @@ def write_atomic(path: Path, data: bytes) -> None:
                 os.unlink(temporary)
             raise
         _sync_folder(path.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what writers that were killed in the middle left below `folder`. Only while nobody writes there."""
+    for path in folder.rglob(f".*{_SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.core.images import image_path
-from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.core.yamlfile import check, read_yaml
 from local_bench.runs.config import RunConfig, dump_config
 from local_bench.runs.ledger import Ledger
@@ -48,6 +48,7 @@ class RunDir:
             begun = (path / "run.yaml").exists()
             if not begun and any(p.name not in (".lock", "logs") for p in path.iterdir()):
                 raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
+            sweep(path)
             ledger = Ledger(path / "ledger.sqlite", create=True)
             if begun and ledger.meta("planned"):
                 _refuse_other_run(path, config)

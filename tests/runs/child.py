@@ -1,6 +1,6 @@
 """Runs `local-bench` in processes that end themselves, or the judge's server, at a scripted moment.
 
-Reads one JSON object a line, {"moment", "arguments", "cwd", "env"}, and for each forks a process of its own that runs the
+Reads one JSON object a line, {"moment", "arguments", "cwd", "env"}, and forks a process for each that runs the
 command line; writes {"returncode", "stdout", "stderr"}. Torch and the rest are imported once, before the forks: that is
 all that the children share. Nothing in the product knows of this: the moments are wrapped around its functions.
 """
