@@ -25,7 +25,7 @@ def measure_folder(folder: Path, names: list[str], as_json: bool) -> int:
         for path in paths:
             try:
                 image = load_image(path)
-                scores = [metric.score([image])[0] for metric in metrics]
+                scores = [metric.score([image], [None])[0] for metric in metrics]
             except ImageError as e:
                 scores = [Score(name, None, str(e)) for name in names]
             rows[path.relative_to(folder).as_posix()] = scores

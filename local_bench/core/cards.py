@@ -34,12 +34,12 @@ class SamplerDefaults(Strict):
 
 
 class ModelCard(Strict):
-    """One model: a generator of images or a judge of them."""
+    """One model: a generator of images, a judge of them, or what a metric is read off."""
 
     name: str
-    role: Literal["generator", "judge"]
+    role: Literal["generator", "judge", "metric"]
     family: str
-    """Which code runs it: a key of `generators.registry` or of `judges.vlm`."""
+    """Which code runs it."""
     title: str
     source: Source
     licence: str

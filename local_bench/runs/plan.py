@@ -13,7 +13,7 @@ from local_bench.core.identity import canonical_json
 from local_bench.core.images import pixel_digest, store_image
 from local_bench.core.nouns import Candidate, Task
 from local_bench.core.weights import check_here, resolve, weights_digest
-from local_bench.judges.metrics.base import check_names
+from local_bench.judges.metrics.base import check_metrics
 from local_bench.judges.vlm.server import claim_port
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.ledger import Ledger
@@ -60,7 +60,7 @@ def make_plan(config: RunConfig, inputs: Path | None = None) -> RunPlan:
 
 def check_config(config: RunConfig) -> None:
     """What can be told at once and without torch: wrong names, files that are not here. UserError says which."""
-    check_names(config.metrics)
+    check_metrics(config.metrics)
     suite(config.suite.name)
     for model in config.models:
         check_here(card(model.card, "generator"), model.weights)

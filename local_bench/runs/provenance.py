@@ -8,6 +8,7 @@ import local_bench
 from local_bench.core.identity import digest
 from local_bench.judges.vlm.judge import PROTOCOL, JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
+from local_bench.runs.ledger import Ledger
 from local_bench.runs.plan import RunPlan
 from local_bench.runs.rundir import RunDir
 
@@ -51,10 +52,8 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None)
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": versions(),
         "config_sha256": digest(run.config.model_dump()),
-        "numerics": {
-            r["key"].partition(":")[2]: ledger.json_meta(r["key"])
-            for r in ledger.rows("SELECT key FROM meta WHERE key LIKE 'numerics:%' ORDER BY key")
-        },
+        "numerics": _noted(run.ledger, "numerics"),
+        "metrics": _noted(run.ledger, "metric"),
         "sessions": len(ledger.rows("SELECT session FROM sessions")),
     }
     if models:
@@ -73,3 +72,9 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None)
     merged = known | fresh
     ledger.set_meta("provenance", json.dumps(merged, sort_keys=True))
     run.write_json("provenance.json", merged)
+
+
+def _noted(ledger: Ledger, kind: str) -> dict[str, Any]:
+    """What the phases noted in the ledger under `kind:name`, by name."""
+    rows = ledger.rows("SELECT key FROM meta WHERE key LIKE ? ORDER BY key", f"{kind}:%")
+    return {row["key"].partition(":")[2]: ledger.json_meta(row["key"]) for row in rows}

@@ -6,10 +6,6 @@ In [0, 8], higher means more tonal variety. The image as it is: no resize, sRGB 
 from local_bench.judges.metrics.base import MetricSpec
 from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
 
-ENTROPY = "entropy"
 
-
-def make() -> PyiqaMetric:
-    return PyiqaMetric(
-        MetricSpec(ENTROPY, True, "RGB8 / 255, float32, no resize", "pyiqa 0.1.16 `entropy`"), min_side=1
-    )
+def make(name: str) -> PyiqaMetric:
+    return PyiqaMetric(MetricSpec(name, True, "RGB8 / 255, float32, no resize", "pyiqa 0.1.16 `entropy`"), min_side=1)

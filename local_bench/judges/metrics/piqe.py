@@ -7,8 +7,6 @@ In [0, 100], lower is better. The image as it is: no resize, sRGB to luma inside
 from local_bench.judges.metrics.base import MetricSpec
 from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
 
-PIQE = "piqe"
 
-
-def make() -> PyiqaMetric:
-    return PyiqaMetric(MetricSpec(PIQE, False, "RGB8 / 255, float32, no resize", "pyiqa 0.1.16 `piqe`"), min_side=32)
+def make(name: str) -> PyiqaMetric:
+    return PyiqaMetric(MetricSpec(name, False, "RGB8 / 255, float32, no resize", "pyiqa 0.1.16 `piqe`"), min_side=32)

@@ -20,7 +20,7 @@ class PyiqaMetric:
         self._min_side = min_side
         self._metric = pyiqa.create_metric(spec.name, device=torch.device("cpu"))
 
-    def score(self, images: Sequence[Image.Image]) -> list[Score]:
+    def score(self, images: Sequence[Image.Image], captions: Sequence[str | None]) -> list[Score]:
         return [self._one(image) for image in images]
 
     def _one(self, image: Image.Image) -> Score:
