@@ -10,6 +10,7 @@ Both ways of each pair alternate; ratios are of the sums. Seconds are of this ma
 
 import argparse
 import asyncio
+import functools
 import json
 import platform
 import tempfile
@@ -117,6 +118,10 @@ def judge(repeats: int) -> dict[str, float | int]:
     images: dict[str, Image.Image] = {}
     rng = np.random.default_rng(0)
 
+    @functools.lru_cache(maxsize=64)
+    def show(sha256: str) -> str:
+        return spec.data_uri(images[sha256])
+
     async def ask(client: Client) -> float:
         asked = questions(rng, images)
         begun = time.perf_counter()
@@ -135,7 +140,7 @@ def judge(repeats: int) -> dict[str, float | int]:
         with server:
 
             def client(in_flight: int) -> Client:
-                return Client(server, lambda q: spec.request(q, server.model, images.__getitem__), in_flight, 300)
+                return Client(server, lambda q: spec.request(q, server.model, show), in_flight, 300)
 
             asyncio.run(ask(client(8)))  # grammar and kernels are made at the first use
             one_s = many_s = 0.0

@@ -11,7 +11,7 @@ from local_bench.core.identity import seed_of
 from local_bench.generators.base import Conditioning, Generator, Sampler
 
 T = TypeVar("T")
-PROBE_STEPS = 2
+PROBE_STEPS = 1
 
 
 def deal(items: Sequence[T], size: int, order: str) -> list[list[T]]:
@@ -40,9 +40,9 @@ def padded(items: Sequence[T], size: int) -> list[T]:
 def batch_is_neutral(
     generator: Generator, conditionings: Sequence[Conditioning], sampler: Sampler, batch_size: int
 ) -> bool:
-    """Whether an image's bytes are the same in every slot, beside any neighbours and beside itself, on this machine.
+    """Whether an image's bytes are the same in the first and the last slot, beside any neighbours and beside itself.
 
-    Two steps of the real model at the real shape, latents and decoded pixels compared bit by bit.
+    One step of the real model at the real shape on this machine, latents and decoded pixels compared bit by bit.
     """
     if batch_size == 1:
         return True
@@ -55,9 +55,8 @@ def batch_is_neutral(
     alone = [canary] * batch_size
     first = [canary, *others[: batch_size - 1]]
     last = [*others[batch_size - 1 : 2 * batch_size - 2], canary]
-    middle = [*others[: batch_size // 2], canary, *others[batch_size // 2 : batch_size - 1]]
     seen = []
-    for batch, slot in ((alone, 0), (first, 0), (last, batch_size - 1), (middle, batch_size // 2)):
+    for batch, slot in ((alone, 0), (first, 0), (last, batch_size - 1)):
         latents = generator.denoise([c for c, _ in batch], torch.cat([n for _, n in batch]), short)
         picture = generator.decode(latents, short)[slot]
         seen.append((latents[slot].cpu(), picture.tobytes()))

@@ -137,7 +137,7 @@ class _Sitting:
         self._answered: list[tuple[Ask, Verdict]] = []
         self._meter = meter
         self._progress = progress
-        self._image = lru_cache(maxsize=64)(lambda sha256: load_image(run.image(sha256)))
+        self._show = lru_cache(maxsize=64)(lambda sha256: spec.data_uri(load_image(run.image(sha256))))
 
     def hold(self, place: Place) -> None:
         """Asks until nothing is left. ServerError where the judge is not to be had."""
@@ -150,7 +150,7 @@ class _Sitting:
             self._progress.begin(f"{self._spec.card}: judge", len(self._left))
             client = Client(
                 server,
-                lambda question: self._spec.request(question, server.model, self._image),
+                lambda question: self._spec.request(question, server.model, self._show),
                 config.in_flight,
                 config.request_timeout_s,
             )

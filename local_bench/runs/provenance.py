@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import platform
+from typing import Any
 
 import local_bench
 from local_bench.core.identity import digest

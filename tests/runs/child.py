@@ -69,7 +69,7 @@ def script(moment: str) -> None:
         case "encode":
             at_call(Flux, "encode", 3, die)
         case "denoise":
-            at_call(Flux, "denoise", 4 + 2, die, after=True)  # the probe makes four calls
+            at_call(Flux, "denoise", 3 + 2, die, after=True)  # the probe makes three calls
         case "between images":
             at_call(generate, "store_image", 6, die)
         case "judge":
@@ -79,7 +79,7 @@ def script(moment: str) -> None:
         case "settle":
             at_call(decide, "by_threshold", 4, die)
         case "interrupt":
-            at_call(Flux, "denoise", 4 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+            at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         case "full disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         case "ledger write":

@@ -16,8 +16,8 @@ from local_bench.judges.vlm.rubrics import rubric, system
 
 PROTOCOL = "json-1"
 """Images first, then the rubric; temperature 0; a schema-bound JSON object with compact whitespace."""
-LoadImage = Callable[[str], Image.Image]
-"""Canonical pixels by their digest."""
+ShowImage = Callable[[str], str]
+"""The data URI of an image, as `JudgeSpec.data_uri` makes it, by its pixel digest."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,15 @@ class JudgeSpec:
             }
         )
 
-    def request(self, question: Question, model: str, image: LoadImage) -> dict[str, Any]:
-        """The body for `/v1/chat/completions`. Images go as data URIs, resized here and once."""
+    def data_uri(self, image: Image.Image) -> str:
+        """How the judge is shown an image: resized here to its pixel budget, so vLLM has nothing left to resize."""
+        prepared = png_bytes(fit_pixels(image, self.max_pixels, self.patch))
+        return "data:image/png;base64," + base64.b64encode(prepared).decode()
+
+    def request(self, question: Question, model: str, show: ShowImage) -> dict[str, Any]:
+        """The body for `/v1/chat/completions`: system, images, then the rubric."""
         asked = rubric(question.rubric)
-        pictures = [
-            {"type": "image_url", "image_url": {"url": _data_uri(fit_pixels(image(sha), self.max_pixels, self.patch))}}
-            for sha in question.images
-        ]
+        pictures = [{"type": "image_url", "image_url": {"url": show(sha)}} for sha in question.images]
         text = {"type": "text", "text": asked.render(dict(question.slots))}
         return {
             "model": model,
@@ -100,7 +102,3 @@ def read_answer(question: Question, raw: str, finish_reason: str | None) -> Verd
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
-
-
-def _data_uri(image: Image.Image) -> str:
-    return "data:image/png;base64," + base64.b64encode(png_bytes(image)).decode()

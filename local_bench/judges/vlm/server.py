@@ -78,6 +78,8 @@ def server_environment(api_key: str, on_gpu: bool, batch_invariant: bool) -> dic
     }
     if not on_gpu:
         ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+        # Lets the engine be its own worker: one process less to start, and nothing spins on a queue between the two.
+        ours |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     if batch_invariant:
         ours["VLLM_BATCH_INVARIANT"] = "1"
     return {**os.environ, **ours}

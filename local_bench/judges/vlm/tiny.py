@@ -138,11 +138,13 @@ def _save(
 
 
 def _tokenizer() -> Qwen2Tokenizer:
-    """One token a byte, no merges: nothing is learnt, so nothing can differ between two builds."""
-    pieces = [*byte_characters(), *_SPECIAL]
+    """Byte-level BPE with the merges that `scripts/make_tiny_merges.py` learnt once; digits stay single tokens."""
+    lines = Path(__file__).with_name("tiny_merges.txt").read_text("utf-8").splitlines()
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
+    pieces = [*byte_characters(), *(left + right for left, right in merges), *_SPECIAL]
     return Qwen2Tokenizer(
         vocab={piece: i for i, piece in enumerate(pieces)},
-        merges=[],
+        merges=merges,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=list(_SPECIAL[1:]),
