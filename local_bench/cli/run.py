@@ -1,11 +1,14 @@
 """The commands that do work: `demo`, `run`, `plan` and the stages alone."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from local_bench.cli.output import progress, say, show, show_json
+
+if TYPE_CHECKING:
+    from local_bench.runs.rundir import RunDir
 
 SETTING = click.option("--set", "settings", multiple=True, metavar="KEY.SUB=VALUE", help="Lay a value over the config.")
 RUN_DIR = click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run lives [default: runs/NAME].")
@@ -113,11 +116,9 @@ def _work(
     from local_bench.runs.rundir import RunDir, read_run_config
 
     if target.is_dir():
-        if run_dir is not None or settings:
-            raise UserError(
-                f"{target} is a run directory: it has its own config and place, leave --run-dir and --set out"
-            )
-        config, run_dir = read_run_config(target), target
+        if run_dir is not None:
+            raise UserError(f"{target} is a run directory and has its own place: leave --run-dir out")
+        config, run_dir = read_run_config(target, settings), target
     else:
         config = load_config(target, settings)
         run_dir = run_dir or runs_dir() / config.name
@@ -135,10 +136,9 @@ def _work(
     return 0
 
 
-def _write_report(finished: Any) -> Path:
+def _write_report(finished: "RunDir") -> Path:
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
 
     write_exports(finished)
-    path: Path = write_report(finished)
-    return path
+    return write_report(finished)

@@ -4,14 +4,13 @@ import math
 from typing import Any
 
 from local_bench.core.cards import card
-from local_bench.core.money import held_cost, usd_number
+from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.settlement import price_of
 
 ACHIEVED_TFLOPS = {"a6000": 95.0, "a100-40": 190.0, "a100-80": 190.0, "h100": 400.0, "h200": 400.0}
 """Sustained bf16 rates to plan with: about 60 % of dense peak on Ampere, compiled FLUX as published on Hopper."""
-NS_PER_HOUR = 3_600_000_000_000
 
 
 def estimate(config: RunConfig, plan: RunPlan) -> dict[str, Any]:

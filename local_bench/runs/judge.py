@@ -92,6 +92,7 @@ def judge_spec(config: JudgeConfig, place: Place) -> JudgeSpec:
         patch=described.patch,
         max_tokens=config.max_tokens,
         seed=config.seed,
+        extra_args=() if config.base_url else tuple(config.extra_args),
     )
 
 

@@ -12,8 +12,7 @@ import yaml
 from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.core.images import image_path
 from local_bench.core.storage import storage_errors, sweep, write_atomic
-from local_bench.core.yamlfile import check, read_yaml
-from local_bench.runs.config import RunConfig, dump_config
+from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.ledger import Ledger
 
 
@@ -50,10 +49,9 @@ class RunDir:
                 raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
             sweep(path)
             ledger = Ledger(path / "ledger.sqlite", create=True)
-            if begun and ledger.meta("planned"):
+            if begun and ledger.meta("planned"):  # before that nothing is decided
                 _refuse_other_run(path, config)
-            else:  # nothing has been decided here yet
-                write_atomic(path / "run.yaml", dump_config(config).encode())
+            write_atomic(path / "run.yaml", dump_config(config).encode())
             return cls(path, config, ledger, lock)
         except BaseException:
             os.close(lock)
@@ -97,33 +95,38 @@ class RunDir:
         )
 
 
-def read_run_config(path: Path) -> RunConfig:
-    """The resolved config of the run directory `path`. UserError where it is not one."""
+def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
+    """The resolved config of the run directory `path`, with settings laid over it. UserError where it is not one."""
     file = path / "run.yaml"
     if not file.is_file():
         raise UserError(f"{path} is not a run directory (it has no run.yaml): give one that `local-bench run` made")
-    data, lines = read_yaml(file)
-    return check(data, RunConfig, str(file), lines)
+    return load_config(file, settings)
 
 
-# What may differ between two sessions of one run: how the work is done, not what is done.
-_FREE = {("engine", "batch_order"), ("engine", "io_workers")} | {
-    ("judge", key)
-    for key in ("base_url", "api_key_env", "served_model", "port", "in_flight", "request_timeout_s", "start_timeout_s",
-                "max_restarts", "extra_args", "weights")
-}  # fmt: skip
+# What may differ between two sessions of one run: how the work is done and how its results are read, not what is done.
+# Files are compared by what is in them: the plan sees to that.
+_FREE_SECTIONS = {"acceptance", "settlement"}
+_FREE_KEYS = {
+    *(("suite", "path"), ("engine", "batch_order"), ("engine", "io_workers"), ("judge", "weights")),
+    *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),
+    *(("judge", "in_flight"), ("judge", "request_timeout_s"), ("judge", "start_timeout_s"), ("judge", "max_restarts")),
+}
+
+
+def _is_free(key: tuple[Any, ...]) -> bool:
+    return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], key[-1]) == ("models", "weights")
 
 
 def _refuse_other_run(path: Path, config: RunConfig) -> None:
     old = _flat(read_run_config(path).model_dump())
     new = _flat(yaml.safe_load(dump_config(config)))
-    changed = [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and key[:2] not in _FREE]
+    changed = [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not _is_free(key)]
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise ConfigError(
-            f"{path} holds a run with another config ({'.'.join(map(str, key))}: {yaml_short(old.get(key))} there, "
-            f"{yaml_short(new.get(key))} here{more}): give a new --run-dir, or the old settings"
+            f"{path} holds a run with another config ({'.'.join(map(str, key))}: {_short(old.get(key))} there, "
+            f"{_short(new.get(key))} here{more}): give a new --run-dir, or the old settings"
         )
 
 
@@ -134,5 +137,5 @@ def _flat(value: Any, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
     return {k: v for key, inner in items for k, v in _flat(inner, (*at, key)).items()}
 
 
-def yaml_short(value: Any) -> str:
+def _short(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()

@@ -77,6 +77,11 @@ def test_how_a_run_is_done_may_change_but_not_what(tmp_path):
     judge = CONFIG.judge.model_copy(update={"in_flight": 7, "base_url": "http://127.0.0.1:1/v1"})
     with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"judge": judge})):
         pass
+    rule = CONFIG.acceptance.model_copy(update={"brf": 1.0})
+    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"acceptance": rule})):
+        pass
+    with RunDir.open(tmp_path / "run") as run:
+        assert run.config.acceptance.brf == 1.0
     with pytest.raises(ConfigError, match="seed: 0 there, 1 here"):
         RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
 

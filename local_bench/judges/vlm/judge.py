@@ -31,6 +31,8 @@ class JudgeSpec:
     patch: int
     max_tokens: int
     seed: int
+    extra_args: tuple[str, ...] = ()
+    """What our server is told besides: it may change answers, so it is part of who the judge is."""
 
     @cached_property
     def judge_id(self) -> str:
@@ -47,6 +49,7 @@ class JudgeSpec:
                 "max_tokens": self.max_tokens,
                 "temperature": 0,
                 "seed": self.seed,
+                "extra_args": self.extra_args,
             }
         )
 
