@@ -15,6 +15,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+def full_identity(work_id: str, numerics: dict[str, Any]) -> str:
+    """The identity of a piece of work on a machine with that numerics signature: same identity, same bytes."""
+    return digest({"work": work_id, "numerics": numerics})
+
+
 def seed_of(work_id: str) -> int:
     """The 63-bit seed of a piece of work, from its machine-independent identity.
 

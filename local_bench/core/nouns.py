@@ -60,10 +60,6 @@ class Candidate:
     def seed(self) -> int:
         return seed_of(self.work_id)
 
-    def identity(self, numerics: dict[str, Any]) -> str:
-        """The full identity: this work on a machine with this numerics signature."""
-        return digest({"work": self.work_id, "numerics": numerics})
-
 
 @dataclass(frozen=True)
 class Question:

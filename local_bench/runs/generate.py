@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import LedgerError, LocalBenchError
-from local_bench.core.identity import digest
+from local_bench.core.identity import full_identity
 from local_bench.core.images import store_image
 from local_bench.core.nouns import NOT_FINITE
 from local_bench.core.quiet import quiet_libraries
@@ -133,7 +133,7 @@ class _Session:
                 self._run.ledger.write(
                     "UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ? WHERE work_id = ?",
                     "unscored" if sha256 is None else "done",
-                    digest({"work": row["work_id"], "numerics": signature}),
+                    full_identity(row["work_id"], signature),
                     sha256,
                     NOT_FINITE if sha256 is None else None,
                     row["work_id"],

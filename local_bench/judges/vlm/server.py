@@ -167,7 +167,7 @@ class ManagedServer:
                     f"the judge's server ended while starting; the last lines of {self.log} say why:\n{self._tail()}"
                 )
             with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).status_code == 200:
                     return
             time.sleep(0.25)
         raise ServerError(
@@ -191,7 +191,7 @@ class ExternalServer:
     def __enter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            reply = httpx.get(f"{self.base_url}/models", headers=headers, timeout=10)
+            reply = httpx.get(f"{self.base_url}/models", headers=headers, timeout=10, trust_env=False)
             reply.raise_for_status()
             served = [str(m["id"]) for m in reply.json()["data"]]
         except httpx.HTTPStatusError as e:
