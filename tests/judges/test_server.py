@@ -60,7 +60,7 @@ def test_a_proxy_of_the_lab_does_not_stand_between_us_and_the_judge(judge_server
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with ExternalServer(judge_server.base_url, judge_server.api_key) as server:
         assert server.model == "judge"
-    with pytest.raises(ServerError, match="check judge.api_key_env"), ExternalServer(judge_server.base_url, "wrong"):
+    with pytest.raises(ServerError, match=r"check judge\.api_key_env"), ExternalServer(judge_server.base_url, "wrong"):
         pass
 
 
