@@ -16,7 +16,7 @@ class Source(Strict):
 
     repo: str | None = None
     revision: str | None = None
-    """The full commit that `models fetch` takes; None takes what `main` is and records it."""
+    """The full commit that `models fetch` takes; None takes what `main` is, and the weights' digest tells which."""
     build: str | None = None
     """`package.module:function`, called with the folder to fill."""
     version: int = 1

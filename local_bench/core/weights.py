@@ -15,8 +15,9 @@ from local_bench.core.paths import cache_dir
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.storage import storage_errors, write_atomic
 
-FETCHED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "*.md"]
-_UNSAFE = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".py"}
+PIPELINE = "model_index.json"
+"""What a diffusers pipeline's folder has at its top; its models then lie in folders below."""
+_KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
 def resolve(card: ModelCard, given: str | None = None) -> Path:
@@ -52,7 +53,7 @@ def fetch(card: ModelCard) -> Path:
 
     assert card.source.repo
     try:
-        return Path(snapshot_download(card.source.repo, revision=card.source.revision, allow_patterns=FETCHED))
+        return Path(snapshot_download(card.source.repo, revision=card.source.revision, allow_patterns=_wanted(card)))
     except GatedRepoError:
         raise WeightsError(
             f"{card.source.repo} is gated: accept its terms on its page, set HF_TOKEN, and fetch {card.name} again"
@@ -61,6 +62,12 @@ def fetch(card: ModelCard) -> Path:
         raise WeightsError(
             f"{card.source.repo} cannot be fetched ({type(e).__name__}): check the network and try again"
         ) from e
+
+
+def _wanted(card: ModelCard) -> list[str]:
+    """What to fetch. A pipeline's repository often holds the same weights once more at its top: those stay there."""
+    below = "*/" if card.role == "generator" else ""
+    return [PIPELINE, "LICENSE*", *(f"{below}*{kind}" for kind in _KINDS)]
 
 
 def _built(card: ModelCard) -> Path:
@@ -100,11 +107,17 @@ def _snapshot(card: ModelCard) -> Path:
 
 
 def weights_digest(folder: Path) -> str:
-    """sha256 over the names and sha256s of all the model's files; the reading is remembered by size and time.
+    """sha256 over the names and sha256s of all files that the model is loaded from; readings are remembered by size
+    and time.
 
-    WeightsError where the folder holds code or pickles without safetensors beside them.
+    WeightsError where there are no safetensors.
     """
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    pipeline = (folder / PIPELINE).is_file()
+    files = sorted(
+        p
+        for p in folder.rglob("*")
+        if p.suffix in _KINDS and p.is_file() and (not pipeline or p.parent != folder or p.name == PIPELINE)
+    )
     if not any(p.suffix == ".safetensors" for p in files):
         raise WeightsError(f"{folder} holds no .safetensors file: only that format is loaded, convert the model")
     memory_file = cache_dir() / "weights" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}.json"
@@ -114,8 +127,6 @@ def weights_digest(folder: Path) -> str:
         memory = {}
     fresh = {}
     for path in files:
-        if path.suffix in _UNSAFE:
-            continue
         stat = path.stat()
         stamp = f"{stat.st_size}:{stat.st_mtime_ns}"
         name = path.relative_to(folder).as_posix()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import tenacity
 
-from local_bench.core.errors import ServerError
+from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.nouns import Question
 from local_bench.judges.vlm.client import Client, Unreachable
 
@@ -33,17 +33,19 @@ def reply(content='{"met":1}', finish="stop", status=200):
     return httpx.Response(status, json={"choices": [{"message": {"content": content}, "finish_reason": finish}]})
 
 
-def ask(handler, server=None, in_flight=4):
-    client = Client(
-        server or Here(), lambda q: {"point": q.point}, in_flight, 5.0, transport=httpx.MockTransport(handler)
-    )
+def body(question):
+    return {"point": question.point}
+
+
+def ask(handler, server=None, in_flight=4, request=body):
+    client = Client(server or Here(), request, in_flight, 5.0, transport=httpx.MockTransport(handler))
 
     async def all_of_it():
         found = {}
         try:
             async for key, verdict in client.ask(QUESTIONS):
                 found[key] = verdict
-        except (Unreachable, ServerError) as e:
+        except (Unreachable, LocalBenchError) as e:
             return found, e
         return found, None
 
@@ -145,3 +147,14 @@ def test_a_wrong_key_is_said_at_once():
     found, error = ask(lambda request: httpx.Response(401))
     assert not found
     assert "check its key" in str(error)
+
+
+def test_an_image_that_cannot_be_read_is_said_and_the_rest_is_kept():
+    def request(question):
+        if question.point == 5:
+            raise ImageError("x.png is damaged: replace it")
+        return body(question)
+
+    found, error = ask(lambda _: reply(), in_flight=1, request=request)
+    assert set(found) == set(range(5))
+    assert str(error) == "x.png is damaged: replace it"

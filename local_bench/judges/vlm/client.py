@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 import tenacity
 
-from local_bench.core.errors import ServerError
+from local_bench.core.errors import LocalBenchError, ServerError
 from local_bench.core.nouns import Question, Verdict
 from local_bench.judges.vlm.judge import read_answer
 from local_bench.judges.vlm.server import Server
@@ -47,7 +47,7 @@ class Client:
             try:
                 for key, question in _until(waiting, failures):
                     answers.put_nowait((key, await self._one(http, question)))
-            except (Unreachable, ServerError) as e:
+            except (Unreachable, LocalBenchError) as e:
                 failures.append(e)
 
         async def all_work(http: httpx.AsyncClient) -> None:
