@@ -130,6 +130,10 @@ class _Session:
                         f"{self._run.path}: made again, {row['task_id']} image {row['deliverable']} by {row['model']} "
                         "has other bytes than before: this machine does not repeat itself"
                     )
+                # a picture that is made anew is measured anew where its lost file could not be
+                self._run.ledger.write(
+                    "DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", row["work_id"]
+                )
                 self._run.ledger.write(
                     "UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ? WHERE work_id = ?",
                     "unscored" if sha256 is None else "done",

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from local_bench.core.cards import card
+from local_bench.core.errors import ImageError
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import load_image
 from local_bench.core.nouns import Question, Score, Task, Verdict
@@ -138,7 +139,7 @@ class _Sitting:
         self._answered: list[tuple[Ask, Verdict]] = []
         self._meter = meter
         self._progress = progress
-        self._show = lru_cache(maxsize=64)(lambda sha256: spec.data_uri(load_image(run.image(sha256))))
+        self._show = lru_cache(maxsize=64)(self._data_uri)
 
     def hold(self, place: Place) -> None:
         """Asks until nothing is left. ServerError where the judge is not to be had."""
@@ -163,6 +164,12 @@ class _Sitting:
                     self._progress.note(f"the judge's server stopped answering ({e}); {n} questions are left")
                     server.restart()
                     self._meter.charge("retry")
+
+    def _data_uri(self, sha256: str) -> str:
+        try:
+            return self._spec.data_uri(load_image(self._run.image(sha256)))
+        except ImageError as e:
+            raise ImageError(f"{e}, or delete it and run the same command again: it is made anew") from e
 
     async def _ask(self, client: Client) -> None:
         questions = [(key, ask.question) for key, ask in self._left.items()]
