@@ -53,7 +53,7 @@ def test_the_stages_one_by_one_come_to_the_same(cli, judge_server, tmp_path):
         ended = cli(stage, target, **env)
         assert ended.returncode == 0, ended.stderr
     assert cli("digest", "runs/c", "--json").stdout == cli("digest", "whole", "--json").stdout
-    again = json.loads(cli("settle", "runs/c", "--set", "acceptance.brf=5.0", "--json", **env).stdout)
+    again = json.loads(cli("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0}", "--json", **env).stdout)
     strict = again["models"]["tiny-flux"]["revenue_usd"]
     again = json.loads(cli("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0}", "--json", **env).stdout)
     assert strict < again["models"]["tiny-flux"]["revenue_usd"] == again["models"]["tiny-flux"]["value_usd"]

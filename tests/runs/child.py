@@ -45,9 +45,10 @@ def kill_server() -> None:
     found = subprocess.run(
         ["pgrep", "-f", "vllm.entrypoints.openai.api_server"], capture_output=True, text=True, check=False
     )
-    for pid in map(int, found.stdout.split()):
-        if _is_ours(pid):
-            os.kill(pid, signal.SIGKILL)
+    ours = [pid for pid in map(int, found.stdout.split()) if _is_ours(pid)]  # before the first death moves children
+    assert len(ours) == 2, ours  # the guard and the server
+    for pid in ours:
+        os.kill(pid, signal.SIGKILL)
 
 
 def _is_ours(pid: int) -> bool:
