@@ -1,8 +1,7 @@
 """Law 2: batches never change bytes. One fixed shape a bucket, short batches padded, a probe that proves it here."""
 
 import random
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -22,14 +21,6 @@ def deal(items: Sequence[T], size: int, order: str) -> list[list[T]]:
     elif order == "shuffle":
         random.Random(0).shuffle(items)  # noqa: S311  # an order, not a secret
     return [items[i : i + size] for i in range(0, len(items), size)]
-
-
-def by_sampler(items: Iterable[tuple[Sampler, T]]) -> dict[Sampler, list[T]]:
-    """Items that can share a batch: the same size, steps and guidance."""
-    buckets: dict[Sampler, list[T]] = defaultdict(list)
-    for sampler, item in items:
-        buckets[sampler].append(item)
-    return dict(buckets)
 
 
 def padded(items: Sequence[T], size: int) -> list[T]:
