@@ -35,7 +35,8 @@ from local_bench.judges.vlm.server import ManagedServer, server_arguments, serve
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.generate import generate
 from local_bench.runs.meter import Meter
-from local_bench.runs.plan import RunPlan, enter_plan, make_plan
+from local_bench.runs.plan import RunPlan, make_plan
+from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Quiet
 from local_bench.runs.provenance import versions
 from local_bench.runs.rundir import RunDir

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from local_bench.cli.cards import fetch_rows, files_here, in_words, what_it_takes
 from local_bench.cli.output import say, show, show_json, table
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -26,10 +27,19 @@ def list_models(as_json: bool) -> int:
         show_json({name: card.model_dump() for name, card in known.items()})
         return 0
     rows = [
-        [c.name, c.role, c.title, f"{c.parameters_b:g} B", f"{c.vram_gb:g} GB", c.licence, "yes" if c.gated else "no"]
-        for c in sorted(known.values(), key=lambda c: (c.role, c.parameters_b))
+        [
+            c.name,
+            c.role,
+            c.family,
+            f"{c.parameters_b:g} B",
+            f"{c.vram_gb:g} GB",
+            c.licence,
+            _yes(c.gated),
+            what_it_takes(c),
+        ]
+        for c in sorted(known.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
-    show(table(["model", "role", "title", "size", "VRAM", "licence", "gated"], rows))
+    show(table(["model", "role", "family", "size", "VRAM", "licence", "gated", "takes"], rows))
     return 0
 
 
@@ -37,45 +47,77 @@ def list_models(as_json: bool) -> int:
 @click.argument("name")
 @JSON
 def show_model(name: str, as_json: bool) -> int:
-    """One model card, and whether its files are here."""
-    from local_bench.core.errors import WeightsError
-    from local_bench.core.weights import resolve, weights_digest
-
+    """One model card, and what of its files is here."""
     card = _card(name)
-    data: dict[str, Any] = card.model_dump()
-    try:
-        data["weights_sha256"] = weights_digest(resolve(card))
-    except WeightsError as e:
-        data["weights_sha256"] = None
-        say(str(e))
+    data = card.model_dump() | files_here(card, say)
     if as_json:
         show_json(data)
     else:
-        show(table(["key", "value"], [[key, str(value)] for key, value in data.items()]))
+        show(table(["key", "value"], in_words(data)))
     return 0
 
 
 @models.command("fetch")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("targets", nargs=-1, required=True, metavar="NAME|CONFIG.yaml...")
+@click.option(
+    "--revision",
+    "revisions",
+    multiple=True,
+    metavar="[PART=]COMMIT",
+    help="Pin this commit for this machine (one model only; PART= for one of its parts).",
+)
 @JSON
-def fetch(names: tuple[str, ...], as_json: bool) -> int:
-    """Download models' files (the one command that uses the network), or build the small ones."""
+def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -> int:
+    """Download models' files (the one command that uses the network), or build the small ones.
+
+    A run's config stands for all models that the run needs.
+    """
     import os
+    import sys
 
-    from local_bench.core.weights import fetch as fetch_weights
-    from local_bench.core.weights import weights_digest
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        os.environ.pop(name, None)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from local_bench.core.errors import UserError
+    from local_bench.core.fetch import fetch as fetch_files
 
-    os.environ.pop("HF_HUB_OFFLINE", None)
-    fetched: dict[str, dict[str, str]] = {}
-    for card in [_card(name) for name in names]:
-        say(f"{card.name}: {card.title}, licence {card.licence}")
-        folder: Path = fetch_weights(card)
-        fetched[card.name] = {"folder": str(folder), "weights_sha256": weights_digest(folder)}
+    wanted = {card.name: card for target in targets for card in _wanted(target)}
+    pinned = {part: commit for part, _, commit in (r.rpartition("=") for r in revisions)}
+    if pinned and len(wanted) != 1:
+        raise UserError("--revision pins a commit of one model: fetch that model alone")
+    fetched = {}
+    for card in wanted.values():
+        fetch_files(card, pinned, say)
+        fetched[card.name] = files_here(card, say)
     if as_json:
         show_json(fetched)
     else:
-        show(table(["model", "weights sha256"], [[name, entry["weights_sha256"]] for name, entry in fetched.items()]))
+        show(table(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(wanted, fetched)))
     return 0
+
+
+def _wanted(target: str) -> list[Any]:
+    """The cards that a name or a run's config asks for."""
+    if not target.endswith((".yaml", ".yml")):
+        return [_card(target)]
+    from local_bench.core.cards import card
+    from local_bench.judges.metrics.base import metric_card
+    from local_bench.runs.config import load_config
+
+    config = load_config(Path(target))
+    found = [
+        card(model.card, "generator")
+        for model in config.models
+        if model.weights is None and model.load != "random" and model.imported is None
+    ]
+    if config.judge.base_url is None and config.judge.weights is None:
+        found.append(card(config.judge.card, "judge"))
+    return found + [described for name in config.metrics if (described := metric_card(name))]
+
+
+def _yes(whether: bool) -> str:
+    return "yes" if whether else "no"
 
 
 def _card(name: str) -> Any:

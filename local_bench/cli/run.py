@@ -88,19 +88,23 @@ def measure(target: Path, metrics: str | None, run_dir: Path | None, settings: t
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
+@click.option("--gpu", metavar="NAME", help="Plan for this GPU, which need not be here: a100-40, h100, …")
 @SETTING
 @JSON
-def plan(config: Path, settings: tuple[str, ...], as_json: bool) -> int:
+def plan(config: Path, gpu: str | None, settings: tuple[str, ...], as_json: bool) -> int:
     """Say what CONFIG would do and take.
 
-    Items, batches, memory, GPU-hours and cost, before anything is loaded."""
+    Items, batches, memory, GPU-hours, cost and energy, before anything is loaded."""
     from local_bench.cli.tables import plan_text
+    from local_bench.core.gpus import gpu as gpu_named
     from local_bench.runs.config import load_config
     from local_bench.runs.estimate import estimate
     from local_bench.runs.plan import make_plan
 
     loaded = load_config(config, settings)
-    planned = estimate(loaded, make_plan(loaded))
+    if gpu is not None:
+        gpu_named(gpu)  # a wrong name is told before anything is counted
+    planned = estimate(loaded, make_plan(loaded), gpu)
     show_json(planned) if as_json else show(plan_text(planned))
     return 0
 

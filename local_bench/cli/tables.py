@@ -109,25 +109,58 @@ def _money(micro: int | None) -> float | None:
 
 def plan_text(plan: dict[str, Any]) -> str:
     """What `plan` found, for people."""
-    header = ["model", "images", "batches", "of", "size", "steps", "VRAM", "GPU-hours", "cost"]
-    rows = [
-        [
-            m["model"],
-            str(m["n_images"]),
-            str(m["n_batches"]),
-            str(m["batch_size"]),
-            f"{m['width']}x{m['height']}",
-            str(m["num_inference_steps"]),
-            f"{m['vram_gb']:g} GB",
-            "-" if m["gpu_hours"] is None else f"{m['gpu_hours']:.3f}",
-            "-" if m["cost_usd"] is None else f"${m['cost_usd']:.2f}",
-        ]
-        for m in plan["models"]
-    ]
+    made = [m for m in plan["models"] if m["load"] != "imported"]
     judge = plan["judge"]
     orders = f"{plan['n_tasks']} orders worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images asked for"
-    return (
-        f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} orders that cannot be carried out\n\n"
-        f"{table(header, rows)}\n\n"
-        f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB\n{plan['basis']}"
-    )
+    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} orders that cannot be carried out", ""]
+    if made:
+        parts += [table(_PLAN_WORK, [_work_row(m) for m in made]), ""]
+        parts += [table(_PLAN_NEED, [_need_row(m) for m in made]), ""]
+    for m in plan["models"]:
+        if m["load"] == "imported":
+            parts.append(
+                f"{m['model']}: {m['n_images']} pictures made elsewhere, cost {_figure(m['cost_usd'], '$.2f')}"
+            )
+        elif m["refused"]:
+            parts.append(f"{m['model']}: refused: {m['refused']}")
+        parts += [f"{m['model']}: {sentence}" for sentence in m["sentences"]]
+    parts.append(f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB")
+    return "\n".join([*parts, plan["basis"]])
+
+
+_PLAN_WORK = ("model", "images", "batches", "of", "size", "steps", "PFLOP each", "s each", "not below", "GPU-hours")
+_PLAN_NEED = ("model", "encode", "denoise", "decode", "all at once", "streams in", "fits", "cost", "Wh each", "Wh")
+
+
+def _work_row(m: dict[str, Any]) -> list[str]:
+    return [
+        m["model"],
+        str(m["n_images"]),
+        str(m["n_batches"]),
+        str(m["batch_size"]),
+        f"{m['width']}x{m['height']}",
+        str(m["num_inference_steps"]),
+        _figure(m["pflop_per_image"], ".3g"),
+        _figure(m["planned_s_per_image"], ".3g"),
+        _figure(m["floor_s_per_image"], ".3g"),
+        _figure(m["gpu_hours"], ".3f"),
+    ]
+
+
+def _need_row(m: dict[str, Any]) -> list[str]:
+    fits = {phase["fits"] for phase in m["phases"].values()}
+    return [
+        m["model"],
+        *(f"{phase['total_gb']:.1f} GB" for phase in m["phases"].values()),
+        f"{m['all_resident_gb']:.1f} GB",
+        ", ".join(m["offload"]) or "-",
+        "no" if m["refused"] else "-" if None in fits else "yes",
+        _figure(m["cost_usd"], "$.2f"),
+        _figure(m["wh_per_image"], ".3g"),
+        _figure(m["wh"], ".3g"),
+    ]
+
+
+def _figure(value: float | None, form: str) -> str:
+    sign = "$" if form.startswith("$") else ""
+    return "-" if value is None else f"{sign}{value:{form.removeprefix('$')}}"

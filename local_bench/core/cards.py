@@ -16,21 +16,46 @@ class Source(Strict):
 
     repo: str | None = None
     revision: str | None = None
-    """The full commit that `models fetch` takes; None takes what `main` is, and the weights' digest tells which."""
+    """The full commit that `models fetch` takes. Without one nothing is fetched: it must be given by hand."""
     build: str | None = None
-    """`package.module:function`, called with the folder to fill."""
+    """`package.module:function`, called with the folder to fill and the card."""
     version: int = 1
     """Of what `build` makes; a higher number makes it anew."""
 
 
 class SamplerDefaults(Strict):
-    """What the authors recommend; a run's config may say otherwise."""
+    """What the authors recommend; a run's config may say otherwise for what is not null here."""
 
     height: int = Field(1024, ge=16, multiple_of=16)
     width: int = Field(1024, ge=16, multiple_of=16)
+    """For a model with `size_from_picture`, height x width is the area and the first picture gives the aspect."""
     num_inference_steps: int = Field(28, ge=1)
-    guidance_scale: float = Field(3.5, ge=0)
-    max_sequence_length: int = Field(512, ge=1)
+    guidance_scale: float | None = Field(None, ge=0)
+    true_cfg_scale: float | None = Field(None, ge=0)
+    """Guidance by a second forward pass on `negative_prompt`, where `guidance_scale` is distilled or absent."""
+    negative_prompt: str | None = None
+    image_guidance_scale: float | None = Field(None, ge=0)
+    """How strictly the source picture is kept (InstructPix2Pix, OmniGen)."""
+    adapter_scale: float | None = Field(None, ge=0)
+    """How strongly an IP-Adapter's picture counts."""
+    max_sequence_length: int | None = Field(None, ge=1)
+    """Tokens that the long text encoder reads."""
+
+
+class Takes(Strict):
+    """What a generator can be given besides words."""
+
+    text_alone: bool = True
+    """Whether it makes a picture from words alone."""
+    pictures: int = Field(0, ge=0)
+    """How many input pictures it looks at: the source first, then the references."""
+    size_from_picture: bool = False
+    """Whether the result takes the first picture's aspect."""
+    size_multiple: int = 16
+    """Of what the result's sides are multiples then."""
+    mask: bool = False
+    condition: str | None = None
+    """What its picture is when that is no picture to edit: depth, canny, pose."""
 
 
 class ModelCard(Strict):
@@ -42,6 +67,8 @@ class ModelCard(Strict):
     """Which code runs it."""
     title: str
     source: Source
+    parts: dict[str, Source] = Field(default={})
+    """What comes from other repositories, by name (an adapter, its image encoder)."""
     licence: str
     gated: bool = False
     """Whether its authors ask you to accept terms before `models fetch` can take it."""
@@ -49,8 +76,15 @@ class ModelCard(Strict):
     """Billions of parameters, encoders included."""
     vram_gb: float
     """Decimal GB that the largest stage needs at the default size, batch 1, bfloat16."""
+    vram_by_phase_gb: dict[str, float] = Field(default={})
+    """Decimal GB of each of a generator's phases: encode, denoise, decode."""
     pflop_per_image: float | None = None
     """10^15 operations an image at the defaults, counted; the floor under any honest timing."""
+    takes: Takes = Takes()
+    attention: dict[str, str] = Field(default={})
+    """The diffusers attention backend by GPU class (sm80, sm86, sm89, sm90, sm100), where ours is not right for it."""
+    architecture: dict[str, str | bool] = Field(default={})
+    """The pieces (configs/architectures.yaml) that make up a generator's pipeline, by the pipeline's own names."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     sampler: SamplerDefaults = SamplerDefaults()
     judge_max_pixels: int = 1024 * 1024

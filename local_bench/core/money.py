@@ -18,6 +18,14 @@ def micro_usd(amount: str | int | float | Decimal) -> int:
     return int(micro)
 
 
+def nearest_micro_usd(amount: str | Decimal | int) -> int:
+    """US dollars as the nearest micro-USD (half-even), for prices that are published finer. ValueError if no amount."""
+    try:
+        return int((Decimal(amount) * MICRO).to_integral_value(ROUND_HALF_EVEN))
+    except (InvalidOperation, ValueError, OverflowError):
+        raise ValueError(f"{amount!r} is not an amount of money") from None
+
+
 def usd(micro: int) -> str:
     """An amount for people, to the cent (half-even): `$1,234.50`."""
     cents = (Decimal(micro) / MICRO).quantize(Decimal("0.01"), ROUND_HALF_EVEN)

@@ -39,6 +39,8 @@ class Deliverable:
     """From 1."""
     prompt: str
     """What the generator is told, word for word."""
+    pictures: tuple[str, ...] = ()
+    """Pixel digests of what it may look at: the picture to edit first, then references."""
 
 
 @dataclass(frozen=True)

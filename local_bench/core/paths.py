@@ -28,7 +28,10 @@ def safe_join(root: Path, relative: str) -> Path:
 
 
 def configs_dir() -> Path:
-    """The shipped configs: inside the installed package, or beside it in a checkout."""
+    """`LOCAL_BENCH_CONFIGS`, else the shipped configs: inside the installed package, or beside it in a checkout."""
+    chosen = os.environ.get("LOCAL_BENCH_CONFIGS")
+    if chosen:
+        return Path(chosen)
     inside = _PACKAGE / "configs"
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 

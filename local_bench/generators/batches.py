@@ -2,15 +2,18 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
 from local_bench.core.identity import seed_of
-from local_bench.generators.base import Conditioning, Generator, Sampler
+from local_bench.generators.base import Item
+from local_bench.generators.staged import Staged
 
 T = TypeVar("T")
-PROBE_STEPS = 1
+PROBE_STEPS = 2
+"""One would do but for Qwen-Image's schedule, which divides by zero then."""
 
 
 def deal(items: Sequence[T], size: int, order: str) -> list[list[T]]:
@@ -28,27 +31,38 @@ def padded(items: Sequence[T], size: int) -> list[T]:
     return [*items, *[items[-1]] * (size - len(items))]
 
 
-def batch_is_neutral(
-    generator: Generator, conditionings: Sequence[Conditioning], sampler: Sampler, batch_size: int
-) -> bool:
+def largest_batch(family: type[Staged], pictures: bool) -> int | None:
+    """How many images the family's pipeline makes right in one call; None for any number."""
+    return 1 if pictures and family.alone_with_pictures else family.max_batch
+
+
+def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
+    """A first short run of the real model at the real shape: what is compiled or chosen at first use is made here."""
+    short = _short(item)
+    generator.decode(generator.denoise([short] * batch_size), short.brief.sampler)
+
+
+def batch_is_neutral(generator: Staged, items: Sequence[Item], batch_size: int) -> bool:
     """Whether an image's bytes are the same in the first and the last slot, beside any neighbours and beside itself.
 
-    One step of the real model at the real shape on this machine, latents and decoded pixels compared bit by bit.
+    Two steps of the real model at the real shape on this machine, latents and decoded pixels compared bit by bit.
+    `items` are of one bucket; one is enough.
     """
-    if batch_size == 1:
-        return True
-    short = Sampler(sampler.height, sampler.width, PROBE_STEPS, sampler.guidance_scale, sampler.max_sequence_length)
-    canary = (conditionings[0], generator.noise(seed_of("probe"), short))
+    canary = replace(_short(items[0]), seed=seed_of("probe"))
     others = [
-        (conditionings[i % len(conditionings)], generator.noise(seed_of(f"neighbour {i}"), short))
-        for i in range(1, 2 * batch_size)
+        replace(_short(items[i % len(items)]), seed=seed_of(f"neighbour {i}")) for i in range(1, 2 * batch_size - 1)
     ]
     alone = [canary] * batch_size
     first = [canary, *others[: batch_size - 1]]
-    last = [*others[batch_size - 1 : 2 * batch_size - 2], canary]
+    last = [*others[batch_size - 1 :], canary]
     seen = []
     for batch, slot in ((alone, 0), (first, 0), (last, batch_size - 1)):
-        latents = generator.denoise([c for c, _ in batch], torch.cat([n for _, n in batch]), short)
-        picture = generator.decode(latents, short)[slot]
+        latents = generator.denoise(batch)
+        picture = generator.decode(latents, canary.brief.sampler)[slot]
         seen.append((latents[slot].cpu(), picture.tobytes()))
     return all(torch.equal(latents, seen[0][0]) and pixels == seen[0][1] for latents, pixels in seen)
+
+
+def _short(item: Item) -> Item:
+    sampler = replace(item.brief.sampler, num_inference_steps=PROBE_STEPS)
+    return replace(item, brief=replace(item.brief, sampler=sampler))

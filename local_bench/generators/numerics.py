@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,6 +27,22 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
+def choose_devices(wanted: str, workers: int | None) -> list[torch.device]:
+    """One device a worker: every GPU for `auto` and `cuda` where no number is given, else one. ConfigError where fewer
+    GPUs are here than asked for."""
+    first = choose_device(wanted)
+    if first.type == "cpu":
+        return [first] * (workers or 1)
+    if wanted not in ("auto", "cuda"):
+        if (workers or 1) > 1:
+            raise ConfigError(f"engine.workers: {wanted} is one GPU: set engine.device to cuda for {workers} workers")
+        return [first]
+    here = torch.cuda.device_count()
+    if (workers or 1) > here:
+        raise ConfigError(f"engine.workers: {workers} are asked for and {here} GPUs are here: lower it")
+    return [torch.device("cuda", i) for i in range(workers or here)]
+
+
 def set_determinism(threads: int) -> None:
     """Makes torch repeatable for fixed shapes; call before CUDA is used.
 
@@ -42,10 +59,14 @@ def set_determinism(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def attention_backend(wanted: str, device: torch.device, dtype: str) -> str:
-    """The diffusers attention backend to pin: `auto` is cuDNN on Hopper and later, FlashAttention-2 on Ampere and Ada.
+def attention_backend(
+    wanted: str, device: torch.device, dtype: str, own: Mapping[str, str] | None = None, masks: bool = False
+) -> str:
+    """The diffusers attention backend to pin: `auto` is the card's `own` for this GPU class, else cuDNN on Hopper and
+    later, FlashAttention-2 on Ampere and Ada, the memory-efficient kernel for a model that `masks`.
 
-    ConfigError for one that cannot be exact (int8 attention is another model) or not run here.
+    ConfigError for one that cannot be exact (int8 attention is another model; a mask is refused by the flash kernels
+    and read wrongly by xformers) or not run here.
     """
     if wanted.startswith(("sage", "_sage")):
         raise ConfigError(
@@ -54,8 +75,13 @@ def attention_backend(wanted: str, device: torch.device, dtype: str) -> str:
     if wanted == "auto":
         if device.type != "cuda" or dtype == "float32":  # the fused kernels take half precision only
             return "native"
-        major, _ = torch.cuda.get_device_capability(device)
-        return "_native_cudnn" if major >= 9 else "_native_flash" if major == 8 else "native"
+        major, minor = torch.cuda.get_device_capability(device)
+        usual = "_native_cudnn" if major >= 9 else "_native_flash" if major == 8 else "native"
+        return (own or {}).get(f"sm{major}{minor}") or ("_native_efficient" if masks else usual)
+    if masks and wanted not in ("native", "_native_efficient", "_native_math"):
+        raise ConfigError(
+            f"engine.attention_backend: {wanted!r} cannot read this model's attention mask rightly: use auto"
+        )
     if wanted == "xformers" and device.type != "cuda":
         raise ConfigError("engine.attention_backend: xformers runs on CUDA only: use auto")
     return wanted
@@ -66,8 +92,8 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def signature(device: torch.device, attention: str, dtype: str, batch_size: int) -> dict[str, Any]:
-    """What besides the work itself decides the bytes: part of every image's identity."""
+def signature(device: torch.device, attention: str, dtype: str, compiled: bool = False) -> dict[str, Any]:
+    """What besides the work itself and the batch size decides the bytes: part of every image's identity."""
     common = {
         "torch": torch.__version__,
         "diffusers": importlib.metadata.version("diffusers"),
@@ -75,7 +101,7 @@ def signature(device: torch.device, attention: str, dtype: str, batch_size: int)
         "device": device_name(device),
         "attention": attention,
         "dtype": dtype,
-        "batch_size": batch_size,
+        "compiled": compiled,
         "vae": "sliced",
         "deterministic": True,
     }

@@ -15,7 +15,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
 from local_bench.report import columns
-from local_bench.runs.plan import read_task
+from local_bench.runs.planned import read_task
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
 from local_bench.settle.standard import Settlement, Total

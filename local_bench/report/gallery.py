@@ -10,7 +10,7 @@ from local_bench.report.candidate import CandidateView, candidate_view
 from local_bench.report.pictures import Picture, picture
 from local_bench.report.scores import score_names
 from local_bench.report.view import model_order
-from local_bench.runs.plan import read_task
+from local_bench.runs.planned import read_task
 from local_bench.runs.rundir import RunDir
 
 MAX_ORDERS = 200

@@ -1,5 +1,6 @@
 """What a run is, as its YAML says it. Unknown keys are errors; every default stands here."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,7 +8,7 @@ import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.money import micro_usd
+from local_bench.core.money import micro_usd, nearest_micro_usd
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, check, finite, read_yaml
 
@@ -32,18 +33,72 @@ class SuiteConfig(Strict):
     """Only the first so many tasks."""
 
 
+class LossyConfig(Strict):
+    """Law 8: what makes a model another one, with a name of its own. All left out: the model itself."""
+
+    weights: Literal["float8_e4m3fn", "float8_e5m2"] | None = None
+    """The transformer's weights in 8 bits, computed with in the model's own precision."""
+    first_block_cache: Number | None = Field(None, gt=0, lt=1)
+    """Skips blocks while the first one's output changes by less than this part."""
+
+    @property
+    def suffix(self) -> str:
+        """What such a system is called after its model: `+fp8`, `+fbc0.08`."""
+        weights = {"float8_e4m3fn": "+fp8", "float8_e5m2": "+fp8e5m2"}.get(self.weights or "", "")
+        return weights + (f"+fbc{self.first_block_cache:g}" if self.first_block_cache else "")
+
+    @property
+    def settings(self) -> dict[str, str | float]:
+        return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
+class ImportedConfig(Strict):
+    """Pictures made elsewhere: by a closed API, another house, or people."""
+
+    images: str
+    """A folder (`TASK/N.png`, or `TASK_N.png`, N from 1, with `_ATTEMPT` after it where there are several), or a JSON
+    Lines manifest of `task_id`, `deliverable`, `attempt`, `file`, `cost_usd`."""
+    cost_usd_per_image: str | None = None
+    """What one picture cost where it was made; the manifest's own figures come first."""
+
+    @model_validator(mode="after")
+    def _cost_is_money(self) -> "ImportedConfig":
+        if self.cost_usd_per_image is not None and not _is_amount(self.cost_usd_per_image, nearest_micro_usd):
+            raise ValueError("cost_usd_per_image must be an amount like '0.04'")
+        return self
+
+
+def _is_amount(text: str, read: Callable[[str], int] = micro_usd) -> bool:
+    try:
+        return read(text) >= 0
+    except ValueError:
+        return False
+
+
+IMPORTED = "imported"
+
+
 class ModelConfig(Strict):
     """One generator, by its card; what is left out comes from the card."""
 
     card: str
+    """A card's name, or `imported` for pictures made elsewhere."""
     name: Name | None = None
     """What this entry is called in results; the card's name if left out."""
     weights: str | None = None
     """A folder that holds the model, instead of the cache."""
+    load: Literal["weights", "random"] = "weights"
+    """`random`: the card's full architecture with seeded random weights, nothing fetched: for timing."""
+    imported: ImportedConfig | None = None
+    lossy: LossyConfig = LossyConfig()
     height: int | None = Field(None, ge=16, le=8192, multiple_of=16)
     width: int | None = Field(None, ge=16, le=8192, multiple_of=16)
     num_inference_steps: int | None = Field(None, ge=1, le=1000)
     guidance_scale: Number | None = Field(None, ge=0)
+    true_cfg_scale: Number | None = Field(None, ge=0)
+    negative_prompt: str | None = None
+    image_guidance_scale: Number | None = Field(None, ge=0)
+    adapter_scale: Number | None = Field(None, ge=0)
     max_sequence_length: int | None = Field(None, ge=1, le=4096)
     attempts: int = Field(1, ge=1, le=1000)
     batch_size: int | None = Field(None, ge=1, le=256)
@@ -51,7 +106,19 @@ class ModelConfig(Strict):
 
     @property
     def label(self) -> str:
-        return self.name or self.card
+        return self.name or self.card + self.lossy.suffix
+
+    @model_validator(mode="after")
+    def _named_for_what_it_is(self) -> "ModelConfig":
+        if (self.card == IMPORTED) != (self.imported is not None):
+            raise ValueError("`card: imported` and `imported: {images: …}` go together")
+        if self.card == IMPORTED and self.name is None:
+            raise ValueError("imported pictures need a `name`: that of the system that made them")
+        if self.lossy.suffix and self.name == self.card:
+            raise ValueError(f"a lossy system is not {self.card!r} itself: leave `name` out or give it another")
+        if self.load == "random" and self.weights is not None:
+            raise ValueError("`load: random` reads no weights: leave one of the two out")
+        return self
 
 
 class JudgeConfig(Strict):
@@ -99,21 +166,25 @@ class SettlementConfig(Strict):
 
     @model_validator(mode="after")
     def _own_price_is_money(self) -> "SettlementConfig":
-        try:
-            sound = self.usd_per_hour is None or micro_usd(self.usd_per_hour) >= 0
-        except ValueError:
-            sound = False
-        if not sound:
+        if self.usd_per_hour is not None and not _is_amount(self.usd_per_hour):
             raise ValueError("usd_per_hour must be an amount like '1.79'")
         return self
 
 
 class EngineConfig(Strict):
-    """On what, and in which order. Nothing here but `device`, `batch_size` and `attention_backend` decides bytes."""
+    """On what, and in which order. Only `device`, `batch_size`, `attention_backend`, `compile` and `threads` can decide
+    bytes."""
 
     device: str = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
-    batch_size: int = Field(4, ge=1, le=256)
+    """`auto` (every GPU, or the CPU), `cpu`, `cuda` or `cuda:N`."""
+    workers: int | None = Field(None, ge=1, le=64)
+    """Processes that make pictures, each on a GPU of its own; one a GPU if left out, 1 on the CPU."""
+    batch_size: int | None = Field(None, ge=1, le=256)
+    """The one fixed batch shape for every model; chosen by what fills the device if left out."""
+    compile: bool | None = None
+    """Whether the transformer's blocks are compiled; left out: on a GPU yes, on the CPU no."""
+    offload: Literal["auto", "always"] = "auto"
+    """What does not fit streams in from host memory; `always` lets everything stream. Changes no bytes."""
     batch_order: Literal["plan", "reverse", "shuffle"] = "plan"
     """How candidates are dealt into batches; results do not depend on it."""
     threads: int = Field(1, ge=1, le=256)

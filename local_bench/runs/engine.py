@@ -7,7 +7,8 @@ from pathlib import Path
 from local_bench.core.nouns import NOT_FINITE
 from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide
-from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
+from local_bench.runs.plan import RunPlan, check_config, make_plan
+from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
 
@@ -48,8 +49,10 @@ def run_stages(
 def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
     plan = None
     if "generate" in stages or not run.ledger.meta("planned"):
-        plan = make_plan(run.config, run.inputs)
+        plan = make_plan(run.config, run.path)
         enter_plan(run, plan)
+        for sentence in plan.notes:
+            progress.note(sentence)
         for task in plan.tasks:
             for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
                 progress.note(f"{task.task_id}: {sentence}")
@@ -61,7 +64,7 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
 
 def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress) -> None:
     """The stages for which a device is held and paid; torch is imported here and not before."""
-    from local_bench.generators.numerics import choose_device, device_name, set_determinism
+    from local_bench.generators.numerics import choose_devices, device_name, set_determinism
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import Place, judge, judge_spec
     from local_bench.runs.measure import measure
@@ -69,13 +72,16 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
     from local_bench.runs.provenance import write_provenance
 
     set_determinism(run.config.engine.threads)
-    device = choose_device(run.config.engine.device)
-    place = Place(device_name(device), device.index if device.type == "cuda" else None)
-    meter = Meter(run.ledger, place.device, place.cuda_index)
+    devices = choose_devices(run.config.engine.device, run.config.engine.workers)
+    if not plan:
+        devices = devices[:1]  # only making pictures is spread
+    places = [Place(device_name(device), device.index if device.type == "cuda" else None) for device in devices]
+    meters = [Meter(run.ledger, place.device, place.cuda_index) for place in places]
+    place, meter = places[0], meters[0]
     how = "failed"
     try:
         if plan and "generate" in stages:
-            generate(run, plan.models, meter, progress)
+            generate(run, plan.models, meters, progress)
             run.ledger.backup()
         if "measure" in stages:
             measure(run, meter, progress)
@@ -89,7 +95,8 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
         how = "interrupted"
         raise
     finally:
-        meter.end(how)
+        for meter in meters:
+            meter.end(how)
 
 
 def _outcome(run: RunDir) -> Outcome:

@@ -1,68 +1,209 @@
-"""What a run will take, from its plan and the model cards, before anything is loaded."""
+"""What a run will take, by its plan, counted operations and the GPU at hand or named, before anything is loaded."""
 
 import math
-from typing import Any
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from local_bench.core.cards import card
+from local_bench.core.cards import ModelCard, card
+from local_bench.core.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan
-from local_bench.runs.settlement import price_of
+from local_bench.runs.settlement import Price, price_of
 
-ACHIEVED_TFLOPS = {"a6000": 95.0, "a100-40": 190.0, "a100-80": 190.0, "h100": 400.0, "h200": 400.0}
-"""Sustained bf16 rates to plan with: about 60 % of dense peak on Ampere, compiled FLUX as published on Hopper."""
+if TYPE_CHECKING:
+    from local_bench.generators.memory import MemoryPlan
 
 
-def estimate(config: RunConfig, plan: RunPlan) -> dict[str, Any]:
-    """Items, batches, memory, GPU-hours and cost as plain data; None where there is nothing to go by."""
+@dataclass(frozen=True)
+class Target:
+    """The device that is planned for."""
+
+    name: str
+    gpu: Gpu | None
+    """None for the CPU, and for a GPU that we know nothing of."""
+    capacity_gb: float | None
+    host_gb: float | None
+    """None where it is not this machine."""
+    price: Price | None
+
+
+def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> dict[str, Any]:
+    """Items, batches, memory, GPU-hours, cost and energy as plain data; None where there is nothing to go by.
+
+    Plans for the GPU `gpu_name`, else for that of `settlement.gpu`, else for the device at hand. ConfigError for an
+    unknown name.
+    """
     workable = [t for t in plan.tasks if not t.unscored]
-    device = _device_name(config)
+    target = _target(config, gpu_name)
     return {
         "suite": plan.suite.name,
         "n_tasks": len(plan.tasks),
         "n_tasks_unscored": len(plan.tasks) - len(workable),
         "n_deliverables": sum(len(t.deliverables) for t in plan.tasks),
         "value_usd": usd_number(sum(t.price_micro_usd for t in plan.tasks)),
-        "models": [_model(m, plan, config, device) for m in plan.models],
+        "models": [_model(m, plan, config, target) for m in plan.models],
         "judge": {
             "card": config.judge.card,
             "n_questions": _n_questions(plan),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
-        "device": device,
-        "basis": f"planned for {config.settlement.gpu or device}; GPU-hours from counted operations at the rate that "
-        "such a device sustains, loading and judging not included",
+        "device": target.name,
+        "gpu": target.gpu.name if target.gpu else None,
+        "capacity_gb": target.capacity_gb,
+        "basis": _basis(target),
     }
 
 
-def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, device: str) -> dict[str, Any]:
-    unscored = {t.task_id for t in plan.tasks if t.unscored}
-    n = sum(c.model == model.label and c.deliverable.task_id not in unscored for c in plan.candidates)
-    hours, cost = _hours(model, n, config, device), None
-    price = price_of(config.settlement, device)
-    if hours is not None and price is not None:
-        cost = usd_number(held_cost(int(hours * NS_PER_HOUR), price.micro_usd_per_hour))
+def _target(config: RunConfig, gpu_name: str | None) -> Target:
+    named = gpu_name or (config.settlement.gpu if config.settlement.gpu in gpus() else None)
+    if named is not None:
+        known = gpu(named)
+        settled = config.settlement.model_copy(update={"gpu": known.name})
+        return Target(known.title, known, known.memory_gb, None, price_of(settled, known.title))
+    from local_bench.generators.numerics import choose_device, device_name
+
+    device = choose_device(config.engine.device)
+    name = device_name(device)
+    here = gpu_of(name)
+    capacity = here.memory_gb if here else None
+    if device.type == "cuda":
+        import torch
+
+        there = torch.cuda.get_device_properties(device).total_memory / 1e9
+        capacity = min(there, capacity or there)
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return Target(name, here, capacity, host, price_of(config.settlement, name))
+
+
+def _basis(target: Target) -> str:
+    if target.gpu is None:
+        return f"planned for {target.name}: how fast it is is not known, and so neither hours nor cost"
+    power = f"{target.gpu.board_w:g} W, the board's limit"
+    return (
+        f"planned for {target.name}; hours are counted operations at the rate that it sustains, energy at {power}; "
+        "loading, compiling and judging are not in them"
+    )
+
+
+# ---- one model
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Images that take the same."""
+
+    n_images: int
+    n_batches: int
+    memory: "MemoryPlan"
+
+
+def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
+    n = sum(p.candidate.model == model.label and p.unscored is None for p in plan.planned)
+    if model.card is None:
+        told = [p.cost_micro_usd for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
+        cost = None if None in told else usd_number(sum(c for c in told if c is not None))
+        return {"model": model.label, "load": "imported", "n_images": n, "cost_usd": cost, "sentences": []}
+    groups = _groups(model, model.card, plan, config, target)
+    largest = max((g.memory for g in groups), key=lambda memory: memory.peak_gb)
+    usual = max(groups, key=lambda g: g.n_images).memory
+    refused = next((g.memory.refused for g in groups if g.memory.refused), None)
+    compiled = config.engine.compile is not False
+    seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
+    floor = None if target.gpu is None else _weighted(groups, _floor_seconds, target.gpu, compiled)
+    hours = None if seconds is None else n * seconds / 3600
+    cost = None
+    if hours is not None and target.price is not None:
+        cost = usd_number(held_cost(int(hours * NS_PER_HOUR), target.price.micro_usd_per_hour))
+    wh = None if seconds is None or target.gpu is None else seconds * target.gpu.board_w / 3600
     return {
         "model": model.label,
+        "load": model.config.load,
         "n_images": n,
-        "batch_size": model.batch_size,
-        "n_batches": math.ceil(n / model.batch_size),
+        "batch_size": usual.batch_size,
+        "n_batches": sum(g.n_batches for g in groups),
         **model.sampler,
-        "vram_gb": model.card.vram_gb,
+        "vram_gb": largest.peak_gb,
+        "all_resident_gb": largest.all_resident_gb,
+        "phases": {
+            name: {
+                "weights_gb": phase.weights_gb,
+                "tensors_gb": phase.tensors_gb,
+                "total_gb": phase.total_gb,
+                "fits": phase.fits,
+            }
+            for name, phase in largest.phases.items()
+        },
+        "offload": list(largest.offload),
+        "host_gb": largest.host_gb,
+        "refused": refused,
+        "pflop_per_image": sum(g.n_images * g.memory.operations.pflop for g in groups) / max(n, 1) if n else None,
+        "floor_s_per_image": floor,
+        "planned_s_per_image": seconds,
         "gpu_hours": hours,
         "cost_usd": cost,
+        "wh_per_image": wh,
+        "wh": None if wh is None else n * wh,
+        "sentences": list(dict.fromkeys(s for g in groups for s in g.memory.sentences)),
     }
 
 
-def _hours(model: ModelPlan, n: int, config: RunConfig, device: str) -> float | None:
-    price = price_of(config.settlement, device)
-    rate = ACHIEVED_TFLOPS.get(price.gpu) if price else None
-    if rate is None or model.card.pflop_per_image is None:
-        return None
-    default = model.card.sampler
-    pixels = model.sampler["height"] * model.sampler["width"] / (default.height * default.width)
-    steps = model.sampler["num_inference_steps"] / default.num_inference_steps
-    return n * model.card.pflop_per_image * pixels * steps * 1000 / rate / 3600
+def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunConfig, target: Target) -> list[_Group]:
+    """A model's images by size and number of pictures; one empty group where it makes none."""
+    from local_bench.generators.arithmetic import usual_size
+    from local_bench.generators.base import Sampler
+    from local_bench.generators.memory import plan_memory
+    from local_bench.generators.registry import family
+
+    alone = family(described.family).exact_length
+    kinds: dict[tuple[Sampler, int], Counter[str]] = {}
+    for planned in plan.planned:
+        if planned.candidate.model == model.label and planned.unscored is None:
+            work = planned.candidate.work
+            kind = (usual_size(described, Sampler(**work["sampler"])), len(work["pictures"]))
+            kinds.setdefault(kind, Counter())[work["prompt"] if alone else ""] += 1
+    groups = []
+    for (sampler, pictures), prompts in (kinds or {(Sampler(**model.sampler), 0): Counter()}).items():
+        memory = plan_memory(
+            described,
+            sampler,
+            batch_size=model.config.batch_size or config.engine.batch_size,
+            capacity_gb=target.capacity_gb,
+            host_gb=target.host_gb,
+            pictures=pictures,
+            attempts=model.config.attempts,
+            lossy=model.config.lossy.settings,
+            always_stream=config.engine.offload == "always",
+        )
+        batches = sum(math.ceil(n / memory.batch_size) for n in prompts.values())
+        groups.append(_Group(prompts.total(), batches, memory))
+    return groups
+
+
+def _weighted(groups: Iterable[_Group], seconds: Any, on: Gpu, compiled: bool) -> float | None:
+    """The mean over all images; None where there are none."""
+    parts = [(g.n_images, seconds(g.memory, on, compiled)) for g in groups]
+    total = sum(n for n, _ in parts)
+    return sum(n * s for n, s in parts) / total if total else None
+
+
+def _floor_seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
+    """No honest timing of one image is below this."""
+    return memory.operations.total_flop / (on.peak_tflops * 1e12)
+
+
+def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
+    """One image at the sustained rate; where weights stream in, no pass is quicker than their way to the device."""
+    counted, size = memory.operations, memory.batch_size
+    eager, denoising = on.tflops(False) * 1e12, on.tflops(compiled) * 1e12
+    arriving = {name: gb / on.host_gb_per_s for name, gb in memory.streamed_gb.items()}
+    passes, at_once = (1, counted.passes) if counted.together else (counted.passes, 1)
+    one_pass = max(size * at_once * counted.forward_flop / denoising, arriving.get("denoise", 0.0))
+    encode = max(counted.encode_flop / eager, arriving.get("encode", 0.0))
+    return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
 def _n_questions(plan: RunPlan) -> int:
@@ -72,10 +213,4 @@ def _n_questions(plan: RunPlan) -> int:
         for t in plan.tasks
         if not t.unscored
     }
-    return sum(per_task.values()) * sum(m.attempts for m in plan.models)
-
-
-def _device_name(config: RunConfig) -> str:
-    from local_bench.generators.numerics import choose_device, device_name
-
-    return device_name(choose_device(config.engine.device))
+    return sum(per_task.values()) * sum(m.config.attempts for m in plan.models)

@@ -1,152 +1,212 @@
-"""The generation phases: encode every distinct prompt once, drop the encoders, denoise and decode batch by batch."""
+"""The generation phases of a run: what is still to be made goes to makers, what they tell goes into the ledger."""
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
-from PIL import Image
 
-from local_bench.core.errors import LedgerError, LocalBenchError
+from local_bench.core.errors import ConfigError, LedgerError
+from local_bench.core.gpus import gpu_of
 from local_bench.core.identity import full_identity
-from local_bench.core.images import store_image
 from local_bench.core.nouns import NOT_FINITE
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
-from local_bench.generators.base import Conditioning, Generator, Machine, Sampler
-from local_bench.generators.batches import batch_is_neutral, deal, padded
+from local_bench.generators.base import Sampler
+from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import family
+from local_bench.runs.jobs import (
+    Advanced,
+    Begun,
+    Charged,
+    Event,
+    Job,
+    Made,
+    Noted,
+    Order,
+    Result,
+    Settled,
+    Signed,
+    shards,
+)
+from local_bench.runs.maker import Maker
 from local_bench.runs.meter import Meter
 from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.workers import Workers
 
 
-def generate(run: RunDir, models: Sequence[ModelPlan], meter: Meter, progress: Progress) -> None:
-    """Makes every candidate that is still planned. Ends with every one done or unscored, unless an error is raised."""
-    device = numerics.choose_device(run.config.engine.device)
-    with ThreadPoolExecutor(run.config.engine.io_workers) as pool:
+def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], progress: Progress) -> None:
+    """Makes every candidate that is still planned, on as many devices as there are meters.
+
+    Ends with every one done or unscored, unless an error is raised.
+    """
+    quiet_libraries()
+    devices = numerics.choose_devices(run.config.engine.device, len(meters))
+    with Workers(len(devices), run.logs) as workers:
         for model in models:
-            pending = _pending(run, model.label)
-            if pending:
-                attention = numerics.attention_backend(run.config.engine.attention_backend, device, model.card.dtype)
-                machine = Machine(device, getattr(torch, model.card.dtype), attention)
-                quiet_libraries()
-                generator = family(model.card.family)(model.weights, machine)
-                with _explained(model.label):
-                    _Session(run, model, generator, machine, meter, progress, pool).make(pending)
+            jobs = [] if model.card is None else _pending(run, model.label)
+            if jobs:
+                order = _order(run, model, jobs, devices[0], progress)
+                _Session(run, model.label, meters, progress).make(order, jobs, devices, workers)
 
 
-def _pending(run: RunDir, model: str) -> list[sqlite3.Row]:
+def _pending(run: RunDir, model: str) -> list[Job]:
     """Candidates of a model that are not done, or whose image has gone from the run directory."""
     rows = run.ledger.rows("SELECT * FROM candidates WHERE model = ? AND state <> 'unscored' ORDER BY work_id", model)
-    return [row for row in rows if row["state"] == "planned" or not run.image(row["pixels_sha256"]).exists()]
+    return [_job(row) for row in rows if row["state"] == "planned" or not run.image(row["pixels_sha256"]).exists()]
+
+
+def _job(row: sqlite3.Row) -> Job:
+    work = json.loads(row["work"])
+    return Job(row["work_id"], row["prompt"], row["seed"], work["sampler"], tuple(work["pictures"]))
+
+
+def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device, progress: Progress) -> Order:
+    """How this model is to work here. ConfigError where it does not fit the device in any way that keeps its bytes."""
+    card, engine, label = model.card, run.config.engine, model.label
+    assert card is not None
+    capacity = None if device.type == "cpu" else _capacity_gb(device)
+    largest = max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.pictures)))
+    memory = plan_memory(
+        card,
+        Sampler(**largest.sampler),
+        pictures=len(largest.pictures),
+        batch_size=model.config.batch_size or engine.batch_size,
+        capacity_gb=capacity,
+        attempts=model.config.attempts,
+    )
+    if memory.refused:
+        raise ConfigError(f"{label}: {memory.refused}")
+    for sentence in memory.sentences:
+        progress.note(f"{label}: {sentence}")
+    compiled = engine.compile if engine.compile is not None else device.type == "cuda"
+    masks = family(card.family).masks
+    return Order(
+        label=label,
+        card=card,
+        weights=model.weights,
+        parts=model.parts,
+        weights_sha256=model.weights_sha256,
+        lossy=model.config.lossy.settings,
+        device=str(device),
+        attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, masks),
+        compile=compiled,
+        offload=("encode", "denoise") if engine.offload == "always" else memory.offload,
+        threads=engine.threads,
+        io_workers=engine.io_workers,
+        batch_order=engine.batch_order,
+        batch_size=model.config.batch_size or engine.batch_size,
+        attempts=model.config.attempts,
+        capacity_gb=capacity,
+        images=run.images,
+        inputs=run.inputs,
+        encoded=run.path / "encoded" / label,
+        known_sizes=run.ledger.json_meta(f"batches:{label}") or {},
+    )
+
+
+def _capacity_gb(device: torch.device) -> float:
+    known = gpu_of(numerics.device_name(device))
+    there = torch.cuda.get_device_properties(device).total_memory / 1e9
+    return there if known is None else min(there, known.memory_gb)
 
 
 class _Session:
-    """One model's work in one go."""
+    """One model's work in one go, as the ledger sees it."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        model: ModelPlan,
-        generator: Generator,
-        machine: Machine,
-        meter: Meter,
-        progress: Progress,
-        pool: ThreadPoolExecutor,
-    ) -> None:
+    def __init__(self, run: RunDir, label: str, meters: Sequence[Meter], progress: Progress) -> None:
         self._run = run
-        self._model = model
-        self._generator = generator
-        self._machine = machine
-        self._meter = meter
+        self._label = label
+        self._meters = meters
         self._progress = progress
-        self._pool = pool
-        self._sampler = Sampler(**model.sampler)  # type: ignore[arg-type]  # the card's types hold
+        self._signatures: dict[int, dict[str, Any]] = {}
 
-    def make(self, pending: list[sqlite3.Row]) -> None:
-        conditionings = self._encode(sorted({row["prompt"] for row in pending}))
-        self._generator.load_denoiser()
-        self._charge("load")
-        size = self._batch_size(list(conditionings.values()))
-        self._charge("warm-up")
-        signature = numerics.signature(self._machine.device, self._machine.attention, self._model.card.dtype, size)
-        self._same_numerics(signature)
-        self._progress.begin(f"{self._model.label}: make", len(pending))
-        committing: list[tuple[sqlite3.Row, Future[str] | None]] = []
-        for batch in deal(pending, size, self._run.config.engine.batch_order):
-            images = self._batch(padded(batch, size), conditionings)
-            stored = [(row, self._store(image)) for row, image in zip(batch, images, strict=False)]
-            self._commit(committing, signature)  # the last batch's files were written while this one was made
-            committing = stored
-        self._commit(committing, signature)
-        self._generator.drop_denoiser()
+    def make(self, order: Order, jobs: list[Job], devices: Sequence[torch.device], workers: Workers) -> None:
+        for worker, event in self._events(order, jobs, devices, workers):
+            self._take(worker, event)
+        left = self._run.ledger.rows(
+            "SELECT work_id FROM candidates WHERE model = ? AND state = 'planned' LIMIT 1", self._label
+        )
+        assert not left, "every job has been told of"
+        _forget(order)
 
-    def _encode(self, prompts: list[str]) -> dict[str, Conditioning]:
-        self._generator.load_encoder()
-        self._charge("load")
-        self._progress.begin(f"{self._model.label}: encode", len(prompts))
-        conditionings = {}
-        for prompt in prompts:
-            conditionings[prompt] = self._generator.encode(prompt, self._sampler)
-            self._progress.advance()
-        self._charge("encode", len(prompts))
-        self._generator.drop_encoder()
-        cut = sum(any(c.truncated_tokens.values()) for c in conditionings.values())
-        if cut:
-            self._progress.note(
-                f"{self._model.label}: {cut} of {len(prompts)} prompts are longer than an encoder reads and cut"
-            )
-        return conditionings
+    def _events(
+        self, order: Order, jobs: list[Job], devices: Sequence[torch.device], workers: Workers
+    ) -> Iterator[tuple[int, Event]]:
+        shares = shards(jobs, len(devices))
+        if len(shares) == 1:
+            for event in Maker(order).make(jobs):
+                yield 0, event
+            return
+        orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
+        self._progress.begin(f"{self._label}: make", len(jobs))
+        for worker, event in workers.make(orders, shares):
+            if not isinstance(event, Begun | Advanced):  # one bar for all of them
+                yield worker, event
 
-    def _batch_size(self, conditionings: list[Conditioning]) -> int:
-        size = self._model.batch_size
-        if batch_is_neutral(self._generator, conditionings, self._sampler, size):
-            return size
-        self._progress.note(f"{self._model.label}: batches of {size} change bytes on this machine; going on one by one")
-        return 1
+    def _take(self, worker: int, event: Event) -> None:
+        match event:
+            case Charged(phase, n_items, now_ns):
+                self._meters[worker].charge(phase, n_items, self._label, now_ns)
+            case Made(results):
+                self._commit(worker, results)
+            case Signed(signature):
+                self._signatures[worker] = signature
+                self._same_numerics(signature)
+            case Settled(bucket, batch_size):
+                self._settle(bucket, batch_size)
+            case Noted(sentence):
+                self._progress.note(sentence)
+            case Begun(what, total):
+                self._progress.begin(what, total)
+            case Advanced(n):
+                self._progress.advance(n)
 
-    def _batch(self, rows: list[sqlite3.Row], conditionings: dict[str, Conditioning]) -> list[Image.Image | None]:
-        noise = torch.cat([self._generator.noise(row["seed"], self._sampler) for row in rows])
-        latents = self._generator.denoise([conditionings[row["prompt"]] for row in rows], noise, self._sampler)
-        finite = [bool(x.isfinite().all()) for x in latents]
-        self._charge("denoise", len({row["work_id"] for row in rows}))
-        images = self._generator.decode(latents, self._sampler)
-        self._charge("decode", len({row["work_id"] for row in rows}))
-        return [image if ok else None for image, ok in zip(images, finite, strict=True)]
-
-    def _store(self, image: Image.Image | None) -> "Future[str] | None":
-        return None if image is None else self._pool.submit(store_image, self._run.images, image)
-
-    def _commit(self, stored: list[tuple[sqlite3.Row, "Future[str] | None"]], signature: dict[str, object]) -> None:
-        digests = [None if future is None else future.result() for _, future in stored]
+    def _commit(self, worker: int, results: list[Result]) -> None:
         with self._run.ledger.transaction():
-            for (row, _), sha256 in zip(stored, digests, strict=True):
-                if row["pixels_sha256"] and row["pixels_sha256"] != sha256:
-                    raise LedgerError(
-                        f"{self._run.path}: made again, {row['task_id']} image {row['deliverable']} by {row['model']} "
-                        "has other bytes than before: this machine does not repeat itself"
-                    )
-                # a picture that is made anew is measured anew where its lost file could not be
-                self._run.ledger.write(
-                    "DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", row["work_id"]
-                )
-                self._run.ledger.write(
-                    "UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ? WHERE work_id = ?",
-                    "unscored" if sha256 is None else "done",
-                    full_identity(row["work_id"], signature),
-                    sha256,
-                    NOT_FINITE if sha256 is None else None,
-                    row["work_id"],
-                )
-        self._progress.advance(len(stored))
+            for result in results:
+                self._commit_one(result, self._signatures[worker] | {"batch_size": result.batch_size})
+        if results:
+            self._progress.advance(len(results))
 
-    def _same_numerics(self, signature: dict[str, object]) -> None:
+    def _commit_one(self, result: Result, signature: dict[str, Any]) -> None:
+        ledger, sha256 = self._run.ledger, result.pixels_sha256
+        (row,) = ledger.rows("SELECT * FROM candidates WHERE work_id = ?", result.work_id)
+        if row["pixels_sha256"] and row["pixels_sha256"] != sha256:
+            raise LedgerError(
+                f"{self._run.path}: made again, {row['task_id']} image {row['deliverable']} by {row['model']} "
+                "has other bytes than before: this machine does not repeat itself"
+            )
+        # a picture that is made anew is measured anew where its lost file could not be
+        ledger.write(
+            "DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", result.work_id
+        )
+        ledger.write(
+            """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
+               truncated = ? WHERE work_id = ?""",
+            "unscored" if sha256 is None else "done",
+            full_identity(result.work_id, signature),
+            sha256,
+            NOT_FINITE if sha256 is None else None,
+            result.batch_size,
+            json.dumps(result.truncated, sort_keys=True),
+            result.work_id,
+        )
+
+    def _settle(self, bucket: str, batch_size: int) -> None:
+        key = f"batches:{self._label}"
+        known = self._run.ledger.json_meta(key) or {}
+        if known.get(bucket) != batch_size:
+            self._run.ledger.set_meta(key, json.dumps(known | {bucket: batch_size}, sort_keys=True))
+
+    def _same_numerics(self, signature: dict[str, Any]) -> None:
         """Notes the signature of the run's first session; later ones must have the same (law 1). LedgerError if not."""
-        key = f"numerics:{self._model.label}"
+        key = f"numerics:{self._label}"
         there = self._run.ledger.json_meta(key)
         if there is None:
             self._run.ledger.set_meta(key, json.dumps(signature, sort_keys=True))
@@ -158,15 +218,9 @@ class _Session:
                 f"{signature.get(changed)} now), so the same bytes cannot be promised: give a new --run-dir"
             )
 
-    def _charge(self, phase: str, n_items: int = 0) -> None:
-        self._meter.charge(phase, n_items, self._model.label)
 
-
-@contextmanager
-def _explained(label: str) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as e:
-        raise LocalBenchError(
-            f"{label} does not fit into the device's memory: lower its batch_size or its size, what was made is kept"
-        ) from e
+def _forget(order: Order) -> None:
+    """The model's encodings have served."""
+    shutil.rmtree(order.encoded, ignore_errors=True)
+    if order.encoded.parent.is_dir() and not any(order.encoded.parent.iterdir()):
+        order.encoded.parent.rmdir()

@@ -30,7 +30,7 @@ from local_bench.runs.config import JudgeConfig
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.measure import write_scores
 from local_bench.runs.meter import Meter
-from local_bench.runs.plan import planned_tasks
+from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite

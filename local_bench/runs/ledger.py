@@ -9,7 +9,7 @@ from typing import Any
 
 from local_bench.core.errors import LedgerError, StorageError
 
-VERSION = "1"
+VERSION = "2"
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE tasks (
@@ -19,9 +19,10 @@ CREATE TABLE candidates (
   work_id TEXT PRIMARY KEY, position INTEGER NOT NULL, task_id TEXT NOT NULL REFERENCES tasks,
   deliverable INTEGER NOT NULL, model TEXT NOT NULL,
   attempt INTEGER NOT NULL, prompt TEXT NOT NULL, work TEXT NOT NULL, seed INTEGER NOT NULL,
-  height INTEGER NOT NULL, width INTEGER NOT NULL,
+  height INTEGER, width INTEGER,
   state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'done', 'unscored')),
   identity TEXT, pixels_sha256 TEXT, unscored TEXT,
+  batch_size INTEGER, truncated TEXT, cost_micro_usd INTEGER,
   UNIQUE (task_id, deliverable, model, attempt)) STRICT;
 CREATE TABLE verdicts (
   work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL,

@@ -10,7 +10,7 @@ PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "
 
 
 class Meter:
-    """One session's clock. Each `charge` closes the stretch since the last one and commits it."""
+    """The clock of one device in one session. Each `charge` closes the stretch since the last one and commits it."""
 
     def __init__(self, ledger: Ledger, device: str, cuda_index: int | None = None) -> None:
         """Begins a session: the device is held from now on."""
@@ -23,11 +23,15 @@ class Meter:
             ledger.write("INSERT INTO sessions (started_utc, device) VALUES (?, ?)", now, device)
             self.session = int(ledger.rows("SELECT max(session) AS s FROM sessions")[0]["s"])
 
-    def charge(self, phase: str, n_items: int = 0, model: str | None = None) -> None:
-        """What happened since the last charge was `phase`, for `model` or for the whole run."""
+    def charge(self, phase: str, n_items: int = 0, model: str | None = None, now_ns: int | None = None) -> None:
+        """What happened since the last charge was `phase`, for `model` or for the whole run.
+
+        `now_ns` is when it ended by the machine's monotonic clock, where another process saw it; now if left out.
+        """
         assert phase in PHASES, phase
-        self._finish_device_work()
-        now = time.monotonic_ns()
+        if now_ns is None:
+            self._finish_device_work()
+        now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor)
         row = (
             self.session,
             self._cursor - self._start,

@@ -1,39 +1,66 @@
 """What a run will do, decided before anything is loaded: its tasks, its models, its candidates."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from sqlite3 import Row
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from PIL import Image
 
 from local_bench.core.cards import ModelCard, card
-from local_bench.core.errors import ConfigError, LedgerError
-from local_bench.core.identity import canonical_json
-from local_bench.core.images import pixel_digest, store_image
-from local_bench.core.nouns import Candidate, Task
-from local_bench.core.weights import check_here, resolve, weights_digest
+from local_bench.core.errors import ConfigError
+from local_bench.core.images import image_path, load_image, pixel_digest, store_image
+from local_bench.core.money import nearest_micro_usd
+from local_bench.core.nouns import Candidate, Deliverable, Task
+from local_bench.core.sizes import size_like
+from local_bench.core.weights import check_here, resolve, resolve_parts, weights_digest
+from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.base import check_metrics
 from local_bench.judges.vlm.server import claim_port
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.ledger import Ledger
-from local_bench.runs.rundir import RunDir
+from local_bench.runs.rundir import IMAGES, INPUTS
 from local_bench.suites.registry import SuiteEntry, suite
-
-_TASK = TypeAdapter(Task)
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """One generator of the run, all settings resolved."""
+    """One generator of the run, all settings resolved. Pictures made elsewhere have no card."""
 
     label: str
-    card: ModelCard
-    weights: Path
-    weights_sha256: str
-    sampler: dict[str, int | float]
-    attempts: int
-    batch_size: int
+    config: ModelConfig
+    card: ModelCard | None = None
+    weights: Path | None = None
+    """None for random weights and for imported pictures."""
+    parts: dict[str, Path] = field(default_factory=dict)
+    weights_sha256: str = ""
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """At the card's size; a candidate's own may take its picture's aspect."""
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """What of the model decides bytes."""
+        if self.card is None:
+            return {"imported": self.label}
+        made = {
+            "card": self.card.name,
+            "family": self.card.family,
+            "weights": self.weights_sha256,
+            "dtype": self.card.dtype,
+        }
+        return made | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A candidate with what is already known of it."""
+
+    candidate: Candidate
+    unscored: str | None = None
+    """Why it cannot be made."""
+    pixels_sha256: str | None = None
+    """Of a picture that was imported."""
+    cost_micro_usd: int | None = None
+    """What an imported picture cost where it was made."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +70,32 @@ class RunPlan:
     suite: SuiteEntry
     tasks: list[Task]
     models: list[ModelPlan]
-    candidates: list[Candidate]
+    planned: list[Planned]
+    notes: list[str]
+    """What a person should know before it begins, a sentence each."""
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [planned.candidate for planned in self.planned]
 
 
-def make_plan(config: RunConfig, inputs: Path | None = None) -> RunPlan:
-    """Plans a run; source and reference pictures are kept below `inputs` if given. UserError says what is wrong."""
+def make_plan(config: RunConfig, run_dir: Path | None = None) -> RunPlan:
+    """Plans a run; input and imported pictures are kept in `run_dir` if given. UserError says what is wrong."""
     check_config(config)
     entry = suite(config.suite.name)
-    keep = pixel_digest if inputs is None else lambda image: store_image(inputs, image)
-    tasks = entry.tasks(config.suite.path, keep)[: config.suite.limit]
-    models = [_model(m, config) for m in config.models]
-    candidates = list(_candidates(entry, tasks, models, config.seed))
-    _refuse_twins(candidates)
-    return RunPlan(entry, tasks, models, candidates)
+    sizes: dict[str, tuple[int, int]] = {}
+    tasks = entry.tasks(config.suite.path, _keeper(run_dir and run_dir / INPUTS, sizes))[: config.suite.limit]
+    models = [_model(m) for m in config.models]
+    notes: list[str] = []
+    planned: list[Planned] = []
+    for model in models:
+        if model.card is None:
+            planned += _imported(model, entry, tasks, _keeper(run_dir and run_dir / IMAGES, {}))
+        else:
+            planned += _to_make(model, model.card, entry, tasks, sizes, config.seed)
+            notes += _unseen(model.label, model.card, entry, tasks)
+    _refuse_twins([p.candidate for p in planned])
+    return RunPlan(entry, tasks, models, planned, notes)
 
 
 def check_config(config: RunConfig) -> None:
@@ -63,53 +103,133 @@ def check_config(config: RunConfig) -> None:
     check_metrics(config.metrics)
     suite(config.suite.name)
     for model in config.models:
-        check_here(card(model.card, "generator"), model.weights)
+        if model.imported is None:
+            described = card(model.card, "generator")
+            _settings(model, described)
+            if model.load == "weights":
+                check_here(described, model.weights)
+        elif not Path(model.imported.images).exists():
+            raise ConfigError(f"imported.images: {model.imported.images} is not there: put the pictures there")
     judge = card(config.judge.card, "judge")
     if config.judge.base_url is None:
         check_here(judge, config.judge.weights)
         claim_port(config.judge.port)
 
 
-def _model(config: ModelConfig, run: RunConfig) -> ModelPlan:
+def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[[Image.Image], str]:
+    """Keeps pictures below `folder` (or only names them) and notes their sizes."""
+
+    def keep(image: Image.Image) -> str:
+        sha256 = pixel_digest(image)
+        if folder is not None and not image_path(folder, sha256).exists():
+            store_image(folder, image)
+        sizes[sha256] = image.size
+        return sha256
+
+    return keep
+
+
+def _model(config: ModelConfig) -> ModelPlan:
+    if config.imported is not None:
+        return ModelPlan(config.label, config)
     described = card(config.card, "generator")
-    names = ("height", "width", "num_inference_steps", "guidance_scale", "max_sequence_length")
-    own = {name: getattr(config, name) for name in names}
-    weights = resolve(described, config.weights)
-    return ModelPlan(
-        label=config.label,
-        card=described,
-        weights=weights,
-        weights_sha256=weights_digest(weights),
-        sampler={name: getattr(described.sampler, name) if value is None else value for name, value in own.items()},
-        attempts=config.attempts,
-        batch_size=config.batch_size or run.engine.batch_size,
-    )
+    sampler = _settings(config, described)
+    if config.load == "random":
+        from local_bench.generators.architecture import architecture_digest
+
+        return ModelPlan(
+            config.label, config, described, weights_sha256=f"random:{architecture_digest(described)}", sampler=sampler
+        )
+    weights, parts = resolve(described, config.weights), resolve_parts(described)
+    return ModelPlan(config.label, config, described, weights, parts, weights_digest(weights, parts), sampler)
 
 
-def _candidates(entry: SuiteEntry, tasks: list[Task], models: list[ModelPlan], seed: int) -> Iterator[Candidate]:
+def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
+    """The sampler's settings, the config's over the card's. ConfigError for one that the model does not have."""
+    settings = {name: value for name, value in described.sampler.model_dump().items() if value is not None}
+    own = {name: getattr(config, name) for name in type(described.sampler).model_fields}
+    for name, value in own.items():
+        if value is not None and name not in settings:
+            raise ConfigError(
+                f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): leave it out"
+            )
+    return settings | {name: value for name, value in own.items() if value is not None}
+
+
+def _deliverables(entry: SuiteEntry, tasks: list[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
     asked = entry.load()
-    for model in models:
-        made_by = {
-            "card": model.card.name,
-            "family": model.card.family,
-            "weights": model.weights_sha256,
-            "dtype": model.card.dtype,
+    for task in tasks:
+        for deliverable in asked.deliverables(task):
+            for attempt in range(1, attempts + 1):
+                yield task, deliverable, attempt
+
+
+def _to_make(
+    model: ModelPlan,
+    described: ModelCard,
+    entry: SuiteEntry,
+    tasks: list[Task],
+    sizes: dict[str, tuple[int, int]],
+    seed: int,
+) -> Iterator[Planned]:
+    takes = described.takes
+    for task, deliverable, attempt in _deliverables(entry, tasks, model.config.attempts):
+        seen = deliverable.pictures[: takes.pictures]
+        sampler = dict(model.sampler)
+        if takes.size_from_picture and seen:
+            area = sampler["height"] * sampler["width"]
+            sampler["height"], sampler["width"] = size_like(*sizes[seen[0]], area, takes.size_multiple)
+        work = {
+            "task": task.task_id,
+            "deliverable": deliverable.index,
+            "prompt": deliverable.prompt,
+            "pictures": seen,
+            "model": model.made_by,
+            "sampler": sampler,
+            "attempt": attempt,
+            "run_seed": seed,
         }
-        for task in tasks:
-            for deliverable in asked.deliverables(task):
-                for attempt in range(1, model.attempts + 1):
-                    work = {
-                        "task": task.task_id,
-                        "deliverable": deliverable.index,
-                        "prompt": deliverable.prompt,
-                        "source": task.source_sha256,
-                        "references": task.reference_sha256,
-                        "model": made_by,
-                        "sampler": model.sampler,
-                        "attempt": attempt,
-                        "run_seed": seed,
-                    }
-                    yield Candidate(model.label, deliverable, attempt, work)
+        unscored = task.unscored
+        if unscored is None and not seen and not takes.text_alone:
+            unscored = f"{model.label} works on a picture, and this order gives none."
+        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
+
+
+def _unseen(label: str, described: ModelCard, entry: SuiteEntry, tasks: list[Task]) -> list[str]:
+    takes = described.takes
+    given = [len(d.pictures) for task, d, _ in _deliverables(entry, tasks, 1) if not task.unscored]
+    blind = sum(n > takes.pictures for n in given)
+    sentences = []
+    if blind:
+        sees = f"{takes.pictures} picture{'s' * (takes.pictures != 1)}" if takes.pictures else "no pictures"
+        sentences.append(f"{label} looks at {sees}: {blind} of {len(given)} images are asked for with more.")
+    if takes.condition and any(given):
+        sentences.append(f"{label} takes an order's picture for its {takes.condition} map.")
+    return sentences
+
+
+def _imported(
+    model: ModelPlan, entry: SuiteEntry, tasks: list[Task], keep: Callable[[Image.Image], str]
+) -> Iterator[Planned]:
+    source = model.config.imported
+    assert source is not None
+    wanted = list(_deliverables(entry, tasks, model.config.attempts))
+    there = find_images(Path(source.images), [(t.task_id, d.index, attempt) for t, d, attempt in wanted])
+    usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)
+    for task, deliverable, attempt in wanted:
+        found = there.get((task.task_id, deliverable.index, attempt))
+        pixels = None if found is None or task.unscored else keep(load_image(found.path))
+        work = {
+            "task": task.task_id,
+            "deliverable": deliverable.index,
+            "model": model.made_by,
+            "attempt": attempt,
+            "pixels": pixels,
+        }
+        unscored = task.unscored or (None if pixels else f"No picture by {model.label} was imported for this.")
+        cost = None if pixels is None or found is None else found.cost_micro_usd
+        own = usual if cost is None and pixels else cost
+        yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, own)
 
 
 def _refuse_twins(candidates: list[Candidate]) -> None:
@@ -120,74 +240,3 @@ def _refuse_twins(candidates: list[Candidate]) -> None:
             raise ConfigError(
                 f"models: {other!r} and {candidate.model!r} are the same in all that decides a picture: keep one"
             )
-
-
-def enter_plan(run: RunDir, plan: RunPlan) -> None:
-    """Writes the plan into the ledger, or checks that the plan there is the same one. ConfigError where it is not."""
-    ledger = run.ledger
-    if ledger.meta("planned"):
-        _refuse_other_plan(run, plan)
-        return
-    sizes = {model.label: (model.sampler["height"], model.sampler["width"]) for model in plan.models}
-    unscored = {task.task_id: task.unscored for task in plan.tasks}
-    with ledger.transaction():
-        ledger.write_many(
-            "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                (t.task_id, i, t.category, t.price_micro_usd, canonical_json(asdict(t)), t.unscored)
-                for i, t in enumerate(plan.tasks)
-            ),
-        )
-        ledger.write_many(
-            """INSERT INTO candidates (work_id, position, task_id, deliverable, model, attempt, prompt, work, seed,
-               height, width, state, unscored) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            (
-                (
-                    c.work_id,
-                    i,
-                    c.deliverable.task_id,
-                    c.deliverable.index,
-                    c.model,
-                    c.attempt,
-                    c.deliverable.prompt,
-                    canonical_json(c.work),
-                    c.seed,
-                    *sizes[c.model],
-                    "unscored" if unscored[c.deliverable.task_id] else "planned",
-                    unscored[c.deliverable.task_id],
-                )
-                for i, c in enumerate(plan.candidates)
-            ),
-        )
-        ledger.set_meta("planned", "1")
-
-
-def _refuse_other_plan(run: RunDir, plan: RunPlan) -> None:
-    there = {row["work_id"]: row for row in run.ledger.rows("SELECT * FROM candidates")}
-    here = {c.work_id for c in plan.candidates}
-    tasks = {row["task_id"]: row["content"] for row in run.ledger.rows("SELECT task_id, content FROM tasks")}
-    changed = next((t.task_id for t in plan.tasks if tasks.get(t.task_id) != canonical_json(asdict(t))), None)
-    if changed is not None:
-        raise ConfigError(
-            f"{run.path}: the order {changed!r} is not what it was when this run began: give a new --run-dir"
-        )
-    if here != set(there):
-        raise ConfigError(
-            f"{run.path}: the models' files are not what they were when this run began: give a new --run-dir"
-        )
-
-
-def planned_tasks(ledger: Ledger) -> list[Task]:
-    """The tasks of a run, from its ledger."""
-    return [read_task(row) for row in ledger.rows("SELECT task_id, content FROM tasks ORDER BY position")]
-
-
-def read_task(row: Row) -> Task:
-    """The task in a row of the ledger. LedgerError if it is none."""
-    try:
-        return _TASK.validate_json(row["content"])
-    except ValidationError as e:
-        raise LedgerError(
-            f"the ledger's task {row['task_id']!r} is not a task ({e.errors()[0]['msg']}): "
-            "the run directory was changed by hand or made by another release, make the run again"
-        ) from None

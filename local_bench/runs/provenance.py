@@ -10,7 +10,7 @@ from local_bench.core.identity import digest
 from local_bench.judges.vlm.judge import PROTOCOL, JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.ledger import Ledger
-from local_bench.runs.plan import RunPlan
+from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 
 PACKAGES = (
@@ -33,18 +33,7 @@ def versions() -> dict[str, str]:
 def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None) -> None:
     """Brings `provenance.json` up to what the ledger and this session know."""
     ledger = run.ledger
-    models = {
-        m.label: {
-            "card": m.card.name,
-            "title": m.card.title,
-            "repository": m.card.source.repo,
-            "revision": m.card.source.revision,
-            "licence": m.card.licence,
-            "weights_sha256": m.weights_sha256,
-            "sampler": m.sampler,
-        }
-        for m in (plan.models if plan else ())
-    }
+    models = {m.label: _model(m) for m in (plan.models if plan else ())}
     used = sorted({r["rubric"] for r in ledger.rows("SELECT DISTINCT rubric FROM verdicts")})
     known = ledger.json_meta("provenance") or {}
     fresh = {
@@ -54,6 +43,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None)
         "packages": versions(),
         "config_sha256": digest(run.config.model_dump()),
         "numerics": _noted(run.ledger, "numerics"),
+        "batch_sizes": {label: sorted(set(sizes.values())) for label, sizes in _noted(run.ledger, "batches").items()},
         "metrics": _noted(run.ledger, "metric"),
         "sessions": len(ledger.rows("SELECT session FROM sessions")),
     }
@@ -73,6 +63,23 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None)
     merged = known | fresh
     ledger.set_meta("provenance", json.dumps(merged, sort_keys=True))
     run.write_json("provenance.json", merged)
+
+
+def _model(model: ModelPlan) -> dict[str, Any]:
+    if model.card is None:
+        return {"imported": True}
+    card = model.card
+    return {
+        "card": card.name,
+        "title": card.title,
+        "repository": card.source.repo,
+        "revision": card.source.revision,
+        "licence": card.licence,
+        "load": model.config.load,
+        "weights_sha256": model.weights_sha256,
+        "lossy": model.config.lossy.settings,
+        "sampler": model.sampler,
+    }
 
 
 def _noted(ledger: Ledger, kind: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.ledger import Ledger
 
+IMAGES, INPUTS = "images", "inputs"
+
 
 class RunDir:
     """An open run directory. `begin` writes, `open` only reads; both are context managers."""
@@ -75,7 +77,7 @@ class RunDir:
 
     @property
     def images(self) -> Path:
-        return self.path / "images"
+        return self.path / IMAGES
 
     def image(self, pixels_sha256: str) -> Path:
         return image_path(self.images, pixels_sha256)
@@ -83,7 +85,7 @@ class RunDir:
     @property
     def inputs(self) -> Path:
         """Source and reference pictures of the tasks, as canonical pixels under their digests."""
-        return self.path / "inputs"
+        return self.path / INPUTS
 
     @property
     def logs(self) -> Path:
@@ -107,14 +109,18 @@ def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
 # Files are compared by what is in them: the plan sees to that.
 _FREE_SECTIONS = {"acceptance", "settlement"}
 _FREE_KEYS = {
-    *(("suite", "path"), ("engine", "batch_order"), ("engine", "io_workers"), ("judge", "weights")),
+    *(("suite", "path"), ("engine", "batch_order"), ("engine", "io_workers"), ("engine", "workers")),
+    *(("engine", "offload"), ("judge", "weights")),
     *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),
     *(("judge", "in_flight"), ("judge", "request_timeout_s"), ("judge", "start_timeout_s"), ("judge", "max_restarts")),
 }
 
 
+_FREE_OF_MODELS = {("models", "weights"), ("models", "imported", "images")}
+
+
 def _is_free(key: tuple[Any, ...]) -> bool:
-    return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], key[-1]) == ("models", "weights")
+    return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], *key[2:]) in _FREE_OF_MODELS
 
 
 def _refuse_other_run(path: Path, config: RunConfig) -> None:

@@ -125,4 +125,13 @@ def books(ledger: Ledger, config: SettlementConfig) -> Books:
     price = price_of(config, device[0]["device"] if device else "")
     costs = phase_costs(held(ledger), price.micro_usd_per_hour if price else 0)
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
-    return Books(settle(lines(ledger), by_model), costs, price)
+    return Books(settle(lines(ledger), by_model | imported_costs(ledger)), costs, price)
+
+
+def imported_costs(ledger: Ledger) -> dict[str, int | None]:
+    """What each system's imported pictures cost where they were made; None where nobody says of one of them."""
+    rows = ledger.rows(
+        """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS untold FROM candidates
+           WHERE state = 'done' AND json_extract(work, '$.pixels') IS NOT NULL GROUP BY model"""
+    )
+    return {row["model"]: None if row["untold"] else row["cost"] for row in rows}

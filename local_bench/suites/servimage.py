@@ -25,8 +25,10 @@ Key = tuple[int, str, int]
 
 def deliverables(task: Task) -> list[Deliverable]:
     """The images that an order asks for, each with the words that the generator gets: what it is, then the order."""
+    source = () if task.source_sha256 is None else (task.source_sha256,)
+    pictures = (*source, *task.reference_sha256)
     return [
-        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}")
+        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", pictures)
         for i, what in enumerate(task.deliverables, 1)
     ]
 

@@ -1,9 +1,13 @@
+import hashlib
 import os
+import time
 
 import pytest
 
+from local_bench.core import digests
 from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
+from local_bench.core.identity import digest
 from local_bench.core.weights import check_here, resolve, weights_digest
 
 
@@ -34,6 +38,39 @@ def test_a_change_of_the_same_length_is_seen(pipeline):
     weights.write_text("TRANSFORMER/model.safetensors")
     os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000))
     assert weights_digest(pipeline) != before
+
+
+def test_not_even_a_change_that_puts_the_time_back_is_missed(pipeline):
+    weights = pipeline / "transformer" / "model.safetensors"
+    time.sleep(0.1)  # so that the first reading is remembered
+    before = weights_digest(pipeline)
+    stat = weights.stat()
+    weights.write_text("TRANSFORMER/model.safetensors")
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == stat.st_mtime_ns
+    assert weights_digest(pipeline) != before
+
+
+def test_what_was_read_once_is_not_read_again(pipeline, monkeypatch):
+    time.sleep(0.1)
+    before = weights_digest(pipeline)
+    monkeypatch.setattr(digests, "file_sha256", pytest.fail)
+    assert weights_digest(pipeline) == before
+
+
+def test_parts_count_in_the_digest_and_a_model_without_any_keeps_its_own(pipeline, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "ip_adapter.safetensors").write_text("an adapter")
+    alone = weights_digest(pipeline)
+    assert weights_digest(pipeline, {}) == alone
+    files = {
+        p.relative_to(pipeline).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in pipeline.rglob("*")
+        if p.is_file()
+    }
+    assert alone == digest(files)
+    together = weights_digest(pipeline, {"adapter": tmp_path / "adapter"})
+    assert together not in (alone, weights_digest(pipeline, {"other": tmp_path / "adapter"}))
 
 
 def test_pickles_alone_are_refused(tmp_path):

@@ -1,31 +1,123 @@
-"""The small FLUX, loaded once, with a few encoded prompts."""
+"""Every family on a small model of its real architecture, loaded once, with a few encoded briefs."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+from local_bench.core.cards import ModelCard, card
+from local_bench.core.images import pixel_digest
 from local_bench.core.quiet import quiet_libraries
-from local_bench.generators.base import Conditioning, Machine, Sampler
-from local_bench.generators.flux import Flux
+from local_bench.core.weights import resolve
+from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler
 from local_bench.generators.numerics import set_determinism
+from local_bench.generators.registry import family
+from local_bench.generators.staged import Staged
 
-SAMPLER = Sampler(64, 64, 3, 3.5, 64)
-PROMPTS = ["a red boot", "a blue box on a white table", "three birds", "a door", "a poster of a mountain hut at night"]
+SIDE = 64
+STEPS = 3
+PROMPTS = ["a red boot", "a blue box", "six birds!", "a doorknob"]
+"""All ten bytes long: Qwen's batches hold prompts of one length."""
+CARDS = {
+    "flux": "tiny-flux",
+    "flux_kontext": "tiny-flux-kontext",
+    "flux_control": "tiny-flux-control",
+    "flux_ip_adapter": "tiny-flux-ip-adapter",
+    "sd3": "tiny-sd3",
+    "qwen_image": "tiny-qwen-image",
+    "qwen_image_edit": "tiny-qwen-image-edit",
+    "qwen_image_edit_plus": "tiny-qwen-image-edit-plus",
+    "flux2": "tiny-flux2",
+    "flux2_klein": "tiny-flux2-klein",
+    "pixart_sigma": "tiny-pixart",
+    "instruct_pix2pix": "tiny-pix2pix",
+    "omnigen": "tiny-omnigen",
+}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A family with its encoders dropped and its transformer loaded, and what it encoded before."""
+
+    card: ModelCard
+    weights: Path
+    generator: Staged
+    items: list[Item]
+
+    @property
+    def sampler(self) -> Sampler:
+        return self.items[0].brief.sampler
+
+    def draw(self, items: list[Item]) -> list[bytes]:
+        """RGB bytes of one batch."""
+        return [image.tobytes() for image in self.generator.decode(self.generator.denoise(items), self.sampler)]
+
+
+def small(name: str) -> tuple[ModelCard, Sampler]:
+    """A family's small card, and its settings at 64 x 64 in three steps."""
+    described = card(CARDS[name], "generator")
+    settings = described.sampler.model_dump() | {"height": SIDE, "width": SIDE, "num_inference_steps": STEPS}
+    return described, Sampler(**settings)
+
+
+def picture(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
+    """One of several simple pictures."""
+    across, down = Image.linear_gradient("L").rotate(90 * kind), Image.radial_gradient("L")
+    pixels = Image.merge("RGB", (across, down, Image.linear_gradient("L"))).resize((width, height))
+    return Picture(pixel_digest(pixels), pixels)
+
+
+def brief(described: ModelCard, sampler: Sampler, i: int) -> Brief:
+    """The i-th prompt, with as many pictures as the model looks at (at most two)."""
+    pictures = tuple(picture(i + k) for k in range(min(2, described.takes.pictures)))
+    return Brief(PROMPTS[i], sampler, pictures)
+
+
+def encode(generator: Staged, briefs: list[Brief], seed: int = 100) -> list[Item]:
+    generator.load_encoder()
+    items = []
+    for i, asked in enumerate(briefs):
+        seen = asked.pictures if generator.encodes_pictures else ()
+        encoded = tuple(generator.encode_picture(p, asked.sampler) for p in seen)
+        items.append(Item(asked, generator.encode_text(asked), encoded, seed + i))
+    generator.drop_encoder()
+    return items
 
 
 @pytest.fixture(scope="session")
 def machine() -> Machine:
     set_determinism(1)
+    quiet_libraries()
     return Machine(torch.device("cpu"), torch.float32, "native")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_references() -> None:
+    """Qwen's editors bring every picture to 1 megapixel: here to 64 x 64, or each test would take half a minute."""
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
+
+    usual = edit.calculate_dimensions
+    edit.calculate_dimensions = lambda area, ratio: usual(min(area, SIDE * SIDE), ratio)
+    plus.VAE_IMAGE_SIZE = plus.CONDITION_IMAGE_SIZE = SIDE * SIDE
+
+
 @pytest.fixture(scope="session")
-def flux(flux_weights: Path, machine: Machine) -> tuple[Flux, list[Conditioning]]:
-    quiet_libraries()
-    generator = Flux(flux_weights, machine)
-    generator.load_encoder()
-    conditionings = [generator.encode(prompt, SAMPLER) for prompt in PROMPTS]
-    generator.drop_encoder()
-    generator.load_denoiser()
-    return generator, conditionings
+def ready(cache: Path, machine: Machine) -> Callable[[str], Ready]:
+    """A family by its name, ready to draw."""
+    made: dict[str, Ready] = {}
+
+    def get(name: str) -> Ready:
+        if name not in made:
+            described, sampler = small(name)
+            weights = resolve(described)
+            generator = family(name)(described, weights, machine)
+            items = encode(generator, [brief(described, sampler, i) for i in range(len(PROMPTS))])
+            generator.load_denoiser()
+            made[name] = Ready(described, weights, generator, items)
+        return made[name]
+
+    return get

@@ -62,17 +62,17 @@ def _is_ours(pid: int) -> bool:
 
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
-    from local_bench.runs import decide, generate, judge
+    from local_bench.runs import decide, judge, maker
     from local_bench.runs.ledger import Ledger
 
     judge.COMMIT_EVERY = 8
     match moment:
         case "encode":
-            at_call(Flux, "encode", 3, die)
+            at_call(Flux, "encode_text", 3, die)
         case "denoise":
             at_call(Flux, "denoise", 3 + 2, die, after=True)  # the probe makes three calls
         case "between images":
-            at_call(generate, "store_image", 6, die)
+            at_call(maker, "store_image", 6, die)
         case "judge":
             at_call(judge._Sitting, "_commit", 3, die)
         case "server":

@@ -7,6 +7,8 @@ import open_clip
 import torch
 from safetensors.torch import save_file
 
+from local_bench.core.cards import ModelCard
+
 SEED = 20260103
 _MODEL = {
     "embed_dim": 64,
@@ -21,7 +23,7 @@ _PREPROCESS = {
 }
 
 
-def build_clip(folder: Path) -> None:
+def build_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP of 3.4 M parameters (3.2 M of them token embeddings) into `folder`."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)

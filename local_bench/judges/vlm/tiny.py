@@ -20,6 +20,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
+from local_bench.core.cards import ModelCard
 from local_bench.core.small import amplify, byte_characters
 
 SEED = 20260102
@@ -56,7 +57,7 @@ _CHAT_TEMPLATE = """\
 {% endif -%}"""
 
 
-def build_qwen2_vl(folder: Path) -> None:
+def build_qwen2_vl(folder: Path, card: ModelCard) -> None:
     """Saves a Qwen2-VL of 0.5 M parameters into `folder` (patch 14, merge 2, as the published ones)."""
     tokenizer = _tokenizer()
     with torch.random.fork_rng():
@@ -87,7 +88,7 @@ def build_qwen2_vl(folder: Path) -> None:
     _save(folder, model, processor)
 
 
-def build_qwen3_vl(folder: Path) -> None:
+def build_qwen3_vl(folder: Path, card: ModelCard) -> None:
     """Saves a Qwen3-VL of 0.6 M parameters into `folder` (patch 16, merge 2, deepstack, interleaved M-RoPE)."""
     tokenizer = _tokenizer()
     with torch.random.fork_rng():

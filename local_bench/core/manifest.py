@@ -1,0 +1,147 @@
+"""What `models fetch` took, card by card, and the commits that were pinned on this machine; in the user's cache."""
+
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field, ValidationError
+
+from local_bench.core.cards import ModelCard, Source
+from local_bench.core.digests import file_digests
+from local_bench.core.errors import WeightsError
+from local_bench.core.paths import cache_dir
+from local_bench.core.storage import write_atomic
+from local_bench.core.yamlfile import Strict
+
+MAIN = ""
+"""The model itself, beside the card's `parts`."""
+T = TypeVar("T", bound=Strict)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class FetchedFile(Strict):
+    """One file as it was when its digest had been compared with the Hub's."""
+
+    bytes: int
+    sha256: str
+
+
+class FetchedRepo(Strict):
+    """One repository at one commit."""
+
+    repo: str
+    revision: str
+    files: dict[str, FetchedFile]
+
+
+class Manifest(FetchedRepo):
+    """A card's files, those of its parts included."""
+
+    card: str
+    licence: str
+    gated: bool
+    """Whether the Hub asked for accepted terms."""
+    parts: dict[str, FetchedRepo] = Field(default={})
+    weights_sha256: str
+    fetched_utc: str
+
+    def of(self, part: str) -> FetchedRepo | None:
+        """The repository of the model (`MAIN`) or of a part; None for a part that was not fetched."""
+        return self if part == MAIN else self.parts.get(part)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for repo in (self, *self.parts.values()) for file in repo.files.values())
+
+
+class Pins(Strict):
+    """Commits given by hand, by part."""
+
+    revisions: dict[str, str]
+
+
+def is_commit(revision: str | None) -> bool:
+    """Whether `revision` is a full commit (40 hex digits), which always means the same files."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def revision_of(card: ModelCard, part: str) -> str | None:
+    """The commit of the model (`MAIN`) or of a part: the one pinned on this machine, else the card's."""
+    return pins(card).get(part) or source_of(card, part).revision
+
+
+def source_of(card: ModelCard, part: str) -> Source:
+    """Where the model (`MAIN`) or a part comes from."""
+    return card.source if part == MAIN else card.parts[part]
+
+
+def pins(card: ModelCard) -> dict[str, str]:
+    """The commits pinned on this machine, by part."""
+    read = _read(_pins_file(card), Pins, "remove it, then pin the commit again")
+    return read.revisions if read else {}
+
+
+def write_pins(card: ModelCard, revisions: dict[str, str]) -> None:
+    """Keeps the commits that are not the card's own."""
+    own = {part: revision for part, revision in revisions.items() if revision != source_of(card, part).revision}
+    if own or _pins_file(card).exists():
+        write_atomic(_pins_file(card), Pins(revisions=own).model_dump_json(indent=2).encode())
+
+
+def read_manifest(card: ModelCard) -> Manifest | None:
+    """What was fetched for the card, or None; one of other repositories or commits than today's is not for it."""
+    manifest = _read(_manifest_file(card), Manifest, f"`local-bench models fetch {card.name}` writes it anew")
+    if manifest is None:
+        return None
+    for part in (MAIN, *card.parts):
+        source, fetched = source_of(card, part), manifest.of(part)
+        if source.repo and (
+            fetched is None or (fetched.repo, fetched.revision) != (source.repo, revision_of(card, part))
+        ):
+            return None
+    return manifest
+
+
+def write_manifest(card: ModelCard, manifest: Manifest) -> None:
+    """Keeps it; StorageError if the disk refuses."""
+    write_atomic(_manifest_file(card), manifest.model_dump_json(indent=2).encode())
+
+
+def check_whole(card: ModelCard, folder: Path | None, parts: dict[str, Path] | None = None) -> None:
+    """Compares the model's folder and those of its parts with what was fetched; quick unless a file was touched.
+
+    WeightsError names the first file that differs. Does nothing for a model that `models fetch` did not take.
+    """
+    manifest = read_manifest(card)
+    if manifest is None:
+        return
+    folders = ({} if folder is None else {MAIN: folder}) | (parts or {})
+    for part, here in folders.items():
+        fetched = manifest.of(part)
+        if fetched is None:
+            continue
+        digests = file_digests(here, fetched.files)
+        for name, file in fetched.files.items():
+            if digests.get(name) != file.sha256:
+                what = "is not what was fetched" if name in digests else "is missing"
+                raise WeightsError(
+                    f"{fetched.repo}: {name} {what}: `local-bench models fetch {card.name}` brings it again"
+                )
+
+
+def _read(path: Path, model: type[T], mend: str) -> T | None:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise WeightsError(f"{path} is damaged: {mend}") from None
+
+
+def _manifest_file(card: ModelCard) -> Path:
+    return cache_dir() / "fetched" / f"{card.name}.json"
+
+
+def _pins_file(card: ModelCard) -> Path:
+    return cache_dir() / "pins" / f"{card.name}.json"

@@ -1,0 +1,38 @@
+"""FLUX.1 Control (depth, canny, pose): draws to a condition picture, through diffusers' `FluxControlPipeline`.
+
+The condition is given as a picture; it is read once by the VAE. The pipeline samples from what the VAE says with the
+image's own generator before it draws the starting noise, and so do we: the bytes are those of the one-shot call.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from diffusers import FluxControlPipeline
+from diffusers.utils.torch_utils import randn_tensor
+
+from local_bench.generators.base import Encoded, Item, Picture, Sampler
+from local_bench.generators.flux import Flux
+
+
+class FluxControl(Flux):
+    pipeline = FluxControlPipeline
+    encodes_pictures = True
+
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+        pipe = self._pipe
+        pixels = pipe.image_processor.preprocess(picture.pixels, height=sampler.height, width=sampler.width)
+        pixels = pixels.contiguous()  # as the pipeline lays them out: another layout would take another kernel
+        with torch.inference_mode():
+            seen = pipe.vae.encode(pixels.to(self.machine.device, pipe.vae.dtype)).latent_dist
+        return Encoded({"mean": seen.mean.cpu(), "std": seen.std.cpu()})  # (1, 16, height / 8, width / 8)
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        config = self._pipe.vae.config
+        conditions = []
+        for item, generator in zip(items, generators, strict=True):
+            mean, std = (item.pictures[0].tensors[name].to(self.machine.device) for name in ("mean", "std"))
+            noise = randn_tensor(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+            latents = (mean + std * noise - config.shift_factor) * config.scaling_factor
+            conditions.append(self._pipe._pack_latents(latents, 1, *latents.shape[1:]))
+        return super().call(items, generators) | {"control_image": torch.cat(conditions)}

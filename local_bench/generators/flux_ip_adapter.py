@@ -1,0 +1,103 @@
+"""IP-Adapter on FLUX.1 [dev]: a reference picture speaks through CLIP beside the words.
+
+The adapter's weights are laid onto the transformer; its image encoder is an encoder like the others: used before the
+transformer comes, then dropped. Both come from the model's own folder or from `parts` of the card.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
+
+from local_bench.core.identity import seed_of
+from local_bench.generators.base import Encoded, Item, Picture, Sampler
+from local_bench.generators.flux import Flux
+
+ADAPTER = "ip_adapter.safetensors"
+_TOKENS = 4
+"""How many text tokens a picture becomes in an adapter of random weights."""
+
+
+class FluxIpAdapter(Flux):
+    encodes_pictures = True
+
+    def load_encoder(self) -> None:
+        super().load_encoder()
+        folder = self.parts.get("image_encoder")
+        if folder is not None:
+            encoder = CLIPVisionModelWithProjection.from_pretrained(
+                folder, dtype=self.machine.dtype, local_files_only=True, use_safetensors=True
+            )
+            processor = CLIPImageProcessor.from_pretrained(folder, local_files_only=True)
+            self._pipe.register_modules(image_encoder=encoder.to(self.machine.device), feature_extractor=processor)
+
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+        with torch.inference_mode():
+            embeds = self._pipe.encode_image(picture.pixels, self.machine.device, 1)
+        return Encoded({"image_embeds": embeds[:, None].cpu()})  # (1, 1 picture, projection)
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        asked = super().call(items, generators)
+        self._pipe.set_ip_adapter_scale(items[0].brief.sampler.adapter_scale)
+        if items[0].pictures:
+            embeds = torch.cat([item.pictures[0].tensors["image_embeds"] for item in items])
+            embeds = embeds.to(self.machine.device, self.machine.dtype)
+            # straight to the transformer: the pipeline's own argument would repeat a batch of pictures for every prompt
+            asked["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [embeds]}
+        return asked
+
+    def _load(self, without: Sequence[str]) -> Any:
+        pipe = super()._load(without)
+        if pipe.transformer is not None:
+            if self.weights is None:
+                state = _random_adapter(pipe.transformer)
+                pipe.transformer._load_ip_adapter_weights([_by_part(state)])
+            else:
+                folder = self.parts.get("adapter", self.weights / "ip_adapter")
+                pipe.load_ip_adapter(
+                    str(folder),
+                    weight_name=ADAPTER,
+                    image_encoder_pretrained_model_name_or_path=None,
+                    local_files_only=True,
+                )
+            pipe.transformer.to(self.machine.dtype)
+        return pipe
+
+    @classmethod
+    def save(cls, folder: Path, parts: dict[str, Any]) -> None:
+        super().save(folder, parts)
+        (folder / "ip_adapter").mkdir()
+        save_file(_random_adapter(parts["transformer"]), folder / "ip_adapter" / ADAPTER)
+
+
+def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
+    """Seeded weights under the published names, for a transformer and an image encoder of its pooled text's width."""
+    config = transformer.config
+    width, text = transformer.inner_dim, config.joint_attention_dim
+    shapes = {"ip_adapter_proj_model.proj": (_TOKENS * text, config.pooled_projection_dim)}
+    for i in range(config.num_layers):
+        for part in "kv":
+            shapes[f"double_blocks.{i}.processor.ip_adapter_double_stream_{part}_proj"] = (width, text)
+    generator = torch.Generator("cpu").manual_seed(seed_of("ip-adapter"))
+    state = {
+        "ip_adapter_proj_model.norm.weight": torch.ones(text),
+        "ip_adapter_proj_model.norm.bias": torch.zeros(text),
+    }
+    for name, (rows, columns) in shapes.items():
+        state[f"{name}.weight"] = 8 * torch.randn((rows, columns), generator=generator) / columns**0.5
+        state[f"{name}.bias"] = torch.zeros(rows)
+    return state
+
+
+def _by_part(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """The published names as the transformer's loader wants them."""
+    split: dict[str, dict[str, torch.Tensor]] = {"image_proj": {}, "ip_adapter": {}}
+    for name, tensor in state.items():
+        part = "image_proj" if name.startswith("ip_adapter_proj_model") else "ip_adapter"
+        short = name.partition(".")[2].replace("processor.", "")
+        short = short.replace("ip_adapter_double_stream_k_proj", "to_k_ip")
+        split[part][short.replace("ip_adapter_double_stream_v_proj", "to_v_ip")] = tensor
+    return split

@@ -1,0 +1,116 @@
+"""Pictures made elsewhere enter as candidates: closed APIs, other houses, human designers. Imports no torch."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from local_bench.core.errors import ConfigError, TaskFileError
+from local_bench.core.money import nearest_micro_usd
+from local_bench.core.paths import safe_join
+from local_bench.core.yamlfile import Strict, explain
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+Key = tuple[str, int, int]
+"""(task, deliverable from 1, attempt from 1)"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One picture and what it cost where it was made; None where nobody says."""
+
+    path: Path
+    cost_micro_usd: int | None = None
+
+
+def _amount(value: Decimal | int) -> Decimal | int:
+    if not Decimal(value).is_finite() or value < 0:
+        raise ValueError("a cost is a number of US dollars, 0 or more")
+    return value
+
+
+class ManifestLine(Strict):
+    """One line of a manifest; the file's path is relative to the manifest's folder."""
+
+    task_id: str
+    deliverable: int = Field(1, ge=1)
+    attempt: int = Field(1, ge=1)
+    file: str
+    cost_usd: Annotated[Decimal | int, AfterValidator(_amount)] | None = None
+
+
+def find_images(place: Path, wanted: Iterable[Key]) -> dict[Key, Found]:
+    """The pictures at `place` (a folder or a manifest) for what is wanted; what is missing is left out.
+
+    ConfigError where there is no such place or two files claim to be one picture; TaskFileError names the line.
+    """
+    if place.is_dir():
+        return _in_folder(place, list(wanted))
+    if place.is_file():
+        return _in_manifest(place, set(wanted))
+    raise ConfigError(f"imported.images: {place} is neither a folder nor a manifest: put the pictures there")
+
+
+def _in_folder(folder: Path, wanted: list[Key]) -> dict[Key, Found]:
+    there: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            there.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
+    found = {}
+    for key in wanted:
+        claims = [path for name in _names(key) for path in there.get(name, [])]
+        if len(claims) > 1:
+            files = " and ".join(str(path.relative_to(folder)) for path in claims[:2])
+            raise ConfigError(f"imported.images: in {folder}, {files} claim to be one picture: keep one")
+        if claims:
+            found[key] = Found(claims[0])
+    return found
+
+
+def _names(key: Key) -> list[str]:
+    task, number, attempt = key
+    numbers = dict.fromkeys((str(number), f"{number:03d}", f"{number:04d}"))
+    names = [f"{task}{between}{n}_{attempt}" for n in numbers for between in "/_"]
+    if attempt == 1:
+        names += [f"{task}{between}{n}" for n in numbers for between in "/_"]
+        names += [task] if number == 1 else []
+    return names
+
+
+def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
+    found: dict[Key, Found] = {}
+    first: dict[Key, int] = {}
+    for number, text in enumerate(manifest.read_text("utf-8").splitlines(), 1):
+        if not text.strip():
+            continue
+        where = f"{manifest}, line {number}"
+        line = _line(text, where)
+        key = (line.task_id, line.deliverable, line.attempt)
+        if key in first:
+            raise TaskFileError(f"{where}: this picture stands on line {first[key]} too: keep one")
+        first[key] = number
+        if key not in wanted:
+            raise TaskFileError(
+                f"{where}: the run asks for no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}: "
+                "mend or drop the line"
+            )
+        path = safe_join(manifest.parent, line.file)
+        if not path.is_file():
+            raise TaskFileError(f"{where}: {line.file} is not there: put it there or drop the line")
+        found[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
+    return found
+
+
+def _line(text: str, where: str) -> ManifestLine:
+    try:
+        data = json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError) as e:
+        raise TaskFileError(f"{where}: this is not one JSON object ({e}): mend the line") from None
+    try:
+        return ManifestLine.model_validate(data)
+    except ValidationError as e:
+        raise TaskFileError(explain(e, ManifestLine, where, {})) from None

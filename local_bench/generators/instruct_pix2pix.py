@@ -1,0 +1,57 @@
+"""InstructPix2Pix and MagicBrush (the same pipeline, other weights), through diffusers' own pipeline.
+
+Each step runs an image three times (words and picture, picture alone, neither). The sampler draws fresh noise at every
+step, from the image's own generator. The safety checker, which blackens pictures, is not loaded.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+
+from local_bench.generators.base import Brief, Encoded, Item, Picture, Sampler, tokens_over
+from local_bench.generators.staged import Staged, resized
+
+
+class InstructPix2Pix(Staged):
+    pipeline = StableDiffusionInstructPix2PixPipeline
+    encoders = ("text_encoder", "tokenizer", "safety_checker", "feature_extractor", "image_encoder")
+    denoiser = "unet"
+    encodes_pictures = True
+
+    def encode_text(self, brief: Brief) -> Encoded:
+        tokenizer = self._pipe.tokenizer
+        return Encoded(
+            {
+                "prompt_embeds": self._embeds(brief.prompt),
+                "negative_prompt_embeds": self._embeds(brief.sampler.negative_prompt or ""),
+            },
+            {"clip": tokens_over(tokenizer, brief.prompt, tokenizer.model_max_length)},
+        )
+
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+        return Encoded({"image": self.to_latents(resized(self._pipe, picture, sampler)).cpu()})  # (1, 4, h / 8, w / 8)
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        image = torch.cat([item.pictures[0].tensors["image"] for item in items])
+        return super().call(items, generators) | {
+            "image": image.to(self.machine.device, self.machine.dtype),
+            "image_guidance_scale": items[0].brief.sampler.image_guidance_scale,
+        }
+
+    @classmethod
+    def assemble(cls, parts: dict[str, Any]) -> Any:
+        unused = {"safety_checker": None, "feature_extractor": None}
+        return cls.pipeline(**unused, **parts, requires_safety_checker=False)
+
+    def _size(self, sampler: Sampler) -> dict[str, int]:
+        return {}  # the picture's
+
+    def _embeds(self, words: str) -> torch.Tensor:
+        with torch.inference_mode():
+            embeds: torch.Tensor = self._pipe._encode_prompt(words, self.machine.device, 1, False)
+        return embeds.cpu()  # (1, 77, width)
+
+    def _from_folder(self, without: Sequence[str]) -> Any:
+        return super()._from_folder(tuple(dict.fromkeys((*without, "safety_checker"))))

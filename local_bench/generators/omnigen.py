@@ -1,0 +1,44 @@
+"""OmniGen: one transformer that reads words and pictures and draws, through diffusers' `OmniGenPipeline`.
+
+It has no text encoder apart, so nothing is encoded before. It pads the words of a batch and masks them, so it
+makes one image a call. The tags that stand for pictures in its input are put before the prompt; the words stay.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from diffusers import OmniGenPipeline
+
+from local_bench.generators.base import Brief, Encoded, Item
+from local_bench.generators.staged import Staged
+
+
+class OmniGen(Staged):
+    pipeline = OmniGenPipeline
+    encoders = ()
+    max_batch = 1
+    masks = True
+
+    def load_encoder(self) -> None:
+        """Nothing to load: the tokenizer serves the transformer itself."""
+
+    def encode_text(self, brief: Brief) -> Encoded:
+        return Encoded({})
+
+    def denoise(self, items: Sequence[Item]) -> torch.Tensor:
+        # the VAE samples what it sees of a picture from torch's global generator: set it to the image's own seed
+        with torch.random.fork_rng():
+            torch.manual_seed(items[0].seed)
+            return super().denoise(items)
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        (item,) = items
+        brief = item.brief
+        pictures = [picture.pixels for picture in brief.pictures]
+        tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(pictures) + 1))
+        asked = super().call(items, generators) | {"prompt": [tags + brief.prompt]}
+        if pictures:
+            asked["input_images"] = [pictures]
+            asked["img_guidance_scale"] = brief.sampler.image_guidance_scale
+        return asked

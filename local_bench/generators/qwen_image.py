@@ -1,0 +1,57 @@
+"""Qwen-Image, text to image, through diffusers' `QwenImagePipeline`.
+
+Its text is exactly as long as its prompt: padding would need a mask, and a mask would change the attention kernel (and
+be read wrongly by some). So prompts are encoded alone and batches hold prompts of one length only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from diffusers import QwenImagePipeline
+
+from local_bench.generators.base import Brief, Encoded, Item, Sampler, tokens_over
+from local_bench.generators.staged import Staged
+
+
+class QwenImage(Staged):
+    pipeline = QwenImagePipeline
+    exact_length = True
+
+    def encode_text(self, brief: Brief) -> Encoded:
+        limit = brief.sampler.max_sequence_length or self._pipe.tokenizer_max_length
+        tensors = self._embeds(brief, brief.prompt, limit, "")
+        if brief.sampler.negative_prompt is not None:  # without one the pipeline would silently not guide
+            tensors |= self._embeds(brief, brief.sampler.negative_prompt, limit, "negative_")
+        return Encoded(tensors, self._truncated(brief.prompt, limit))
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        scale = items[0].brief.sampler.true_cfg_scale
+        return super().call(items, generators) | ({} if scale is None else {"true_cfg_scale": scale})
+
+    def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+        pipe, config = self._pipe, self._pipe.vae.config
+        latents = pipe._unpack_latents(latents, sampler.height, sampler.width, pipe.vae_scale_factor)
+        latents = latents.to(pipe.vae.dtype)
+        mean, std = (
+            torch.tensor(values).view(1, config.z_dim, 1, 1, 1).to(latents.device, latents.dtype)
+            for values in (config.latents_mean, config.latents_std)
+        )
+        latents = latents / (1.0 / std) + mean  # word for word as the pipeline does, for the same bits
+        pixels: torch.Tensor = pipe.vae.decode(latents, return_dict=False)[0][:, :, 0]
+        return pixels
+
+    def _embeds(self, brief: Brief, words: str, limit: int, which: str) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            embeds, mask = self._pipe.encode_prompt(
+                prompt=words, device=self.machine.device, max_sequence_length=limit, **self._seen(brief)
+            )
+        assert mask is None or bool(mask.all()), "a prompt that is encoded alone is not padded"
+        return {f"{which}prompt_embeds": embeds.cpu()}  # (1, its own length, width)
+
+    def _truncated(self, prompt: str, limit: int) -> dict[str, int]:
+        whole = self._pipe.prompt_template_encode.format(prompt)
+        return {"qwen": tokens_over(self._pipe.tokenizer, whole, limit + self._pipe.prompt_template_encode_start_idx)}
+
+    def _seen(self, brief: Brief) -> dict[str, Any]:
+        return {}

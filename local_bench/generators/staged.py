@@ -1,0 +1,171 @@
+"""The stages that all families share: loading in parts, one fixed batch through the pipeline's own loop, decoding."""
+
+import gc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from diffusers import AutoencoderKL, DiffusionPipeline
+from PIL import Image
+
+from local_bench.core.cards import ModelCard
+from local_bench.generators.architecture import components
+from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, cat
+from local_bench.generators.placement import attend, place_denoiser, place_encoder
+
+
+class Staged:
+    """A generator. In this order: `load_encoder`, `encode_text` and `encode_picture`…, `drop_encoder`,
+    `load_denoiser`, (`denoise`, `decode`)…, `drop_denoiser`.
+
+    What a family says of itself stands in the class variables; a family overrides the methods below them.
+    """
+
+    pipeline: ClassVar[type[DiffusionPipeline]]
+    encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "tokenizer")
+    """The pipeline's parts that only encoding needs."""
+    denoiser: ClassVar[str] = "transformer"
+    sees_pictures: ClassVar[bool] = False
+    """Whether the text encoder looks at the pictures."""
+    encodes_pictures: ClassVar[bool] = False
+    """Whether the VAE turns pictures into latents once, before denoising, and not in the pipeline's own call."""
+    max_batch: ClassVar[int | None] = None
+    """The largest batch the pipeline makes right; None for any."""
+    alone_with_pictures: ClassVar[bool] = False
+    """Whether an image that looks at pictures must be made alone."""
+    exact_length: ClassVar[bool] = False
+    """Whether prompts of other lengths need batches of their own."""
+    masks: ClassVar[bool] = False
+    """Whether attention is masked, which flash, cuDNN and xformers kernels do not take or read wrongly."""
+
+    def __init__(
+        self, card: ModelCard, weights: Path | None, machine: Machine, parts: Mapping[str, Path] | None = None
+    ) -> None:
+        """`weights` is the model's folder, `parts` what comes from other repositories by name; without a folder the
+        card's architecture is built with seeded random weights."""
+        self.card = card
+        self.weights = weights
+        self.machine = machine
+        self.parts = dict(parts or {})
+        self._pipe: Any = None
+
+    # ---- what a family overrides
+
+    def encode_text(self, brief: Brief) -> Encoded:
+        """One prompt at a time, so that its embedding cannot depend on others. No prompt is changed."""
+        raise NotImplementedError
+
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+        """An input picture's latents; only where `encodes_pictures`."""
+        raise NotImplementedError
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        """The family's own arguments for its pipeline, beside prompt, size, steps and seeds."""
+        guidance = items[0].brief.sampler.guidance_scale
+        return {} if guidance is None else {"guidance_scale": guidance}
+
+    def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+        """Pixels in [-1, 1], (1, 3, height, width), from one sample's latents as the pipeline returns them."""
+        config = self._pipe.vae.config
+        latents = latents / config.scaling_factor + (config.shift_factor or 0.0)
+        pixels: torch.Tensor = self._pipe.vae.decode(latents.to(self._pipe.vae.dtype), return_dict=False)[0]
+        return pixels
+
+    # ---- the stages
+
+    def load_encoder(self) -> None:
+        """Loads what encoding needs; nothing of the transformer."""
+        without = (self.denoiser,) if self.encodes_pictures else (self.denoiser, "vae")
+        self._pipe = self._load(without)
+        place_encoder(self._pipe, self.encoders, self.machine)
+
+    def drop_encoder(self) -> None:
+        self._drop()
+
+    def load_denoiser(self) -> None:
+        """Loads transformer, VAE and scheduler; none of the encoders."""
+        self._pipe = self._load(self.encoders)
+        place_denoiser(self._pipe, self.denoiser, self.machine)
+        if hasattr(self._pipe.vae, "enable_slicing"):
+            self._pipe.vae.enable_slicing()
+
+    def denoise(self, items: Sequence[Item]) -> torch.Tensor:
+        """Latents of a whole batch, all of one shape. Each image's noise comes from its own CPU generator."""
+        sampler = items[0].brief.sampler
+        generators = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
+        with torch.inference_mode(), attend(getattr(self._pipe, self.denoiser), self.machine):
+            latents: torch.Tensor = self._pipe(
+                **cat([item.text.tensors for item in items], self.machine.device, self.machine.dtype),
+                **self._size(sampler),
+                **self.call(items, generators),
+                num_inference_steps=sampler.num_inference_steps,
+                generator=generators,
+                output_type="latent",
+                return_dict=False,
+            )[0]
+        return latents
+
+    def decode(self, latents: torch.Tensor, sampler: Sampler) -> list[Image.Image]:
+        """RGB8 images of a batch, each decoded alone."""
+        with torch.inference_mode():
+            alone = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
+            return [self._pipe.image_processor.postprocess(pixels, output_type="pil")[0] for pixels in alone]
+
+    def drop_denoiser(self) -> None:
+        self._drop()
+
+    @classmethod
+    def save(cls, folder: Path, parts: dict[str, Any]) -> None:
+        """Saves a pipeline made of `parts` as the Hub would lay it out."""
+        cls.assemble(parts).save_pretrained(folder)
+
+    @classmethod
+    def assemble(cls, parts: dict[str, Any]) -> Any:
+        """The pipeline made of `parts`, by its own names."""
+        return cls.pipeline(**parts)
+
+    # ---- what families call
+
+    def to_latents(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The mean of what the VAE makes of pixels in [-1, 1]."""
+        vae: AutoencoderKL = self._pipe.vae
+        with torch.inference_mode():
+            pixels = pixels.to(self.machine.device, vae.dtype)
+            mode: torch.Tensor = vae.encode(pixels).latent_dist.mode()
+        return mode
+
+    # ---- within
+
+    def _size(self, sampler: Sampler) -> dict[str, int]:
+        return {"height": sampler.height, "width": sampler.width}
+
+    def _load(self, without: Sequence[str]) -> Any:
+        pipe = self._from_architecture(tuple(without)) if self.weights is None else self._from_folder(without)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def _from_architecture(self, without: tuple[str, ...]) -> Any:
+        return self.assemble(components(self.card, self.machine.device, self.machine.dtype, without))
+
+    def _from_folder(self, without: Sequence[str]) -> Any:
+        return self.pipeline.from_pretrained(
+            self.weights,
+            dtype=self.machine.dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            **dict.fromkeys(without),
+        )
+
+    def _drop(self) -> None:
+        self._pipe = None
+        gc.collect()
+        if self.machine.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def resized(pipe: Any, picture: Picture, sampler: Sampler) -> torch.Tensor:
+    """A picture at the result's size as the pipeline itself would resize it, (1, 3, height, width) in [-1, 1]."""
+    image = pipe.image_processor.resize(picture.pixels, sampler.height, sampler.width)
+    pixels: torch.Tensor = pipe.image_processor.preprocess(image, sampler.height, sampler.width)
+    return pixels

@@ -1,0 +1,123 @@
+"""What a maker of pictures is told, and what it tells back. All of it can cross to another process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from local_bench.core.cards import ModelCard
+from local_bench.core.identity import canonical_json, digest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One image to make."""
+
+    work_id: str
+    prompt: str
+    seed: int
+    sampler: dict[str, Any]
+    pictures: tuple[str, ...]
+    """Pixel digests of the run's input pictures, in order."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One model, and where and how it is to work."""
+
+    label: str
+    card: ModelCard
+    weights: Path | None
+    parts: dict[str, Path]
+    weights_sha256: str
+    lossy: dict[str, Any]
+    device: str
+    attention: str
+    compile: bool
+    offload: tuple[str, ...]
+    threads: int
+    io_workers: int
+    batch_order: str
+    batch_size: int | None
+    """None: what the planner finds best for each size."""
+    attempts: int
+    capacity_gb: float | None
+    """Decimal GB of the device's memory; None where it is not a GPU's."""
+    images: Path
+    inputs: Path
+    encoded: Path
+    known_sizes: dict[str, int] = field(default_factory=dict)
+    """Batch sizes that earlier sessions settled on, by bucket."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A stretch of work that a person may watch."""
+
+    what: str
+    total: int
+
+
+@dataclass(frozen=True)
+class Advanced:
+    n: int
+
+
+@dataclass(frozen=True)
+class Noted:
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Charged:
+    """The time since the last charge was `phase`, up to `now_ns` of the machine's monotonic clock."""
+
+    phase: str
+    n_items: int
+    now_ns: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The batch size of a bucket, for this session and all later ones."""
+
+    bucket: str
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The numerics signature of all that follows, but for the batch size."""
+
+    signature: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One image: its file is written. None where its numbers were not finite."""
+
+    work_id: str
+    pixels_sha256: str | None
+    batch_size: int
+    truncated: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Made:
+    results: list[Result]
+
+
+Event = Begun | Advanced | Noted | Charged | Settled | Signed | Made
+
+
+def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
+    """`jobs` for `n` workers, the same way every time: like sizes spread evenly, like prompts kept together."""
+    groups: dict[str, list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.pictures, job.work_id)):
+        groups.setdefault(digest([job.sampler, job.prompt, job.pictures]), []).append(job)
+    dealt: list[list[Job]] = [[] for _ in range(n)]
+    for group in groups.values():
+        min(dealt, key=len).extend(group)
+    return [shard for shard in dealt if shard]

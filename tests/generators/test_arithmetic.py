@@ -1,0 +1,164 @@
+"""What models are made of and what they compute, against published counts and against sums done by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from local_bench.core.cards import card, cards
+from local_bench.core.errors import ConfigError
+from local_bench.generators import arithmetic
+from local_bench.generators.architecture import build
+from local_bench.generators.arithmetic import count, parameters, usual_pictures, usual_size
+from local_bench.generators.base import Sampler
+
+
+def usual(name, **other):
+    described = card(name, "generator")
+    return described, replace(Sampler(**described.sampler.model_dump()), **other)
+
+
+@pytest.mark.parametrize(
+    ("piece", "billions"),
+    [
+        ("flux1-dev-transformer", 11.90),
+        ("flux1-schnell-transformer", 11.89),
+        ("flux1-control-transformer", 11.90),
+        ("sd3-medium-transformer", 2.03),
+        ("sd35-medium-transformer", 2.24),
+        ("sd35-large-transformer", 8.06),
+        ("qwen-image-transformer", 20.43),
+        ("qwen-image-2511-transformer", 20.43),
+        ("flux2-dev-transformer", 32.22),
+        ("flux2-klein-4b-transformer", 3.88),
+        ("flux2-klein-9b-transformer", 9.08),
+        ("pixart-sigma-transformer", 0.611),
+        ("pix2pix-unet", 0.860),
+        ("clip-l-text", 0.123),
+        ("clip-g-text-projected", 0.695),
+        ("clip-l-vision", 0.304),
+        ("t5-xxl", 4.76),
+        ("qwen25-vl-7b", 8.29),
+        ("qwen3-4b", 4.02),
+        ("qwen3-8b", 8.19),
+        ("mistral-small-24b", 24.01),
+        ("flux1-vae", 0.0838),
+        ("qwen-vae", 0.1269),
+    ],
+)
+def test_a_piece_has_its_published_parameters(piece, billions):
+    assert parameters(build(piece, "meta", torch.bfloat16)) / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_omnigen_has_its_published_parameters_with_its_table_of_positions():
+    module = build("omnigen-transformer", "meta", torch.bfloat16)
+    assert sum(t.numel() for t in module.state_dict().values()) / 1e9 == pytest.approx(3.88, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "pictures", "forward_tflop", "passes", "pflop"),
+    [
+        ("flux1-dev", 0, 74.4, 1, 2.10),
+        ("sd35-large", 0, 31.1, 2, 1.76),  # guidance doubles
+        ("qwen-image-edit-2509", 1, 168.1, 2, 13.5),  # a picture doubles the tokens, and attention more than that
+        ("flux2-klein-4b", 0, 34.8, 1, 0.15),
+    ],
+)
+def test_the_published_table_comes_out(name, pictures, forward_tflop, passes, pflop):
+    counted = count(*usual(name), pictures)
+    assert counted.forward_flop / 1e12 == pytest.approx(forward_tflop, rel=0.03)
+    assert counted.passes == passes
+    assert counted.pflop == pytest.approx(pflop, rel=0.03)
+
+
+@pytest.mark.parametrize("name", [name for name in cards() if name.startswith("tiny-") and cards()[name].architecture])
+def test_every_small_card_counts_and_says_what_is_counted(name):
+    described, sampler = usual(name)
+    counted = count(described, sampler, usual_pictures(described))
+    assert counted.forward_flop > 0
+    assert counted.decode_flop > 0
+    assert counted.pflop == pytest.approx(described.pflop_per_image, rel=0.03)
+
+
+def test_the_sum_is_of_its_parts():
+    described, sampler = usual("tiny-sd3")
+    whole = count(described, sampler)
+    assert whole.total_flop == whole.encode_flop + 3 * 2 * whole.forward_flop + whole.decode_flop
+    assert count(described, replace(sampler, num_inference_steps=6)).denoise_flop == 2 * whole.denoise_flop
+    unguided = count(described, replace(sampler, guidance_scale=1.0))
+    assert (unguided.denoise_flop, unguided.encode_flop) == (whole.denoise_flop // 2, whole.encode_flop // 2)
+
+
+def test_pictures_and_words_cost():
+    described, sampler = usual("tiny-qwen-image-edit-plus")
+    one, two = count(described, sampler, 1), count(described, sampler, 2)
+    assert two.forward_flop > 1.5 * one.forward_flop
+    assert two.picture_flop > 1.9 * one.picture_flop
+    assert count(described, sampler, 1, text_tokens=640).forward_flop > one.forward_flop
+
+
+def test_a_second_count_is_remembered(monkeypatch):
+    described, sampler = usual("tiny-flux")
+    first = count(described, sampler)
+    monkeypatch.setattr(arithmetic, "_count", lambda *_: pytest.fail("it was counted again"))
+    assert count(described, sampler) == first
+    assert count(described, replace(sampler, num_inference_steps=9)).steps == 9
+
+
+def test_a_damaged_memory_is_counted_anew(cache):
+    described, sampler = usual("tiny-pixart")
+    first = count(described, sampler)
+    for file in (cache / "arithmetic").glob("*.json"):
+        file.write_text("{")
+    assert count(described, sampler) == first
+
+
+def test_a_card_without_an_architecture_cannot_be_counted():
+    described, sampler = usual("tiny-flux")
+    with pytest.raises(ConfigError, match="names no architecture"):
+        count(described.model_copy(update={"architecture": {}}), sampler)
+
+
+def test_sizes_of_about_the_same_area_are_counted_once():
+    described, sampler = usual("flux1-kontext-dev")
+    assert usual_size(described, replace(sampler, height=832, width=1248)) == sampler
+    small = replace(sampler, height=512, width=512)
+    assert usual_size(described, small) == small
+
+
+# ---- the instruments themselves
+
+
+def test_a_product_takes_twice_its_sides_and_lives_as_long_as_it_is_held():
+    layer = nn.Linear(300, 500, bias=False, device="meta")
+    cost = arithmetic._measure(layer, lambda: layer(torch.empty(7, 300, device="meta")))
+    assert cost.flop == 2 * 7 * 300 * 500
+    assert cost.live_bytes == 4 * 7 * (300 + 500)
+
+
+def test_tensors_that_are_gone_do_not_count():
+    def let_go():
+        x = torch.empty(1000, device="meta")
+        for _ in range(10):
+            x = x + 1
+
+    def keep():
+        xs = [torch.empty(1000, device="meta")]
+        for _ in range(10):
+            xs.append(xs[-1] + 1)
+
+    assert arithmetic._measure(nn.Identity(), let_go).live_bytes == 2 * 4000
+    assert arithmetic._measure(nn.Identity(), keep).live_bytes == 11 * 4000
+
+
+@pytest.mark.parametrize("heads_of_keys", [8, 2])
+def test_attention_is_one_kernel(heads_of_keys):
+    query = torch.empty(1, 8, 100, 64, device="meta")
+    key = torch.empty(1, heads_of_keys, 50, 64, device="meta")
+    cost = arithmetic._measure(
+        nn.Identity(),
+        lambda: nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=heads_of_keys < 8),
+    )
+    assert cost.flop == 2 * 2 * 8 * 100 * 50 * 64
+    assert cost.live_bytes < 4 * 8 * 64 * (100 + 2 * 50) + 1000, "no matrix of all scores"

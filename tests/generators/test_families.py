@@ -1,0 +1,188 @@
+"""Every family: the stages against diffusers' own one-shot call, and law 2: batches never change bytes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from local_bench.generators.base import Brief
+from local_bench.generators.batches import batch_is_neutral
+from local_bench.generators.registry import FAMILIES, family
+
+from .conftest import CARDS, Ready, encode, small
+
+BATCH = 4
+BATCHING = [name for name in FAMILIES if family(name).max_batch != 1]
+
+
+def test_every_family_has_a_small_model():
+    assert set(CARDS) == set(FAMILIES)
+
+
+def one_shot(ready: Ready, brief: Brief, seed: int) -> bytes:
+    """What a user of diffusers would write: everything loaded, one call."""
+    name, sampler = ready.card.family, brief.sampler
+    unused = {"safety_checker": None} if name == "instruct_pix2pix" else {}
+    pipe = type(ready.generator).pipeline.from_pretrained(
+        ready.weights, dtype=torch.float32, local_files_only=True, **unused
+    )
+    pipe.set_progress_bar_config(disable=True)
+    pictures = [picture.pixels for picture in brief.pictures]
+    asked = {
+        "prompt": brief.prompt,
+        "height": sampler.height,
+        "width": sampler.width,
+        "num_inference_steps": sampler.num_inference_steps,
+        "generator": torch.Generator("cpu").manual_seed(seed),
+    }
+    for setting in ("guidance_scale", "true_cfg_scale", "negative_prompt", "max_sequence_length"):
+        value = getattr(sampler, setting)
+        if value is not None:
+            asked[setting] = value
+    match name:
+        case "flux_kontext":
+            asked |= {"image": pictures[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
+        case "flux_control":
+            asked["control_image"] = pictures[0]
+        case "flux_ip_adapter":
+            adapter = {"weight_name": "ip_adapter.safetensors", "image_encoder_pretrained_model_name_or_path": None}
+            pipe.load_ip_adapter(str(ready.weights / "ip_adapter"), **adapter)
+            pipe.set_ip_adapter_scale(sampler.adapter_scale)
+            asked["ip_adapter_image"] = pictures[0]
+        case "qwen_image_edit":
+            asked["image"] = pictures[0]
+        case "qwen_image_edit_plus" | "flux2" | "flux2_klein":
+            asked["image"] = pictures
+        case "pixart_sigma":
+            asked |= {"use_resolution_binning": False, "clean_caption": False}
+        case "instruct_pix2pix":
+            asked |= {"image": pictures[0], "image_guidance_scale": sampler.image_guidance_scale}
+            del asked["height"], asked["width"]
+        case "omnigen":
+            tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(pictures) + 1))
+            asked |= {"prompt": tags + brief.prompt, "input_images": pictures}
+            asked["img_guidance_scale"] = sampler.image_guidance_scale
+            torch.manual_seed(seed)  # its VAE samples from the global generator
+    return pipe(**asked).images[0].tobytes()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_stages_give_the_bytes_of_the_pipeline_itself(ready, name):
+    mine = ready(name)
+    item = mine.items[1]
+    assert mine.draw([item]) == [one_shot(mine, item.brief, item.seed)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prompt_seed_and_picture_all_matter(ready, name):
+    mine = ready(name)
+    one, other = mine.items[0], mine.items[1]
+    drawn = [
+        mine.draw([one]),
+        mine.draw([replace(one, seed=7)]),
+        mine.draw([replace(one, text=other.text, brief=replace(one.brief, prompt=other.brief.prompt))]),
+    ]
+    if one.brief.pictures:
+        pictures = replace(one.brief, pictures=other.brief.pictures)
+        drawn.append(mine.draw([replace(one, brief=pictures, pictures=other.pictures)]))
+    assert len({images[0] for images in drawn}) == len(drawn)
+
+
+def alone(mine: Ready, items):
+    """Items as a batch may hold them: without pictures where those keep an image alone."""
+    if not mine.generator.alone_with_pictures:
+        return items
+    return [replace(item, brief=replace(item.brief, pictures=()), pictures=()) for item in items]
+
+
+@pytest.mark.parametrize("name", BATCHING)
+def test_in_a_fixed_shape_slot_neighbours_and_padding_change_nothing(ready, name):
+    mine = ready(name)
+    canary, *others = alone(mine, mine.items)
+    by_itself = mine.draw([canary] * BATCH)[0]
+    strangers = [replace(other, seed=other.seed + 50) for other in others]
+    for slot in range(BATCH):
+        for company in (others, others[::-1], strangers):
+            assert mine.draw([*company[:slot], canary, *company[slot:]])[slot] == by_itself
+    assert mine.draw([others[0], canary, canary, canary])[1] == by_itself  # a padded tail
+
+
+@pytest.mark.parametrize("name", BATCHING)
+def test_the_probe_agrees(ready, name):
+    mine = ready(name)
+    assert batch_is_neutral(mine.generator, alone(mine, mine.items), BATCH)
+
+
+def test_another_batch_shape_does_change_bytes(ready):
+    """The negative control: without the fixed shape the law would not hold."""
+    changed = {}
+    for name in BATCHING:
+        mine = ready(name)
+        items = alone(mine, mine.items)
+        changed[name] = any(mine.draw([item])[0] != mine.draw([item] * BATCH)[0] for item in items)
+    assert sum(changed.values()) >= 3, changed
+
+
+def test_the_probe_sees_a_batch_that_leaks(ready, monkeypatch):
+    mine = ready("flux")
+    real = mine.generator.denoise
+
+    def leaking(items):
+        latents = real(items)
+        return latents + 1e-3 * latents.mean(dim=0, keepdim=True)
+
+    monkeypatch.setattr(mine.generator, "denoise", leaking)
+    assert not batch_is_neutral(mine.generator, mine.items, BATCH)
+
+
+@pytest.mark.parametrize("name", ["qwen_image", "qwen_image_edit"])
+def test_no_mask_reaches_qwens_transformer_and_lengths_keep_apart(ready, name, monkeypatch):
+    mine = ready(name)
+    seen = []
+    transformer = mine.generator._pipe.transformer
+    real = transformer.forward
+    monkeypatch.setattr(
+        transformer, "forward", lambda *a, **k: seen.append(k["encoder_hidden_states_mask"]) or real(*a, **k)
+    )
+    mine.draw(mine.items[:2])
+    assert seen
+    assert all(mask is None for mask in seen)
+    longer = replace(mine.items[0].brief, prompt=mine.items[0].brief.prompt + " and another")
+    (item,) = encode(type(mine.generator)(mine.card, mine.weights, mine.generator.machine), [longer])
+    assert item.shape != mine.items[0].shape
+
+
+def test_qwen_is_guided_by_its_negative_prompt(ready):
+    """Without one the pipeline would warn and not guide at all."""
+    _, sampler = small("qwen_image")
+    assert sampler.negative_prompt == " "
+    mine = ready("qwen_image")
+    stronger = replace(mine.items[0].brief, sampler=replace(sampler, true_cfg_scale=9.0))
+    assert mine.draw([replace(mine.items[0], brief=stronger)]) != mine.draw([mine.items[0]])
+
+
+def test_a_picture_is_read_once(ready):
+    mine = ready("qwen_image_edit")
+    memory = mine.generator._pipe._encode_vae_image
+    read = memory._read
+    calls = []
+    memory._known.clear()
+    memory._read = lambda **k: calls.append(1) or read(**k)
+    try:
+        mine.draw([mine.items[0]])
+        mine.draw([replace(mine.items[0], seed=5)])
+    finally:
+        memory._read = read
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "lost"),
+    [("flux", 64, {"clip": 0, "t5": 0}), ("flux", 5, {"clip": 0, "t5": 3}), ("pixart_sigma", 5, {"t5": 3})],
+)
+def test_what_an_encoder_does_not_read_is_counted(ready, name, limit, lost):
+    mine = ready(name)
+    sampler = replace(mine.sampler, max_sequence_length=limit)
+    fresh = type(mine.generator)(mine.card, mine.weights, mine.generator.machine)
+    (item,) = encode(fresh, [Brief("a door", sampler)])
+    assert item.text.truncated_tokens == lost

@@ -1,0 +1,148 @@
+"""Memory by phase against the published table; what fits, what streams, what is refused, how many at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from local_bench.core.cards import card
+from local_bench.core.gpus import gpu
+from local_bench.generators.base import Sampler
+from local_bench.generators.memory import FILLS_GPU_FLOP, RESERVE_GB, plan_memory
+
+
+def plan(name, /, pictures=0, batch_size=None, capacity_gb=None, host_gb=None, attempts=1, lossy=None, **other):
+    described = card(name, "generator")
+    sampler = replace(Sampler(**described.sampler.model_dump()), **other)
+    return plan_memory(described, sampler, batch_size, capacity_gb, host_gb, pictures, attempts, lossy)
+
+
+QWEN = {"height": 1024, "width": 1024}
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "all_resident_gb", "staged_gb"),
+    [
+        ("flux1-dev", {}, 33.8, 26),
+        ("sd35-large", {}, 27.5, 19),
+        ("qwen-image", QWEN, 57.7, 42.5),
+        ("qwen-image-edit-2509", {"pictures": 1}, 57.9, 43.5),
+        ("flux2-dev", {}, 113, 67),
+        ("flux2-klein-4b", {}, 16, 9.1),
+        ("flux2-klein-9b", {}, 35, 20),
+    ],
+)
+def test_the_published_table_comes_out(name, other, all_resident_gb, staged_gb):
+    found = plan(name, **other)
+    assert found.all_resident_gb == pytest.approx(all_resident_gb, rel=0.1)
+    staged = max(found.phases["denoise"].total_gb, found.phases["decode"].total_gb)
+    assert staged == pytest.approx(staged_gb, rel=0.1)
+    assert found.phases["denoise"].fits is None
+
+
+@pytest.mark.parametrize(
+    ("gpu_name", "offload"), [("a100-40", ("denoise",)), ("a6000", ()), ("a100-80", ()), ("h200", ())]
+)
+def test_qwen_image_fits_48_gb_and_streams_on_40(gpu_name, offload):
+    found = plan("qwen-image", capacity_gb=gpu(gpu_name).memory_gb, **QWEN)
+    assert found.refused is None
+    assert found.offload == offload
+    assert all(phase.fits for phase in found.phases.values())
+    if offload:
+        (sentence,) = found.sentences
+        assert "stream in from host memory (about 82 GB there)" in sentence
+        assert found.host_gb == pytest.approx(82, abs=1)
+        assert found.peak_gb <= gpu(gpu_name).memory_gb - RESERVE_GB
+    else:
+        assert found.sentences == ()
+        assert found.host_gb == 0
+
+
+def test_what_streams_needs_host_memory():
+    refused = plan("qwen-image", capacity_gb=42.5, host_gb=64, **QWEN)
+    assert "82 GB of pinned host memory, and this machine has 64 GB" in refused.refused
+    assert plan("qwen-image", capacity_gb=42.5, host_gb=128, **QWEN).refused is None
+    assert plan("qwen-image", capacity_gb=51.5, host_gb=16, **QWEN).refused is None, "nothing streams"
+
+
+def test_a_size_that_fits_nowhere_is_refused_with_the_reason():
+    found = plan("flux1-dev", capacity_gb=25.2, height=4096, width=4096)
+    assert found.refused.startswith("to denoise it needs") or found.refused.startswith("to decode it needs")
+    assert "the device has 25.2 GB" in found.refused
+    assert not all(phase.fits for phase in found.phases.values())
+
+
+def test_an_encoder_too_large_streams_alone():
+    found = plan("flux2-klein-9b", capacity_gb=24)
+    assert found.offload == ()
+    found = plan("flux2-dev", capacity_gb=70)
+    assert found.offload == ()
+    assert plan("flux2-dev", capacity_gb=42.5).offload == ("encode", "denoise")
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("flux1-dev", 1),  # 74 TFLOP a pass
+        ("sd35-large", 1),  # 31, run as a guided pair
+        ("flux2-klein-4b", 1),  # 35
+        ("sd35-medium", 2),  # 11, run as a guided pair
+        ("pixart-sigma", 4),
+        ("tiny-flux", 4),
+    ],
+)
+def test_one_at_once_where_one_fills_the_gpu(name, size):
+    found = plan(name)
+    assert found.batch_size == size
+    counted = found.operations
+    at_once = counted.forward_flop * (counted.passes if counted.together else 1)
+    assert size == 1 or size * at_once < FILLS_GPU_FLOP
+    assert size == 4 or 2 * size * at_once >= FILLS_GPU_FLOP
+
+
+def test_memory_makes_batches_smaller():
+    four = plan("tiny-sd3")
+    assert four.batch_size == 4
+    one = plan("tiny-sd3", batch_size=1)
+    between = (four.phases["denoise"].total_gb + one.phases["denoise"].total_gb) / 2
+    assert plan("tiny-sd3", capacity_gb=RESERVE_GB + between).batch_size == 2
+    per_image = (four.phases["denoise"].tensors_gb - one.phases["denoise"].tensors_gb) / 3
+    assert one.phases["denoise"].tensors_gb == pytest.approx(per_image)
+    assert four.phases["decode"] == one.phases["decode"], "images are decoded one by one"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "size"),
+    [
+        ("tiny-qwen-image", {}, 1),  # prompts of other lengths cannot share a batch
+        ("tiny-qwen-image", {"attempts": 3}, 2),
+        ("tiny-qwen-image", {"attempts": 4}, 4),
+        ("tiny-qwen-image-edit-plus", {"attempts": 4, "pictures": 1}, 1),  # its pipeline makes one a call
+        ("tiny-omnigen", {}, 1),
+        ("tiny-flux2", {}, 4),
+        ("tiny-flux2", {"pictures": 1}, 1),  # pictures are shared over a batch
+        ("tiny-flux", {"lossy": {"first_block_cache": 0.1}}, 1),  # it decides over the batch
+        ("tiny-flux", {"batch_size": 16}, 16),  # what is asked for is made
+    ],
+)
+def test_a_familys_own_limit_comes_first(name, given, size):
+    assert plan(name, **given).batch_size == size
+
+
+def test_asking_for_more_than_the_limit_is_told():
+    found = plan("tiny-omnigen", batch_size=8)
+    assert found.batch_size == 1
+    assert found.sentences == ("it makes at most 1 image at once here, not 8",)
+
+
+def test_eight_bit_weights_fit_where_the_model_does_not():
+    found = plan("qwen-image", capacity_gb=42.5, lossy={"weights": "float8_e4m3fn"}, **QWEN)
+    assert found.offload == ()
+    assert found.phases["denoise"].weights_gb == pytest.approx(20.4, rel=0.05)
+
+
+def test_pictures_are_read_where_the_family_reads_them():
+    early, late = plan("tiny-flux-kontext", pictures=1), plan("tiny-flux-kontext")
+    assert early.phases["encode"].tensors_gb > late.phases["encode"].tensors_gb
+    edit = plan("tiny-qwen-image-edit", pictures=1)
+    assert edit.phases["denoise"].tensors_gb >= edit.operations.picture_live_bytes / 1e9
+    assert edit.phases["encode"].weights_gb == pytest.approx(edit.operations.encoder_bytes / 1e9)

@@ -1,0 +1,297 @@
+"""Making pictures in a run: law 2 over buckets, workers and resumes; encoding once; memory; what cannot be made."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, LedgerError
+from local_bench.generators.flux import Flux
+from local_bench.generators.flux_kontext import FluxKontext
+from local_bench.generators.staged import Staged
+from local_bench.runs.config import RunConfig
+from local_bench.runs.digest import digests
+from local_bench.runs.engine import run_stages
+from local_bench.runs.jobs import Job, shards
+from local_bench.runs.rundir import RunDir
+
+ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
+QUICK = {"num_inference_steps": 2}
+KONTEXT = {"card": "tiny-flux-kontext", "height": 128, "width": 128}
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory):
+    """Three orders that edit pictures of three aspects, and one of words alone."""
+    folder = tmp_path_factory.mktemp("orders")
+    lines = []
+    for name, size in ASPECTS.items():
+        gradients = (Image.linear_gradient("L"), Image.radial_gradient("L"), Image.linear_gradient("L").rotate(90))
+        Image.merge("RGB", gradients).resize(size).save(folder / f"{name}.png")
+        lines.append(order(name, ["first", "second"], source_image=f"{name}.png"))
+    lines.append(order("words", ["a boot"]))
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    return folder
+
+
+def order(task_id, deliverables, **more):
+    return {
+        "task_id": task_id,
+        "category": "Product",
+        "price_usd": 10,
+        "title": f"Order {task_id}",
+        "brief": "Make it red.",
+        "deliverables": deliverables,
+        "evaluation_points": ["It is red"],
+        **more,
+    }
+
+
+def config(orders: Path, *models, engine=None, tasks="tasks.jsonl", **suite) -> RunConfig:
+    return RunConfig(
+        name="t",
+        suite={"name": "servimage", "path": str(orders / tasks), **suite},
+        models=[QUICK | model if "imported" not in model else model for model in models],
+        metrics=[],
+        engine={"device": "cpu", **(engine or {})},
+    )
+
+
+def candidates(run_dir: Path) -> list[sqlite3.Row]:
+    with RunDir.open(run_dir) as run:
+        return run.ledger.rows("SELECT * FROM candidates ORDER BY position")
+
+
+def digest_of(run_dir: Path) -> str:
+    with RunDir.open(run_dir) as run:
+        return digests(run)["candidates"]
+
+
+class Heard:
+    """A progress that keeps what it is told."""
+
+    def __init__(self):
+        self.notes, self.begun = [], []
+
+    def note(self, message):
+        self.notes.append(message)
+
+    def begin(self, phase, total):
+        self.begun.append((phase, total))
+
+    def advance(self, n=1):
+        pass
+
+
+@pytest.fixture(scope="module")
+def kontext(orders, tmp_path_factory):
+    """A whole run of an editor over three aspects."""
+    run_dir = tmp_path_factory.mktemp("runs") / "kontext"
+    run_stages(config(orders, KONTEXT), run_dir, ("generate",))
+    return run_dir
+
+
+def test_each_edit_has_its_sources_aspect_and_is_the_one_made_alone(orders, kontext, tmp_path):
+    rows = candidates(kontext)
+    made = {(r["task_id"], r["deliverable"]): r for r in rows}
+    for name, (width, height) in ASPECTS.items():
+        with RunDir.open(kontext) as run, Image.open(run.image(made[name, 1]["pixels_sha256"])) as image:
+            assert abs(image.width * height / (image.height * width) - 1) < 0.1, (name, image.size)
+            assert image.size == (made[name, 1]["width"], made[name, 1]["height"])
+        (tmp_path / f"{name}.png").write_bytes((orders / f"{name}.png").read_bytes())
+        (tmp_path / "alone.jsonl").write_text(json.dumps(order(name, ["first", "second"], source_image=f"{name}.png")))
+        alone = tmp_path / f"run-{name}"
+        run_stages(config(tmp_path, KONTEXT, tasks="alone.jsonl"), alone, ("generate",))
+        for row in candidates(alone):
+            assert row["pixels_sha256"] == made[name, row["deliverable"]]["pixels_sha256"]
+    assert len({r["pixels_sha256"] for r in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("engine", [{"workers": 2}, {"batch_order": "shuffle"}, {"offload": "always"}])
+def test_workers_order_and_offloading_change_nothing(orders, kontext, tmp_path, engine):
+    run_stages(config(orders, KONTEXT, engine=engine), tmp_path / "other", ("generate",))
+    assert digest_of(tmp_path / "other") == digest_of(kontext)
+    with RunDir.open(tmp_path / "other") as run:
+        held = run.ledger.rows(
+            """SELECT s.held_ns, sum(m.t1_ns - m.t0_ns) AS told FROM sessions s JOIN meter m USING (session)
+               GROUP BY session"""
+        )
+    assert len(held) == engine.get("workers", 1)
+    assert all(row["held_ns"] == row["told"] for row in held)
+
+
+def test_a_resume_makes_the_rest_and_reads_no_prompt_again(orders, kontext, tmp_path, monkeypatch):
+    asked = config(orders, KONTEXT)
+    real, calls = FluxKontext.decode, []
+
+    def dying(self, *arguments):
+        calls.append(1)
+        if len(calls) > 8:
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FluxKontext, "decode", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_stages(asked, tmp_path / "cut", ("generate",))
+    done = [row["state"] for row in candidates(tmp_path / "cut")].count("done")
+    assert 0 < done < 7
+    monkeypatch.setattr(FluxKontext, "encode_text", lambda *_: pytest.fail("a prompt was read again"))
+    run_stages(asked, tmp_path / "cut", ("generate",))
+    assert digest_of(tmp_path / "cut") == digest_of(kontext)
+    assert not (tmp_path / "cut" / "encoded").exists()
+
+
+def test_ten_pictures_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
+    real, calls = Flux.encode_text, []
+    monkeypatch.setattr(Flux, "encode_text", lambda self, brief: calls.append(brief.prompt) or real(self, brief))
+    asked = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
+    run_stages(asked, tmp_path / "ten", ("generate",))
+    assert len(candidates(tmp_path / "ten")) == 20
+    assert len(calls) == 2
+
+
+def test_a_source_is_read_once_for_all_that_is_made_of_it(orders, tmp_path, monkeypatch):
+    real, calls = FluxKontext.encode_picture, []
+    monkeypatch.setattr(
+        FluxKontext, "encode_picture", lambda self, picture, s: calls.append(picture.sha256) or real(self, picture, s)
+    )
+    run_stages(config(orders, KONTEXT | {"attempts": 2}, limit=1), tmp_path / "one", ("generate",))
+    assert len(candidates(tmp_path / "one")) == 4
+    assert len(calls) == 1
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """A device that holds batches of two."""
+    real = Staged.denoise
+
+    def denoise(self, items):
+        if len(items) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return real(self, items)
+
+    monkeypatch.setattr(Staged, "denoise", denoise)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_out_of_memory_halves_the_batch_and_says_so(orders, tmp_path):
+    small = {"card": "tiny-flux", "height": 64, "width": 64}
+    heard = Heard()
+    run_stages(config(orders, {**small, "batch_size": 4}), tmp_path / "halved", ("generate",), heard)
+    run_stages(config(orders, {**small, "batch_size": 2}), tmp_path / "two", ("generate",))
+    halved, two = candidates(tmp_path / "halved"), candidates(tmp_path / "two")
+    assert {row["batch_size"] for row in halved} == {2}
+    assert [row["identity"] for row in halved] == [row["identity"] for row in two]
+    assert digest_of(tmp_path / "halved") == digest_of(tmp_path / "two")
+    assert any("out of memory, going on with batches of 2" in note for note in heard.notes)
+
+
+def test_out_of_memory_in_the_middle_keeps_what_was_made(orders, tmp_path, monkeypatch):
+    real, calls = Staged.denoise, []
+
+    def denoise(self, items):
+        calls.append(len(items))
+        if len(items) == 4 and len(calls) > 4:  # three of the probe, one whole batch
+            raise torch.OutOfMemoryError("no room")
+        return real(self, items)
+
+    monkeypatch.setattr(Staged, "denoise", denoise)
+    small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 4}
+    run_stages(config(orders, small), tmp_path / "run", ("generate",))
+    assert sorted(row["batch_size"] for row in candidates(tmp_path / "run")) == [2, 2, 2, 4, 4, 4, 4]
+    assert len({row["identity"] for row in candidates(tmp_path / "run")}) == 7
+
+
+def test_a_batch_that_leaks_falls_back_to_one_by_one(orders, tmp_path, monkeypatch):
+    real = Flux.denoise
+    monkeypatch.setattr(Flux, "denoise", lambda self, items: (x := real(self, items)) + 1e-3 * x.mean(0, keepdim=True))
+    heard = Heard()
+    run_stages(config(orders, {"card": "tiny-flux", "height": 64, "width": 64}), tmp_path / "r", ("generate",), heard)
+    assert {row["batch_size"] for row in candidates(tmp_path / "r")} == {1}
+    assert any("change bytes on this machine" in note for note in heard.notes)
+
+
+def test_numbers_that_are_not_finite_are_unscored(orders, tmp_path, monkeypatch):
+    real = Flux.denoise
+    monkeypatch.setattr(Flux, "denoise", lambda self, items: real(self, items) * float("nan"))
+    small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 1}
+    ended = run_stages(config(orders, small), tmp_path / "run", ("generate",))
+    assert (ended.n_done, ended.n_failed) == (0, 7)
+
+
+def test_what_a_model_cannot_do_is_unscored_with_the_reason(orders, tmp_path):
+    heard = Heard()
+    models = [{"card": "tiny-pix2pix"}, {"card": "tiny-flux", "height": 64, "width": 64}]
+    run_stages(config(orders, *models), tmp_path / "run", ("generate",), heard)
+    states = {(r["model"], r["task_id"]): (r["state"], r["unscored"]) for r in candidates(tmp_path / "run")}
+    assert states["tiny-pix2pix", "words"] == (
+        "unscored",
+        "tiny-pix2pix works on a picture, and this order gives none.",
+    )
+    assert states["tiny-pix2pix", "wide"] == ("done", None)
+    assert states["tiny-flux", "wide"] == ("done", None)
+    assert "tiny-flux looks at no pictures: 6 of 7 images are asked for with more." in heard.notes
+
+
+def test_a_lossy_system_has_its_own_name_and_its_own_pictures(orders, tmp_path):
+    small = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 4}
+    lossy = [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.5}]
+    run_stages(
+        config(orders, small, *({**small, "lossy": how} for how in lossy), limit=1), tmp_path / "r", ("generate",)
+    )
+    rows = candidates(tmp_path / "r")
+    assert {row["model"] for row in rows} == {"tiny-flux", "tiny-flux+fp8", "tiny-flux+fbc0.5"}
+    assert len({row["pixels_sha256"] for row in rows}) == len(rows)
+    assert {row["batch_size"] for row in rows if "fbc" in row["model"]} == {1}  # it decides over the whole batch
+    with pytest.raises(ValueError, match="a lossy system is not"):
+        config(orders, {**small, "lossy": lossy[0], "name": "tiny-flux"})
+
+
+def test_a_setting_that_the_model_does_not_have_is_refused(orders, tmp_path):
+    with pytest.raises(ConfigError, match="tiny-flux has no true_cfg_scale"):
+        run_stages(config(orders, {"card": "tiny-flux", "true_cfg_scale": 4.0}), tmp_path / "r", ("generate",))
+    assert not (tmp_path / "r").exists()
+
+
+def test_other_numerics_are_refused(orders, kontext):
+    with pytest.raises((LedgerError, ConfigError), match="threads"):
+        run_stages(config(orders, KONTEXT, engine={"threads": 2}), kontext, ("generate",))
+
+
+def test_shares_are_even_whole_and_always_the_same():
+    jobs = [Job(f"{i:02}", f"prompt {i % 5}", i, {"height": 64 + 64 * (i % 2)}, ()) for i in range(40)]
+    shares = shards(jobs, 3)
+    assert shares == shards(jobs[::-1], 3)
+    assert sorted(job.work_id for share in shares for job in share) == [job.work_id for job in jobs]
+    assert max(map(len, shares)) - min(map(len, shares)) <= 4
+    for share in shares[1:]:
+        assert not {(j.prompt, j.sampler["height"]) for j in share} & {
+            (j.prompt, j.sampler["height"]) for j in shares[0]
+        }
+    assert len(shards(jobs[:1], 3)) == 1
+
+
+def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
+    from local_bench.core.errors import LocalBenchError
+    from local_bench.runs import workers
+
+    real = workers.Workers._hear
+
+    def hear(self, i, orders_):
+        told = real(self, i, orders_)
+        if type(told).__name__ == "Made" and told.results and i == 1:
+            self._children[1].process.kill()
+        return told
+
+    asked = config(orders, KONTEXT, engine={"workers": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(workers.Workers, "_hear", hear)
+        with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended by itself \(exit -9\)"):
+            run_stages(asked, tmp_path / "run", ("generate",))
+    assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
+    run_stages(config(orders, KONTEXT), tmp_path / "run", ("generate",))
+    assert digest_of(tmp_path / "run") == digest_of(kontext)

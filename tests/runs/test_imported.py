@@ -1,0 +1,148 @@
+"""Pictures made elsewhere stand in the same table as generated ones."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, ImageError, TaskFileError
+from local_bench.runs.config import RunConfig
+from local_bench.runs.digest import digests
+from local_bench.runs.engine import run_stages
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+
+ORDERS = {"mug": 2, "logo": 1}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        {
+            "task_id": task,
+            "category": "Product",
+            "price_usd": 10,
+            "title": task,
+            "brief": "Draw it.",
+            "deliverables": [f"image {i}" for i in range(1, n + 1)],
+            "evaluation_points": ["It is there"],
+        }
+        for task, n in ORDERS.items()
+    ]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    (tmp_path / "made" / "mug").mkdir(parents=True)
+    return tmp_path
+
+
+def run(folder, imported, *more, stages=("generate", "settle"), attempts=1, name="run"):
+    config = RunConfig(
+        name="t",
+        suite={"name": "servimage", "path": "tasks.jsonl"},
+        models=[{"card": "imported", "name": "some-api", "imported": imported, "attempts": attempts}, *more],
+        metrics=[],
+        engine={"device": "cpu"},
+    )
+    run_stages(config, folder / name, stages)
+    with RunDir.open(folder / name) as done:
+        rows = done.ledger.rows("SELECT * FROM candidates ORDER BY position")
+        return rows, books(done.ledger, done.config.settlement), digests(done)
+
+
+def image(path, size=(40, 30), colour="red", **how):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path, **how)
+
+
+def test_any_size_and_format_settles_beside_generated_ones(folder):
+    image(folder / "made/mug/1.jpg", (301, 207))
+    image(folder / "made/mug/0002.webp", (64, 990), "blue")
+    Image.new("RGBA", (5, 5), (0, 0, 0, 0)).save(folder / "made/logo.png")
+    tiny = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 1}
+    rows, kept, _ = run(folder, {"images": "made", "cost_usd_per_image": "0.137406021"}, tiny)
+    assert [(r["model"], r["state"]) for r in rows] == [("some-api", "done")] * 3 + [("tiny-flux", "done")] * 3
+    sizes = []
+    with RunDir.open(folder / "run") as done:
+        for row in rows[:3]:
+            with Image.open(done.image(row["pixels_sha256"])) as kept_image:
+                sizes.append(kept_image.size)
+                assert kept_image.mode == "RGB"
+    assert sizes == [(301, 207), (64, 990), (5, 5)]
+    costs = {s.model: s.cost_micro_usd for s in kept.settlements}
+    assert costs["some-api"] == 3 * 137_406
+    assert costs["tiny-flux"] > 0
+    assert {s.model: s.total.n + s.total.n_unscored for s in kept.settlements} == {"some-api": 3, "tiny-flux": 3}
+
+
+def test_what_is_missing_is_unscored_and_a_lost_copy_comes_back(folder):
+    image(folder / "made/mug_2.png")
+    rows, kept, digest = run(folder, {"images": "made"})
+    assert [r["unscored"] for r in rows] == [
+        "No picture by some-api was imported for this.",
+        None,
+        "No picture by some-api was imported for this.",
+    ]
+    assert kept.settlements[0].cost_micro_usd is None  # nobody said what it cost
+    with RunDir.open(folder / "run") as done:
+        done.image(rows[1]["pixels_sha256"]).unlink()
+    assert run(folder, {"images": "made"})[2] == digest
+    with RunDir.open(folder / "run") as done:
+        assert done.image(rows[1]["pixels_sha256"]).exists()
+
+
+def test_other_pictures_are_another_run(folder):
+    image(folder / "made/mug/1.png")
+    run(folder, {"images": "made"})
+    image(folder / "made/mug/1.png", colour="green")
+    with pytest.raises(ConfigError, match="imported pictures are not what they were"):
+        run(folder, {"images": "made"})
+
+
+def test_several_attempts(folder):
+    image(folder / "made/logo/1_1.png")
+    image(folder / "made/logo/1_2.png", colour="blue")
+    rows, _, _ = run(folder, {"images": "made"}, attempts=2)
+    assert [(r["task_id"], r["attempt"]) for r in rows if r["state"] == "done"] == [("logo", 1), ("logo", 2)]
+
+
+def test_a_manifest_names_files_and_costs(folder):
+    image(folder / "made/a.png")
+    image(folder / "made/b.png", colour="blue")
+    (folder / "made/list.jsonl").write_text(
+        '{"task_id": "mug", "file": "a.png", "cost_usd": 0.04}\n\n'
+        '{"task_id": "mug", "deliverable": 2, "file": "b.png", "cost_usd": 0.02754237}\n'
+    )
+    _, kept, _ = run(folder, {"images": "made/list.jsonl"})
+    assert kept.settlements[0].cost_micro_usd == 40_000 + 27_542
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"task_id": "mug", "file": "gone.png"}', "line 1: gone.png is not there"),
+        ('{"task_id": "cup", "file": "a.png"}', "line 1: the run asks for no image 1 of 'cup'"),
+        ('{"task_id": "mug", "file": "../../etc/passwd"}', "leads out of"),
+        ('{"task_id": "mug", "file": "a.png", "cost_usd": -1}', "cost is a number of US dollars"),
+        ("[1]", "line 1"),
+        ("nonsense", "line 1: this is not one JSON object"),
+    ],
+)
+def test_a_bad_line_is_one_sentence(folder, line, complaint):
+    image(folder / "made/a.png")
+    (folder / "made/list.jsonl").write_text(line)
+    with pytest.raises((TaskFileError, ConfigError, Exception), match=complaint) as caught:
+        run(folder, {"images": "made/list.jsonl"})
+    assert "\n" not in str(caught.value)
+
+
+def test_two_files_for_one_picture_and_files_that_are_no_pictures_are_refused(folder):
+    image(folder / "made/mug/1.png")
+    image(folder / "made/mug/1.jpg")
+    with pytest.raises(ConfigError, match="claim to be one picture"):
+        run(folder, {"images": "made"})
+    (folder / "made/mug/1.jpg").unlink()
+    (folder / "made/mug/1.png").write_bytes(b"GIF89a nothing")
+    with pytest.raises(ImageError, match=r"1\.png is not a readable"):
+        run(folder, {"images": "made"})
+    with pytest.raises(ConfigError, match="is not there"):
+        run(folder, {"images": "nowhere"})
