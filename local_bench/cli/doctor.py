@@ -79,9 +79,6 @@ def _models() -> list[dict[str, Any]]:
         try:
             resolve(card)
             rows.append(_check(card.name, True, "its files are here"))
-        except WeightsError:
-            gated = ", gated" if card.gated else ""
-            rows.append(
-                _check(card.name, None, f"not here: local-bench models fetch {card.name} ({card.licence}{gated})")
-            )
+        except WeightsError as e:
+            rows.append(_check(card.name, None, f"{e} (licence {card.licence}{', gated' if card.gated else ''})"))
     return rows

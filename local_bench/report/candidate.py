@@ -1,5 +1,6 @@
 """One image in the gallery: the picture, whether the client pays, the scores, and every verdict behind them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from sqlite3 import Row
@@ -37,6 +38,8 @@ class CandidateView:
     no_picture: str
     """Why there is no picture, where there is none."""
     prompt: str
+    saw: str | None
+    """Which of the order's pictures the model was shown; None where the order has none, or nobody can say."""
     decision: str
     mark: str
     """yes, no or open."""
@@ -64,6 +67,7 @@ def candidate_view(
         picture=shown,
         no_picture=_no_picture(row),
         prompt=row["prompt"],
+        saw=_saw(task, row["pictures"]),
         decision=decision,
         mark=mark,
         reason=reason,
@@ -78,6 +82,23 @@ def _decision(row: Row) -> tuple[str, str, str | None]:
     if row["accepted"] is None:
         return "unscored", "open", row["decision_unscored"]
     return ("accepted", "yes", None) if row["accepted"] else ("not accepted", "no", None)
+
+
+def given(task: Task) -> list[tuple[str, str]]:
+    """The pictures that came with the order: (what it is, its pixel digest)."""
+    source = [] if task.source_sha256 is None else [("The picture to edit", task.source_sha256)]
+    return source + [(f"Reference {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
+
+
+def _saw(task: Task, pictures: str | None) -> str | None:
+    there = given(task)
+    if pictures is None or not there:
+        return None
+    shown = json.loads(pictures)
+    names = [name[0].lower() + name[1:] for name, sha256 in there if sha256 in shown]
+    if len(names) == len(there):
+        return "saw all of the order's pictures" if len(there) > 1 else f"saw {names[0]}"
+    return f"saw {' and '.join(names)} only" if names else "saw none of the order's pictures"
 
 
 def _no_picture(row: Row) -> str:

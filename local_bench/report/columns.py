@@ -23,7 +23,8 @@ _WORK = {"work_id": TEXT, "model": TEXT, "task_id": TEXT, "category": TEXT, "del
 
 CANDIDATES = schema(
     **_WORK, title=TEXT, prompt=TEXT, seed=INT, height=INT, width=INT, state=TEXT, unscored=TEXT, identity=TEXT,
-    pixels_sha256=TEXT, accepted=YES_NO, decision_unscored=TEXT, price_micro_usd=INT, work=TEXT,
+    pixels_sha256=TEXT, accepted=YES_NO, decision_unscored=TEXT, price_micro_usd=INT, work=TEXT, batch_size=INT,
+    truncated=TEXT, cost_micro_usd=INT,
 )  # fmt: skip
 VERDICTS = schema(
     **_WORK, rubric=TEXT, point=INT, answer=TEXT, unscored=TEXT, raw=TEXT, question_id=TEXT, rubric_sha256=TEXT,
@@ -41,3 +42,10 @@ COSTS = schema(
     phase=TEXT, model=TEXT, held_ns=INT, n_items=INT, energy_mj=INT, cost_micro_usd=INT, cost_unscored=TEXT, gpu=TEXT,
     price_level=TEXT, hour_micro_usd=INT, price_source=TEXT, price_date=TEXT,
 )  # fmt: skip
+MAKING = schema(
+    model=TEXT, imported=YES_NO, n_images=INT, n_made=INT, batch_sizes=TEXT, sizes=TEXT, held_ns=INT, busy_ns=INT,
+    s_per_image=REAL, images_per_gpu_hour=REAL, image_micro_usd=INT, marginal_image_micro_usd=INT, wh_per_image=REAL,
+    marginal_wh_per_image=REAL, flop_per_image=REAL, floor_s_per_image=REAL, mfu=REAL, no_floor=TEXT,
+)  # fmt: skip
+"""One row a system. `busy` is denoising and decoding alone, and so is what is marginal; `mfu` is a part of 1."""
+CUTS = schema(model=TEXT, encoder=TEXT, n_prompts=INT, n_cut=INT, most_tokens=INT)

@@ -28,8 +28,10 @@ class CostTable:
     """Held time that no row accounts for; None where the rows account for all of it."""
 
 
-def cost_text(price: Price | None, micro: int | None) -> str:
-    """A cost to the micro-dollar, or why there is none."""
+def cost_text(price: Price | None, micro: int | None, imported: bool = False) -> str:
+    """A cost to the micro-dollar, or why there is none. Imported pictures cost what they cost where they were made."""
+    if imported:
+        return "not told" if micro is None else usd_fine(micro)
     if price is None:
         return "no price"
     return "not metered" if micro is None else usd_fine(micro)
@@ -39,7 +41,7 @@ def price_sentence(price: Price | None) -> str:
     """Where the price of an hour comes from, or that there is none."""
     if price is None:
         return (
-            "The price table has no row for the device of this run, so costs and profits are not stated; "
+            "The price table has no row for the device of this run, so what its time cost is not stated; "
             "settlement.usd_per_hour in the config sets a price."
         )
     hour = f"{amount(price.micro_usd_per_hour)} for an hour of {price.gpu}"

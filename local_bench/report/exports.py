@@ -1,6 +1,7 @@
 """The run's tables as CSV and Parquet, for people who count on."""
 
 import io
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,9 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
 from local_bench.report import columns
+from local_bench.report.view import model_order
+from local_bench.runs.floors import check_floors
+from local_bench.runs.performance import Making, cuts, makings
 from local_bench.runs.planned import read_task
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
@@ -30,15 +34,19 @@ def write_exports(run: RunDir) -> list[Path]:
     """Writes every table to `<run>/exports/`, as CSV and as Parquet, and returns the paths.
 
     The rows' order is that of identities, so that one ledger gives the same files. LedgerError where the ledger holds
-    values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses.
+    values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses;
+    LocalBenchError, and nothing is written, where pictures were made in less time than they can take.
     """
+    check_floors(run.ledger)
     money = books(run.ledger, run.config.settlement)
     tables = {
         "candidates": (columns.CANDIDATES, _candidates(run)),
         "verdicts": (columns.VERDICTS, _rows(run, f"SELECT v.*, {_WORK} FROM verdicts v {_FROM} ORDER BY 1, 2, 3")),
         "scores": (columns.SCORES, _rows(run, f"SELECT s.*, {_WORK} FROM scores s {_FROM} ORDER BY 1, 2")),
-        "settlement": (columns.SETTLEMENT, _settlement(money)),
+        "settlement": (columns.SETTLEMENT, _settlement(run, money)),
         "costs": (columns.COSTS, _costs(money)),
+        "making": (columns.MAKING, map(_making, makings(run.ledger, money, model_order(run)))),
+        "cuts": (columns.CUTS, map(vars, cuts(run.ledger))),
     }
     paths = []
     for name, (schema, rows) in tables.items():
@@ -103,9 +111,11 @@ def _candidates(run: RunDir) -> Iterator[dict[str, Any]]:
         yield row | {"title": titles[row["task_id"]].encode(errors="replace").decode()}
 
 
-def _settlement(money: Books) -> Iterator[dict[str, Any]]:
+def _settlement(run: RunDir, money: Books) -> Iterator[dict[str, Any]]:
+    imported = {m.label for m in run.config.models if m.imported is not None}
     for s in sorted(money.settlements, key=lambda s: s.model):
-        reason = None if s.cost_micro_usd is not None else _no_cost(money)
+        untold = "nobody says what its pictures cost" if s.model in imported else _no_cost(money)
+        reason = None if s.cost_micro_usd is not None else untold
         costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
         yield _total(s, s.total) | {"scope": "run", "category": "all"} | costs
         for category, total in sorted(s.by_category.items()):
@@ -132,6 +142,31 @@ def _costs(money: Books) -> Iterator[dict[str, Any]]:
             "price_source": price.source if price else None,
             "price_date": price.date if price else None,
         }
+
+
+def _making(m: Making) -> dict[str, Any]:
+    t = m.timing
+    sizes = {f"{width}x{height}": n for (height, width), n in m.sizes.items()}
+    return {
+        "model": m.model,
+        "imported": m.imported,
+        "n_images": m.n_images,
+        "n_made": t.n_made,
+        "batch_sizes": json.dumps(m.batch_sizes),
+        "sizes": json.dumps(sizes),
+        "held_ns": m.held_ns,
+        "busy_ns": t.busy_ns,
+        "s_per_image": t.seconds_per_image,
+        "images_per_gpu_hour": m.images_per_gpu_hour,
+        "image_micro_usd": m.image_micro_usd,
+        "marginal_image_micro_usd": m.marginal_image_micro_usd,
+        "wh_per_image": m.wh_per_image,
+        "marginal_wh_per_image": m.marginal_wh_per_image,
+        "flop_per_image": t.flop_per_image,
+        "floor_s_per_image": t.floor_s_per_image,
+        "mfu": t.utilisation,
+        "no_floor": "made elsewhere" if m.imported else t.no_floor,
+    }
 
 
 def _no_cost(money: Books) -> str:

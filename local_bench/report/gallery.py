@@ -6,7 +6,7 @@ from sqlite3 import Row
 
 from local_bench.core.money import usd
 from local_bench.core.nouns import Task
-from local_bench.report.candidate import CandidateView, candidate_view
+from local_bench.report.candidate import CandidateView, candidate_view, given
 from local_bench.report.pictures import Picture, picture
 from local_bench.report.scores import score_names
 from local_bench.report.view import model_order
@@ -16,7 +16,8 @@ from local_bench.runs.rundir import RunDir
 MAX_ORDERS = 200
 _SHOWN = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
 _TASKS = "SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?"
-_CANDIDATES = f"""SELECT c.*, d.work_id IS NOT NULL AS decided, d.accepted, d.unscored AS decision_unscored
+_CANDIDATES = f"""SELECT c.*, d.work_id IS NOT NULL AS decided, d.accepted, d.unscored AS decision_unscored,
+  json_extract(c.work, '$.pictures') AS pictures
   FROM candidates c LEFT JOIN decisions d USING (work_id) WHERE {_SHOWN}"""
 _SCORES = f"SELECT s.* FROM scores s JOIN candidates USING (work_id) WHERE {_SHOWN}"
 _VERDICTS = f"SELECT v.* FROM verdicts v JOIN candidates USING (work_id) WHERE {_SHOWN} ORDER BY rubric, point"
@@ -82,6 +83,4 @@ def _deliverable(task: Task, index: int, views: list[CandidateView]) -> Delivera
 
 
 def _given(run: RunDir, task: Task) -> list[tuple[str, Picture | None]]:
-    source = [] if task.source_sha256 is None else [("The picture to edit", task.source_sha256)]
-    references = [(f"Reference {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
-    return [(what, picture(run.inputs, sha256)) for what, sha256 in source + references]
+    return [(what, picture(run.inputs, sha256)) for what, sha256 in given(task)]

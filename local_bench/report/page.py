@@ -8,8 +8,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.core.storage import write_atomic
-from local_bench.report import costs, gallery, provenance, scores, view
+from local_bench.report import costs, gallery, making, provenance, scores, view
 from local_bench.report.text import clean
+from local_bench.runs.floors import check_floors
+from local_bench.runs.performance import cuts, makings
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 
@@ -18,7 +20,7 @@ def write_report(run: RunDir) -> Path:
     """Writes `<run>/report/index.html` from what the ledger holds now and returns its path.
 
     LedgerError where the ledger cannot be read, ConfigError where the price table lacks the config's row, StorageError
-    if the disk refuses.
+    if the disk refuses; LocalBenchError, and nothing is written, where pictures were made in less time than can be.
     """
     path = run.path / "report" / "index.html"
     write_atomic(path, render(run).encode())
@@ -27,7 +29,9 @@ def write_report(run: RunDir) -> Path:
 
 def render(run: RunDir) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
+    check_floors(run.ledger)
     money = books(run.ledger, run.config.settlement)
+    made = makings(run.ledger, money, view.model_order(run))
     orders = gallery.gallery(run)
     return (
         _environment()
@@ -37,7 +41,7 @@ def render(run: RunDir) -> str:
             run=run.config,
             size=view.size_line(run),
             warnings=view.warnings(run, money.settlements),
-            settlement=view.settlement_rows(money),
+            settlement=view.settlement_rows(run, money),
             categories=view.category_rows(money.settlements),
             thresholds=view.thresholds(run),
             max_reasons=scores.MAX_REASONS,
@@ -46,6 +50,11 @@ def render(run: RunDir) -> str:
             scores=scores.score_table(run),
             score_reasons=scores.score_reasons(run),
             costs=costs.cost_table(run, money),
+            making=making.making_rows(made, priced=money.price is not None),
+            hour=making.hour(made),
+            peak=making.peak_sentence(made),
+            batches=making.batch_sentences(made),
+            cuts=making.cut_rows(cuts(run.ledger)),
             orders=orders,
             orders_left_out=gallery.n_orders(run) - len(orders),
             sessions=provenance.sessions(run),

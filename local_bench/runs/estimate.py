@@ -113,7 +113,8 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     refused = next((g.memory.refused for g in groups if g.memory.refused), None)
     compiled = config.engine.compile is not False
     seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
-    floor = None if target.gpu is None else _weighted(groups, _floor_seconds, target.gpu, compiled)
+    skips = model.config.lossy.first_block_cache is not None  # then less is done than is counted: there is no floor
+    floor = None if target.gpu is None or skips else _weighted(groups, _floor_seconds, target.gpu, compiled)
     hours = None if seconds is None else n * seconds / 3600
     cost = None
     if hours is not None and target.price is not None:

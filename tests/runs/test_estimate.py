@@ -1,0 +1,107 @@
+"""What `plan` says, for GPUs that need not be here."""
+
+import json
+
+import pytest
+
+from local_bench.cli.main import main
+from local_bench.core.errors import ConfigError
+from local_bench.core.yamlfile import check
+from local_bench.runs.config import RunConfig
+from local_bench.runs.estimate import estimate
+from local_bench.runs.plan import make_plan
+
+KLEIN = {"card": "flux2-klein-4b", "load": "random"}
+
+
+def planned(*models, gpu=None, **sections):
+    config = check({"name": "t", "suite": {"name": "studio"}, "models": list(models), **sections}, RunConfig, "here")
+    return estimate(config, make_plan(config), gpu)
+
+
+def test_figures_agree_with_each_other():
+    plan = planned(KLEIN, gpu="h100")
+    (m,) = plan["models"]
+    assert (plan["gpu"], plan["capacity_gb"]) == ("h100", 85)
+    assert (m["n_images"], m["n_batches"], m["batch_size"], m["load"]) == (20, 20, 1, "random")
+    assert m["pflop_per_image"] == pytest.approx(0.154, rel=0.01)
+    assert m["floor_s_per_image"] == pytest.approx(m["pflop_per_image"] * 1000 / 790)
+    assert m["floor_s_per_image"] < m["planned_s_per_image"] < 2.5 * m["floor_s_per_image"]
+    assert m["gpu_hours"] == pytest.approx(20 * m["planned_s_per_image"] / 3600)
+    assert m["cost_usd"] == pytest.approx(m["gpu_hours"] * 2.95, rel=1e-3)
+    assert m["wh"] == pytest.approx(20 * m["wh_per_image"])
+    assert m["wh_per_image"] == pytest.approx(700 * m["planned_s_per_image"] / 3600)
+    assert m["vram_gb"] == max(phase["total_gb"] for phase in m["phases"].values())
+    assert all(phase["fits"] for phase in m["phases"].values())
+    assert m["refused"] is None
+    json.dumps(plan, allow_nan=False)
+
+
+def test_a_slower_gpu_takes_longer_and_compiling_is_quicker():
+    def seconds(gpu, **engine):
+        return planned(KLEIN, gpu=gpu, engine=engine)["models"][0]["planned_s_per_image"]
+
+    assert seconds("a6000") > seconds("a100-80") > seconds("h200")
+    assert seconds("h200", compile=False) > seconds("h200", compile=True) == seconds("h200")
+
+
+def test_what_streams_in_waits_for_its_weights():
+    here = planned(KLEIN, gpu="a100-80")["models"][0]
+    slow = planned(KLEIN, gpu="a100-80", engine={"offload": "always"})["models"][0]
+    assert here["offload"] == []
+    assert slow["offload"] == ["encode", "denoise"]
+    assert slow["planned_s_per_image"] >= 4 * 7.75 / 25 > here["planned_s_per_image"]
+    assert slow["vram_gb"] < here["vram_gb"]
+
+
+def test_without_a_known_gpu_there_are_no_hours():
+    plan = planned({"card": "tiny-flux", "attempts": 2}, engine={"device": "cpu"})
+    (m,) = plan["models"]
+    assert (plan["device"], plan["gpu"]) == ("cpu", None)
+    assert (m["n_images"], m["batch_size"], m["n_batches"]) == (40, 4, 10)
+    for name in ("gpu_hours", "cost_usd", "wh", "floor_s_per_image", "planned_s_per_image"):
+        assert m[name] is None
+    assert m["vram_gb"] > 0
+    assert "how fast it is is not known" in plan["basis"]
+
+
+def test_prompts_of_other_lengths_do_not_share_a_batch():
+    (m,) = planned({"card": "tiny-qwen-image", "attempts": 2}, engine={"device": "cpu"})["models"]
+    assert (m["n_images"], m["batch_size"], m["n_batches"]) == (40, 2, 20)
+
+
+def test_the_price_rows_gpu_is_planned_for_too():
+    plan = planned(KLEIN, settlement={"gpu": "rtx4090"})
+    assert plan["gpu"] == "rtx4090"
+    assert planned(KLEIN, settlement={"gpu": "rtx4090"}, gpu="h100")["gpu"] == "h100"
+
+
+def test_a_wrong_gpu_is_one_sentence():
+    with pytest.raises(ConfigError, match="did you mean 'h"):
+        planned({"card": "tiny-flux"}, gpu="h300")
+
+
+def test_what_does_not_fit_is_said_and_the_question_is_answered(tmp_path, capsys):
+    big = {**KLEIN, "height": 4096, "width": 4096}
+    (tmp_path / "c.yaml").write_text(json.dumps({"name": "c", "models": [big]}))
+    ask = ["plan", str(tmp_path / "c.yaml"), "--gpu"]
+    assert main([*ask, "4090", "--json"]) == 0
+    (m,) = json.loads(capsys.readouterr().out)["models"]
+    assert "to decode it needs" in m["refused"]
+    assert m["gpu_hours"] is m["cost_usd"] is None
+    assert main([*ask, "4090"]) == 0
+    assert "flux2-klein-4b: refused: to decode it needs" in capsys.readouterr().out
+    assert main([*ask, "h300"]) == 2
+    out, err = capsys.readouterr()
+    assert "did you mean 'h" in err
+    assert not out
+
+
+def test_imported_pictures_take_no_gpu(tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    (tmp_path / "m.jsonl").write_text("")
+    made = {"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "m.jsonl")}}
+    (m,) = planned(made, gpu="h100")["models"]
+    assert (m["load"], m["n_images"], m["cost_usd"]) == ("imported", 0, 0.0)
