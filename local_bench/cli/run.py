@@ -89,13 +89,15 @@ def measure(target: Path, metrics: str | None, run_dir: Path | None, settings: t
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--gpu", metavar="NAME", help="Plan for this GPU, which need not be here: a100-40, h100, …")
+@click.option("--measure", is_flag=True, help="Time each model here, with random weights: nothing is fetched.")
 @SETTING
 @JSON
-def plan(config: Path, gpu: str | None, settings: tuple[str, ...], as_json: bool) -> int:
+def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...], as_json: bool) -> int:
     """Say what CONFIG would do and take.
 
     Items, batches, memory, GPU-hours, cost and energy, before anything is loaded."""
     from local_bench.cli.tables import plan_text
+    from local_bench.core.errors import UserError
     from local_bench.core.gpus import gpu as gpu_named
     from local_bench.runs.config import load_config
     from local_bench.runs.estimate import estimate
@@ -103,8 +105,15 @@ def plan(config: Path, gpu: str | None, settings: tuple[str, ...], as_json: bool
 
     loaded = load_config(config, settings)
     if gpu is not None:
+        if measure:
+            raise UserError("--measure times the device at hand and --gpu plans for another: give one of the two")
         gpu_named(gpu)  # a wrong name is told before anything is counted
-    planned = estimate(loaded, make_plan(loaded), gpu)
+    work = make_plan(loaded, files=False)
+    planned = estimate(loaded, work, gpu)
+    if measure:
+        from local_bench.runs.trial import add_trials
+
+        add_trials(loaded, work, planned)
     show_json(planned) if as_json else show(plan_text(planned))
     return 0
 

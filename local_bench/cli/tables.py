@@ -116,6 +116,9 @@ def plan_text(plan: dict[str, Any]) -> str:
     if made:
         parts += [table(_PLAN_WORK, [_work_row(m) for m in made]), ""]
         parts += [table(_PLAN_NEED, [_need_row(m) for m in made]), ""]
+    timed = [m for m in made if m.get("measured")]
+    if timed:
+        parts += [table(_PLAN_TIMED, [_timed_row(m) for m in timed]), ""]
     for m in plan["models"]:
         if m["load"] == "imported":
             parts.append(
@@ -130,6 +133,24 @@ def plan_text(plan: dict[str, Any]) -> str:
 
 _PLAN_WORK = ("model", "images", "batches", "of", "size", "steps", "PFLOP each", "s each", "not below", "GPU-hours")
 _PLAN_NEED = ("model", "encode", "denoise", "decode", "all at once", "streams in", "fits", "cost", "Wh each", "Wh")
+
+
+_PLAN_TIMED = ("measured here", "on", "weights", "batch", "s a step", "s decode", "s each", "GPU-hours", "cost")
+
+
+def _timed_row(m: dict[str, Any]) -> list[str]:
+    t = m["measured"]
+    return [
+        m["model"],
+        t["device"],
+        "random" if t["random_weights"] else "its own",
+        str(t["batch_size"]),
+        _figure(t["step_s"], ".3g"),
+        _figure(t["decode_s_per_image"], ".3g"),
+        _figure(t["s_per_image"], ".3g"),
+        _figure(t["gpu_hours"], ".3g"),
+        _figure(t["cost_usd"], "$.4f"),
+    ]
 
 
 def _work_row(m: dict[str, Any]) -> list[str]:

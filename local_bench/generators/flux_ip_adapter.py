@@ -17,8 +17,6 @@ from local_bench.generators.base import Encoded, Item, Picture, Sampler
 from local_bench.generators.flux import Flux
 
 ADAPTER = "ip_adapter.safetensors"
-_TOKENS = 4
-"""How many text tokens a picture becomes in an adapter of random weights."""
 
 
 class FluxIpAdapter(Flux):
@@ -77,7 +75,10 @@ def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
     """Seeded weights under the published names, for a transformer and an image encoder of its pooled text's width."""
     config = transformer.config
     width, text = transformer.inner_dim, config.joint_attention_dim
-    shapes = {"ip_adapter_proj_model.proj": (_TOKENS * text, config.pooled_projection_dim)}
+    tokens = (
+        16 if text == 4096 else 4
+    )  # a picture becomes 16 text tokens in the published one; diffusers knows no others
+    shapes = {"ip_adapter_proj_model.proj": (tokens * text, config.pooled_projection_dim)}
     for i in range(config.num_layers):
         for part in "kv":
             shapes[f"double_blocks.{i}.processor.ip_adapter_double_stream_{part}_proj"] = (width, text)

@@ -17,17 +17,21 @@ class MakingRow:
 
     model: str
     images: tuple[str, str]
+    """And their size."""
     elsewhere: bool
-    size: tuple[str, str]
-    seconds: str
-    floor: tuple[str, str]
-    utilisation: str
+    at_once: str
+    time: str
+    floor: str
+    operations: str
+    utilisation: tuple[str, str]
+    """And how many times the floor the time is."""
     no_floor: str | None
     """Stands in the place of floor and utilisation."""
     per_hour: str
-    operations: str
     cost: tuple[str, str]
+    """And the marginal one."""
     energy: tuple[str, str]
+    """And the marginal one."""
 
 
 def making_rows(makings: list[Making], priced: bool) -> list[MakingRow]:
@@ -51,16 +55,21 @@ def hour(makings: list[Making]) -> str:
 
 
 def batch_sentences(makings: list[Making]) -> list[str]:
-    """Where fewer images were made at once than planned, and what is known of the reason."""
+    """Where fewer images were made at once than planned, or some more than once, and what is known of the reason."""
     found = []
     for m in makings:
         for (planned, used), n in m.halved.items():
             how = (
-                f"halved to {used}, as memory ran out"
+                f"in batches of {used}, as memory ran out"
                 if used > 1
-                else "made one by one: a larger batch changed bytes here, or memory ran out"
+                else "one by one, as larger batches changed bytes here or memory ran out"
             )
-            found.append(f"{m.model}: batches of {planned} were planned; {count(n, 'image')} {_was(n)} {how}.")
+            found.append(f"{m.model}: batches of {planned} were planned, and {count(n, 'image')} {_was(n)} made {how}.")
+        if m.timing.n_made > m.n_images and not m.imported:
+            anew = m.timing.n_made - m.n_images
+            found.append(
+                f"{m.model}: {count(anew, 'image')} {_was(anew)} made besides, lost or cut off before the end."
+            )
         if m.n_out_of_memory:
             times = count(m.n_out_of_memory, "batch", "batches")
             found.append(f"{m.model}: {times} did not fit and {_was(m.n_out_of_memory)} made anew, smaller.")
@@ -74,20 +83,17 @@ def cut_rows(cuts: list[Cut]) -> list[tuple[str, str, str, str, str]]:
 
 def _row(m: Making, priced: bool) -> MakingRow:
     t = m.timing
-    floor = "" if t.floor_s_per_image is None else f"{figure(t.floor_s_per_image)} s"
-    times = "" if t.times_floor is None else f"took {t.times_floor:.2f} times that"
-    made = f"made {t.n_made:,} times" if t.n_made > t.n_images else ""
     return MakingRow(
         model=m.model,
-        images=(f"{m.n_images:,}", made),
+        images=(f"{m.n_images:,}", _size(m)),
         elsewhere=m.imported,
-        size=(_size(m), _batches(m)),
-        seconds=NOT_APPLICABLE if t.seconds_per_image is None else f"{figure(t.seconds_per_image)} s",
-        floor=(floor, times),
-        utilisation=percent(t.utilisation),
+        at_once=", ".join(map(str, m.batch_sizes)) or NOT_APPLICABLE,
+        time=_seconds(t.seconds_per_image),
+        floor=_seconds(t.floor_s_per_image),
+        operations="" if t.flop_per_image is None else operations(t.flop_per_image),
+        utilisation=(percent(t.utilisation), "" if t.times_floor is None else figure(t.times_floor)),
         no_floor=t.no_floor,
         per_hour=NOT_APPLICABLE if m.images_per_gpu_hour is None else f"{m.images_per_gpu_hour:,.0f}",
-        operations=NOT_APPLICABLE if t.flop_per_image is None else operations(t.flop_per_image),
         cost=_cost(m, priced),
         energy=_energy(m),
     )
@@ -95,27 +101,24 @@ def _row(m: Making, priced: bool) -> MakingRow:
 
 def _size(m: Making) -> str:
     if not m.sizes:
-        return NOT_APPLICABLE
+        return ""
     (height, width), *others = m.sizes
-    return f"{width}x{height}" + (f" and {len(others)} more" if others else "")
+    return f"{width}x{height}" + (f", {len(others)} more" if others else "")
 
 
-def _batches(m: Making) -> str:
-    if len(m.batch_sizes) == 1:
-        return f"batches of {next(iter(m.batch_sizes))}"
-    sizes = ", ".join(f"{size} ({n:,})" for size, n in m.batch_sizes.items())
-    return f"batches of {sizes}" if sizes else ""
+def _seconds(value: float | None) -> str:
+    return NOT_APPLICABLE if value is None else f"{figure(value)} s"
 
 
 def _cost(m: Making, priced: bool) -> tuple[str, str]:
     if m.image_micro_usd is None:
         return ("not told" if m.imported else "not metered" if priced else "no price"), ""
     marginal = m.marginal_image_micro_usd
-    return _fine(m.image_micro_usd), "" if marginal is None else f"{_fine(marginal)} marginal"
+    return _fine(m.image_micro_usd), "" if marginal is None else _fine(marginal)
 
 
 def _fine(micro: int) -> str:
-    return usd_fine(micro) if micro else "under $0.000001"
+    return usd_fine(micro) if micro else "<$0.000001"
 
 
 def _energy(m: Making) -> tuple[str, str]:
@@ -124,7 +127,7 @@ def _energy(m: Making) -> tuple[str, str]:
     if m.wh_per_image is None:
         return NO_COUNTER, ""
     marginal = m.marginal_wh_per_image
-    return f"{figure(m.wh_per_image)} Wh", "" if marginal is None else f"{figure(marginal)} marginal"
+    return f"{figure(m.wh_per_image)} Wh", "" if marginal is None else f"{figure(marginal)} Wh"
 
 
 def _was(n: int) -> str:

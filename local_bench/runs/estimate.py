@@ -1,7 +1,6 @@
 """What a run will take, by its plan, counted operations and the GPU at hand or named, before anything is loaded."""
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,19 +63,13 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
         known = gpu(named)
         settled = config.settlement.model_copy(update={"gpu": known.name})
         return Target(known.title, known, known.memory_gb, None, price_of(settled, known.title))
+    from local_bench.generators.capacity import device_memory_gb, host_memory_gb
     from local_bench.generators.numerics import choose_device, device_name
 
     device = choose_device(config.engine.device)
     name = device_name(device)
-    here = gpu_of(name)
-    capacity = here.memory_gb if here else None
-    if device.type == "cuda":
-        import torch
-
-        there = torch.cuda.get_device_properties(device).total_memory / 1e9
-        capacity = min(there, capacity or there)
-    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return Target(name, here, capacity, host, price_of(config.settlement, name))
+    price = price_of(config.settlement, name)
+    return Target(name, gpu_of(name), device_memory_gb(device), host_memory_gb(), price)
 
 
 def _basis(target: Target) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from local_bench.core.errors import ConfigError, LedgerError
-from local_bench.core.gpus import gpu_of
 from local_bench.core.identity import full_identity
 from local_bench.core.nouns import NOT_FINITE
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
 from local_bench.generators.base import Sampler
+from local_bench.generators.capacity import device_memory_gb, host_memory_gb
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import family
 from local_bench.runs.jobs import (
@@ -70,7 +70,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
     """How this model is to work here. ConfigError where it does not fit the device in any way that keeps its bytes."""
     card, engine, label = model.card, run.config.engine, model.label
     assert card is not None
-    capacity = None if device.type == "cpu" else _capacity_gb(device)
+    capacity = device_memory_gb(device)
     largest = max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.pictures)))
     memory = plan_memory(
         card,
@@ -78,7 +78,10 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         pictures=len(largest.pictures),
         batch_size=model.config.batch_size or engine.batch_size,
         capacity_gb=capacity,
+        host_gb=None if capacity is None else host_memory_gb(),
         attempts=model.config.attempts,
+        lossy=model.config.lossy.settings,
+        always_stream=engine.offload == "always",
     )
     if memory.refused:
         raise ConfigError(f"{label}: {memory.refused}")
@@ -96,7 +99,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         device=str(device),
         attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, masks),
         compile=compiled,
-        offload=("encode", "denoise") if engine.offload == "always" else memory.offload,
+        offload=memory.offload,
         threads=engine.threads,
         io_workers=engine.io_workers,
         batch_order=engine.batch_order,
@@ -108,12 +111,6 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         encoded=run.path / "encoded" / label,
         known_sizes=run.ledger.json_meta(f"batches:{label}") or {},
     )
-
-
-def _capacity_gb(device: torch.device) -> float:
-    known = gpu_of(numerics.device_name(device))
-    there = torch.cuda.get_device_properties(device).total_memory / 1e9
-    return there if known is None else min(there, known.memory_gb)
 
 
 class _Session:

