@@ -29,6 +29,8 @@ class Maker:
 
     def __init__(self, order: Order) -> None:
         device = torch.device(order.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # what is compiled asks for the current one
         self._order = order
         self._machine = Machine(
             device=device,

@@ -59,7 +59,7 @@ def test_a_class_without_a_step_cache_is_refused(machine):
         drawn("sd3", replace(machine, lossy={"first_block_cache": 0.1}))
 
 
-@pytest.mark.compile
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux", "sd3"])  # one names its repeated blocks, the other does not
 def test_compiled_blocks_keep_the_law(cache, machine, name):
     keep_compiled("tests")

@@ -8,10 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.core.errors import ConfigError, LedgerError
+from local_bench.core.cards import cards
+from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError
 from local_bench.generators.flux import Flux
 from local_bench.generators.flux_kontext import FluxKontext
+from local_bench.generators.registry import FAMILIES
 from local_bench.generators.staged import Staged
+from local_bench.runs import workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.digest import digests
 from local_bench.runs.engine import run_stages
@@ -262,6 +265,35 @@ def test_other_numerics_are_refused(orders, kontext):
         run_stages(config(orders, KONTEXT, engine={"threads": 2}), kontext, ("generate",))
 
 
+@pytest.mark.slow
+def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkeypatch):
+    """All families in one run: whole, and cut off in the middle and finished by two workers in another order."""
+    small = {"height": 64, "width": 64}
+    models = [{"card": c.name} | small for c in cards().values() if c.role == "generator" and c.source.build]
+    assert len(models) == len(FAMILIES)
+    run_stages(config(orders, *models, limit=1), tmp_path / "whole", ("generate",))
+    rows = candidates(tmp_path / "whole")
+    assert {row["state"] for row in rows} == {"done"}
+    assert len({row["pixels_sha256"] for row in rows}) == len(rows) == 2 * len(FAMILIES)
+
+    real, made = Staged.decode, []
+
+    def dying(self, *arguments):
+        made.append(type(self).__name__)
+        if made[-1] == "InstructPix2Pix":
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Staged, "decode", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_stages(config(orders, *models, limit=1), tmp_path / "other", ("generate",))
+    assert any(row["state"] == "done" for row in candidates(tmp_path / "other"))
+    engine = {"workers": 2, "batch_order": "reverse"}
+    run_stages(config(orders, *models, engine=engine, limit=1), tmp_path / "other", ("generate",))
+    assert digest_of(tmp_path / "other") == digest_of(tmp_path / "whole")
+
+
 def test_shares_are_even_whole_and_always_the_same():
     jobs = [Job(f"{i:02}", f"prompt {i % 5}", i, {"height": 64 + 64 * (i % 2)}, ()) for i in range(40)]
     shares = shards(jobs, 3)
@@ -276,9 +308,6 @@ def test_shares_are_even_whole_and_always_the_same():
 
 
 def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
-    from local_bench.core.errors import LocalBenchError
-    from local_bench.runs import workers
-
     real = workers.Workers._hear
 
     def hear(self, i, orders_):
