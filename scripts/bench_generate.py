@@ -103,7 +103,7 @@ def orders(folder: Path, prompts: int, size: int, pictures: bool) -> Path:
             "category": "Product",
             "price_usd": 1,
             "title": f"{i:03}",
-            "brief": " ".join(words).ljust(60, "."),  # of one length, as Qwen-Image's batches need
+            "brief": " ".join(words)[:60].ljust(60, "."),  # of one length, as Qwen-Image's batches need
             "deliverables": ["a picture"],
             "evaluation_points": ["It is there"],
         }

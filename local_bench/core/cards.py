@@ -53,6 +53,10 @@ class Takes(Strict):
     """Whether the result takes the first picture's aspect."""
     size_multiple: int = 16
     """Of what the result's sides are multiples then."""
+    min_side: int = 1
+    """Pixels that each side of a picture must have at least."""
+    max_aspect: float | None = None
+    """How many times longer one side may be than the other."""
     mask: bool = False
     condition: str | None = None
     """What its picture is when that is no picture to edit: depth, canny, pose."""

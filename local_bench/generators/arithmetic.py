@@ -30,7 +30,6 @@ from local_bench.generators.shapes import Sizes, forward_inputs, sizes
 
 _VERSION = 1
 """Of this arithmetic: a higher number counts anew what is remembered."""
-_IP_ADAPTER_TOKENS = 16
 _NO_MODULES = ("scheduler", "tokenizer", "tokenizer_2", "tokenizer_3", "processor", "feature_extractor")
 SAME_AREA = 0.05
 """A size that takes a picture's aspect is counted as the card's own where its area is that near to it."""
@@ -243,21 +242,24 @@ class _Turns(torch.nn.Module):
 
 
 def _lay_adapter(transformer: Any, dtype: torch.dtype) -> None:
-    """An IP-Adapter as published: 16 tokens a picture, beside the text of every double block."""
+    """An IP-Adapter: a picture's tokens beside the text of every double block."""
     from diffusers.models.embeddings import ImageProjection, MultiIPAdapterImageProjection
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
+    from local_bench.generators.flux_ip_adapter import adapter_tokens
+
+    tokens = adapter_tokens(transformer)
     text, width = transformer.config.joint_attention_dim, transformer.inner_dim
     with torch.device("meta"):
         projection = ImageProjection(
             cross_attention_dim=text,
             image_embed_dim=transformer.config.pooled_projection_dim,
-            num_image_text_embeds=_IP_ADAPTER_TOKENS,
+            num_image_text_embeds=tokens,
         )
         transformer.encoder_hid_proj = MultiIPAdapterImageProjection([projection.to(dtype)])
         for block in transformer.transformer_blocks:
             block.attn.set_processor(
-                FluxIPAdapterAttnProcessor(width, text, num_tokens=(_IP_ADAPTER_TOKENS,), device="meta", dtype=dtype)
+                FluxIPAdapterAttnProcessor(width, text, num_tokens=(tokens,), device="meta", dtype=dtype)
             )
 
 

@@ -71,14 +71,16 @@ class FluxIpAdapter(Flux):
         save_file(_random_adapter(parts["transformer"]), folder / "ip_adapter" / ADAPTER)
 
 
+def adapter_tokens(transformer: Any) -> int:
+    """How many text tokens a picture becomes: 16 in the published adapter, 4 in a small one."""
+    return 16 if transformer.config.joint_attention_dim == 4096 else 4
+
+
 def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
     """Seeded weights under the published names, for a transformer and an image encoder of its pooled text's width."""
     config = transformer.config
     width, text = transformer.inner_dim, config.joint_attention_dim
-    tokens = (
-        16 if text == 4096 else 4
-    )  # a picture becomes 16 text tokens in the published one; diffusers knows no others
-    shapes = {"ip_adapter_proj_model.proj": (tokens * text, config.pooled_projection_dim)}
+    shapes = {"ip_adapter_proj_model.proj": (adapter_tokens(transformer) * text, config.pooled_projection_dim)}
     for i in range(config.num_layers):
         for part in "kv":
             shapes[f"double_blocks.{i}.processor.ip_adapter_double_stream_{part}_proj"] = (width, text)

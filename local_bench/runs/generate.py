@@ -18,6 +18,7 @@ from local_bench.generators.base import Sampler
 from local_bench.generators.capacity import device_memory_gb, host_memory_gb
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import family
+from local_bench.runs.floors import check_floor
 from local_bench.runs.jobs import (
     Advanced,
     Begun,
@@ -34,6 +35,7 @@ from local_bench.runs.jobs import (
 )
 from local_bench.runs.maker import Maker
 from local_bench.runs.meter import Meter
+from local_bench.runs.operations import note_operations
 from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
@@ -124,12 +126,14 @@ class _Session:
         self._signatures: dict[int, dict[str, Any]] = {}
 
     def make(self, order: Order, jobs: list[Job], devices: Sequence[torch.device], workers: Workers) -> None:
+        note_operations(self._run.ledger, order)
         for worker, event in self._events(order, jobs, devices, workers):
             self._take(worker, event)
         left = self._run.ledger.rows(
             "SELECT work_id FROM candidates WHERE model = ? AND state = 'planned' LIMIT 1", self._label
         )
         assert not left, "every job has been told of"
+        check_floor(self._run.ledger, self._label)
         _forget(order)
 
     def _events(

@@ -31,7 +31,7 @@ class Meter:
         assert phase in PHASES, phase
         if now_ns is None:
             self._finish_device_work()
-        now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor)
+        now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor + 1)  # a row is never empty
         row = (
             self.session,
             self._cursor - self._start,

@@ -84,7 +84,8 @@ def makings(ledger: Ledger, money: Books, models: Iterable[str]) -> list[Making]
     for row in money.costs:
         by_model[row.model].append(row)
     found = ledger.rows("SELECT DISTINCT model FROM candidates WHERE json_type(work, '$.model.imported') IS NOT NULL")
-    imported = {row["model"]: imported_costs(ledger).get(row["model"]) for row in found}
+    told = imported_costs(ledger)
+    imported = {row["model"]: told.get(row["model"]) for row in found}
     return [_making(ledger, model, by_model[model], money.price is not None, imported) for model in models]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.cards import ModelCard, card
+from local_bench.core.cards import ModelCard, Takes, card
 from local_bench.core.errors import ConfigError
 from local_bench.core.images import image_path, load_image, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
@@ -197,7 +197,15 @@ def _to_make(
         unscored = task.unscored
         if unscored is None and not seen and not takes.text_alone:
             unscored = f"{model.label} works on a picture, and this order gives none."
+        if unscored is None and not all(_takes(takes, *sizes[sha]) for sha in seen):
+            limits = f"at least {takes.min_side} pixels a side and at most {takes.max_aspect:g} times longer than wide"
+            unscored = f"{model.label} takes pictures of {limits}, and this order's are not."
         yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
+
+
+def _takes(takes: Takes, width: int, height: int) -> bool:
+    aspect = max(width, height) / min(width, height)
+    return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
 
 
 def _unseen(label: str, described: ModelCard, entry: SuiteEntry, tasks: list[Task]) -> list[str]:

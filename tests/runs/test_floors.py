@@ -5,12 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit import calculate_dimensions
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from local_bench.core.cards import card
 from local_bench.core.errors import LedgerError, LocalBenchError
 from local_bench.core.gpus import gpu
+from local_bench.generators import arithmetic
+from local_bench.generators.base import Sampler
+from local_bench.generators.shapes import sizes
 from local_bench.runs import floors
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -18,7 +22,7 @@ from local_bench.runs.floors import Busy, Timing, check_floor, check_floors, che
 from local_bench.runs.jobs import Order
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.maker import Maker
-from local_bench.runs.operations import kinds_made, note_operations, operations
+from local_bench.runs.operations import _AS_READ, _kind, kinds_made, note_operations, operations
 from local_bench.runs.rundir import RunDir
 
 H100, H200, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
@@ -192,11 +196,56 @@ def test_counts_that_are_none_are_one_sentence(ledger, text):
     assert "\n" not in str(caught.value)
 
 
-# ---- counted, and really computed
+# ---- counted
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "read", "tokens"),
+    [
+        ("tiny-flux", (496, 512), None, None),  # of about the card's area, and so counted at that
+        ("tiny-flux-kontext", (496, 512), (496, 512), None),
+        ("tiny-flux2", (512, 512), (64, 80), 20),
+        ("tiny-omnigen", (512, 512), (80, 64), 20),
+        ("tiny-qwen-image", (512, 512), None, None),
+        ("tiny-qwen-image-edit", (512, 512), (256, 2976), 16 * 186),
+    ],
+)
+def test_a_floor_is_not_above_the_exact_count_and_not_far_below(tmp_path, name, size, read, tokens):
+    large = card(name, "generator")
+    large = large.model_copy(update={"sampler": large.sampler.model_copy(update={"height": 512, "width": 512})})
+    sampler = replace(Sampler(**large.sampler.model_dump()), height=size[0], width=size[1])
+    asked = plain_order(tmp_path, large)
+    least = _kind(asked, sampler, [tokens] if read else []).least_flop
+    exact_sizes = sizes(large, sampler, 1 if read else 0, text_tokens=1)
+    exact = replace(
+        arithmetic._count(large, replace(exact_sizes, pictures=(read,) if read else ())),
+        steps=sampler.num_inference_steps,
+    )
+    assert 0.5 < least / (exact.denoise_flop + exact.decode_flop) <= 1
+
+
+def plain_order(folder, described):
+    how = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 1}
+    where = {"images": folder, "inputs": folder, "encoded": folder, "weights": None, "parts": {}, "weights_sha256": ""}
+    batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
+    return Order(label=described.name, card=described, lossy={}, **how, **where, **batches)
+
+
+def test_input_pictures_are_read_as_their_pipelines_do():
+    assert _AS_READ["flux2"](640, 480) == (480, 640)
+    assert _AS_READ["flux2"](4000, 1000) == (512, 2048)  # a megapixel
+    assert _AS_READ["omnigen"](4000, 1000) == (256, 1024)
+    assert _AS_READ["omnigen"](640, 480) == (480, 640)
+    assert _AS_READ["qwen_image_edit"](100, 100) == (1024, 1024)
+    height, width = _AS_READ["qwen_image_edit_plus"](320, 100)
+    assert (width, height) == calculate_dimensions(1024 * 1024, 3.2)[:2]
+
+
+# ---- really computed
 
 
 SIZES = {"wide": (400, 150), "small": (90, 66), "photo": (400, 300)}
-MODELS = ("tiny-flux", "tiny-flux-kontext", "tiny-flux2", "tiny-sd3", "tiny-omnigen", "tiny-pix2pix")
+MODELS = ("tiny-flux", "tiny-flux-kontext", "tiny-flux2", "tiny-omnigen")
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +321,7 @@ def test_no_floor_is_above_what_is_computed(real):
             assert found.least_flop <= found.flop
             shares[label] = found.least_flop / computed[label]
     assert all(share <= 1 + 1e-9 for share in shares.values()), shares
-    exact = ("tiny-flux+fp8", "tiny-flux-kontext", "tiny-sd3", "tiny-pix2pix")  # all is padded or brought to one size
+    exact = ("tiny-flux+fp8", "tiny-flux-kontext")  # all is padded or brought to one size
     assert all(shares[label] > 0.99 for label in exact), shares
     assert all(share > 0.1 for share in shares.values()), shares
 
@@ -301,20 +350,20 @@ def test_a_real_run_on_a_device_that_cannot_be_so_quick_is_refused(real, monkeyp
 def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
-        asked = orders["tiny-sd3"]
+        asked = orders["tiny-flux-kontext"]
         note_operations(run.ledger, replace(asked, lossy={"first_block_cache": 0.1}))
-        assert timing(run.ledger, "tiny-sd3").no_floor == "no floor: its cache skips work"
-        bare = card("tiny-sd3", "generator").model_copy(update={"architecture": {}})
+        assert timing(run.ledger, "tiny-flux-kontext").no_floor == "no floor: its cache skips work"
+        bare = card("tiny-flux-kontext", "generator").model_copy(update={"architecture": {}})
         note_operations(run.ledger, replace(asked, card=bare))
-        assert timing(run.ledger, "tiny-sd3").no_floor == "not counted"
+        assert timing(run.ledger, "tiny-flux-kontext").no_floor == "not counted"
         note_operations(run.ledger, asked)
-        assert timing(run.ledger, "tiny-sd3").no_floor == "no floor for this device"
+        assert timing(run.ledger, "tiny-flux-kontext").no_floor == "no floor for this device"
 
 
 def test_planned_batches_stand_beside_the_count(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         for asked, planned in ((None, 4), (2, 2), (1, 1)):
-            note_operations(run.ledger, replace(orders["tiny-sd3"], batch_size=asked))
-            kinds = operations(run.ledger, "tiny-sd3").kinds.values()
+            note_operations(run.ledger, replace(orders["tiny-flux-kontext"], batch_size=asked))
+            kinds = operations(run.ledger, "tiny-flux-kontext").kinds.values()
             assert {kind.planned_batch_size for kind in kinds} == {planned}
