@@ -1,6 +1,6 @@
 """FLUX.1 [dev] and [schnell], text to image, through diffusers' own `FluxPipeline`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from diffusers import FluxPipeline
@@ -13,6 +13,7 @@ class Flux(Staged):
     """Text by T5 (padded to its full length, so no mask) and CLIP; guidance distilled into the model."""
 
     pipeline = FluxPipeline
+    lossy_ways: ClassVar[tuple[str, ...]] = ("weights", "first_block_cache")
     encoders = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "image_encoder", "feature_extractor")
 
     def encode_text(self, brief: Brief) -> Encoded:

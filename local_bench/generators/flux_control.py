@@ -18,6 +18,7 @@ from local_bench.generators.flux import Flux
 class FluxControl(Flux):
     pipeline = FluxControlPipeline
     encodes_pictures = True
+    lossy_ways = ("weights",)
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
         pipe = self._pipe

@@ -21,6 +21,7 @@ ADAPTER = "ip_adapter.safetensors"
 
 class FluxIpAdapter(Flux):
     encodes_pictures = True
+    lossy_ways = ("first_block_cache",)  # its projection asks for the dtype in which weights are kept
 
     def load_encoder(self) -> None:
         super().load_encoder()

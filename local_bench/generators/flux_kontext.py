@@ -18,6 +18,7 @@ from local_bench.generators.staged import resized
 class FluxKontext(Flux):
     pipeline = FluxKontextPipeline
     encodes_pictures = True
+    lossy_ways = ("weights",)
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
         config = self._pipe.vae.config

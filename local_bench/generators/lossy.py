@@ -5,6 +5,7 @@
 whole batch, so such a system draws one picture at a time.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,13 +16,18 @@ from local_bench.core.errors import ConfigError
 NEIGHBOURS_MATTER = ("first_block_cache",)
 
 
+def check_lossy(lossy: dict[str, Any], family: str, ways: Sequence[str]) -> None:
+    """ConfigError for a lossy way that a family does not have."""
+    other = next((way for way in lossy if way not in ways), None)
+    if other is not None:
+        raise ConfigError(f"lossy.{other}: the family {family} has only {', '.join(ways)}: leave it out")
+
+
 def make_lossy(module: Any, lossy: dict[str, Any]) -> None:
-    """Turns a denoiser into the lossy system that the config names. ConfigError where its class cannot."""
+    """Turns a denoiser into the lossy system that the config names."""
     storage = lossy.get("weights")
     if storage is not None:
         module.enable_layerwise_casting(storage_dtype=getattr(torch, storage), compute_dtype=module.dtype)
     threshold = lossy.get("first_block_cache")
     if threshold is not None:
-        if not hasattr(module, "enable_cache"):
-            raise ConfigError(f"lossy.first_block_cache: {type(module).__name__} has no step cache: leave it out")
         module.enable_cache(FirstBlockCacheConfig(threshold=threshold))

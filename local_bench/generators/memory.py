@@ -22,7 +22,7 @@ from local_bench.core.cards import ModelCard
 from local_bench.generators.arithmetic import Operations, count, usual_size
 from local_bench.generators.base import Sampler
 from local_bench.generators.batches import largest_batch
-from local_bench.generators.lossy import NEIGHBOURS_MATTER
+from local_bench.generators.lossy import NEIGHBOURS_MATTER, check_lossy
 from local_bench.generators.registry import family
 
 RESERVE_GB = 1.5
@@ -94,10 +94,11 @@ def plan_memory(
     `batch_size` None chooses: 1 where one pass fills the GPU, else the largest power of two up to 4 that stays below
     that and fits. A family's own limit comes before both; where prompts of other lengths cannot share a batch, so do
     the `attempts` at one. `lossy` are a system's settings (`generators.lossy`); `always_stream` lets weights stream in
-    that would fit. ConfigError for a card that cannot be counted.
+    that would fit. ConfigError for a card that cannot be counted, or a lossy way that its family does not have.
     """
-    counted = count(card, usual_size(card, sampler), pictures)
     lossy = lossy or {}
+    check_lossy(lossy, card.family, family(card.family).lossy_ways)
+    counted = count(card, usual_size(card, sampler), pictures)
     need = _Need(card, counted, lossy)
     room = None if capacity_gb is None else capacity_gb - RESERVE_GB
     limit = _limit(card, pictures, attempts, lossy)

@@ -12,6 +12,7 @@ from PIL import Image
 from local_bench.core.cards import ModelCard
 from local_bench.generators.architecture import components
 from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, cat
+from local_bench.generators.lossy import check_lossy
 from local_bench.generators.placement import attend, place_denoiser, place_encoder
 
 
@@ -36,6 +37,8 @@ class Staged:
     """Whether an image that looks at pictures must be made alone."""
     exact_length: ClassVar[bool] = False
     """Whether prompts of other lengths need batches of their own."""
+    lossy_ways: ClassVar[tuple[str, ...]] = ("weights",)
+    """What of `generators.lossy` its pipeline can do."""
     masks: ClassVar[bool] = False
     """Whether attention is masked, which flash, cuDNN and xformers kernels do not take or read wrongly."""
 
@@ -84,7 +87,8 @@ class Staged:
         self._drop()
 
     def load_denoiser(self) -> None:
-        """Loads transformer, VAE and scheduler; none of the encoders."""
+        """Loads transformer, VAE and scheduler; none of the encoders. ConfigError for a lossy way it does not have."""
+        check_lossy(self.machine.lossy, self.card.family, self.lossy_ways)
         self._pipe = self._load(self.encoders)
         place_denoiser(self._pipe, self.denoiser, self.machine)
         if hasattr(self._pipe.vae, "enable_slicing"):

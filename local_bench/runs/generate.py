@@ -90,7 +90,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
     for sentence in memory.sentences:
         progress.note(f"{label}: {sentence}")
     compiled = engine.compile if engine.compile is not None else device.type == "cuda"
-    masks = family(card.family).masks
+    kind = family(card.family)
     return Order(
         label=label,
         card=card,
@@ -99,7 +99,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         weights_sha256=model.weights_sha256,
         lossy=model.config.lossy.settings,
         device=str(device),
-        attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, masks),
+        attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
         compile=compiled,
         offload=memory.offload,
         threads=engine.threads,
