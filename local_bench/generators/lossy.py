@@ -5,7 +5,7 @@
 whole batch, so such a system draws one picture at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from local_bench.core.errors import ConfigError
 NEIGHBOURS_MATTER = ("first_block_cache",)
 
 
-def check_lossy(lossy: dict[str, Any], family: str, ways: Sequence[str]) -> None:
+def check_lossy(lossy: Iterable[str], family: str, ways: Sequence[str]) -> None:
     """ConfigError for a lossy way that a family does not have."""
     other = next((way for way in lossy if way not in ways), None)
     if other is not None:

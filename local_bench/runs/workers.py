@@ -19,6 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
+from tqdm import tqdm
+
 from local_bench.core.errors import LocalBenchError
 from local_bench.runs.jobs import Event, Job, Order
 
@@ -108,6 +110,7 @@ def _serve(end: Connection, log: Path) -> None:
     """A worker's whole life: make its shares as they come, tell of them; ends when the parent does."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and its end is ours
+    tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, left behind when we end at once
     work: SimpleQueue[_Work | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(end, work), daemon=True).start()
     try:
