@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,6 +85,14 @@ def attention_backend(
     if wanted == "xformers" and device.type != "cuda":
         raise ConfigError("engine.attention_backend: xformers runs on CUDA only: use auto")
     return wanted
+
+
+def compiles(wanted: bool | None, device: torch.device, offload: Sequence[str]) -> bool:
+    """Whether the transformer's blocks are compiled: where nothing is said, on a GPU.
+
+    Never while weights stream in: that would cut the graphs, and so the rounding, at other places.
+    """
+    return (device.type == "cuda" if wanted is None else wanted) and "denoise" not in offload
 
 
 def device_name(device: torch.device) -> str:

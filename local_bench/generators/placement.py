@@ -49,7 +49,7 @@ def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
             f"{machine.attention!r}: use auto or one of {', '.join(_KERNELS)}"
         )
     if machine.compile:
-        compile_regions(module, fullgraph="denoise" not in machine.offload)
+        compile_regions(module)
 
 
 @contextmanager
@@ -67,8 +67,9 @@ def attend(module: Any, machine: Machine) -> Iterator[None]:
         yield
 
 
-def compile_regions(module: Any, fullgraph: bool) -> None:
-    """Compiles the blocks that repeat: static shapes, no autotuning, so that two processes pick the same kernels.
+def compile_regions(module: Any) -> None:
+    """Compiles the blocks that repeat, each whole: static shapes, no autotuning, so that two processes pick the same
+    kernels.
 
     Every bucket's shape is compiled anew; past the usual limit torch would go on uncompiled without a word.
     """
@@ -76,12 +77,12 @@ def compile_regions(module: Any, fullgraph: bool) -> None:
     torch._dynamo.config.accumulated_recompile_limit = 1_000_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     if getattr(module, "_repeated_blocks", None):
-        module.compile_repeated_blocks(fullgraph=fullgraph, dynamic=False)
+        module.compile_repeated_blocks(fullgraph=True, dynamic=False)
         return
     for child in module.children():  # SD3, PixArt and OmniGen name no repeated blocks: theirs are the module lists
         if isinstance(child, torch.nn.ModuleList):
             for block in child:
-                block.compile(fullgraph=fullgraph, dynamic=False)
+                block.compile(fullgraph=True, dynamic=False)
 
 
 def keep_compiled(signature: str) -> None:

@@ -182,7 +182,7 @@ class EngineConfig(Strict):
     batch_size: int | None = Field(None, ge=1, le=256)
     """The one fixed batch shape for every model; chosen by what fills the device if left out."""
     compile: bool | None = None
-    """Whether the transformer's blocks are compiled; left out: on a GPU yes, on the CPU no."""
+    """Whether the transformer's blocks are compiled; left out: on a GPU yes, on the CPU no. Never while they stream."""
     offload: Literal["auto", "always"] = "auto"
     """What does not fit streams in from host memory; `always` lets everything stream. Changes no bytes."""
     batch_order: Literal["plan", "reverse", "shuffle"] = "plan"

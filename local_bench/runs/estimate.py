@@ -192,6 +192,7 @@ def _floor_seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
 def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     """One image at the sustained rate; where weights stream in, no pass is quicker than their way to the device."""
     counted, size = memory.operations, memory.batch_size
+    compiled = compiled and "denoise" not in memory.offload  # what streams in is not compiled
     eager, denoising = on.tflops(False) * 1e12, on.tflops(compiled) * 1e12
     arriving = {name: gb / on.host_gb_per_s for name, gb in memory.streamed_gb.items()}
     passes, at_once = (1, counted.passes) if counted.together else (counted.passes, 1)

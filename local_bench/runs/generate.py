@@ -89,7 +89,6 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         raise ConfigError(f"{label}: {memory.refused}")
     for sentence in memory.sentences:
         progress.note(f"{label}: {sentence}")
-    compiled = engine.compile if engine.compile is not None else device.type == "cuda"
     kind = family(card.family)
     return Order(
         label=label,
@@ -100,7 +99,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         lossy=model.config.lossy.settings,
         device=str(device),
         attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
-        compile=compiled,
+        compile=numerics.compiles(engine.compile, device, memory.offload),
         offload=memory.offload,
         threads=engine.threads,
         io_workers=engine.io_workers,

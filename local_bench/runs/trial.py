@@ -6,6 +6,7 @@ Speed does not depend on what the weights say, so a real run's hours are known b
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,19 +58,27 @@ class Trial:
         return (self.sampler.num_inference_steps * self.step_s + self.call_s) / self.batch_size + self.decode_s
 
 
-def try_model(model: ModelPlan, sampler: Sampler, n_pictures: int, batch_size: int, engine: EngineConfig) -> Trial:
-    """Times `model` at `sampler`'s size; nothing is kept."""
+def try_model(
+    model: ModelPlan,
+    sampler: Sampler,
+    n_pictures: int,
+    batch_size: int,
+    engine: EngineConfig,
+    offload: Sequence[str] = (),
+) -> Trial:
+    """Times `model` at `sampler`'s size, what does not fit streaming in (`offload`); nothing is kept."""
     card = model.card
     assert card is not None
     device = numerics.choose_devices(engine.device, 1)[0]
     kind = family(card.family)
-    compiled = engine.compile if engine.compile is not None else device.type == "cuda"
+    offload = ("encode", "denoise") if engine.offload == "always" else tuple(offload)
+    compiled = numerics.compiles(engine.compile, device, offload)
     machine = Machine(
         device,
         getattr(torch, card.dtype),
         numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
         compiled,
-        ("encode", "denoise") if engine.offload == "always" else (),
+        offload,
         model.config.lossy.settings,
     )
     generator = kind(card, model.weights, machine, model.parts)
@@ -156,7 +165,8 @@ def add_trials(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> Non
             continue
         kinds = Counter((canonical_json(w["sampler"]), len(w["pictures"])) for w in work)
         (sampler, n_pictures), _ = kinds.most_common(1)[0]
-        trial = try_model(model, Sampler(**json.loads(sampler)), n_pictures, entry["batch_size"], config.engine)
+        size = Sampler(**json.loads(sampler))
+        trial = try_model(model, size, n_pictures, entry["batch_size"], config.engine, entry["offload"])
         texts = len({(w["prompt"], *w["pictures"]) for w in work})
         image_s = trial.image_s * entry["pflop_per_image"] * 1e15 / trial.flop_per_image
         held_s = trial.warm_up_s * len(kinds) + texts * trial.encode_s + len(work) * image_s

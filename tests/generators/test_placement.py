@@ -8,7 +8,7 @@ import torch
 from local_bench.core.errors import ConfigError
 from local_bench.core.weights import resolve
 from local_bench.generators.batches import batch_is_neutral
-from local_bench.generators.numerics import attention_backend, signature
+from local_bench.generators.numerics import attention_backend, compiles, signature
 from local_bench.generators.placement import attend, keep_compiled
 from local_bench.generators.registry import FAMILIES, family
 
@@ -71,6 +71,14 @@ def test_compiled_blocks_keep_the_law(cache, machine, name):
     one, again = (generator.decode(generator.denoise(items), sampler)[0].tobytes() for _ in range(2))
     assert one == again
     assert any((cache / "inductor" / "tests").rglob("*.so"))  # kept for the next process
+
+
+def test_streaming_and_compiling_do_not_mix():
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert compiles(None, gpu, ())
+    assert not compiles(None, cpu, ())
+    assert compiles(True, cpu, ("encode",))
+    assert not compiles(True, gpu, ("denoise",))
 
 
 def test_masks_keep_away_from_kernels_that_cannot_read_them():
