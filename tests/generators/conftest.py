@@ -1,6 +1,6 @@
 """Every family on a small model of its real architecture, loaded once, with a few encoded briefs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,15 +94,18 @@ def machine() -> Machine:
     return Machine(torch.device("cpu"), torch.float32, "native")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def small_references() -> None:
+@pytest.fixture(scope="package", autouse=True)
+def small_references() -> Iterator[None]:
     """Qwen's editors bring every picture to 1 megapixel: here to 64 x 64, or each test would take half a minute."""
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
     usual = edit.calculate_dimensions
-    edit.calculate_dimensions = lambda area, ratio: usual(min(area, SIDE * SIDE), ratio)
-    plus.VAE_IMAGE_SIZE = plus.CONDITION_IMAGE_SIZE = SIDE * SIDE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edit, "calculate_dimensions", lambda area, ratio: usual(min(area, SIDE * SIDE), ratio))
+        patch.setattr(plus, "VAE_IMAGE_SIZE", SIDE * SIDE)
+        patch.setattr(plus, "CONDITION_IMAGE_SIZE", SIDE * SIDE)
+        yield
 
 
 @pytest.fixture(scope="session")

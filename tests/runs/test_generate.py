@@ -291,6 +291,8 @@ def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkey
     assert any(row["state"] == "done" for row in candidates(tmp_path / "other"))
     engine = {"workers": 2, "batch_order": "reverse"}
     run_stages(config(orders, *models, engine=engine, limit=1), tmp_path / "other", ("generate",))
+    other = {row["work_id"]: row["pixels_sha256"] for row in candidates(tmp_path / "other")}
+    assert {row["model"] for row in rows if other[row["work_id"]] != row["pixels_sha256"]} == set()
     assert digest_of(tmp_path / "other") == digest_of(tmp_path / "whole")
 
 
