@@ -350,14 +350,14 @@ def test_a_real_run_on_a_device_that_cannot_be_so_quick_is_refused(real, monkeyp
 def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
-        asked = orders["tiny-flux-kontext"]
+        asked = orders["tiny-flux+fp8"]
         note_operations(run.ledger, replace(asked, lossy={"first_block_cache": 0.1}))
-        assert timing(run.ledger, "tiny-flux-kontext").no_floor == "no floor: its cache skips work"
-        bare = card("tiny-flux-kontext", "generator").model_copy(update={"architecture": {}})
+        assert timing(run.ledger, asked.label).no_floor == "no floor: its cache skips work"
+        bare = asked.card.model_copy(update={"architecture": {}})
         note_operations(run.ledger, replace(asked, card=bare))
-        assert timing(run.ledger, "tiny-flux-kontext").no_floor == "not counted"
+        assert timing(run.ledger, asked.label).no_floor == "not counted"
         note_operations(run.ledger, asked)
-        assert timing(run.ledger, "tiny-flux-kontext").no_floor == "no floor for this device"
+        assert timing(run.ledger, asked.label).no_floor == "no floor for this device"
 
 
 def test_planned_batches_stand_beside_the_count(real):
