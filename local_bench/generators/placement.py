@@ -113,7 +113,7 @@ def _stream(module: torch.nn.Module, machine: Machine) -> None:
 
 def _rest_to_device(pipe: Any, machine: Machine) -> None:
     for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module) and not hasattr(part, "_diffusers_hook") and not _streams(part):
+        if isinstance(part, torch.nn.Module) and not _streams(part):
             part.to(machine.device)
 
 

@@ -1,6 +1,7 @@
 """The stages that all families share: loading in parts, one fixed batch through the pipeline's own loop, decoding."""
 
 import gc
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from local_bench.generators.lossy import check_lossy
 from local_bench.generators.placement import attend, place_denoiser, place_encoder
 
 
-class Staged:
+class Staged(ABC):
     """A generator. In this order: `load_encoder`, `encode_text` and `encode_picture`…, `drop_encoder`,
     `load_denoiser`, (`denoise`, `decode`)…, `drop_denoiser`.
 
@@ -55,13 +56,13 @@ class Staged:
 
     # ---- what a family overrides
 
+    @abstractmethod
     def encode_text(self, brief: Brief) -> Encoded:
         """One prompt at a time, so that its embedding cannot depend on others. No prompt is changed."""
-        raise NotImplementedError
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
-        """An input picture's latents; only where `encodes_pictures`."""
-        raise NotImplementedError
+        """An input picture's latents, where `encodes_pictures`; nothing where it is read while denoising."""
+        return Encoded({})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         """The family's own arguments for its pipeline, beside prompt, size, steps and seeds."""

@@ -10,7 +10,7 @@ from local_bench.runs.floors import BUSY, Timing, timing
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.operations import kinds_made, operations
 from local_bench.runs.settlement import Books, imported_costs
-from local_bench.settle.costs import PhaseCost
+from local_bench.settle.costs import PhaseCost, energy_mj
 
 _MJ_PER_WH = 3_600_000
 
@@ -124,8 +124,8 @@ def _making(
         held_ns=sum(row.held_ns for row in costs),
         cost_micro_usd=imported[model] if model in imported else _cost(costs) if priced else None,
         busy_cost_micro_usd=_cost(busy) if priced else None,
-        energy_mj=_energy(costs),
-        busy_energy_mj=_energy(busy),
+        energy_mj=energy_mj(costs),
+        busy_energy_mj=energy_mj(busy),
     )
 
 
@@ -140,11 +140,6 @@ def _sizes(ledger: Ledger, model: str) -> dict[tuple[int, int], int]:
 
 def _cost(rows: list[PhaseCost]) -> int | None:
     return sum(row.cost_micro_usd for row in rows) if rows else None
-
-
-def _energy(rows: list[PhaseCost]) -> int | None:
-    known = [row.energy_mj for row in rows if row.energy_mj is not None]
-    return sum(known) if known and len(known) == len(rows) else None
 
 
 def _nearest(micro: int | None, n: int) -> int | None:

@@ -7,7 +7,6 @@ a picture changes nothing. Only the parent writes the ledger.
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -47,11 +46,11 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for child in self._children:
             with suppress(OSError):
                 child.end.send(None)
-            if sys.exc_info()[0] is not None:  # in the middle of something: it ends when nobody is at the other end
+            if kind is not None:  # in the middle of something: it ends when nobody is at the other end
                 child.end.close()
         for child in self._children:
             child.process.join(_STOP_S)

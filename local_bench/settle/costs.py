@@ -1,7 +1,7 @@
 """What holding the devices cost, phase by phase, from the meter's rows (law 6)."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from local_bench.core.money import allocate, held_cost
@@ -38,12 +38,13 @@ def phase_costs(held: Iterable[Held], micro_usd_per_hour: int) -> list[PhaseCost
     times = [sum(row.held_ns for row in rows) for rows in groups.values()]
     costs = allocate(held_cost(sum(times), micro_usd_per_hour), times)
     return [
-        PhaseCost(phase, model, held_ns, sum(r.n_items for r in rows), _energy(rows), cost)
+        PhaseCost(phase, model, held_ns, sum(r.n_items for r in rows), energy_mj(rows), cost)
         for ((phase, model), rows), held_ns, cost in zip(groups.items(), times, costs, strict=True)
     ]
 
 
-def _energy(rows: list[Held]) -> int | None:
+def energy_mj(rows: Sequence[Held | PhaseCost]) -> int | None:
+    """The sum by the devices' own counters; None where one of the rows has none: absent is never 0."""
     known = [row.energy_mj for row in rows if row.energy_mj is not None]
     return sum(known) if len(known) == len(rows) and known else None
 

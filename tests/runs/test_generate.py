@@ -1,6 +1,7 @@
 """Making pictures in a run: law 2 over buckets, workers and resumes; encoding once; memory; what cannot be made."""
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -260,9 +261,18 @@ def test_a_setting_that_the_model_does_not_have_is_refused(orders, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
-def test_other_numerics_are_refused(orders, kontext):
-    with pytest.raises((LedgerError, ConfigError), match="threads"):
-        run_stages(config(orders, KONTEXT, engine={"threads": 2}), kontext, ("generate",))
+def test_other_numerics_are_refused(orders, kontext, tmp_path):
+    """A picture that was lost is not made anew by another torch, and another thread count is another run."""
+    other = tmp_path / "run"
+    shutil.copytree(kontext, other)
+    with pytest.raises(ConfigError, match="threads"):
+        run_stages(config(orders, KONTEXT, engine={"threads": 2}), other, ("generate",))
+    with RunDir.begin(other, config(orders, KONTEXT)) as run:
+        run.image(candidates(kontext)[0]["pixels_sha256"]).unlink()
+        key = f"numerics:{KONTEXT['card']}"
+        run.ledger.set_meta(key, json.dumps(run.ledger.json_meta(key) | {"torch": "1.0"}))
+    with pytest.raises(LedgerError, match=r"begun with other numerics \(torch: 1\.0 then"):
+        run_stages(config(orders, KONTEXT), other, ("generate",))
 
 
 @pytest.mark.slow
