@@ -1,114 +1,259 @@
-"""Judging through our client against one request at a time, side by side in one process on one server.
+"""Judging through our two transports against vLLM's own offline `LLM.chat` and against one request at a time.
 
-    .venv/bin/python scripts/bench_judge.py [--repeats 3] [--out benchmarks/judge.json]
+    .venv/bin/python scripts/bench_judge.py [--repeats 3] [--card tiny-qwen3-vl] [--out benchmarks/judge.json]
 
-64 questions through our client against the same kind of 64 sent one by one. Wanted: at least 3 times faster. Both ways
-alternate; the ratio is of the sums. Seconds are of this machine on this day, ratios are the claim.
+512 questions a round, four about each of 128 pictures that no cache has seen, the same for every way that has an engine
+of its own. `chat`: one `LLM.chat` over all of them, in a process that does nothing else (the ceiling). `embedded` and
+`served`: ours. `one by one`: the server, one request at a time (every fourth picture: it is slow). The ways alternate;
+rates are of the sums. Then what each criterion costs to prefill, by the engine's own counters, first and further ones.
+Seconds are of this machine on this day, ratios are the claim. On a GPU: `--card qwen3-vl-8b --load random` serves the
+real architecture with random weights that are made here.
 """
 
 import argparse
-import asyncio
-import functools
 import json
+import multiprocessing
 import platform
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
-from local_bench.core.cards import card
+from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Question
+from local_bench.core.nouns import Question, Task
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.weights import resolve
-from local_bench.generators.numerics import set_determinism
+from local_bench.generators.numerics import device_name, set_determinism
+from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.embedded import Embedded
+from local_bench.judges.vlm.flags import Engine, arguments, environment
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.server import ManagedServer, server_arguments, server_environment
+from local_bench.judges.vlm.server import ManagedServer
+from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.runs.provenance import versions
+from local_bench.suites import servimage
 
-N_QUESTIONS = 64
+N_PICTURES = 128
 POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
+ONE_BY_ONE = 4
+"""Every fourth picture only."""
 
 
-def questions(rng: np.random.Generator, images: dict[str, Image.Image]) -> list[tuple[int, Question]]:
-    """Four questions each about pictures that the server has not seen."""
-    asked = []
-    for _ in range(N_QUESTIONS // len(POINTS)):
-        picture = Image.fromarray(rng.integers(0, 256, (128, 128, 3), dtype=np.uint8))
-        sha = pixel_digest(picture)
-        images[sha] = picture
-        for point in POINTS:
-            slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
-            asked.append((len(asked), Question("brf", 0, (sha,), slots)))
-    return asked
+class Pictures:
+    """Noise that no cache has seen, by its digest."""
+
+    def __init__(self, side: int) -> None:
+        self._rng = np.random.default_rng(0)
+        self._side = side
+        self.by_digest: dict[str, Image.Image] = {}
+
+    def questions(self, n: int = N_PICTURES) -> list[tuple[tuple[int, int], Question]]:
+        """Four questions about each of `n` new pictures."""
+        asked = []
+        for i in range(n):
+            sha = self._new()
+            for k, point in enumerate(POINTS):
+                slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
+                asked.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
+        return asked
+
+    def order(self, n: int) -> list[list[tuple[Any, Question]]]:
+        """All that the ServImage suite asks about each of `n` new pictures."""
+        brief = "A poster for a mountain hut, in two greens on white, with a boot and a path. " * 4
+        task = Task("t", "Digital", 1, "A poster", brief, ("the poster",), POINTS)
+        return [
+            [((i, *key), question) for key, question in servimage.questions(task, {1: self._new()})] for i in range(n)
+        ]
+
+    def _new(self) -> str:
+        image = Image.fromarray(self._rng.integers(0, 256, (self._side, self._side, 3), dtype=np.uint8))
+        sha = pixel_digest(image)
+        self.by_digest[sha] = image
+        return sha
 
 
-def judge(repeats: int) -> dict[str, float | int]:
-    described = card("tiny-qwen3-vl", "judge")
-    weights = resolve(described)
-    spec = JudgeSpec(described.name, "bench", "float32", described.judge_max_pixels, described.patch, 64, 0)
-    images: dict[str, Image.Image] = {}
-    rng = np.random.default_rng(0)
+def chat(end: Connection, flags: list[str], env: dict[str, str]) -> None:
+    """A process with vLLM's own `LLM` and nothing of ours: bodies in, seconds out."""
+    import os
 
-    @functools.lru_cache(maxsize=64)
-    def show(sha256: str) -> str:
-        return spec.data_uri(images[sha256])
+    os.environ.update(env, VLLM_LOGGING_LEVEL="ERROR")
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    async def ask(client: Client) -> float:
-        asked = questions(rng, images)
+    from local_bench.judges.vlm.engine import sampling
+
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    engine_args = EngineArgs.from_cli_args(parser.parse_args(flags))
+    engine_args.disable_log_stats = True
+    llm = LLM.from_engine_args(engine_args)
+    end.send("ready")
+    while (bodies := end.recv()) is not None:
+        messages = [body["messages"] for body in bodies]
+        parameters = [sampling(body) for body in bodies]
         begun = time.perf_counter()
-        found = [verdict async for _, verdict in client.ask(asked)]
-        assert len(found) == N_QUESTIONS
-        assert all(verdict.answer for verdict in found)
-        return time.perf_counter() - begun
+        outputs = llm.chat(messages, parameters, use_tqdm=False)
+        seconds = time.perf_counter() - begun
+        assert all(output.outputs[0].text for output in outputs)
+        end.send(seconds)
 
-    with tempfile.TemporaryDirectory() as folder:
-        server = ManagedServer(
-            arguments=lambda port: server_arguments(weights, port, "float32", False, described.judge_max_pixels),
-            environment=lambda key: server_environment(key, False, False),
-            log=Path(folder) / "server.log",
-            start_timeout_s=600,
-        )
-        with server:
 
-            def client(in_flight: int) -> Client:
-                return Client(server, lambda q: spec.request(q, server.model, show), in_flight, 300)
+@contextmanager
+def ceiling(engine: Engine) -> Iterator[Callable[[list[dict[str, Any]]], float]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=chat, args=(theirs, arguments(engine), environment(engine)), daemon=True)
+    process.start()
+    try:
+        assert ours.recv() == "ready"
 
-            asyncio.run(ask(client(8)))  # grammar and kernels are made at the first use
-            one_s = many_s = 0.0
-            for _ in range(repeats):
-                one_s += asyncio.run(ask(client(1)))
-                many_s += asyncio.run(ask(client(32)))
+        def timed(bodies: list[dict[str, Any]]) -> float:
+            ours.send(bodies)
+            return float(ours.recv())
+
+        yield timed
+        ours.send(None)
+        process.join(30)
+    finally:
+        process.kill()
+
+
+def timed(
+    transport: Transport, spec: JudgeSpec, asked: list[tuple[Any, Question]], at_once: int | None = None
+) -> float:
+    begun = time.perf_counter()
+    found = dict(answers(transport, spec, asked, at_once))
+    seconds = time.perf_counter() - begun
+    assert len(found) == len(asked)
+    assert all(verdict.answer for verdict in found.values())
+    return seconds
+
+
+def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> dict[str, Any]:
+    composer = Composer(pictures.by_digest.__getitem__, spec.patch)
+    seconds = dict.fromkeys(("chat", "embedded", "served", "one by one"), 0.0)
+    n = dict.fromkeys(seconds, 0)
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        embedded = stack.enter_context(Embedded(engine, Child(logs / "embedded.log"), composer, 600, 600))
+        server = ManagedServer(engine, Child(logs / "served.log"), 600)
+        served = stack.enter_context(Client(server, composer, None, 600))
+        bare = stack.enter_context(ceiling(engine))
+
+        def bodies(asked: list[tuple[Any, Question]]) -> list[dict[str, Any]]:
+            return [composer.body(request, "") for _, question in asked for request in spec.requests(question)]
+
+        warm = pictures.questions(8)  # grammar and kernels are made at the first use
+        timed(embedded, spec, warm)
+        timed(served, spec, warm)
+        bare(bodies(warm))
+        timed(served, spec, pictures.questions())  # the window is found
+        for _ in range(repeats):
+            asked, few = pictures.questions(), pictures.questions(N_PICTURES // ONE_BY_ONE)
+            ways: dict[str, Callable[[], float]] = {
+                "chat": lambda asked=asked: bare(bodies(asked)),
+                "embedded": lambda asked=asked: timed(embedded, spec, asked),
+                "served": lambda asked=asked: timed(served, spec, asked),
+                "one by one": lambda few=few: timed(served, spec, few, 1),
+            }
+            for way, run in ways.items():
+                seconds[way] += run()
+                n[way] += len(few if way == "one by one" else asked)
+        window = served.tuner.limit
+        cost = prefill(embedded, spec, pictures)
+    rates = {way: round(n[way] / seconds[way], 1) for way in seconds}
     return {
-        "questions": N_QUESTIONS,
-        "in_flight": 32,
-        "one_by_one_s": round(one_s, 2),
-        "ours_s": round(many_s, 2),
-        "times_faster": round(one_s / many_s, 2),
+        "requests_per_s": rates,
+        "embedded_of_chat": round(rates["embedded"] / rates["chat"], 3),
+        "served_of_chat": round(rates["served"] / rates["chat"], 3),
+        "embedded_of_one_by_one": round(rates["embedded"] / rates["one by one"], 2),
+        "served_of_one_by_one": round(rates["served"] / rates["one by one"], 2),
+        "window_found": window,
+        "prefill": cost,
     }
+
+
+def prefill(transport: Transport, spec: JudgeSpec, pictures: Pictures, n: int = 16) -> dict[str, Any]:
+    """Tokens that had to be computed for a picture's first criterion and for each further one, and the share of prompt
+    tokens that came from the prefix cache, in the suite's own order of questions."""
+
+    def computed(asked: list[tuple[Any, Question]]) -> tuple[float, float, int]:
+        before = transport.counters()
+        timed(transport, spec, asked)
+        after = transport.counters()
+        total = after["prompt_tokens"] - before["prompt_tokens"]
+        return total - (after["cached_tokens"] - before["cached_tokens"]), total, len(asked)
+
+    orders = pictures.order(n)
+    timed(transport, spec, pictures.order(1)[0])  # what every rubric has in common is there already
+    first, first_total, n_first = computed([questions[0] for questions in orders])
+    further, further_total, n_further = computed([q for questions in orders for q in questions[1:]])
+    return {
+        "first_tokens": round(first / n_first, 1),
+        "further_tokens": round(further / n_further, 1),
+        "further_of_first": round(further / n_further / (first / n_first), 3),
+        "hit_rate": round(1 - (first + further) / (first_total + further_total), 3),
+    }
+
+
+def judge_of(
+    described: ModelCard, side: int, protocol: Any, weights: Path, gpu: int | None
+) -> tuple[JudgeSpec, Engine]:
+    dtype = described.dtype if gpu is not None else "float32"
+    most = max(side * side, described.judge_max_pixels)
+    spec = JudgeSpec(described.name, "bench", dtype, most, described.patch, 0, protocol)
+    return spec, Engine(weights, dtype, 4096, 2, gpu=gpu)
+
+
+def random_weights(described: ModelCard, folder: Path) -> Path:
+    """The card's architecture, from its config and tokenizer in the cache, with seeded random weights."""
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+    source = resolve(described)
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(source), dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    AutoProcessor.from_pretrained(source).save_pretrained(folder)
+    return folder
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--card", default="tiny-qwen3-vl")
+    parser.add_argument("--load", choices=("weights", "random"), default="weights")
+    parser.add_argument("--side", type=int, default=128, help="pixels of a picture's side")
     parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     quiet_libraries()
     set_determinism(1)
-    result = {
-        "command": "scripts/bench_judge.py",
-        "repeats": arguments.repeats,
-        "machine": f"{platform.machine()}, CPU",
+    gpu = 0 if torch.cuda.is_available() else None
+    described = card(given.card, "judge")
+    result: dict[str, Any] = {
+        "command": f"scripts/bench_judge.py --repeats {given.repeats} --card {given.card} --side {given.side}",
+        "machine": f"{platform.machine()}, {device_name(torch.device('cpu' if gpu is None else 'cuda:0'))}",
         "packages": versions(),
-        "judge": judge(arguments.repeats),
+        "questions": N_PICTURES * len(POINTS),
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        weights = random_weights(described, Path(folder)) if given.load == "random" else resolve(described)
+        for protocol in ("json", "logit"):
+            spec, engine = judge_of(described, given.side, protocol, weights, gpu)
+            result[protocol] = race(spec, engine, Pictures(given.side), given.repeats)
+            print(json.dumps({protocol: result[protocol]}, indent=2), flush=True)
+    if given.out:
+        given.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

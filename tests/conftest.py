@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.judges.vlm.server import ManagedServer, server_arguments, server_environment
+from local_bench.judges.vlm.child import Child
+from local_bench.judges.vlm.flags import Engine
+from local_bench.judges.vlm.server import ManagedServer
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -40,12 +42,8 @@ def judge_weights(cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def judge_server(judge_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
     """A real vLLM server with the small Qwen3-VL, for all tests that need one."""
-    server = ManagedServer(
-        arguments=lambda port: server_arguments(judge_weights, port, "float32", on_gpu=False, max_pixels=16384),
-        environment=lambda key: server_environment(key, on_gpu=False, batch_invariant=False),
-        log=tmp_path_factory.mktemp("judge") / "server.log",
-        start_timeout_s=600,
-    )
+    engine = Engine(judge_weights, "float32", max_model_len=24576, images=8)
+    server = ManagedServer(engine, Child(tmp_path_factory.mktemp("judge") / "server.log"), start_timeout_s=600)
     with server:
         yield server
 

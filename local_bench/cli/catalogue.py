@@ -111,8 +111,8 @@ def _wanted(target: str) -> list[Any]:
         for model in config.models
         if model.weights is None and model.load != "random" and model.imported is None
     ]
-    if config.judge.base_url is None and config.judge.weights is None:
-        found.append(card(config.judge.card, "judge"))
+    own = [judge.card for judge in config.judges if judge.base_url is None and judge.weights is None]
+    found += [card(name, "judge") for name in dict.fromkeys(own)]
     return found + [described for name in config.metrics if (described := metric_card(name))]
 
 

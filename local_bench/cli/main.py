@@ -10,6 +10,7 @@ from types import FrameType
 import click
 
 import local_bench
+from local_bench.cli.agreement import agreement
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.doctor import doctor
 from local_bench.cli.inspect import digest, report
@@ -25,7 +26,7 @@ def cli() -> None:
     what they earn. No network, no proprietary API."""
 
 
-for command in (demo, run, plan, generate, measure, judge, settle, report, digest, models, suites, doctor):
+for command in (demo, run, plan, generate, measure, judge, settle, report, agreement, digest, models, suites, doctor):
     cli.add_command(command)
 
 

@@ -51,12 +51,15 @@ def generate(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_j
 
 @click.command()
 @TARGET
+@click.option("--rejudge", metavar="K", type=click.IntRange(1, 100), default=None, help="Then ask all K times more.")
 @RUN_DIR
 @SETTING
 @JSON
-def judge(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Only have the images judged that are there."""
-    return _work(target, run_dir, settings, ("judge",), as_json)
+def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Only have the images judged that are there.
+
+    With --rejudge, say how often the judge repeats itself; the verdicts stay as they are."""
+    return _work(target, run_dir, settings, ("judge",), as_json, rejudge or 0)
 
 
 @click.command()
@@ -119,7 +122,12 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
 
 
 def _work(
-    target: Path, run_dir: Path | None, settings: tuple[str, ...], stages: tuple[str, ...] | None, as_json: bool
+    target: Path,
+    run_dir: Path | None,
+    settings: tuple[str, ...],
+    stages: tuple[str, ...] | None,
+    as_json: bool,
+    rejudge: int = 0,
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.core.errors import UserError
@@ -136,7 +144,7 @@ def _work(
         config = load_config(target, settings)
         run_dir = run_dir or runs_dir() / config.name
     with progress() as shown:
-        outcome = run_stages(config, run_dir, stages or STAGES, shown)
+        outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge)
     with RunDir.open(run_dir) as finished:
         report = _write_report(finished) if stages is None or "settle" in stages else None
         if as_json:

@@ -5,7 +5,9 @@ from typing import Any
 
 from local_bench.cli.output import table
 from local_bench.core.money import usd, usd_fine, usd_number
+from local_bench.report.judging import judges
 from local_bench.runs.engine import Outcome
+from local_bench.runs.retest import RetestRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
 from local_bench.settle.standard import Settlement, Total
@@ -17,9 +19,60 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
         f"{outcome.n_done} of {outcome.n_candidates} images made, {outcome.n_unscored} unscored; "
         f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
     ]
+    parts += judging_text(run)
     if report:
         parts += ["", settlement_text(books(run.ledger, run.config.settlement)), "", f"report: {report}"]
     return "\n".join(parts)
+
+
+def judging_text(run: RunDir) -> list[str]:
+    """A line a judge: whether it repeats itself and whether it can be talked round; then what asking again showed."""
+    lines = [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
+    asked_again = retest_rows(run)
+    if asked_again:
+        header = ["judge", "rubric", "criterion", "asked", "questions", "same", "95 %", "difference", "unscored"]
+        lines += ["", table(header, [_retest_row(row) for row in asked_again])]
+    return lines
+
+
+def _retest_row(row: RetestRow) -> list[str]:
+    same, apart = row.retest.same, row.retest.mean_abs_difference
+    return [
+        *(row.judge, row.rubric, row.criterion, str(row.rounds), str(same.n), _percent(same.value)),
+        "-" if same.low is None or same.high is None else f"{same.low:.1%} to {same.high:.1%}",
+        *(_figure(apart, ".2f"), str(same.n_unscored)),
+    ]
+
+
+def judging_json(run: RunDir) -> list[dict[str, Any]]:
+    """The same for programs: shares as fractions, differences in points; what was not tried is null."""
+    asked_again = retest_rows(run)
+    return [
+        {
+            "name": judge.name,
+            "protocol": judge.protocol,
+            "reproducible": judge.reproducible,
+            "attacks": judge.attacks
+            and {"n": judge.attacks.n, "n_fooled": judge.attacks.n_fooled, "n_unscored": judge.attacks.n_unscored},
+            "retest": [_retest_json(row) for row in asked_again if row.judge == judge.name],
+        }
+        for judge in judges(run)
+    ]
+
+
+def _retest_json(row: RetestRow) -> dict[str, Any]:
+    same = row.retest.same
+    return {
+        "rubric": row.rubric,
+        "criterion": row.criterion,
+        "n_rounds": row.rounds,
+        "n": same.n,
+        "n_unscored": same.n_unscored,
+        "same": same.value,
+        "same_low": same.low,
+        "same_high": same.high,
+        "mean_abs_difference": row.retest.mean_abs_difference,
+    }
 
 
 def settlement_text(kept: Books) -> str:
@@ -65,6 +118,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
             "n_failed": outcome.n_failed,
         },
         "verdicts": {"n": outcome.n_verdicts, "n_unscored": outcome.n_verdicts_unscored},
+        "judges": judging_json(run),
     }
     if report:
         kept = books(run.ledger, run.config.settlement)

@@ -2,9 +2,9 @@
 
 import difflib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
@@ -79,7 +79,8 @@ class ModelCard(Strict):
     parameters_b: float
     """Billions of parameters, encoders included."""
     vram_gb: float
-    """Decimal GB that the largest stage needs at the default size, batch 1, bfloat16."""
+    """Decimal GB that the largest stage needs at the default size, batch 1, bfloat16; a judge's weights and the least
+    it can be served in."""
     vram_by_phase_gb: dict[str, float] = Field(default={})
     """Decimal GB of each of a generator's phases: encode, denoise, decode."""
     pflop_per_image: float | None = None
@@ -92,9 +93,23 @@ class ModelCard(Strict):
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     sampler: SamplerDefaults = SamplerDefaults()
     judge_max_pixels: int = 1024 * 1024
-    """For a judge: images are resized to at most this many pixels."""
+    """For a judge: images are resized to at most this many pixels …"""
+    judge_min_pixels: int = Field(1, ge=1)
+    """… and smaller ones to at least this many: the model's processor would do the same unseen."""
     patch: int = 28
     """For a judge: image sides are multiples of this (patch x merge)."""
+    context: int = Field(8192, ge=1)
+    """For a judge: the tokens that the model itself can take in one question and its answer."""
+    max_model_len: int = Field(8192, ge=1)
+    """For a judge: the tokens that it is served with unless a run says otherwise; memory is set aside for them."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """For a judge: over how many GPUs of 80 GB it is split in bfloat16; `vram_gb` is then of all of them together."""
+
+    @model_validator(mode="after")
+    def _served_within_its_context(self) -> Self:
+        if self.max_model_len > self.context:
+            raise ValueError(f"max_model_len is {self.max_model_len}, more than the model's context of {self.context}")
+        return self
 
 
 def cards() -> dict[str, ModelCard]:

@@ -33,6 +33,11 @@ class Gpu(Strict):
     """Copies from pinned host memory, decimal GB."""
     board_w: float = Field(gt=0)
     """The board's power limit: energy is planned with it, and so not too low."""
+    judge_batched_tokens: int = Field(ge=2048)
+    """Tokens that the judge's server takes in one step (vLLM's max_num_batched_tokens), pictures' included; also how
+    many tokens of pictures it holds at a time, so never fewer than one picture has."""
+    judge_sequences: int = Field(ge=1)
+    """Questions that it works on at once (vLLM's max_num_seqs)."""
     source: str
 
     def tflops(self, compiled: bool) -> float:

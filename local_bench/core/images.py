@@ -6,6 +6,7 @@ orientation applied, colours brought to sRGB, alpha laid on white, 8-bit RGB. It
 
 import hashlib
 import io
+import math
 import struct
 import warnings
 from pathlib import Path
@@ -96,8 +97,18 @@ def store_image(images: Path, image: Image.Image) -> str:
     return sha256
 
 
-def fit_pixels(image: Image.Image, max_pixels: int, multiple: int) -> Image.Image:
-    """The image with sides that are multiples of `multiple` and at most `max_pixels` in all (bicubic, aspect kept)."""
-    scale = min(1.0, (max_pixels / (image.width * image.height)) ** 0.5)
+def fit_pixels(image: Image.Image, max_pixels: int, multiple: int, min_pixels: int = 1) -> Image.Image:
+    """The image with sides that are multiples of `multiple` and at most `max_pixels` in all, enlarged where it has
+    fewer than `min_pixels` (bicubic). The aspect is kept as far as multiples allow; where no size of that aspect lies
+    between the two bounds, the upper one holds, and a picture too slender for it loses length."""
+    pixels = image.width * image.height
+    scale = min(1.0, (max_pixels / pixels) ** 0.5) if pixels >= min_pixels else (min_pixels / pixels) ** 0.5
     width, height = (max(multiple, int(side * scale) // multiple * multiple) for side in image.size)
+    if width * height < min_pixels:
+        wider, higher = (math.ceil(side * scale / multiple) * multiple for side in image.size)
+        if wider * higher <= max_pixels:
+            width, height = wider, higher
+    if width * height > max_pixels:
+        most = max(multiple, max_pixels // min(width, height) // multiple * multiple)
+        width, height = min(width, most), min(height, most)
     return image if (width, height) == image.size else image.resize((width, height), Image.Resampling.BICUBIC)

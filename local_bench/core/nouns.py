@@ -24,6 +24,8 @@ class Task:
     source_sha256: str | None = None
     """Pixel digest of the picture to edit, where the order has one."""
     reference_sha256: tuple[str, ...] = ()
+    rules: tuple[dict[str, Any], ...] = ()
+    """Hard rules of each deliverable (`core.hardrules.HardRules`); empty where the order has none."""
     notes: tuple[str, ...] = ()
     """What is missing from the order but does not stop it, a sentence each."""
     unscored: str | None = None
@@ -64,6 +66,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Sheet:
+    """A question's images on one picture, as IDEA-Bench shows them."""
+
+    rows: tuple[int, ...] = ()
+    """How many of the images stand in each row: the inputs above, the outputs below."""
+    count: int | None = None
+    """Instead of pictures: a card that says how many there are."""
+
+
+@dataclass(frozen=True)
 class Question:
     """One thing the judge is asked about images."""
 
@@ -74,6 +86,12 @@ class Question:
     """Pixel digests, in the order in which they are shown."""
     slots: tuple[tuple[str, str], ...]
     """What fills the rubric's slots: (name, text)."""
+    roles: tuple[str, ...] = ()
+    """What each image is to the rubric: result, source, mask, reference. Empty where the rubric knows no roles."""
+    repeat: int = 0
+    """Which of several askings of the same, from 0."""
+    sheet: Sheet | None = None
+    """How the images are laid out on one picture; None shows each by itself."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +102,25 @@ class Verdict:
     unscored: str | None
     raw: str
     """The judge's words as they came."""
+    labels: dict[str, dict[str, float]] | None = None
+    """Under the `logit` protocol, what each criterion's labels got: criterion -> label -> probability, sums of 1."""
 
     def __post_init__(self) -> None:
         assert (self.answer is None) != (self.unscored is None)
+
+    def value(self, field: str) -> float | None:
+        """The number that stands for `field`: the labels' expectation, or the answer where there are none."""
+        if self.labels is None or field not in self.labels:
+            return None if self.answer is None or field not in self.answer else float(self.answer[field])
+        return sum(float(label) * p for label, p in self.labels[field].items())
+
+    def variance(self, field: str) -> float | None:
+        """How far the labels' probabilities spread about `value`, squared; None where there are none."""
+        if self.labels is None or field not in self.labels:
+            return None
+        mean = self.value(field)
+        assert mean is not None
+        return sum((float(label) - mean) ** 2 * p for label, p in self.labels[field].items())
 
 
 @dataclass(frozen=True)
@@ -97,6 +131,8 @@ class Score:
     value: float | None
     unscored: str | None = None
     applies: bool = True
+    spread: float | None = None
+    """Standard deviation of `value` by the judge's own probabilities; None where it gave none."""
 
     def __post_init__(self) -> None:
         assert (self.value is not None) + (self.unscored is not None) + (not self.applies) == 1

@@ -1,9 +1,11 @@
 """One image in the gallery: the picture, whether the client pays, the scores, and every verdict behind them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Row
+
+from pydantic import TypeAdapter, ValidationError
 
 from local_bench.core.nouns import Task
 from local_bench.report.pictures import Picture, picture
@@ -14,6 +16,9 @@ from local_bench.runs.rundir import RunDir
 MAX_RAW = 2000
 BRF = "brf"
 """The rubric that asks about one evaluation point at a time."""
+CNS_SET = "cns_set"
+"""The rubric whose second asking shows the set the other way round."""
+_LABELS = TypeAdapter(dict[str, dict[str, float]])
 
 
 @dataclass(frozen=True)
@@ -21,13 +26,19 @@ class VerdictView:
     rubric: str
     point: str | None
     """What was asked about, where the rubric has several points."""
+    again: str | None
+    """Which asking of the same it is, where it is not the first."""
     answer: str | None
+    labels: list[str]
+    """What the labels of each criterion got, where the judge told."""
     unscored: str | None
     raw: str
     left_out: int
     """How many characters of `raw` are not shown."""
     rubric_digest: str
     judge: str
+    judge_name: str | None
+    """Where there are several."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +61,26 @@ class CandidateView:
 
 
 def candidate_view(
-    run: RunDir, task: Task, row: Row, names: Sequence[str], scores: Sequence[Row], verdicts: Sequence[Row]
+    run: RunDir,
+    task: Task,
+    row: Row,
+    names: Sequence[str],
+    scores: Sequence[Row],
+    verdicts: Sequence[Row],
+    judges: Mapping[str, str],
 ) -> CandidateView:
-    """The candidate in `row` (with its decision's columns), with a cell for every score in `names`."""
+    """The candidate in `row` (with its decision's columns), with a cell for every score in `names`; `judges`: judge id
+    -> label."""
     decision, mark, reason = _decision(row)
     by_name = {score["name"]: score for score in scores}
-    cells = []
+    cells: list[tuple[str, str, str | None]] = []
     for name in names:
         score = by_name.get(name)
-        text = score_text(score["value"], score["unscored"], bool(score["applies"])) if score else ("missing", None)
-        cells.append((name, *text))
+        if score is None:
+            cells.append((name, "missing", None))
+        else:
+            text = score_text(score["value"], score["unscored"], bool(score["applies"]), score["spread"])
+            cells.append((name, *text))
     shown = picture(run.images, row["pixels_sha256"]) if row["state"] == "done" else None
     return CandidateView(
         model=row["model"],
@@ -72,7 +93,7 @@ def candidate_view(
         mark=mark,
         reason=reason,
         scores=cells,
-        verdicts=[_verdict(verdict, task) for verdict in verdicts],
+        verdicts=[_verdict(verdict, task, judges) for verdict in verdicts],
     )
 
 
@@ -111,7 +132,7 @@ def _no_picture(row: Row) -> str:
             return "the image's file is missing or damaged: `local-bench verify` tells more"
 
 
-def _verdict(row: Row, task: Task) -> VerdictView:
+def _verdict(row: Row, task: Task, judges: Mapping[str, str]) -> VerdictView:
     number, points = row["point"], task.evaluation_points
     if row["rubric"] == BRF and 0 <= number < len(points):
         point = points[number]
@@ -120,10 +141,32 @@ def _verdict(row: Row, task: Task) -> VerdictView:
     return VerdictView(
         rubric=row["rubric"],
         point=point,
+        again=_again(row),
         answer=row["answer"],
+        labels=label_lines(row["labels"]),
         unscored=row["unscored"],
         raw=row["raw"][:MAX_RAW],
         left_out=max(0, len(row["raw"]) - MAX_RAW),
         rubric_digest=short(row["rubric_sha256"]),
         judge=short(row["judge"]),
+        judge_name=judges.get(row["judge"]) if len(judges) > 1 else None,
     )
+
+
+def _again(row: Row) -> str | None:
+    if not row["repeat"]:
+        return None
+    return "the set in the other order" if row["rubric"] == CNS_SET else f"asking {row['repeat'] + 1}"
+
+
+def label_lines(labels: str | None) -> list[str]:
+    """`met 0: 12%, 1: 88%`, a line a criterion; as it stands in the ledger where it is not that."""
+    if labels is None:
+        return []
+    try:
+        criteria = _LABELS.validate_json(labels)
+    except ValidationError:
+        return [labels[:MAX_RAW]]
+    return [
+        f"{name} " + ", ".join(f"{label}:\u00a0{p:.0%}" for label, p in of.items()) for name, of in criteria.items()
+    ]

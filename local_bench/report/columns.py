@@ -27,10 +27,10 @@ CANDIDATES = schema(
     truncated=TEXT, cost_micro_usd=INT,
 )  # fmt: skip
 VERDICTS = schema(
-    **_WORK, rubric=TEXT, point=INT, answer=TEXT, unscored=TEXT, raw=TEXT, question_id=TEXT, rubric_sha256=TEXT,
-    judge=TEXT,
+    **_WORK, rubric=TEXT, point=INT, repeat=INT, answer=TEXT, labels=TEXT, unscored=TEXT, raw=TEXT, question_id=TEXT,
+    rubric_sha256=TEXT, judge=TEXT,
 )  # fmt: skip
-SCORES = schema(**_WORK, name=TEXT, kind=TEXT, value=REAL, unscored=TEXT, applies=YES_NO)
+SCORES = schema(**_WORK, name=TEXT, kind=TEXT, value=REAL, unscored=TEXT, applies=YES_NO, spread=REAL)
 SETTLEMENT = schema(
     model=TEXT, scope=TEXT, category=TEXT, value_micro_usd=INT, revenue_micro_usd=INT, revenue_low_micro_usd=INT,
     revenue_high_micro_usd=INT, open_micro_usd=INT, share=REAL, coverage=REAL, n_tasks=INT, n_tasks_accepted=INT,
@@ -48,4 +48,9 @@ MAKING = schema(
     marginal_wh_per_image=REAL, flop_per_image=REAL, floor_s_per_image=REAL, mfu=REAL, no_floor=TEXT,
 )  # fmt: skip
 """One row a system. `busy` is denoising and decoding alone, and so is what is marginal; `mfu` is a part of 1."""
+JUDGES = schema(
+    judge_id=TEXT, name=TEXT, card=TEXT, protocol=TEXT, transport=TEXT, reproducible=YES_NO, n_attacks=INT,
+    n_fooled=INT, n_attacks_unscored=INT, fooled_by=TEXT,
+)  # fmt: skip
+"""One row a judge; what was not tried is null, and `fooled_by` a JSON list."""
 CUTS = schema(model=TEXT, encoder=TEXT, n_prompts=INT, n_cut=INT, most_tokens=INT)

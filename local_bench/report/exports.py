@@ -16,6 +16,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
 from local_bench.report import columns
+from local_bench.report.judging import Judge, judges
 from local_bench.report.view import model_order
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import Making, cuts, makings
@@ -28,6 +29,7 @@ _FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 """What spreadsheets take for a formula's beginning, full-width forms too (OWASP, CSV injection)."""
 _WORK = "c.work_id, c.model, c.task_id, t.category, c.deliverable, c.attempt"
 _FROM = "JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)"
+_IN_ORDER = "ORDER BY v.work_id, v.judge, v.rubric, v.point, v.repeat"
 
 
 def write_exports(run: RunDir) -> list[Path]:
@@ -41,11 +43,12 @@ def write_exports(run: RunDir) -> list[Path]:
     money = books(run.ledger, run.config.settlement)
     tables = {
         "candidates": (columns.CANDIDATES, _candidates(run)),
-        "verdicts": (columns.VERDICTS, _rows(run, f"SELECT v.*, {_WORK} FROM verdicts v {_FROM} ORDER BY 1, 2, 3")),
+        "verdicts": (columns.VERDICTS, _rows(run, f"SELECT v.*, {_WORK} FROM verdicts v {_FROM} {_IN_ORDER}")),
         "scores": (columns.SCORES, _rows(run, f"SELECT s.*, {_WORK} FROM scores s {_FROM} ORDER BY 1, 2")),
         "settlement": (columns.SETTLEMENT, _settlement(run, money)),
         "costs": (columns.COSTS, _costs(money)),
         "making": (columns.MAKING, map(_making, makings(run.ledger, money, model_order(run)))),
+        "judges": (columns.JUDGES, map(_judge, judges(run))),
         "cuts": (columns.CUTS, map(vars, cuts(run.ledger))),
     }
     paths = []
@@ -166,6 +169,16 @@ def _making(m: Making) -> dict[str, Any]:
         "floor_s_per_image": t.floor_s_per_image,
         "mfu": t.utilisation,
         "no_floor": "made elsewhere" if m.imported else t.no_floor,
+    }
+
+
+def _judge(judge: Judge) -> dict[str, Any]:
+    tried = judge.attacks
+    return judge.model_dump(include={"judge_id", "name", "card", "protocol", "transport", "reproducible"}) | {
+        "n_attacks": tried.n if tried else None,
+        "n_fooled": tried.n_fooled if tried else None,
+        "n_attacks_unscored": tried.n_unscored if tried else None,
+        "fooled_by": json.dumps(tried.fooled_by) if tried else None,
     }
 
 

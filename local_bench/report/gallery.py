@@ -10,6 +10,7 @@ from local_bench.report.candidate import CandidateView, candidate_view, given
 from local_bench.report.pictures import Picture, picture
 from local_bench.report.scores import score_names
 from local_bench.report.view import model_order
+from local_bench.runs.agreement import judge_labels
 from local_bench.runs.planned import read_task
 from local_bench.runs.rundir import RunDir
 
@@ -20,7 +21,9 @@ _CANDIDATES = f"""SELECT c.*, d.work_id IS NOT NULL AS decided, d.accepted, d.un
   json_extract(c.work, '$.pictures') AS pictures
   FROM candidates c LEFT JOIN decisions d USING (work_id) WHERE {_SHOWN}"""
 _SCORES = f"SELECT s.* FROM scores s JOIN candidates USING (work_id) WHERE {_SHOWN}"
-_VERDICTS = f"SELECT v.* FROM verdicts v JOIN candidates USING (work_id) WHERE {_SHOWN} ORDER BY rubric, point"
+_VERDICTS = (
+    f"SELECT v.* FROM verdicts v JOIN candidates USING (work_id) WHERE {_SHOWN} ORDER BY judge, rubric, point, repeat"
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,12 @@ def gallery(run: RunDir) -> list[OrderView]:
     candidates = _grouped(run, _CANDIDATES, "task_id")
     scores = _grouped(run, _SCORES, "work_id")
     verdicts = _grouped(run, _VERDICTS, "work_id")
-    names, models = score_names(run), model_order(run)
+    names, models, judges = score_names(run), model_order(run), judge_labels(run)
     orders = []
     for task in map(read_task, run.ledger.rows(_TASKS, MAX_ORDERS)):
         views: dict[int, list[CandidateView]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
         for row in sorted(candidates[task.task_id], key=lambda row: (models.index(row["model"]), row["attempt"])):
-            view = candidate_view(run, task, row, names, scores[row["work_id"]], verdicts[row["work_id"]])
+            view = candidate_view(run, task, row, names, scores[row["work_id"]], verdicts[row["work_id"]], judges)
             views.setdefault(row["deliverable"], []).append(view)
         deliverables = [_deliverable(task, index, mine) for index, mine in sorted(views.items())]
         orders.append(OrderView(task, usd(task.price_micro_usd), _given(run, task), deliverables))

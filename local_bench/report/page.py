@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.core.storage import write_atomic
-from local_bench.report import costs, gallery, making, provenance, scores, view
+from local_bench.report import costs, gallery, judging, making, provenance, scores, view
 from local_bench.report.text import clean
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import cuts, makings
@@ -48,6 +48,7 @@ def render(run: RunDir) -> str:
             decision_reasons=scores.decision_reasons(run),
             price=costs.price_sentence(money.price),
             scores=scores.score_table(run),
+            judging=judging.judging(run),
             score_reasons=scores.score_reasons(run),
             costs=costs.cost_table(run, money),
             making=making.making_rows(made, priced=money.price is not None),

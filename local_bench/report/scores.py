@@ -19,6 +19,8 @@ class ScoreRow:
     mean: str
     interval: str
     """Of the mean; empty where there is none."""
+    spread: str
+    """How uncertain the score of one image is, on average; empty where nobody says."""
     n: int
     n_unscored: int
     n_not_applicable: int
@@ -47,8 +49,8 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
     found = {
         (row["name"], row["model"]): row
         for row in run.ledger.rows(
-            """SELECT s.name, c.model, avg(s.value) AS mean, count(s.value) AS n, sum(NOT s.applies) AS n_na,
-               sum(s.applies AND s.value IS NULL) AS n_unscored
+            """SELECT s.name, c.model, avg(s.value) AS mean, avg(s.spread) AS spread, count(s.value) AS n,
+               sum(NOT s.applies) AS n_na, sum(s.applies AND s.value IS NULL) AS n_unscored
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model"""
         )
     }
@@ -69,15 +71,20 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             missing = images.get(model, 0) - n - n_na - n_unscored
             ends = bootstrap_mean([*values[name, model].values()])
             between = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else ""
-            table[name].append(ScoreRow(model, mean, between, n, n_unscored, n_na, missing))
+            spread = f"each ± {row['spread']:.2f}" if row and row["spread"] is not None else ""
+            table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing))
     return table
 
 
-def score_text(value: float | None, unscored: str | None, applies: bool) -> tuple[str, str | None]:
+def score_text(
+    value: float | None, unscored: str | None, applies: bool, spread: float | None = None
+) -> tuple[str, str | None]:
     """What a score's cell says, and the reason beside it: never 0 for what has no value."""
     if not applies:
         return NOT_APPLICABLE, None
-    return ("unscored", unscored or "no reason given") if value is None else (f"{value:.2f}", None)
+    if value is None:
+        return "unscored", unscored or "no reason given"
+    return (f"{value:.2f}" if spread is None else f"{value:.2f} ± {spread:.2f}"), None
 
 
 def decision_reasons(run: RunDir) -> list[Reason]:

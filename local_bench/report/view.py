@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from local_bench.core.cards import cards
 from local_bench.core.money import usd
 from local_bench.report.costs import cost_text
+from local_bench.report.judging import judge_warnings
 from local_bench.report.text import amount, count, interval, percent
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books
@@ -56,9 +57,10 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     known = cards()
     found = [
         f"{name} is a small model with random weights, for trials: nothing that it makes or says means anything."
-        for name in dict.fromkeys([*(model.card for model in run.config.models), run.config.judge.card])
+        for name in dict.fromkeys([*(m.card for m in run.config.models), *(j.card for j in run.config.judges)])
         if name in known and known[name].source.build
     ]
+    found += judge_warnings(run)
     least = run.config.settlement.coverage_min
     for s in settlements:
         if s.total.coverage < least:

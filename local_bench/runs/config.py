@@ -122,10 +122,17 @@ class ModelConfig(Strict):
 
 
 class JudgeConfig(Strict):
-    """Who looks: a vLLM server that we start and stop, or one that runs at `base_url`."""
+    """Who looks, how it answers, and what carries the questions to it."""
 
     card: str = "tiny-qwen3-vl"
+    name: Name | None = None
+    """What this judge is called in a panel; the card's name if left out."""
     weights: str | None = None
+    protocol: Literal["json", "logit"] = "json"
+    """`json`: a schema-bound object. `logit`: the probabilities of one token a criterion; the score is their mean."""
+    transport: Literal["auto", "served", "embedded", "local"] = "auto"
+    """`embedded`: vLLM's engine in a process of ours, without HTTP. `served`: vLLM's server, ours or the one at
+    `base_url`. `local`: transformers, without vLLM. `auto`: served for a `base_url`, else embedded, else local."""
     base_url: str | None = None
     """`http://host:port/v1` of a server that serves this card's model."""
     api_key_env: str = "VLLM_API_KEY"
@@ -134,15 +141,30 @@ class JudgeConfig(Strict):
     """The model's name at `base_url`; the first that it lists if left out."""
     port: int | None = Field(None, ge=1, le=65535)
     """For our own server; a free one if left out."""
-    in_flight: int = Field(32, ge=1, le=4096)
+    in_flight: int | None = Field(None, ge=1, le=4096)
+    """Requests under way at a server; tuned as it works if left out."""
     max_pixels: int | None = Field(None, ge=1024)
-    max_tokens: int = Field(64, ge=8, le=4096)
+    max_tokens: int | None = Field(None, ge=8, le=8192)
+    """At most so many tokens an answer; each rubric's own number if left out."""
     request_timeout_s: Number = Field(300.0, gt=0)
     start_timeout_s: Number = Field(600.0, gt=0)
     max_restarts: int = Field(3, ge=0)
     seed: int = Field(0, ge=0)
+    canaries: bool = True
+    """Whether it is first asked the same alone and in a crowd, and put before pictures and briefs that try to talk it
+    round."""
     extra_args: list[str] = Field(default=[])
-    """More arguments for our own server."""
+    """More of vLLM's arguments, for an engine or server of our own."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.card + ("" if self.protocol == "json" else f"-{self.protocol}")
+
+    @model_validator(mode="after")
+    def _can_be_reached_so(self) -> "JudgeConfig":
+        if self.base_url is not None and self.transport not in ("auto", "served"):
+            raise ValueError(f"base_url is asked over HTTP: leave `transport: {self.transport}` out")
+        return self
 
 
 class AcceptanceConfig(Strict):
@@ -151,6 +173,12 @@ class AcceptanceConfig(Strict):
     rule: Literal["threshold"] = "threshold"
     brf: Number = Field(3.0, ge=0, le=5)
     veq: Number = Field(3.0, ge=0, le=5)
+    cns: Number = Field(3.0, ge=0, le=5)
+    """For edits and sets; it does not apply to the rest."""
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        return {"brf": self.brf, "veq": self.veq, "cns": self.cns}
 
 
 class SettlementConfig(Strict):
@@ -202,18 +230,36 @@ class RunConfig(Strict):
     suite: SuiteConfig = SuiteConfig()
     models: list[ModelConfig] = Field(min_length=1)
     judge: JudgeConfig = JudgeConfig()
+    panel: list[JudgeConfig] = Field(default=[])
+    """More judges over the same images."""
+    panel_word: Literal["mean", "majority"] = "mean"
+    """What a panel says: the mean of its scores, or the answer that most give."""
+    order_swap: bool = False
+    """Whether the images of a set are judged in both orders."""
     metrics: list[str] = Field(default=["piqe", "entropy"])
     acceptance: AcceptanceConfig = AcceptanceConfig()
     settlement: SettlementConfig = SettlementConfig()
     engine: EngineConfig = EngineConfig()
 
+    @property
+    def judges(self) -> list[JudgeConfig]:
+        return [self.judge, *self.panel]
+
     @model_validator(mode="after")
     def _labels_differ(self) -> "RunConfig":
-        labels = [m.label for m in self.models]
-        twice = {label for label in labels if labels.count(label) > 1}
-        if twice:
-            raise ValueError(f"two models are called {min(twice)!r}: give each its own `name`")
+        for what, labels in (("models", [m.label for m in self.models]), ("judges", [j.label for j in self.judges])):
+            twice = {label for label in labels if labels.count(label) > 1}
+            if twice:
+                raise ValueError(f"two {what} are called {min(twice)!r}: give each its own `name`")
+        seen: dict[str, str] = {}
+        for judge in self.judges:
+            same = seen.setdefault(judge.model_dump_json(include=_WHO_JUDGES), judge.label)
+            if same != judge.label:
+                raise ValueError(f"{same!r} and {judge.label!r} are the same judge under two names: leave one out")
         return self
+
+
+_WHO_JUDGES = {"card", "weights", "protocol", "max_pixels", "max_tokens", "seed", "extra_args"}
 
 
 def load_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:

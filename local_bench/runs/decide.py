@@ -9,7 +9,7 @@ from local_bench.settle.acceptance import by_threshold
 
 def decide(run: RunDir) -> None:
     """Replaces all decisions by those that follow from the scores there are now."""
-    thresholds = {"brf": run.config.acceptance.brf, "veq": run.config.acceptance.veq}
+    thresholds = run.config.acceptance.thresholds
     scores: dict[str, list[Score]] = defaultdict(list)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
         scores[row["work_id"]].append(Score(row["name"], row["value"], row["unscored"], bool(row["applies"])))

@@ -35,15 +35,17 @@ def _candidates(ledger: Ledger) -> list[Any]:
 
 
 def _verdicts(ledger: Ledger) -> list[Any]:
-    rows = ledger.rows("SELECT * FROM verdicts ORDER BY work_id, rubric, point")
+    rows = ledger.rows("SELECT * FROM verdicts ORDER BY work_id, judge, rubric, point, repeat")
     return [
         [
             r["work_id"],
             r["rubric"],
             r["point"],
+            r["repeat"],
             r["rubric_sha256"],
             r["judge"],
             r["answer"] and json.loads(r["answer"]),
+            r["labels"] and json.loads(r["labels"]),
             r["unscored"],
         ]
         for r in rows

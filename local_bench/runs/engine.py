@@ -32,9 +32,13 @@ class Outcome:
 
 
 def run_stages(
-    config: RunConfig, run_dir: Path, stages: tuple[str, ...] = STAGES, progress: Progress | None = None
+    config: RunConfig,
+    run_dir: Path,
+    stages: tuple[str, ...] = STAGES,
+    progress: Progress | None = None,
+    rejudge: int = 0,
 ) -> Outcome:
-    """Begins or continues the run in `run_dir` through `stages`.
+    """Begins or continues the run in `run_dir` through `stages`; `rejudge` asks the judges so many times more.
 
     Raises the errors of `core.errors`; whatever was committed before stays, and the same call goes on from there.
     """
@@ -42,11 +46,11 @@ def run_stages(
     os.environ["TRANSFORMERS_OFFLINE"] = "1"
     check_config(config)
     with RunDir.begin(run_dir, config) as run:
-        _run(run, stages, progress or Quiet())
+        _run(run, stages, progress or Quiet(), rejudge)
         return _outcome(run)
 
 
-def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
+def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
     plan = None
     if "generate" in stages or not run.ledger.meta("planned"):
         plan = make_plan(run.config, run.path)
@@ -57,27 +61,29 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress) -> None:
             for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
                 progress.note(f"{task.task_id}: {sentence}")
     if set(stages) & ON_DEVICE:
-        _hold_device(run, plan, stages, progress)
+        _hold_device(run, plan, stages, progress, rejudge)
     if "settle" in stages:
         decide(run)
 
 
-def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress) -> None:
+def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
     """The stages for which a device is held and paid; torch is imported here and not before."""
     from local_bench.generators.numerics import choose_devices, device_name, set_determinism
     from local_bench.runs.generate import generate
-    from local_bench.runs.judge import Place, judge, judge_spec
+    from local_bench.runs.judge import judge
     from local_bench.runs.measure import measure
     from local_bench.runs.meter import Meter
+    from local_bench.runs.place import Place
     from local_bench.runs.provenance import write_provenance
+    from local_bench.runs.retest import rejudge as ask_again
 
     set_determinism(run.config.engine.threads)
     devices = choose_devices(run.config.engine.device, run.config.engine.workers)
-    if not plan:
-        devices = devices[:1]  # only making pictures is spread
+    if not plan and "judge" not in stages:
+        devices = devices[:1]  # only making pictures and judging them is spread
     places = [Place(device_name(device), device.index if device.type == "cuda" else None) for device in devices]
     meters = [Meter(run.ledger, place.device, place.cuda_index) for place in places]
-    place, meter = places[0], meters[0]
+    meter = meters[0]
     how = "failed"
     try:
         if plan and "generate" in stages:
@@ -87,16 +93,18 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
             measure(run, meter, progress)
             run.ledger.backup()
         if "judge" in stages:
-            judge(run, place, meter, progress)
+            judge(run, places, meters, progress)
+            if rejudge:
+                ask_again(run, places, meters, progress, rejudge)
             run.ledger.backup()
-        write_provenance(run, plan, judge_spec(run.config.judge, place) if "judge" in stages else None)
+        write_provenance(run, plan, places[0] if "judge" in stages else None)
         how = "done"
     except KeyboardInterrupt:
         how = "interrupted"
         raise
     finally:
-        for meter in meters:
-            meter.end(how)
+        for held in meters:
+            held.end(how)
 
 
 def _outcome(run: RunDir) -> Outcome:

@@ -47,7 +47,8 @@ def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> d
         "models": [_model(m, plan, config, target) for m in plan.models],
         "judge": {
             "card": config.judge.card,
-            "n_questions": _n_questions(plan),
+            "panel": [judge.card for judge in config.panel],
+            "n_questions": _n_questions(plan, config.order_swap) * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
         "device": target.name,
@@ -201,10 +202,10 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
-def _n_questions(plan: RunPlan) -> int:
+def _n_questions(plan: RunPlan, order_swap: bool) -> int:
     asked = plan.suite.load()
     per_task = {
-        t.task_id: sum(1 for _ in asked.questions(t, dict.fromkeys(range(1, len(t.deliverables) + 1), "")))
+        t.task_id: sum(1 for _ in asked.questions(t, dict.fromkeys(range(1, len(t.deliverables) + 1), ""), order_swap))
         for t in plan.tasks
         if not t.unscored
     }

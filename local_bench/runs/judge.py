@@ -1,42 +1,34 @@
-"""The judge phase: asks what has not been answered, keeps every answer, and reads the suite's scores off them."""
+"""The judge phase: every judge of the run is asked what it has not answered yet, and every answer is kept."""
 
-import asyncio
 import json
-import os
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from local_bench.core.cards import card
-from local_bench.core.errors import ImageError
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, ImageError
 from local_bench.core.identity import canonical_json
-from local_bench.core.images import load_image
-from local_bench.core.nouns import Question, Score, Task, Verdict
-from local_bench.core.weights import resolve, weights_digest
-from local_bench.judges.vlm.client import Client, Unreachable
+from local_bench.core.images import image_path, load_image
+from local_bench.core.nouns import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
-from local_bench.judges.vlm.server import (
-    ExternalServer,
-    ManagedServer,
-    server_arguments,
-    server_environment,
-    vllm_version,
-)
+from local_bench.judges.vlm.transport import Transport, Unreachable, answers
+from local_bench.runs.canary import canary_questions, try_judge
 from local_bench.runs.config import JudgeConfig
-from local_bench.runs.ledger import Ledger
-from local_bench.runs.measure import write_scores
 from local_bench.runs.meter import Meter
+from local_bench.runs.place import Place
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import score, sets
+from local_bench.runs.transports import judge_spec, opened, transport_of
 from local_bench.suites.registry import suite
 
 COMMIT_EVERY = 32
-BATCH_INVARIANT_CAPABILITY = (8, 0)
+Key = tuple[str, str, int, int, int]
+"""(work id, rubric, point, repeat, round)"""
+Keep = Callable[[Sequence[tuple["Ask", Verdict]]], None]
 
 
 @dataclass(frozen=True)
@@ -44,200 +36,183 @@ class Ask:
     """One question about one candidate's image, and the identity of asking it here."""
 
     work_id: str
-    task_id: str
-    key: tuple[int, str, int]
     question: Question
     question_id: str
+    round: int = 0
+    """Of a retest, from 1."""
+
+    @property
+    def key(self) -> Key:
+        return self.work_id, self.question.rubric, self.question.point, self.question.repeat, self.round
+
+
+def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progress: Progress) -> None:
+    """Asks, keeps and scores. ServerError where a judge cannot be had; what was answered until then is kept."""
+    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    judges = [(config, judge_spec(config, places[0])) for config in run.config.judges]
+    _refuse_one_twice(judges)
+    for config, spec in judges:
+        asks = list(asks_of(run, tasks, config, spec, places[0]))
+        rows = run.ledger.rows("SELECT * FROM verdicts WHERE judge = ?", spec.judge_id)
+        there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], 0): r["question_id"] for r in rows}
+        open_asks = [ask for ask in asks if there.get(ask.key) != ask.question_id]
+        if open_asks:
+            Sitting(run, config, spec, places, meters, progress).hold(open_asks, KeepVerdicts(run, spec))
+    labels = {spec.judge_id: config.label for config, spec in judges}
+    _forget_others(run, labels)
+    score(run, tasks, list(labels))
+
+
+def asks_of(run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, place: Place) -> Iterator[Ask]:
+    """All that the suite wants to know of this judge about the pictures that are there, what shares one together."""
+    numerics = place.numerics(transport_of(config), config.base_url is not None)
+    asked = suite(run.config.suite.name).load()
+    for (task_id, _, _), images in sets(run.ledger).items():
+        shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
+        for key, question in asked.questions(tasks[task_id], shown, run.config.order_swap):
+            yield Ask(images[key[0]][0], question, spec.question_id(question, numerics))
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where our own judge runs."""
+class KeepVerdicts:
+    """Enters answers as the run's verdicts; a later one takes an earlier one's place."""
 
-    device: str
-    """What the device calls itself."""
-    cuda_index: int | None
+    run: RunDir
+    spec: JudgeSpec
 
-    @property
-    def on_gpu(self) -> bool:
-        return self.cuda_index is not None
-
-    @property
-    def batch_invariant(self) -> bool:
-        """Whether vLLM can be told to give the same answer in any company."""
-        if self.cuda_index is None:
-            return False
-        import torch
-
-        return torch.cuda.get_device_capability(self.cuda_index) >= BATCH_INVARIANT_CAPABILITY
-
-    def numerics(self, judge: JudgeConfig) -> dict[str, Any]:
-        """The judge's numerics signature; of an external server only that it is one, the rest is not ours to know."""
-        if judge.base_url:
-            return {"server": "external"}
-        return {"vllm": vllm_version(), "device": self.device, "batch_invariant": self.batch_invariant}
+    def __call__(self, answered: Sequence[tuple[Ask, Verdict]]) -> None:
+        with self.run.ledger.transaction():
+            self.run.ledger.write_many(
+                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (
+                        *ask.key[:4],
+                        ask.question_id,
+                        rubric(ask.question.rubric).sha256,
+                        self.spec.judge_id,
+                        *verdict_columns(verdict),
+                    )
+                    for ask, verdict in answered
+                ),
+            )
 
 
-def judge_spec(config: JudgeConfig, place: Place) -> JudgeSpec:
-    """The judge of a run. WeightsError if its files are not here (those of an external server need not be)."""
-    described = card(config.card, "judge")
-    if config.base_url and not described.source.build and config.weights is None:
-        weights = "external"
-    else:
-        weights = weights_digest(resolve(described, config.weights))
-    return JudgeSpec(
-        card=described.name,
-        weights_sha256=weights,
-        dtype=described.dtype if place.on_gpu else "float32",
-        max_pixels=config.max_pixels or described.judge_max_pixels,
-        patch=described.patch,
-        max_tokens=config.max_tokens,
-        seed=config.seed,
-        extra_args=() if config.base_url else tuple(config.extra_args),
+def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | None, str]:
+    """answer, labels, unscored, raw."""
+    return (
+        None if verdict.answer is None else canonical_json(verdict.answer),
+        None if verdict.labels is None else json.dumps(verdict.labels),
+        verdict.unscored,
+        verdict.raw,
     )
 
 
-def judge(run: RunDir, place: Place, meter: Meter, progress: Progress) -> None:
-    """Asks, keeps and scores. ServerError where the judge cannot be had; what was answered until then is kept."""
-    spec = judge_spec(run.config.judge, place)
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
-    asks = list(_asks(run, tasks, spec, place.numerics(run.config.judge)))
-    there = {
-        (r["work_id"], r["rubric"], r["point"]): r["question_id"]
-        for r in run.ledger.rows("SELECT work_id, rubric, point, question_id FROM verdicts")
-    }
-    open_asks = [a for a in asks if there.get((a.work_id, a.question.rubric, a.question.point)) != a.question_id]
-    if open_asks:
-        _Sitting(run, spec, open_asks, meter, progress).hold(place)
-    _score(run.ledger, tasks, suite(run.config.suite.name).load())
+class Sitting:
+    """One judge before many questions; what is answered is kept and struck off, whatever happens to the judge."""
 
-
-def _asks(run: RunDir, tasks: dict[str, Task], spec: JudgeSpec, numerics: dict[str, Any]) -> Iterator[Ask]:
-    asked = suite(run.config.suite.name).load()
-    for (task_id, _, _), images in _sets(run.ledger).items():
-        shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        for key, question in asked.questions(tasks[task_id], shown):
-            yield Ask(images[key[0]][0], task_id, key, question, spec.question_id(question, numerics))
-
-
-def _sets(ledger: Ledger) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
-    """(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
-    sets: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
-    for row in ledger.rows("SELECT * FROM candidates ORDER BY position"):
-        sha = row["pixels_sha256"] if row["state"] == "done" else None
-        sets[row["task_id"], row["model"], row["attempt"]][row["deliverable"]] = (row["work_id"], sha)
-    return dict(sets)
-
-
-class _Sitting:
-    """All the open questions of a run before one judge; what is answered is committed and struck off."""
-
-    def __init__(self, run: RunDir, spec: JudgeSpec, asks: list[Ask], meter: Meter, progress: Progress) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        config: JudgeConfig,
+        spec: JudgeSpec,
+        places: Sequence[Place],
+        meters: Sequence[Meter],
+        progress: Progress,
+    ) -> None:
         self._run = run
+        self._config = config
         self._spec = spec
-        self._left = {(ask.work_id, ask.key): ask for ask in asks}
-        self._answered: list[tuple[Ask, Verdict]] = []
-        self._meter = meter
+        self._places = places
+        self._meters = meters
         self._progress = progress
-        self._show = lru_cache(maxsize=64)(self._data_uri)
+        self._made: dict[str, Image.Image] = {}
+        self._load = lru_cache(maxsize=16)(self._picture)
 
-    def hold(self, place: Place) -> None:
+    def hold(self, asks: Sequence[Ask], keep: Keep) -> None:
         """Asks until nothing is left. ServerError where the judge is not to be had."""
-        config = self._run.config.judge
-        self._progress.note(
-            f"asking {config.base_url}" if config.base_url else f"starting the judge, {self._spec.card}"
-        )
-        with _server(self._run, self._spec, place) as server:
-            self._meter.charge("load")
-            self._progress.begin(f"{self._spec.card}: judge", len(self._left))
-            client = Client(
-                server,
-                lambda question: self._spec.request(question, server.model, self._show),
-                config.in_flight,
-                config.request_timeout_s,
-            )
-            while self._left:
+        config, label = self._config, self._config.label
+        self._progress.note(f"asking {config.base_url}" if config.base_url else f"starting the judge, {label}")
+        log = self._run.logs / f"judge-{label}.log"
+        questions = [ask.question for ask in asks] + (canary_questions() if config.canaries else [])
+        with opened(config, self._spec, self._places, questions, self._load, log, self._progress) as transport:
+            self._charge("load")
+            self._progress.begin(f"{label}: judge", len(asks))
+            left = {ask.key: ask for ask in asks}
+            untried = config.canaries
+            while left:
                 try:
-                    asyncio.run(self._ask(client))
+                    if untried:
+                        try_judge(self._run, label, self._spec, transport, self._made)
+                        self._charge("judge")
+                        untried = False
+                    self._ask(transport, left, keep)
                 except Unreachable as e:
-                    n = len(self._left)
-                    self._progress.note(f"the judge's server stopped answering ({e}); {n} questions are left")
-                    server.restart()
-                    self._meter.charge("retry")
+                    self._progress.note(f"the judge stopped answering ({e}); {len(left)} questions are left")
+                    transport.restart()
+                    self._charge("retry")
 
-    def _data_uri(self, sha256: str) -> str:
+    def _ask(
+        self,
+        transport: Transport,
+        left: dict[Key, Ask],
+        keep: Keep,
+    ) -> None:
+        answered: list[tuple[Ask, Verdict]] = []
+        questions = [(key, ask.question) for key, ask in left.items()]
         try:
-            return self._spec.data_uri(load_image(self._run.image(sha256)))
+            for key, verdict in answers(transport, self._spec, questions):
+                answered.append((left[key], verdict))
+                if len(answered) >= COMMIT_EVERY:
+                    self._commit(answered, left, keep)
+        finally:  # also when the judge goes down in between: an answer that came is never asked for again
+            self._commit(answered, left, keep)
+
+    def _commit(
+        self,
+        answered: list[tuple[Ask, Verdict]],
+        left: dict[Key, Ask],
+        keep: Keep,
+    ) -> None:
+        if not answered:
+            return
+        keep(answered)
+        self._charge("judge", len(answered))
+        self._progress.advance(len(answered))
+        for ask, _ in answered:
+            del left[ask.key]
+        answered.clear()
+
+    def _charge(self, phase: str, n_items: int = 0) -> None:
+        """Every device that is held pays; what was done counts once."""
+        for i, meter in enumerate(self._meters):
+            meter.charge(phase, 0 if i else n_items)
+
+    def _picture(self, sha256: str) -> Image.Image:
+        if sha256 in self._made:
+            return self._made[sha256]
+        given = image_path(self._run.inputs, sha256)
+        if given.exists():
+            return load_image(given)
+        try:
+            return load_image(self._run.image(sha256))
         except ImageError as e:
             raise ImageError(f"{e}, or delete it and run the same command again: it is made anew") from e
 
-    async def _ask(self, client: Client) -> None:
-        questions = [(key, ask.question) for key, ask in self._left.items()]
-        try:
-            async for key, verdict in client.ask(questions):
-                self._answered.append((self._left[key], verdict))
-                if len(self._answered) >= COMMIT_EVERY:
-                    self._commit()
-        finally:
-            self._commit()
 
-    def _commit(self) -> None:
-        """Also when the server goes down in between: an answer that came is never asked for again."""
-        with self._run.ledger.transaction():
-            self._run.ledger.write_many(
-                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (self._row(ask, verdict) for ask, verdict in self._answered),
+def _refuse_one_twice(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:
+    seen: dict[str, str] = {}
+    for config, spec in judges:
+        if spec.judge_id in seen:
+            raise ConfigError(
+                f"panel: {seen[spec.judge_id]!r} and {config.label!r} are the same judge under two names: leave one out"
             )
-        self._meter.charge("judge", len(self._answered))
-        self._progress.advance(len(self._answered))
-        for ask, _ in self._answered:
-            del self._left[ask.work_id, ask.key]
-        self._answered.clear()
-
-    def _row(self, ask: Ask, verdict: Verdict) -> tuple[str | int | None, ...]:
-        return (
-            ask.work_id,
-            ask.question.rubric,
-            ask.question.point,
-            ask.question_id,
-            rubric(ask.question.rubric).sha256,
-            self._spec.judge_id,
-            None if verdict.answer is None else canonical_json(verdict.answer),
-            verdict.unscored,
-            verdict.raw,
-        )
+        seen[spec.judge_id] = config.label
 
 
-def _server(run: RunDir, spec: JudgeSpec, place: Place) -> AbstractContextManager[ManagedServer | ExternalServer]:
-    config = run.config.judge
-    if config.base_url:
-        return ExternalServer(
-            config.base_url.rstrip("/"), os.environ.get(config.api_key_env), config.served_model or ""
-        )
-    weights = resolve(card(config.card, "judge"), config.weights)
-    return ManagedServer(
-        arguments=lambda port: [
-            *server_arguments(weights, port, spec.dtype, place.on_gpu, spec.max_pixels),
-            *config.extra_args,
-        ],
-        environment=lambda key: server_environment(key, place.on_gpu, place.batch_invariant),
-        log=run.logs / "judge-server.log",
-        start_timeout_s=config.start_timeout_s,
-        max_restarts=config.max_restarts,
-        port=config.port,
-    )
-
-
-def _score(ledger: Ledger, tasks: dict[str, Task], asked: Any) -> None:
-    """Turns all verdicts into the suite's scores."""
-    verdicts: dict[str, dict[tuple[str, int], Verdict]] = defaultdict(dict)
-    for row in ledger.rows("SELECT * FROM verdicts"):
-        answer = None if row["answer"] is None else json.loads(row["answer"])
-        verdicts[row["work_id"]][row["rubric"], row["point"]] = Verdict(answer, row["unscored"], row["raw"])
-    scored: list[tuple[str, Score]] = []
-    for (task_id, _, _), images in _sets(ledger).items():
-        answers = {(i, *key): v for i, (work_id, _) in images.items() for key, v in verdicts[work_id].items()}
-        for deliverable, scores in asked.scores(tasks[task_id], answers).items():
-            work_id, sha = images[deliverable]
-            scored += [(work_id, score) for score in scores if sha]
-    write_scores(ledger, "judge", scored)
+def _forget_others(run: RunDir, labels: Mapping[str, str]) -> None:
+    """Notes the run's judges (judge id -> label); one that is no longer of the run has no say in it."""
+    places = ", ".join("?" * len(labels))
+    with run.ledger.transaction():
+        run.ledger.set_meta("judges", json.dumps(labels))
+        for table in ("verdicts", "retests"):
+            run.ledger.write(f"DELETE FROM {table} WHERE judge NOT IN ({places})", *labels)

@@ -9,7 +9,7 @@ from typing import Any
 
 from local_bench.core.errors import LedgerError, StorageError
 
-VERSION = "2"
+VERSION = "3"
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE tasks (
@@ -25,14 +25,20 @@ CREATE TABLE candidates (
   batch_size INTEGER, truncated TEXT, cost_micro_usd INTEGER,
   UNIQUE (task_id, deliverable, model, attempt)) STRICT;
 CREATE TABLE verdicts (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL,
+  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
   question_id TEXT NOT NULL, rubric_sha256 TEXT NOT NULL, judge TEXT NOT NULL,
-  answer TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, rubric, point), CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
+  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
+  PRIMARY KEY (work_id, judge, rubric, point, repeat), CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
+CREATE TABLE retests (
+  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
+  judge TEXT NOT NULL, round INTEGER NOT NULL, question_id TEXT NOT NULL,
+  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
+  PRIMARY KEY (work_id, judge, rubric, point, repeat, round),
+  CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
 CREATE TABLE scores (
   work_id TEXT NOT NULL REFERENCES candidates, name TEXT NOT NULL,
   kind TEXT NOT NULL CHECK (kind IN ('metric', 'judge')),
-  value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (work_id, name),
+  value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, spread REAL, PRIMARY KEY (work_id, name),
   CHECK ((value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1)) STRICT;
 CREATE TABLE decisions (
   work_id TEXT PRIMARY KEY REFERENCES candidates, accepted INTEGER, unscored TEXT, price_micro_usd INTEGER NOT NULL,

@@ -67,6 +67,6 @@ def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> 
     """Enters (work_id, score) rows in one transaction; later ones take the place of earlier ones."""
     with ledger.transaction():
         ledger.write_many(
-            "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)",
-            ((work_id, s.name, kind, s.value, s.unscored, int(s.applies)) for work_id, s in scores),
+            "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
         )

@@ -113,10 +113,12 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
                 check_here(described, model.weights)
         elif not Path(model.imported.images).exists():
             raise ConfigError(f"imported.images: {model.imported.images} is not there: put the pictures there")
-    judge = card(config.judge.card, "judge")
-    if files and config.judge.base_url is None:
-        check_here(judge, config.judge.weights)
-        claim_port(config.judge.port)
+    for judge in config.judges:
+        described = card(judge.card, "judge")
+        if files and judge.base_url is None:
+            check_here(described, judge.weights)
+            if judge.transport == "served":
+                claim_port(judge.port)
 
 
 def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[[Image.Image], str]:

@@ -8,11 +8,14 @@ from typing import Any
 import local_bench
 from local_bench.core.identity import digest
 from local_bench.core.manifest import MAIN, revision_of
-from local_bench.judges.vlm.judge import PROTOCOL, JudgeSpec
+from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.judges.vlm.rubrics import rubric
+from local_bench.runs.config import JudgeConfig
 from local_bench.runs.ledger import Ledger
+from local_bench.runs.place import Place
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.transports import judge_spec, transport_of
 
 PACKAGES = (
     *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers", "xformers"),
@@ -31,7 +34,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None) -> None:
+def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Place | None) -> None:
     """Brings `provenance.json` up to what the ledger and this session know."""
     ledger = run.ledger
     models = {m.label: _model(m) for m in (plan.models if plan else ())}
@@ -50,20 +53,43 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judge: JudgeSpec | None)
     }
     if models:
         fresh["models"] = models
-    if judge:
-        fresh["judge"] = {
-            "card": judge.card,
-            "weights_sha256": judge.weights_sha256,
-            "dtype": judge.dtype,
-            "protocol": PROTOCOL,
-            "judge_id": judge.judge_id,
-            "rubrics": {name: {"version": rubric(name).version, "sha256": rubric(name).sha256} for name in used},
-            "server": "external" if run.config.judge.base_url else "managed",
-            "note": "temperature 0 and a fixed seed; whether its answers repeat is not claimed, only recorded",
-        }
+    if judged_on:
+        first, *panel = [_judge(run, config, judged_on, used) for config in run.config.judges]
+        fresh |= {"judge": first, "panel": panel}
     merged = known | fresh
     ledger.set_meta("provenance", json.dumps(merged, sort_keys=True))
     run.write_json("provenance.json", merged)
+
+
+def _judge(run: RunDir, config: JudgeConfig, place: Place, used: list[str]) -> dict[str, Any]:
+    spec = judge_spec(config, place)
+    canary = run.ledger.json_meta(f"canary:{config.label}") or {}
+    canary = canary if canary.get("judge") == spec.judge_id else {}
+    repeats = canary.get("repeats", {})
+    return {
+        "name": config.label,
+        "card": spec.card,
+        "weights_sha256": spec.weights_sha256,
+        "dtype": spec.dtype,
+        "protocol": VERSIONS[spec.protocol],
+        "judge_id": spec.judge_id,
+        "rubrics": {name: {"version": rubric(name).version, "sha256": rubric(name).sha256} for name in used},
+        "server": "external" if config.base_url else "managed",
+        "transport": transport_of(config),
+        "numerics": place.numerics(transport_of(config), config.base_url is not None),
+        "reproducible": repeats.get("reproducible"),
+        "note": _repeatability(repeats),
+        "attacks": canary.get("attacks"),
+    }
+
+
+def _repeatability(repeats: dict[str, Any]) -> str:
+    """What may be said of its answers. Temperature 0 and a fixed seed alone are no ground for saying anything."""
+    if not repeats:
+        return "whether its answers repeat was not tried"
+    if repeats["reproducible"]:
+        return f"the same answers alone and in a crowd, cold and warm cache, in {repeats['sessions']} session(s)"
+    return f"its answers change {', '.join(repeats['differs'])}: a second run may find others"
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:

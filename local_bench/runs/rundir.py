@@ -107,15 +107,13 @@ def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
 
 # What may differ between two sessions of one run: how the work is done and how its results are read, not what is done.
 # Files are compared by what is in them: the plan sees to that.
-_FREE_SECTIONS = {"acceptance", "settlement"}
+_FREE_SECTIONS = {"acceptance", "settlement", "panel", "panel_word"}
 _FREE_KEYS = {
     *(("suite", "path"), ("engine", "batch_order"), ("engine", "io_workers"), ("engine", "workers")),
-    *(("engine", "offload"), ("judge", "weights")),
+    *(("engine", "offload"), ("judge", "weights"), ("judge", "transport"), ("judge", "canaries")),
     *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),
     *(("judge", "in_flight"), ("judge", "request_timeout_s"), ("judge", "start_timeout_s"), ("judge", "max_restarts")),
 }
-
-
 _FREE_OF_MODELS = {("models", "weights"), ("models", "imported", "images")}
 
 

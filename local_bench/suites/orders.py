@@ -1,16 +1,17 @@
 """Order files: one JSON object a line, as ServImage's tasks are (and our own `studio` suite's)."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from PIL import Image
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image
 from local_bench.core.money import micro_usd
 from local_bench.core.nouns import Task
@@ -50,6 +51,14 @@ class OrderLine(Strict):
     evaluation_points: list[Text] = Field(min_length=1, max_length=200)
     source_image: Text | None = None
     reference_images: list[Text] = Field(default=[])
+    rules: list[HardRules] = Field(default=[])
+    """Hard rules of each deliverable, in their order; left out: none."""
+
+    @model_validator(mode="after")
+    def _rules_of_each(self) -> "OrderLine":
+        if self.rules and len(self.rules) != len(self.deliverables):
+            raise ValueError(f"there are {len(self.deliverables)} deliverables and rules for {len(self.rules)}")
+        return self
 
 
 def read_orders(path: Path, keep: KeepImage) -> list[Task]:
@@ -94,7 +103,7 @@ def _lines(path: Path) -> Iterator[tuple[int, OrderLine]]:
 
 def _order(line: bytes, where: str) -> OrderLine:
     try:
-        data = json.loads(line.decode(), parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_no_twice)
+        data = strictjson.loads(line.decode(), parse_float=Decimal)
     except (ValueError, RecursionError) as e:
         raise TaskFileError(f"{where}: this is not one JSON object ({e}): mend the line") from None
     if not isinstance(data, dict):
@@ -103,17 +112,6 @@ def _order(line: bytes, where: str) -> OrderLine:
         return OrderLine.model_validate(data)
     except ValidationError as e:
         raise TaskFileError(explain(e, OrderLine, where, {})) from None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands there twice")
-    return dict(pairs)
 
 
 def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
@@ -142,6 +140,7 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         evaluation_points=tuple(order.evaluation_points),
         source_sha256=source,
         reference_sha256=tuple(references),
+        rules=tuple(rules.model_dump(exclude_defaults=True) for rules in order.rules),
         notes=tuple(notes),
         unscored=unscored,
     )

@@ -1,11 +1,16 @@
-"""ServImage: paid design orders, judged as their clients would (sec. 3.3 of the paper).
+"""ServImage: paid design orders, judged as their clients would (sec. 3.3 of the paper). All scores on 0 to 5.
 
 BRF: 5 x the fraction of evaluation points met; a point of an order is met when any of its images meets it; the order's
 images share it. VEQ: the mean of technical (clarity and realism), aesthetic and text quality; text is left out where
-the image has none. All on 0 to 5.
+the image has none. CNS, 1 to 5: for edits how well the source is kept, for sets how well the images agree (the mean
+over the set, shared by its images); the mean of both where both apply, not applicable where neither does.
+
+Where the judge gives probabilities, a question's value is the labels' expectation, and a point's the highest of its
+images'; the spread of a score is what the judge's own uncertainty makes of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import sqrt
 from statistics import fmean
 
 from local_bench.core.nouns import Deliverable, Question, Score, Task, Verdict
@@ -16,11 +21,14 @@ VEQ_CLARITY = "veq_clarity"
 VEQ_REALISM = "veq_realism"
 VEQ_AESTHETIC = "veq_aesthetic"
 VEQ_TEXT = "veq_text"
-SCORES = (BRF, VEQ, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT)
+CNS = "cns"
+CNS_EDIT = "cns_edit"
+CNS_SET = "cns_set"
+SCORES = (BRF, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
 
 _IMAGE_RUBRICS = ("veq_technical", "veq_aesthetic", "veq_text")
-Key = tuple[int, str, int]
-"""(deliverable, rubric, point)"""
+Key = tuple[int, str, int, int]
+"""(deliverable, rubric, point, repeat)"""
 
 
 def deliverables(task: Task) -> list[Deliverable]:
@@ -33,71 +41,104 @@ def deliverables(task: Task) -> list[Deliverable]:
     ]
 
 
-def questions(task: Task, images: Mapping[int, str]) -> Iterator[tuple[Key, Question]]:
+def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
     """What the judge is asked about one model's images of one order (deliverable -> pixel digest).
 
-    All the questions about one image stand together, so that the judge's prefix cache serves them.
+    All the questions about one image stand together and show it first, so that the judge's caches serve them. With
+    `order_swap` a set is shown a second time the other way round.
     """
+    source = () if task.source_sha256 is None else (task.source_sha256,)
+    beside = (*source, *task.reference_sha256)
+    roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
     for deliverable, pixels in sorted(images.items()):
         for rubric in _IMAGE_RUBRICS:
-            yield (deliverable, rubric, 0), Question(rubric, 0, (pixels,), ())
+            yield (deliverable, rubric, 0, 0), Question(rubric, 0, (pixels,), ())
         for k, point in enumerate(task.evaluation_points):
-            slots = (("title", task.title), ("brief", task.brief), ("point", point))
-            yield (deliverable, BRF, k), Question(BRF, k, (pixels,), slots)
+            words = (("title", task.title), ("brief", task.brief), ("point", point))
+            yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *beside), words, roles)
+        if source:
+            yield (deliverable, CNS_EDIT, 0, 0), Question(CNS_EDIT, 0, (pixels, *source), (), ("result", "source"))
+    if len(images) > 1:
+        for repeat, order in enumerate([sorted(images), sorted(images, reverse=True)][: 1 + order_swap]):
+            for at, deliverable in enumerate(order, 1):
+                slots = (("count", str(len(order))), ("index", str(at)))
+                shown = tuple(images[i] for i in order)
+                question = Question(CNS_SET, 0, shown, slots, ("image",) * len(order), repeat)
+                yield (deliverable, CNS_SET, 0, repeat), question
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
     """Every score of every deliverable of one model's work on an order, from what the judge answered."""
+    numbers = range(1, len(task.deliverables) + 1)
     brf = _brf(task, verdicts)
-    return {i: [brf, *_veq(i, verdicts)] for i in range(1, len(task.deliverables) + 1)}
+    sets = {i: _cns_set(i, task, verdicts) for i in numbers}
+    return {i: [brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
 
 
 def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> Score:
-    met, unknown = 0, 0
-    for k in range(len(task.evaluation_points)):
-        answers = [_field(verdicts.get((i, BRF, k)), "met") for i in range(1, len(task.deliverables) + 1)]
-        if 1 in answers:
-            met += 1
-        elif None in answers:
+    met: list[tuple[float, float]] = []
+    unknown, total = 0, len(task.evaluation_points)
+    for k in range(total):
+        of_images = [verdicts.get((i, BRF, k, 0)) for i in range(1, len(task.deliverables) + 1)]
+        known = [(v.value("met"), v.variance("met") or 0.0) for v in of_images if v is not None]
+        best = max(((value, variance) for value, variance in known if value is not None), default=(0.0, 0.0))
+        if best[0] < 1 and (len(known) < len(of_images) or any(value is None for value, _ in known)):
             unknown += 1
+        met.append(best)
     if unknown:
-        total = len(task.evaluation_points)
         return Score(BRF, None, f"{unknown} of {total} evaluation points could not be judged")
-    return Score(BRF, 5 * met / len(task.evaluation_points))
+    spread = 5 * sqrt(sum(variance for _, variance in met)) / total if _has_spread(verdicts.values()) else None
+    return Score(BRF, 5 * sum(value for value, _ in met) / total, spread=spread)
 
 
 def _veq(deliverable: int, verdicts: Mapping[Key, Verdict]) -> list[Score]:
-    technical = verdicts.get((deliverable, "veq_technical", 0))
-    text_verdict = verdicts.get((deliverable, "veq_text", 0))
+    technical = verdicts.get((deliverable, "veq_technical", 0, 0))
+    lettering = verdicts.get((deliverable, "veq_text", 0, 0))
     clarity = _score(VEQ_CLARITY, technical, "clarity")
     realism = _score(VEQ_REALISM, technical, "realism")
-    aesthetic = _score(VEQ_AESTHETIC, verdicts.get((deliverable, "veq_aesthetic", 0)), "aesthetic")
-    has_text = None if text_verdict is None or text_verdict.answer is None else text_verdict.answer["has_text"]
-    text = Score(VEQ_TEXT, None, applies=False) if has_text is False else _score(VEQ_TEXT, text_verdict, "text")
-    parts = [clarity, realism, aesthetic, text]
-    return [_mean_quality(clarity, realism, aesthetic, text), *parts]
+    aesthetic = _score(VEQ_AESTHETIC, verdicts.get((deliverable, "veq_aesthetic", 0, 0)), "aesthetic")
+    has_text = None if lettering is None or lettering.answer is None else lettering.answer["has_text"]
+    text = Score(VEQ_TEXT, None, applies=False) if has_text is False else _score(VEQ_TEXT, lettering, "text")
+    quality = _mean(VEQ, [_mean("veq_technical", [clarity, realism]), aesthetic, text])
+    return [quality, clarity, realism, aesthetic, text]
 
 
-def _mean_quality(clarity: Score, realism: Score, aesthetic: Score, text: Score) -> Score:
-    unscored = next((s for s in (clarity, realism, aesthetic, text) if s.unscored), None)
+def _cns(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict], sets: Mapping[int, Score]) -> list[Score]:
+    edit = Score(CNS_EDIT, None, applies=False)
+    if task.source_sha256 is not None:
+        edit = _score(CNS_EDIT, verdicts.get((deliverable, CNS_EDIT, 0, 0)), "score")
+    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, sets[deliverable]]
+
+
+def _cns_set(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict]) -> Score:
+    if len(task.deliverables) < 2:
+        return Score(CNS_SET, None, applies=False)
+    orders = [verdicts.get((deliverable, CNS_SET, 0, repeat)) for repeat in (0, 1)]
+    said = [verdict for verdict in orders if verdict is not None]
+    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in said or orders[:1]])
+
+
+def _mean(name: str, parts: list[Score]) -> Score:
+    """Of the parts that apply; unscored where one of these is, not applicable where none does."""
+    parts = [part for part in parts if part.applies]
+    unscored = next((part for part in parts if part.unscored), None)
     if unscored:
-        return Score(VEQ, None, f"{unscored.name}: {unscored.unscored}")
-    assert clarity.value is not None
-    assert realism.value is not None
-    assert aesthetic.value is not None
-    aspects = [fmean((clarity.value, realism.value)), aesthetic.value]
-    if text.value is not None:
-        aspects.append(text.value)
-    return Score(VEQ, fmean(aspects))
+        return Score(
+            name, None, unscored.unscored if unscored.name == name else f"{unscored.name}: {unscored.unscored}"
+        )
+    if not parts:
+        return Score(name, None, applies=False)
+    spreads = [part.spread for part in parts if part.spread is not None]
+    spread = sqrt(sum(s * s for s in spreads)) / len(parts) if spreads else None
+    return Score(name, fmean(part.value for part in parts if part.value is not None), spread=spread)
 
 
 def _score(name: str, verdict: Verdict | None, field: str) -> Score:
     if verdict is None:
         return Score(name, None, "the judge was not reached")
-    if verdict.answer is None:
-        return Score(name, None, verdict.unscored)
-    return Score(name, float(verdict.answer[field]))
+    variance = verdict.variance(field)
+    return Score(name, verdict.value(field), verdict.unscored, spread=None if variance is None else sqrt(variance))
 
 
-def _field(verdict: Verdict | None, field: str) -> object:
-    return None if verdict is None or verdict.answer is None else verdict.answer[field]
+def _has_spread(verdicts: Iterable[Verdict]) -> bool:
+    return any(verdict.labels is not None for verdict in verdicts)

@@ -15,7 +15,7 @@ from local_bench.cli.output import clean, table
 def test_the_commands_are_these():
     assert set(commands.commands) == {
         *("demo", "run", "plan", "generate", "judge", "measure", "settle"),
-        *("report", "digest", "models", "suites", "doctor"),
+        *("report", "agreement", "digest", "models", "suites", "doctor"),
     }
     for command in commands.commands.values():
         options = {o for p in command.params for o in p.opts}
@@ -76,7 +76,7 @@ def test_plan_says_what_a_run_takes(cli, tmp_path):
     assert (plan["n_tasks"], plan["n_deliverables"], plan["value_usd"]) == (12, 20, 2813.5)
     assert plan["models"][0]["n_images"] == 40
     assert plan["models"][0]["n_batches"] == 10
-    assert plan["judge"]["n_questions"] == 2 * 154
+    assert plan["judge"]["n_questions"] == 2 * 167
     assert not (tmp_path / "runs").exists()
 
 

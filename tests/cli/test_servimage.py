@@ -23,7 +23,7 @@ def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server
 
     result = json.loads(ended.stdout)
     assert result["candidates"] == {"n": 6, "n_done": 5, "n_unscored": 1, "n_failed": 0}
-    assert result["verdicts"]["n"] == 4 * (3 + 7) + (3 + 6)
+    assert result["verdicts"]["n"] == 4 * (3 + 7) + 4 + (3 + 6)
     settled = result["models"]["tiny-flux"]
     assert settled["value_usd"] == 347.22
     assert settled["open_usd"] == 138.89
@@ -36,7 +36,7 @@ def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server
 
 def test_a_port_in_use_is_said_before_anything_is_made(cli, judge_server, tmp_path):
     port = judge_server.base_url.split(":")[2].split("/")[0]
-    ended = cli("demo", "--set", f"judge.port={port}")
+    ended = cli("demo", "--set", f"judge.port={port}", "--set", "judge.transport=served")
     assert ended.returncode == 2
     assert f"judge.port: {port} is in use" in ended.stderr
     assert not (tmp_path / "runs").exists()
@@ -53,8 +53,12 @@ def test_the_stages_one_by_one_come_to_the_same(cli, judge_server, tmp_path):
         ended = cli(stage, target, **env)
         assert ended.returncode == 0, ended.stderr
     assert cli("digest", "runs/c", "--json").stdout == cli("digest", "whole", "--json").stdout
-    again = json.loads(cli("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0}", "--json", **env).stdout)
+    again = json.loads(
+        cli("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0, cns: 5.0}", "--json", **env).stdout
+    )
     strict = again["models"]["tiny-flux"]["revenue_usd"]
-    again = json.loads(cli("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0}", "--json", **env).stdout)
+    again = json.loads(
+        cli("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0, cns: 0.0}", "--json", **env).stdout
+    )
     assert strict < again["models"]["tiny-flux"]["revenue_usd"] == again["models"]["tiny-flux"]["value_usd"]
     assert cli("report", "runs/c").stdout == "report: runs/c/report/index.html\n"

@@ -1,9 +1,10 @@
 import pytest
 
+from local_bench.core.cards import cards
 from local_bench.core.errors import ConfigError
-from local_bench.core.gpus import gpu, gpu_of, gpus
+from local_bench.core.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.core.paths import configs_dir
-from local_bench.core.yamlfile import read_yaml
+from local_bench.core.yamlfile import check, read_yaml
 
 
 def test_gpus_and_prices_have_the_same_rows():
@@ -19,6 +20,30 @@ def test_rates_can_be_true():
         assert 0.3 < known.sustained_eager <= known.sustained_compiled < 0.8
         assert known.tflops(compiled=True) < known.peak_tflops
         assert known.source
+
+
+def test_a_judge_s_server_is_told_its_size_on_every_gpu():
+    """More than vLLM's default for small GPUs, no less than a judge's largest picture, more with more memory."""
+    judges = [card for card in cards().values() if card.role == "judge"]
+    picture = max(card.judge_max_pixels // card.patch**2 for card in judges)
+    by_memory = sorted(gpus().values(), key=lambda known: known.memory_gb)
+    for known in by_memory:
+        assert known.judge_batched_tokens > 2048
+        assert known.judge_batched_tokens >= picture
+        assert known.judge_batched_tokens >= known.judge_sequences
+    for field in ("judge_batched_tokens", "judge_sequences"):
+        figures = [getattr(known, field) for known in by_memory]
+        assert figures == sorted(figures)
+        assert figures[0] < figures[-1]
+
+
+@pytest.mark.parametrize("field", ["judge_batched_tokens", "judge_sequences"])
+def test_a_gpu_without_them_is_refused(field):
+    rows, _ = read_yaml(configs_dir() / "gpus.yaml")
+    row = dict(rows["gpus"][0])
+    del row[field]
+    with pytest.raises(ConfigError, match=f"the key '{field}' is missing"):
+        check(row, Gpu, "gpus.yaml")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,24 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import tenacity
+from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.nouns import Question
-from local_bench.judges.vlm.client import Client, Unreachable
+from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.transport import Unreachable, answers
 
-QUESTIONS = [(i, Question("brf", i, ("x",), ())) for i in range(20)]
+SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
+QUESTIONS = [
+    (i, Question("brf", i, (f"{i}",), (("title", "T"), ("brief", "B"), ("point", f"<{i}>")), ("delivered",)))
+    for i in range(20)
+]
+
+
+def picture(sha):
+    return Image.new("RGB", (32, 32))
 
 
 @dataclass
@@ -20,7 +32,14 @@ class Here:
     base_url: str = "http://judge/v1"
     api_key: str | None = "secret"
     model: str = "judge"
+    content_ids: bool = True
     up: bool = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 
     def alive(self) -> bool:
         return self.up
@@ -33,23 +52,20 @@ def reply(content='{"met":1}', finish="stop", status=200):
     return httpx.Response(status, json={"choices": [{"message": {"content": content}, "finish_reason": finish}]})
 
 
-def body(question):
-    return {"point": question.point}
+def point_of(request):
+    text = json.loads(request.content)["messages"][1]["content"][-1]["text"]
+    return int(text.split("\n<")[1].split(">")[0])
 
 
-def ask(handler, server=None, in_flight=4, request=body):
-    client = Client(server or Here(), request, in_flight, 5.0, transport=httpx.MockTransport(handler))
-
-    async def all_of_it():
-        found = {}
+def ask(handler, server=None, in_flight=4, load=picture, spec=SPEC, questions=QUESTIONS):
+    found = {}
+    with Client(server or Here(), Composer(load, 32), in_flight, 5.0, transport=httpx.MockTransport(handler)) as client:
         try:
-            async for key, verdict in client.ask(QUESTIONS):
+            for key, verdict in answers(client, spec, questions):
                 found[key] = verdict
         except (Unreachable, LocalBenchError) as e:
             return found, e
-        return found, None
-
-    return asyncio.run(all_of_it())
+    return found, None
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +99,7 @@ def test_transport_faults_are_tried_again(fault):
     tries = {}
 
     def handler(request):
-        point = json.loads(request.content)["point"]
+        point = point_of(request)
         tries[point] = tries.get(point, 0) + 1
         if tries[point] < 3:
             if isinstance(fault, int):
@@ -112,7 +128,7 @@ def test_a_bad_answer_is_not_asked_again():
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
-        (lambda: httpx.Response(400, text="too long"), "refused the question (status 400)"),
+        (lambda: httpx.Response(400, text="too long"), "refused the question"),
         (lambda: httpx.Response(200, json={"choices": []}), "not reply in its own format"),
         (lambda: httpx.Response(200, text="<html>"), "not reply in its own format"),
         (lambda: reply(None), "gave no answer"),
@@ -150,11 +166,82 @@ def test_a_wrong_key_is_said_at_once():
 
 
 def test_an_image_that_cannot_be_read_is_said_and_the_rest_is_kept():
-    def request(question):
-        if question.point == 5:
+    def load(sha):
+        if sha == "5":
             raise ImageError("x.png is damaged: replace it")
-        return body(question)
+        return picture(sha)
 
-    found, error = ask(lambda _: reply(), in_flight=1, request=request)
+    found, error = ask(lambda _: reply(), in_flight=1, load=load)
     assert set(found) == set(range(5))
     assert str(error) == "x.png is damaged: replace it"
+
+
+def labelled(token, logprobs):
+    top = [{"token": label, "logprob": p} for label, p in logprobs.items()]
+    choice = {"message": {"content": token}, "finish_reason": "length"}
+    sent = {"choices": [choice | {"logprobs": {"content": [{"top_logprobs": top}]}}]}
+    return httpx.Response(200, content=json.dumps(sent).encode())
+
+
+LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
+
+
+def test_a_score_from_labels_is_their_expectation_and_the_answer_the_likeliest():
+    asked = []
+
+    def handler(request):
+        sent = json.loads(request.content)
+        asked.append(sent)
+        assert sent["structured_outputs"] == {"choice": ["0", "1"]}
+        assert sent["max_tokens"] == 1
+        return labelled("1", {"0": -1.5, "1": -0.25})
+
+    found, error = ask(handler, spec=LOGIT)
+    assert error is None
+    assert len(asked) == 20
+    for verdict in found.values():
+        assert verdict.answer == {"met": 1}
+        p = 1 / (1 + 2.718281828 ** (-1.25))
+        assert verdict.value("met") == pytest.approx(p, abs=1e-6)
+        assert verdict.variance("met") == pytest.approx(p * (1 - p), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        lambda: labelled("2", {"0": -1.0, "1": -1.0}),
+        lambda: labelled("1", {"1": -1.0}),
+        lambda: labelled("1", {"0": float("-inf"), "1": float("-inf")}),
+        lambda: labelled("1", {"0": float("nan"), "1": -1.0}),
+        lambda: labelled("1", {"0": "high", "1": -1.0}),
+        lambda: labelled("1", {"0": 10**400, "1": -1.0}),
+        lambda: reply("1", "length"),
+        lambda: reply('{"met":1}'),
+        lambda: reply(None),
+    ],
+)
+def test_labels_that_are_not_ours_or_have_no_probability_are_unscored(response):
+    found, error = ask(lambda _: response(), spec=LOGIT)
+    assert error is None
+    assert len(found) == 20
+    assert all(v.answer is None and v.unscored for v in found.values())
+
+
+def test_without_a_number_in_flight_it_is_tuned_and_every_question_answered_once():
+    most = running = 0
+
+    async def handler(request):
+        nonlocal most, running
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text='vllm:num_requests_waiting{engine="0"} 0.0\n')
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return reply()
+
+    questions = [((n, i), q) for n in range(40) for i, q in QUESTIONS]
+    found, error = ask(handler, in_flight=None, questions=questions)
+    assert error is None
+    assert len(found) == 800
+    assert most >= 32

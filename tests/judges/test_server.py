@@ -1,27 +1,27 @@
 """Our own server's life, with a small program in vLLM's place where only the process matters."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from local_bench.core.errors import ConfigError, ServerError
-from local_bench.judges.vlm import server as module
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer, server_arguments, server_environment
+from local_bench.judges.vlm.child import Child
+from local_bench.judges.vlm.flags import Engine, vllm_version
+from local_bench.judges.vlm.server import ExternalServer, ManagedServer
 
 
 def managed(tmp_path, **more):
-    return ManagedServer(
-        arguments=lambda port: ["--model", str(tmp_path / "no-such-model"), "--port", str(port)],
-        environment=lambda key: server_environment(key, on_gpu=False, batch_invariant=False),
-        log=tmp_path / "server.log",
-        start_timeout_s=120,
-        **more,
-    )
+    engine = Engine(tmp_path / "no-such-model", "float32", max_model_len=8192, images=4)
+    return ManagedServer(engine, Child(tmp_path / "server.log"), start_timeout_s=120, **more)
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path):
@@ -38,12 +38,95 @@ def test_no_server_at_the_url_is_one_sentence():
         pass
 
 
-def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_line(tmp_path):
-    arguments = server_arguments(tmp_path, 1234, "float32", on_gpu=False, max_pixels=16384)
-    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
-    assert "--trust-remote-code" not in arguments
-    assert "--api-key" not in arguments
-    assert server_environment("k", on_gpu=False, batch_invariant=False)["VLLM_API_KEY"] == "k"
+@contextmanager
+def models_at(reply, status=200):
+    """A server whose list of models is `reply`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}/v1"
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def listed(*models):
+    return json.dumps({"data": list(models)}).encode()
+
+
+@pytest.mark.parametrize("owner", ["vllm", "somebody", None])
+def test_pictures_are_named_to_vllm_alone(owner):
+    with models_at(listed({"id": "qwen", "owned_by": owner})) as url, ExternalServer(url, None) as server:
+        assert server.model == "qwen"
+        assert server.content_ids == (owner == "vllm")
+
+
+def test_the_model_that_is_asked_for_must_be_served():
+    with models_at(listed({"id": "a"}, {"id": "b"})) as url:
+        with ExternalServer(url, None, "b") as server:
+            assert server.model == "b"
+        with pytest.raises(ConfigError, match=r"serves a, b: name one of these"), ExternalServer(url, None, "c"):
+            pass
+    with models_at(listed()) as url, pytest.raises(ConfigError, match="serves nothing"), ExternalServer(url, None):
+        pass
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"", b"<html>", b"[]", b"1", b'{"data":1}', b'{"data":[1]}', b'{"data":[{}]}', b"[" * 100_000, b"\xff\xfe\xfd"],
+)
+def test_a_server_without_a_list_of_models_is_one_sentence(reply):
+    with models_at(reply) as url, pytest.raises(ServerError, match="no judge answers at"), ExternalServer(url, None):
+        pass
+
+
+def test_a_server_that_wants_another_key_says_so():
+    with models_at(b"", 401) as url, pytest.raises(ServerError, match="401: check"), ExternalServer(url, "k"):
+        pass
+
+
+def test_a_server_elsewhere_is_not_ours_to_start():
+    with pytest.raises(ServerError, match="start it again, then run the same command again"):
+        ExternalServer("http://127.0.0.1:9/v1", None).restart()
+
+
+class Started(Exception):
+    """Instead of a process."""
+
+
+def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_line(tmp_path, monkeypatch):
+    told = []
+
+    def start(self, command, environment, pass_fds=()):
+        told.append((list(command), dict(environment)))
+        raise Started
+
+    monkeypatch.setattr(Child, "start", start)
+    servers = [managed(tmp_path) for _ in range(2)]
+    for server in servers:
+        with pytest.raises(Started), server:
+            pass
+    (command, environment), (_, again) = told
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert servers[0].base_url == f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1"
+    assert "--trust-remote-code" not in command
+    assert "--api-key" not in command
+    key = environment["VLLM_API_KEY"]
+    assert key == servers[0].api_key
+    assert len(key) >= 32
+    assert not [text for text in command if key in text]
+    assert again["VLLM_API_KEY"] != key  # a key of its own for every server
 
 
 @pytest.mark.server
@@ -110,4 +193,4 @@ def test_the_guard_ends_the_whole_group_when_it_is_told_to():
 
 
 def test_the_release_of_vllm_is_known():
-    assert module.vllm_version() == "0.32.0"
+    assert vllm_version() == "0.32.0"

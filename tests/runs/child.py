@@ -41,12 +41,11 @@ def die() -> None:
 
 
 def kill_server() -> None:
-    """SIGKILL for every process of the vLLM server that we started, as a person with a grudge would."""
-    found = subprocess.run(
-        ["pgrep", "-f", "vllm.entrypoints.openai.api_server"], capture_output=True, text=True, check=False
-    )
+    """SIGKILL for every process of the judge that we started, as a person with a grudge would."""
+    names = "vllm.entrypoints.openai.api_server|local_bench.judges.vlm.engine"
+    found = subprocess.run(["pgrep", "-f", names], capture_output=True, text=True, check=False)
     ours = [pid for pid in map(int, found.stdout.split()) if _is_ours(pid)]  # before the first death moves children
-    assert len(ours) == 2, ours  # the guard and the server
+    assert len(ours) == 2, ours  # the guard and what it guards
     for pid in ours:
         os.kill(pid, signal.SIGKILL)
 
@@ -62,6 +61,7 @@ def _is_ours(pid: int) -> bool:
 
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
+    from local_bench.judges.vlm.embedded import Embedded
     from local_bench.runs import decide, judge, maker
     from local_bench.runs.ledger import Ledger
 
@@ -74,9 +74,12 @@ def script(moment: str) -> None:
         case "between images":
             at_call(maker, "store_image", 6, die)
         case "judge":
-            at_call(judge._Sitting, "_commit", 3, die)
+            at_call(judge.Sitting, "_commit", 3, die)
         case "server":
-            at_call(judge._Sitting, "_commit", 2, kill_server)
+            at_call(judge.Sitting, "_commit", 2, kill_server)
+        case "engine twice":
+            at_call(judge.Sitting, "_commit", 1, kill_server)
+            at_call(Embedded, "restart", 1, lambda: at_call(judge.Sitting, "_commit", 3, kill_server), after=True)
         case "settle":
             at_call(decide, "by_threshold", 4, die)
         case "interrupt":

@@ -130,7 +130,7 @@ def test_interrupted_says_so_and_goes_on(command, digest, whole, folder):
 
 
 def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whole, folder):
-    ended = command("server", "server-killed", "judge.in_flight=2", own_server=True)
+    ended = command("server", "server-killed", "judge.transport=served", "judge.in_flight=2", own_server=True)
     assert ended.returncode == 0, ended.stderr
     assert "stopped answering" in ended.stderr
     assert digest("server-killed") == whole

@@ -1,25 +1,29 @@
-"""Asks many questions at once: bounded requests in flight, retries for transport faults only, answers as they come."""
+"""Asks a server many requests at once: a tuned number in flight, retries for transport faults only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import math
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import httpx
 import tenacity
 
-from local_bench.core.errors import LocalBenchError, ServerError
-from local_bench.core.nouns import Question, Verdict
-from local_bench.judges.vlm.judge import read_answer
+from local_bench.core.errors import ServerError
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.flight import Flight
+from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.server import Server
+from local_bench.judges.vlm.transport import Unreachable
+from local_bench.judges.vlm.window import MOST, Tuner
+from local_bench.judges.vlm.wire import NOT_ITS_FORMAT, REFUSED, reply
 
 K = TypeVar("K")
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 ATTEMPTS = 6
-
-
-class Unreachable(Exception):
-    """The server could not be reached in several attempts, or has ended; nothing was answered."""
 
 
 class _Busy(Exception):
@@ -28,58 +32,87 @@ class _Busy(Exception):
 
 @dataclass(frozen=True)
 class Client:
-    """A judge at a server. `request` turns a question into the body to send (it runs in a thread)."""
+    """A judge at a server, which is started and stopped with it."""
 
     server: Server
-    request: Callable[[Question], dict[str, Any]]
-    in_flight: int
+    composer: Composer
+    in_flight: int | None
+    """None: tuned from the server's own metrics and the rate at which it replies."""
     timeout_s: float
     transport: httpx.AsyncBaseTransport | None = None
     """For tests: `httpx.MockTransport`."""
+    tuner: Tuner = field(default_factory=Tuner)
 
-    async def ask(self, questions: Iterable[tuple[K, Question]]) -> AsyncIterator[tuple[K, Verdict]]:
-        """Yields (key, verdict) as answers come in, in no fixed order. Unreachable, once every answer was yielded."""
-        answers: asyncio.Queue[tuple[K, Verdict] | None] = asyncio.Queue()
-        waiting = iter(questions)
-        failures: list[Exception] = []
+    def __enter__(self) -> Self:
+        self.server.__enter__()
+        return self
 
-        async def work(http: httpx.AsyncClient) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.__exit__(kind, error, trace)
+
+    def restart(self) -> None:
+        self.server.restart()
+
+    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """Yields (key, reply) as replies come in, in no fixed order. Unreachable, once every reply was yielded."""
+        replies = self._ask(requests, at_once or self.in_flight)
+
+        async def some() -> list[tuple[K, Reply]]:
+            return await anext(replies, [])
+
+        async def close() -> None:
+            await replies.aclose()
+
+        with asyncio.Runner() as runner:
             try:
-                for key, question in _until(waiting, failures):
-                    answers.put_nowait((key, await self._one(http, question)))
-            except (Unreachable, LocalBenchError) as e:
-                failures.append(e)
-
-        async def all_work(http: httpx.AsyncClient) -> None:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self.in_flight):
-                        group.create_task(work(http))
+                while found := runner.run(some()):
+                    yield from found
             finally:
-                answers.put_nowait(None)
+                runner.run(close())
 
-        async with self._http() as http:
-            working = asyncio.create_task(all_work(http))
-            try:
-                while (answer := await answers.get()) is not None:
-                    yield answer
-            finally:
-                working.cancel()
-                await asyncio.wait([working])
-            if not working.cancelled() and (error := working.exception()):
-                raise error
-        if failures:
-            raise failures[0]
+    def counters(self) -> dict[str, float]:
+        """Prompt tokens and how many of them came from the prefix cache, by the server's own count."""
+        try:
+            with httpx.Client(headers=self._headers(), timeout=10, trust_env=False) as http:
+                return _counters(_text(http.get(self._metrics_url())))
+        except (httpx.HTTPError, ValueError):
+            return {}
 
-    def _http(self) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {self.server.api_key}"} if self.server.api_key else {}
-        limits = httpx.Limits(max_connections=self.in_flight, max_keepalive_connections=self.in_flight)
+    async def _ask(
+        self, requests: Iterable[tuple[K, Request]], in_flight: int | None
+    ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
+        async with self._http(in_flight or MOST) as http:
+            flight = Flight(
+                iter(requests), partial(self._one, http), partial(self._waiting, http), in_flight or self.tuner
+            )
+            async with aclosing(flight.replies()) as replies:
+                async for come in replies:
+                    yield come
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.server.api_key}"} if self.server.api_key else {}
+
+    def _http(self, connections: int) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
         return httpx.AsyncClient(
-            headers=headers, timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False
+            headers=self._headers(), timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False
         )
 
-    async def _one(self, http: httpx.AsyncClient, question: Question) -> Verdict:
-        body = await asyncio.to_thread(self.request, question)
+    def _metrics_url(self) -> str:
+        return self.server.base_url.removesuffix("/v1") + "/metrics"
+
+    async def _waiting(self, http: httpx.AsyncClient) -> float:
+        """Requests that stand in the server's queue; 0 where it does not say."""
+        try:
+            return _metric(_text(await http.get(self._metrics_url())), "vllm:num_requests_waiting")
+        except (httpx.HTTPError, ValueError):
+            return 0
+
+    async def _one(self, http: httpx.AsyncClient, request: Request) -> Reply:
+        server = self.server
+        body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(self._worth_retrying),
             stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -87,43 +120,49 @@ class Client:
             reraise=True,
         )
         try:
-            reply: httpx.Response = await retrying(self._post, http, body)
-        except (httpx.TransportError, _Busy) as e:
+            received: httpx.Response = await retrying(self._post, http, body)
+        except (httpx.RequestError, _Busy) as e:
             raise Unreachable(str(e) or type(e).__name__) from e
-        return self._read(question, reply)
+        return self._read(received)
 
     def _worth_retrying(self, error: BaseException) -> bool:
-        return isinstance(error, httpx.TransportError | _Busy) and self.server.alive()
+        return isinstance(error, httpx.RequestError | _Busy) and self.server.alive()
 
     async def _post(self, http: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
-        reply = await http.post(f"{self.server.base_url}/chat/completions", json=body)
-        if reply.status_code in RETRY_STATUS:
-            raise _Busy(f"status {reply.status_code}")
-        return reply
+        received = await http.post(f"{self.server.base_url}/chat/completions", json=body)
+        if received.status_code in RETRY_STATUS:
+            raise _Busy(f"status {received.status_code}")
+        return received
 
-    def _read(self, question: Question, reply: httpx.Response) -> Verdict:
-        if reply.status_code in (401, 403, 404):
+    def _read(self, received: httpx.Response) -> Reply:
+        if received.status_code in (401, 403, 404):
             raise ServerError(
-                f"the judge at {self.server.base_url} answers {reply.status_code}: check its key and model name"
+                f"the judge at {self.server.base_url} answers {received.status_code}: check its key and model name"
             )
-        if reply.status_code != 200:
-            return Verdict(
-                None, f"the judge's server refused the question (status {reply.status_code})", reply.text[:2000]
-            )
+        if received.status_code != 200:
+            return Reply(_text(received)[:2000], refusal=REFUSED)
         try:
-            choice = reply.json()["choices"][0]
-            raw = choice["message"]["content"]
-            finish_reason = choice.get("finish_reason")
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            return Verdict(None, "the judge's server did not reply in its own format", reply.text[:2000])
-        if not isinstance(raw, str):
-            return Verdict(None, "the judge gave no answer", "")
-        return read_answer(question, raw, finish_reason)
+            return reply(received.json())
+        except (ValueError, RecursionError):
+            return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
 
 
-def _until(waiting: Iterator[tuple[K, Question]], failures: list[Exception]) -> Iterator[tuple[K, Question]]:
-    """The next questions, shared between workers, until there are no more or one has failed."""
-    for item in waiting:
-        yield item
-        if failures:
-            return
+def _text(received: httpx.Response) -> str:
+    """The body as UTF-8, whatever its header calls it: the name of a charset is the server's word, and may be none."""
+    return received.content.decode("utf-8", "replace")
+
+
+def _counters(text: str) -> dict[str, float]:
+    return {
+        "prompt_tokens": _metric(text, "vllm:prefix_cache_queries_total"),
+        "cached_tokens": _metric(text, "vllm:prefix_cache_hits_total"),
+    }
+
+
+def _metric(text: str, name: str) -> float:
+    """The sum of a Prometheus metric over its labels; ValueError where that is no finite number."""
+    lines = (line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
+    total = sum(float(line.rpartition(" ")[2]) for line in lines)
+    if not math.isfinite(total):
+        raise ValueError(f"{name} is {total}")
+    return total

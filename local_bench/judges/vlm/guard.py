@@ -16,7 +16,7 @@ GRACE_S = 10.0
 
 def main(command: list[str]) -> None:
     """Expects to be the leader of its own session; ends, by SIGKILL, when the command has ended."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False)  # a pipe to our parent goes on to it
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     threading.Thread(target=_watch, args=(child,), daemon=True).start()
     child.wait()

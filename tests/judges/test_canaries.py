@@ -1,0 +1,100 @@
+import pytest
+from PIL import ImageChops
+
+from local_bench.core.images import pixel_digest
+from local_bench.core.nouns import Verdict
+from local_bench.judges.vlm.canaries import BAND_TOP, SIDE, Attack, attacks, fooled
+from local_bench.judges.vlm.rubrics import rubric
+
+ATTACKS, PICTURES = attacks()
+NAMES = [attack.name for attack in ATTACKS]
+each = pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
+
+
+def test_the_set_is_the_same_on_every_call():
+    again, pictures = attacks()
+    assert again == ATTACKS
+    assert {sha: image.tobytes() for sha, image in pictures.items()} == {
+        sha: image.tobytes() for sha, image in PICTURES.items()
+    }
+
+
+def test_names_are_unique_and_both_ways_reach_every_benchmark():
+    assert len(set(NAMES)) == len(NAMES) >= 12
+    asked = {way: {a.attacked.rubric for a in ATTACKS if a.way == way} for way in ("painted", "brief")}
+    assert asked["painted"] == {*("brf", "veq_aesthetic", "veq_technical", "cns_edit", "vllm_qa", "hype_edit")}
+    assert asked["brief"] == {"brf", "vllm_qa", "hype_edit"}
+
+
+def test_pictures_lie_under_their_digest_and_each_is_used():
+    for sha, image in PICTURES.items():
+        assert (image.mode, image.size) == ("RGB", (SIDE, SIDE))
+        assert pixel_digest(image) == sha
+    assert {sha for a in ATTACKS for q in (a.clean, a.attacked) for sha in q.images} == set(PICTURES)
+
+
+@each
+def test_both_questions_can_be_asked_and_every_answer_holds_the_field(attack: Attack):
+    asked = rubric(attack.clean.rubric)
+    texts = [asked.render(dict(q.slots), q.roles) for q in (attack.clean, attack.attacked)]
+    assert (texts[0] == texts[1]) == (attack.way == "painted")
+    assert not any("<|" in text for text in texts)
+    assert all(attack.field in form for form in asked.answer)
+    assert not asked.pictures or len(attack.clean.roles) == len(attack.clean.images)
+
+
+@each
+def test_the_twins_differ_in_the_attacking_words_only(attack: Attack):
+    clean, attacked = attack.clean, attack.attacked
+    same = ("rubric", "point", "roles", "repeat", "sheet", "slots" if attack.way == "painted" else "images")
+    assert all(getattr(clean, name) == getattr(attacked, name) for name in same)
+    if attack.way == "painted":
+        (at,) = [i for i, (a, b) in enumerate(zip(clean.images, attacked.images, strict=True)) if a != b]
+        box = ImageChops.difference(PICTURES[clean.images[at]], PICTURES[attacked.images[at]]).getbbox()
+        assert box is not None
+        left, top, right, bottom = box
+        assert left > 0
+        assert top > BAND_TOP
+        assert right < SIDE
+        assert bottom < SIDE  # no letter is cut off at the picture's edge
+    else:
+        (changed,) = [(a, b) for (_, a), (_, b) in zip(clean.slots, attacked.slots, strict=True) if a != b]
+        assert changed[1].startswith(changed[0])
+
+
+def test_some_briefs_attack_in_chinese_and_some_with_a_turn_of_their_own():
+    said = [dict(a.attacked.slots) for a in ATTACKS if a.way == "brief"]
+    texts = ["\n".join(slots.values()) for slots in said]
+    assert sum("一" <= character <= "鿿" for text in texts for character in text) > 20
+    assert sum("<|im_start|>system" in text for text in texts) >= 2
+    assert sum("[end " in text for text in texts) >= 2
+
+
+def _verdict(value: object, labels: dict[str, float] | None = None) -> Verdict:
+    return Verdict({"met": value}, None, "", None if labels is None else {"met": labels})
+
+
+@pytest.mark.parametrize(
+    ("clean", "attacked", "expected"),
+    [
+        (_verdict(0), _verdict(1), True),
+        (_verdict(False), _verdict(True), True),
+        (_verdict(2), _verdict(5), True),
+        (_verdict(1), _verdict(1), False),
+        (_verdict(1), _verdict(0), False),
+        (_verdict(0, {"0": 0.9, "1": 0.1}), _verdict(1, {"0": 0.39, "1": 0.61}), True),
+        (_verdict(0, {"0": 0.9, "1": 0.1}), _verdict(1, {"0": 0.45, "1": 0.55}), False),  # the answer flips, by less
+        (_verdict(0, {"0": 1.0, "1": 0.0}), _verdict(1, {"0": 0.5, "1": 0.5}), False),
+        (Verdict(None, "cut off", ""), _verdict(1), None),
+        (_verdict(0), Verdict(None, "cut off", ""), None),
+    ],
+)
+def test_fooled_is_a_rise_of_more_than_half_a_step_beside_the_clean_twin(clean, attacked, expected):
+    assert fooled(ATTACKS[0], clean, attacked) is expected
+
+
+def test_fooled_looks_at_the_attacked_field():
+    attack = next(a for a in ATTACKS if a.field == "clarity")
+    low, high = ({"clarity": clarity, "realism": 5 - clarity} for clarity in (1, 4))
+    assert fooled(attack, Verdict(low, None, ""), Verdict(high, None, "")) is True
+    assert fooled(attack, Verdict(high, None, ""), Verdict(low, None, "")) is False

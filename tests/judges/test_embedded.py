@@ -1,0 +1,213 @@
+"""vLLM's engine in a child of ours: the answers of the served one, and nothing lost or left when it goes down."""
+
+import os
+import signal
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.core.nouns import Question, Sheet
+from local_bench.judges.vlm.child import Child
+from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.embedded import Embedded
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.server import ExternalServer
+from local_bench.judges.vlm.transport import Unreachable, answers
+
+pytestmark = pytest.mark.server
+
+JSON = JudgeSpec("tiny-qwen3-vl", "0" * 64, "float32", 16384, 32, 0)
+LOGIT = JudgeSpec("tiny-qwen3-vl", "0" * 64, "float32", 16384, 32, 0, "logit")
+SPECS = pytest.mark.parametrize("spec", [JSON, LOGIT], ids=["json", "logit"])
+
+
+def _picture(seed):
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((120 + 30 * seed, 160), Image.Resampling.BICUBIC)
+
+
+PICTURES = {f"p{i}": _picture(i) for i in range(5)}
+NAMES = list(PICTURES)
+
+
+def _brf(picture, i):
+    return Question("brf", i, (picture,), (("title", "T"), ("brief", "B"), ("point", f"No. {i}")), ("delivered",))
+
+
+def _kinds():
+    """One question after the other, of every kind, each picture in turn."""
+    for n, picture in enumerate(cycle(NAMES)):
+        other = NAMES[(n + 1) % len(NAMES)]
+        yield _brf(picture, n)
+        yield _brf(picture, n + 1000)
+        yield Question("veq_text", 0, (picture,), ())
+        yield Question("veq_technical", 0, (picture,), ())
+        yield Question("cns_edit", 0, (picture, other), (), ("result", "source"))
+        yield Question("idea_question", n, (picture, other), (("question", f"{n}?"),), sheet=Sheet((1, 1)))
+
+
+def _distinct(n):
+    seen = dict.fromkeys(islice(_kinds(), 4 * n))
+    return list(enumerate(islice(seen, n)))
+
+
+QUESTIONS = _distinct(60)
+TOO_LONG = Question("brf", 0, ("p0",), (("title", "T"), ("brief", "B"), ("point", "x y z " * 20_000)), ("delivered",))
+
+
+@pytest.fixture(scope="module")
+def embedded(judge_server, tmp_path_factory):
+    child = Child(tmp_path_factory.mktemp("embedded") / "engine.log", max_restarts=10)
+    composer = Composer(PICTURES.__getitem__, 32)
+    with Embedded(judge_server.engine, child, composer, start_timeout_s=600, timeout_s=300) as transport:
+        group = child._process.pid
+        assert _of_group(group)
+        yield transport
+        group = child._process.pid
+    assert _gone(group)
+
+
+@pytest.fixture(scope="module")
+def served(judge_server):
+    with Client(
+        ExternalServer(judge_server.base_url, judge_server.api_key), Composer(PICTURES.__getitem__, 32), None, 300
+    ) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def undisturbed(embedded):
+    return dict(answers(embedded, JSON, QUESTIONS))
+
+
+def _fields(stat):
+    return stat.rpartition(")")[2].split()
+
+
+def _processes():
+    """pid -> (state, parent, group)"""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, group = _fields(path.read_text())[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found[int(path.parent.name)] = (state, int(parent), int(group))
+    return found
+
+
+def _of_group(group):
+    return [pid for pid, (state, _, g) in _processes().items() if g == group and state != "Z"]
+
+
+def _gone(group, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not _of_group(group):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _engine_of(embedded):
+    """The process that the model is in: the guard's only child."""
+    guard = embedded.child._process.pid
+    (pid,) = [pid for pid, (_, parent, _) in _processes().items() if parent == guard]
+    return pid
+
+
+def test_the_questions_are_all_different():
+    assert len(QUESTIONS) == 60
+    assert len({JSON.question_id(q, {}) for _, q in QUESTIONS}) == 60
+
+
+@SPECS
+def test_the_answers_are_the_served_ones(embedded, served, spec):
+    ours = dict(answers(embedded, spec, QUESTIONS))
+    theirs = dict(answers(served, spec, QUESTIONS))
+    assert set(ours) == set(theirs) == set(range(60))
+    assert {key: v for key, v in ours.items() if v != theirs[key]} == {}
+    assert all(v.answer is not None for v in ours.values())
+    # They are no constants: what changes places among the questions is seen.
+    if spec is LOGIT:
+        assert len({str(v.labels) for v in ours.values()}) > 40
+    else:
+        assert {v.answer["met"] for v in ours.values() if "met" in v.answer} == {0, 1}
+
+
+@SPECS
+def test_a_question_that_is_too_long_is_refused_and_the_others_are_answered(embedded, served, spec):
+    questions = [*QUESTIONS[:3], ("long", TOO_LONG), *QUESTIONS[3:6]]
+    for transport in (embedded, served):
+        found = dict(answers(transport, spec, questions))
+        assert found["long"].unscored == "the judge refused the question"
+        assert found["long"].raw
+        assert [found[i].unscored for i in range(6)] == [None] * 6
+
+
+def test_one_at_a_time_gives_the_same_answers(embedded, undisturbed):
+    assert dict(answers(embedded, JSON, QUESTIONS[:12], at_once=1)) == {i: undisturbed[i] for i in range(12)}
+
+
+def test_what_was_asked_before_is_read_from_the_cache(embedded):
+    before = embedded.counters()
+    list(answers(embedded, LOGIT, QUESTIONS))
+    between = embedded.counters()
+    list(answers(embedded, LOGIT, QUESTIONS))
+    after = embedded.counters()
+    assert before["prompt_tokens"] < between["prompt_tokens"] < after["prompt_tokens"]
+    cached = after["cached_tokens"] - between["cached_tokens"]
+    assert 0 < cached <= after["prompt_tokens"] - between["prompt_tokens"]
+
+
+def test_a_child_that_is_killed_leaves_what_it_answered_and_the_rest_is_answered_alike(embedded, undisturbed):
+    group, found, left = embedded.child._process.pid, {}, dict(QUESTIONS)
+    killed = 0
+    while left:
+        try:
+            for key, verdict in answers(embedded, JSON, list(left.items()), at_once=8):
+                assert key not in found  # nothing twice
+                found[key] = verdict
+                del left[key]
+                if len(found) == 20 and not killed:
+                    os.kill(_engine_of(embedded), signal.SIGKILL)
+                    killed = len(found)
+        except Unreachable:
+            assert killed <= len(found) < 60
+            with pytest.raises(Unreachable):
+                next(answers(embedded, JSON, QUESTIONS))
+            embedded.restart()
+            assert _gone(group)
+            assert embedded.child._process.pid != group
+    assert killed
+    assert found == undisturbed
+
+
+def test_asking_that_is_left_off_does_not_meet_the_next(embedded, undisturbed):
+    group = embedded.child._process.pid
+    asking = answers(embedded, JSON, QUESTIONS)
+    first, verdict = next(asking)
+    assert verdict == undisturbed[first]
+    asking.close()
+    assert _gone(group)  # an engine that works on what nobody waits for is ended, with all its processes
+    with pytest.raises(Unreachable, match="it has ended"):
+        next(answers(embedded, JSON, QUESTIONS))
+    embedded.restart()
+    assert dict(answers(embedded, JSON, QUESTIONS)) == undisturbed
+
+
+def test_a_picture_that_cannot_be_had_is_an_error_and_not_a_missing_answer(embedded):
+    """Whatever the feeder's thread meets is raised where the answers are read, and the engine goes on."""
+    questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
+    found = {}
+    with pytest.raises(KeyError, match="no such picture"):
+        found.update(answers(embedded, JSON, questions))
+    assert set(found) == {0, 1}
+    assert embedded.child.alive()
+    assert len(dict(answers(embedded, JSON, QUESTIONS[:4]))) == 4

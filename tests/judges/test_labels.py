@@ -1,0 +1,46 @@
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from local_bench.core.cards import card
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.weights import resolve
+from local_bench.judges.vlm.labels import check_labels, single_tokens
+
+DIGITS = [str(n) for n in range(10)]
+JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
+
+
+def saved(folder, vocabulary):
+    """A tokenizer that knows these words and takes any other for the first of them."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=vocabulary[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_the_small_judges_have_a_token_for_each_digit_and_none_for_a_number_of_two(cache, name):
+    weights = resolve(card(name, "judge"))
+    assert single_tokens(weights, [*DIGITS, "10", "7", ""]) == ["10", ""]
+    check_labels(name, weights)
+
+
+def test_labels_that_share_a_token_or_are_read_as_another_word_are_told(tmp_path):
+    assert single_tokens(saved(tmp_path, ["[UNK]", "0", "1"]), ["0", "1", "2", "3"]) == ["2", "3"]
+    assert single_tokens(tmp_path, ["0", "1", "2"]) == ["2"]
+
+
+def test_a_judge_without_digits_of_its_own_is_told_to_use_json(tmp_path):
+    saved(tmp_path, ["[UNK]", "0", "1"])
+    with pytest.raises(
+        ConfigError, match=r"^judge\.protocol: logit .* of dull has none for .*5.*: set judge\.protocol=json$"
+    ):
+        check_labels("dull", tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"model": {}}'])
+def test_a_folder_without_a_tokenizer_that_can_be_read_is_told_in_a_sentence(tmp_path, content):
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content, "utf-8")
+    with pytest.raises(WeightsError, match=f"the tokenizer in {tmp_path} cannot be read"):
+        single_tokens(tmp_path, DIGITS)

@@ -1,0 +1,277 @@
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import xgrammar
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from local_bench.core.cards import card
+from local_bench.core.errors import ConfigError, ServerError, WeightsError
+from local_bench.core.nouns import Question
+from local_bench.core.weights import resolve
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.pictures import Prepared, prepare
+from local_bench.judges.vlm.protocols import Request, Shown
+from local_bench.judges.vlm.rubrics import rubric, rubric_names
+from local_bench.judges.vlm.transport import answers
+
+JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
+SCORING = [name for name in rubric_names() if rubric(name).answer]
+WRITING = [name for name in rubric_names() if rubric(name).writes]
+SCHEMA = {
+    "type": "object",
+    "properties": {"zeta": {"enum": [0, 1, 2, 3, 4, 5]}, "alpha": {"enum": [False, True]}, "why": {"type": "string"}},
+    "required": ["zeta", "alpha", "why"],
+    "additionalProperties": False,
+}
+SCHEMA["properties"]["why"] |= {"pattern": "^[a-z ]{4,24}$"}
+
+
+def picture(sha256):
+    pixels = np.random.default_rng(int(sha256, 16)).integers(0, 256, (100, 140, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def local(name, **given):
+    chosen = card(name, "judge")
+    return Local(resolve(chosen), lambda one: prepare(one, picture, chosen.patch), "cpu", "float32", **given)
+
+
+@pytest.fixture(scope="module", params=JUDGES)
+def judge(request, cache):
+    with local(request.param) as loaded:
+        loaded.name = request.param
+        yield loaded
+
+
+def shown(*images):
+    return tuple(Shown((sha256,), None, 1, 16384) for sha256 in images)
+
+
+def written(text="Why?", images=("1", "2"), **given):
+    return replace(Request("You judge.\n", shown(*images), text, 64, 0, 0, "a_test", SCHEMA), **given)
+
+
+def chosen(text="Why?", images=("1", "2"), **given):
+    return replace(Request("You judge.\n", shown(*images), text, 1, 0, 0, "a_test", None, tuple("012345")), **given)
+
+
+def many():
+    """Requests of both kinds, of unlike lengths, about one, two and no pictures."""
+    return [
+        (f"{kind.__name__} {n} {images}", kind("Question " + "and why? " * n, images))
+        for images, questions in ((("1", "2"), 9), (("3",), 2), ((), 2), (("3", "4"), 2))
+        for n in range(questions)
+        for kind in (written, chosen)
+    ]
+
+
+def question(name, n):
+    asked = rubric(name)
+    roles = tuple(asked.layouts[-1] if asked.layouts else [])
+    pictures = len(roles) if asked.layouts else 1
+    slots = tuple((slot, "2" if slot in asked.numbers else f"the {slot} of {n}") for slot in asked.slots)
+    return Question(name, n, tuple(f"{n}{i}" for i in range(pictures)), slots, roles)
+
+
+def alone(judge, requests):
+    return {key: reply for one in requests for key, reply in judge.ask([one])}
+
+
+class Plain:
+    """The same model asked in the plainest way: the whole prompt at once, by transformers' own means."""
+
+    def __init__(self, name):
+        weights = resolve(card(name, "judge"))
+        self.patch = card(name, "judge").patch
+        self.processor = AutoProcessor.from_pretrained(weights, local_files_only=True)
+        self.model = AutoModelForImageTextToText.from_pretrained(weights, local_files_only=True, dtype=torch.float32)
+        self.tokenizer = self.processor.tokenizer
+
+    def inputs(self, request):
+        pictures = [prepare(one, picture, self.patch).png for one in request.shown]
+        marks = "<|vision_start|><|image_pad|><|vision_end|>" * len(pictures)
+        return self.processor(
+            text=f"<|im_start|>system\n{request.system}<|im_end|>\n<|im_start|>user\n{marks}{request.text}<|im_end|>\n"
+            "<|im_start|>assistant\n",
+            images=[Image.open(io.BytesIO(png)) for png in pictures] or None,
+            do_resize=False,
+            return_tensors="pt",
+        )
+
+    def logprobs(self, request):
+        with torch.inference_mode():
+            logits = self.model(**self.inputs(request)).logits[0, -1].double()
+        tokens = [self.tokenizer.convert_tokens_to_ids(label) for label in request.labels]
+        return dict(zip(request.labels, torch.log_softmax(logits, dim=-1)[tokens].tolist(), strict=True))
+
+    def write(self, request):
+        info = xgrammar.TokenizerInfo.from_huggingface(self.tokenizer, vocab_size=len(self.tokenizer))
+        grammar = xgrammar.GrammarCompiler(info).compile_json_schema(
+            request.schema, any_whitespace=False, separators=(",", ":")
+        )
+        inputs = self.inputs(request)
+        held = xgrammar.contrib.hf.LogitsProcessor(grammar)
+        out = self.model.generate(**inputs, max_new_tokens=request.max_tokens, do_sample=False, logits_processor=[held])
+        return self.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("protocol", ["json", "logit"])
+def test_every_rubric_that_scores_is_answered(judge, protocol):
+    chosen_card = card(judge.name, "judge")
+    spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, chosen_card.patch, 0, protocol=protocol, max_tokens=160)
+    asked = {(name, n): question(name, n) for name in SCORING for n in range(2)}
+    verdicts = dict(answers(judge, spec, asked.items()))
+    assert verdicts.keys() == asked.keys()
+    assert {key: verdict.unscored for key, verdict in verdicts.items() if verdict.unscored} == {}
+    assert all((verdict.labels is not None) == (protocol == "logit") for verdict in verdicts.values())
+
+
+def test_what_is_written_is_an_answer_or_was_cut_off(judge):
+    spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, card(judge.name, "judge").patch, 0, max_tokens=48)
+    verdicts = dict(answers(judge, spec, [(name, question(name, 0)) for name in WRITING]))
+    assert verdicts.keys() == set(WRITING)
+    for verdict in verdicts.values():
+        assert verdict.answer is not None or verdict.unscored == "the judge's answer was cut off (length)"
+
+
+def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
+    plain = Plain(judge.name)
+    requests = [(key, request) for key, request in many() if request.labels][::2]
+    for key, reply in judge.ask(requests):
+        expected = plain.logprobs(dict(requests)[key])
+        assert reply.logprobs == pytest.approx(expected, abs=1e-4)
+        assert reply.text == max(expected, key=expected.get)
+        assert reply.finish_reason == "length"
+
+
+def test_an_answer_is_what_plain_generation_writes(judge):
+    plain = Plain(judge.name)
+    requests = [(key, request) for key, request in many() if request.schema][::4]
+    for key, reply in judge.ask(requests):
+        assert (reply.text, reply.finish_reason) == (plain.write(dict(requests)[key]), "stop")
+
+
+def test_a_question_gets_the_same_answer_alone_and_among_others(judge):
+    requests = many()
+    together = dict(judge.ask(requests))
+    assert together == alone(judge, requests)
+    assert together == dict(judge.ask(reversed(requests), at_once=3))
+    assert len({reply.text for reply in together.values() if reply.logprobs is None}) > 2  # they do differ by question
+
+
+def test_keys_stand_in_the_order_of_the_schema_and_without_spaces(judge):
+    ((_, reply),) = judge.ask([(0, written())])
+    answer = json.loads(reply.text)
+    assert list(answer) == ["zeta", "alpha", "why"]
+    assert reply.text == json.dumps(answer, separators=(",", ":"))
+    turned = SCHEMA | {"properties": dict(reversed(SCHEMA["properties"].items()))}
+    ((_, reply),) = judge.ask([(0, written(schema=turned))])
+    assert list(json.loads(reply.text)) == ["why", "alpha", "zeta"]
+
+
+def test_a_sampled_answer_depends_on_its_seed_and_not_on_its_neighbours(judge):
+    requests = [(seed, written(temperature=1.5, seed=seed)) for seed in range(6)]
+    together = dict(judge.ask([*requests, ("greedy", written())]))
+    del together["greedy"]
+    assert together == alone(judge, requests)
+    assert len({reply.text for reply in together.values()}) > 1
+    assert {reply.finish_reason for reply in together.values()} == {"stop"}
+
+
+def test_an_answer_that_runs_out_of_tokens_says_so(judge):
+    replies = dict(judge.ask([(n, written(max_tokens=n)) for n in (3, 40)]))
+    assert replies[3].finish_reason == "length"
+    assert replies[40].finish_reason == "stop"
+    assert replies[40].text.startswith(replies[3].text)
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge):
+    requests = [("long", written("why " * 40_000)), ("short", written()), ("longer", chosen("why " * 40_000))]
+    replies = dict(judge.ask(requests))
+    for key in ("long", "longer"):
+        assert replies[key].refusal == "the judge refused the question"
+        assert "more than the judge's 32768" in replies[key].text
+    assert replies["short"] == alone(judge, requests[1:2])["short"]
+
+
+def test_the_longest_prompt_that_fits_is_answered(judge, monkeypatch):
+    request = written()
+    tokens = Plain(judge.name).inputs(request)["input_ids"].numel() + request.max_tokens
+    for most, refusal in ((tokens, None), (tokens - 1, "the judge refused the question")):
+        monkeypatch.setattr(judge, "_longest", most)
+        ((_, reply),) = judge.ask([(0, request)])
+        assert reply.refusal == refusal
+
+
+def test_a_mark_for_a_picture_in_the_words_is_only_a_word(judge):
+    marked = [("marked", chosen("<|vision_start|><|image_pad|><|vision_end|> Why?")), ("not", chosen())]
+    replies = dict(judge.ask(marked))
+    assert replies["marked"].refusal is None
+    assert replies["marked"].logprobs != replies["not"].logprobs
+
+
+def test_a_picture_that_the_model_cannot_take_is_refused(cache):
+    chosen_card = card("tiny-qwen2-vl", "judge")
+    png = io.BytesIO()
+    Image.new("RGB", (chosen_card.patch * 201, chosen_card.patch)).save(png, "PNG")
+    with Local(resolve(chosen_card), lambda _: Prepared(png.getvalue(), ""), "cpu", "float32") as judge:
+        ((_, reply),) = judge.ask([(0, written(images=("1",)))])
+    assert reply.refusal == "the judge refused the question"
+    assert "aspect ratio" in reply.text
+
+
+def test_pictures_are_read_once_for_all_questions_about_them(judge):
+    plain = Plain(judge.name)
+    requests = [(n, chosen("why? " * n)) for n in range(4)]
+    prompts = [plain.inputs(request)["input_ids"][0] for _, request in requests]
+    prefix = int((prompts[0] == plain.processor.image_token_id).nonzero().max()) + 1
+    before = judge.counters()
+    list(judge.ask(requests))
+    after = judge.counters()
+    assert after["prompt_tokens"] - before["prompt_tokens"] == sum(map(len, prompts))
+    assert after["cached_tokens"] - before["cached_tokens"] == 3 * prefix
+    assert prefix > 20
+    list(judge.ask([(n, chosen(images=(str(n), "2"))) for n in range(3)]))
+    assert judge.counters()["cached_tokens"] == after["cached_tokens"]
+
+
+def test_batches_shrink_to_what_the_memory_holds(cache, monkeypatch):
+    write, sizes = Local._write, []
+
+    def small_memory(self, prefix, requests, words):
+        sizes.append(len(requests))
+        if len(requests) > 2:
+            raise torch.OutOfMemoryError
+        return write(self, prefix, requests, words)
+
+    requests = [(n, written("Why? " * n)) for n in range(11)]
+    with local("tiny-qwen3-vl") as judge:
+        expected = dict(judge.ask(requests))
+        monkeypatch.setattr(Local, "_write", small_memory)
+        assert dict(judge.ask(requests)) == expected
+        assert sizes == [8, 4, 2, 2, 2, 2, 2, 1]
+        monkeypatch.setattr(Local, "_write", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
+        with pytest.raises(ServerError, match="no room for one question of the judge"):
+            list(judge.ask(requests))
+
+
+def test_a_judge_in_this_process_is_not_restarted(judge):
+    with pytest.raises(ServerError, match="run the same command again"):
+        judge.restart()
+
+
+def test_what_cannot_be_loaded_is_told_in_a_sentence(tmp_path):
+    with pytest.raises(ConfigError, match="precision 'int8' is not known"):
+        Local(tmp_path, lambda _: Prepared(b"", ""), "cpu", "int8")
+    unloaded = Local(tmp_path, lambda _: Prepared(b"", ""), "cpu", "float32")
+    with pytest.raises(WeightsError, match=f"the judge in {tmp_path} cannot be loaded"), unloaded:
+        pass
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}', "utf-8")
+    with pytest.raises(ConfigError, match="holds a qwen2 model"), unloaded:
+        pass

@@ -1,0 +1,254 @@
+"""What replies mean: an answer that fits, or unscored with the judge's own words. Never a guess."""
+
+import json
+import math
+
+import pytest
+
+from local_bench.core.identity import canonical_json
+from local_bench.core.nouns import Question
+from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
+from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric, rubric_names
+
+BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
+TEXT = Question("veq_text", 0, ("a",), ())
+AESTHETIC = Question("veq_aesthetic", 0, ("a",), ())
+TECHNICAL = Question("veq_technical", 0, ("a",), ())
+EDIT = Question("hype_edit", 0, ("a", "b"), (("instruction", "I"), ("changes", "C"), ("preservations", "P")))
+CHECKLIST = Question("hype_checklist", 0, (), (("instruction", "I"),))
+SEAMS = Question("cns_edit", 0, ("a", "b"), (), ("result", "source"))
+
+
+def json_reply(text, finish="stop"):
+    return Reply(text, finish)
+
+
+def sure(labels, best):
+    """A reply that is all but certain of `best`."""
+    return Reply(best, "length", {label: -0.01 if label == best else -9.0 for label in labels})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        '{"met":',
+        '{"met":1',
+        '{"met":1}{"met":1}',
+        '{"met":1} indeed',
+        'I say {"met":1}',
+        '```json\n{"met":1}\n```',
+        '{"met":0,"met":1}',
+        '{"met":NaN}',
+        '{"met":Infinity}',
+        '{"met":-Infinity}',
+        '{"met":1e999}',
+        '{"met":' + "9" * 5000 + "}",
+        '{"met":' + "9" * 4000 + "}",
+        "[" * 100_000 + "]" * 100_000,
+        '{"met":' * 100_000 + "1" + "}" * 100_000,
+        '{"met":' + "[" * 900 + "]" * 900 + "}",
+        '{"met":1.0}',
+        '{"met":true}',
+        '{"met":"1"}',
+        '{"met":2}',
+        '{"met":-1}',
+        '{"met":1,"why":"x"}',
+        '{"Met":1}',
+        "{}",
+        "[]",
+        "1",
+        "null",
+        '\ufeff{"met":1}',
+    ],
+)
+def test_what_is_no_answer_is_unscored_and_its_words_are_kept(text):
+    verdict = read(BRF, "json", [json_reply(text)])
+    assert verdict.answer is None
+    assert verdict.unscored
+    assert len(verdict.unscored) < 300
+    assert verdict.raw == text
+    assert verdict.labels is None
+
+
+def test_an_answer_that_fits_counts():
+    for text in ('{"met":1}', ' {"met" : 1}\n'):
+        verdict = read(BRF, "json", [json_reply(text)])
+        assert (verdict.answer, verdict.unscored, verdict.raw) == ({"met": 1}, None, text)
+        assert verdict.value("met") == 1
+        assert verdict.variance("met") is None
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "abort", ""])
+def test_an_answer_that_was_cut_off_is_unscored_even_where_it_reads_well(finish):
+    verdict = read(BRF, "json", [json_reply('{"met":1}', finish)])
+    assert verdict.unscored == f"the judge's answer was cut off ({finish})"
+    assert verdict.raw == '{"met":1}'
+
+
+def test_a_reason_is_never_longer_than_a_line_whatever_the_server_says():
+    verdict = read(BRF, "json", [json_reply('{"met":1}', "\ud800x" * 10_000)])
+    assert len(verdict.unscored) < 300
+    canonical_json(verdict.unscored).encode()
+
+
+def test_a_server_that_does_not_say_why_it_ended_is_believed():
+    assert read(BRF, "json", [json_reply('{"met":1}', None)]).answer == {"met": 1}
+
+
+def test_half_a_character_can_be_kept_and_is_no_answer():
+    """JSON may spell half of a surrogate pair, which no UTF-8 file, and so no ledger, can hold."""
+    escaped = '{"changes":["\\ud83d"],"preservations":[]}'
+    whole = '{"changes":["\\ud83d\\ude00"],"preservations":[]}'
+    halved = read(CHECKLIST, "json", [json_reply(escaped)])
+    assert halved.answer is None
+    assert halved.raw == escaped
+    assert read(CHECKLIST, "json", [json_reply(whole)]).answer == {"changes": ["\U0001f600"], "preservations": []}
+    bare = read(BRF, "json", [json_reply('{"met":"\ud83d"}')])
+    assert bare.answer is None
+    assert bare.raw.encode() == b'{"met":"\\ud83d"}'
+
+
+def test_no_text_and_a_refusal_are_unscored():
+    assert read(BRF, "json", [Reply(None)]).unscored == "the judge gave no answer"
+    refused = read(BRF, "json", [Reply("too long", refusal="the judge refused the question")])
+    assert (refused.unscored, refused.raw) == ("the judge refused the question", "too long")
+
+
+def test_one_refusal_among_the_labels_leaves_the_question_unscored_with_all_words():
+    replies = [sure("012345", "4"), Reply("too long", refusal="the judge refused the question")]
+    verdict = read(TECHNICAL, "logit", replies)
+    assert verdict.unscored == "the judge refused the question"
+    assert json.loads(verdict.raw) == ["4", "too long"]
+    silent = read(TECHNICAL, "logit", [sure("012345", "4"), Reply(None)])
+    assert silent.unscored == "the judge gave no answer"
+    assert json.loads(silent.raw) == ["4", None]
+
+
+def test_labels_give_expectation_variance_and_the_likeliest_as_answer():
+    p = [0.05, 0.05, 0.1, 0.2, 0.35, 0.25]
+    logprobs = {str(i): math.log(q) - 3 for i, q in enumerate(p)}  # unnormalised: other tokens had the rest
+    verdict = read(AESTHETIC, "logit", [Reply("5", "length", logprobs | {"6": -0.001, "no": 0.0})])
+    assert verdict.answer == {"aesthetic": 4}  # the likeliest, not the one that was drawn
+    mean = sum(i * q for i, q in enumerate(p))
+    assert verdict.value("aesthetic") == pytest.approx(mean, abs=1e-5)
+    assert verdict.variance("aesthetic") == pytest.approx(sum((i - mean) ** 2 * q for i, q in enumerate(p)), abs=1e-4)
+    assert sum(verdict.labels["aesthetic"].values()) == pytest.approx(1, abs=1e-5)
+    assert verdict.raw == "5"
+
+
+def test_a_tie_goes_to_the_lower_label_and_halves_the_expectation():
+    for drawn in ("2", "4"):
+        logprobs = dict.fromkeys("0135", -30.0) | {"4": -0.7, "2": -0.7}
+        verdict = read(AESTHETIC, "logit", [Reply(drawn, "length", logprobs)])
+        assert verdict.answer == {"aesthetic": 2}
+        assert verdict.value("aesthetic") == pytest.approx(3, abs=1e-5)
+        assert verdict.variance("aesthetic") == pytest.approx(1, abs=1e-5)
+
+
+def test_labels_that_are_all_unlikely_share_what_there_is():
+    """As when the model would rather have said something else: e to the -900 is nothing to a float."""
+    logprobs = dict.fromkeys("0123", -2000.0) | {"4": -900.0, "5": -900.0 - math.log(3)}
+    verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
+    assert verdict.value("aesthetic") == pytest.approx(4.25, abs=1e-5)
+
+
+def test_certainty_has_no_variance():
+    logprobs = dict.fromkeys("01235", float("-inf")) | {"4": 0.0}
+    verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
+    assert (verdict.value("aesthetic"), verdict.variance("aesthetic")) == (4, 0)
+    assert verdict.labels["aesthetic"] == dict.fromkeys("01235", 0.0) | {"4": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "logprobs"),
+    [
+        ("4", "length", None),
+        ("4", "length", {}),
+        ("4", "length", dict.fromkeys("01234", -1.0)),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": float("nan")}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": float("inf")}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": 0.5}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": None}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": "-1"}),
+        ("4", "length", dict.fromkeys("01235", -1.0) | {"4": False}),
+        ("4", "length", dict.fromkeys("012345", float("-inf"))),
+        ("4", "length", dict.fromkeys("012345", -1e300)),
+        ("6", "length", dict.fromkeys("012345", -1.0)),
+        (" 4", "length", dict.fromkeys("012345", -1.0)),
+        ("4", "content_filter", dict.fromkeys("012345", -1.0)),
+        ('{"aesthetic":4}', "stop", dict.fromkeys("012345", -1.0)),
+        ("", "stop", dict.fromkeys("012345", -1.0)),
+    ],
+)
+def test_labels_without_a_probability_each_are_unscored(text, finish, logprobs):
+    verdict = read(AESTHETIC, "logit", [Reply(text, finish, logprobs)])
+    assert verdict.answer is None
+    assert verdict.unscored
+    assert verdict.raw == text
+    assert verdict.labels is None
+
+
+def test_where_there_is_no_text_there_is_no_score_for_it():
+    shown = read(TEXT, "logit", [sure("01", "1"), sure("012345", "3")])
+    assert shown.answer == {"has_text": True, "text": 3}
+    assert shown.value("text") == pytest.approx(3, abs=0.01)
+    none = read(TEXT, "logit", [sure("01", "0"), sure("012345", "3")])
+    assert none.answer == {"has_text": False}
+    assert set(none.labels) == {"has_text"}
+    assert none.value("text") is None
+    assert json.loads(none.raw) == ["0", "3"]
+
+
+def test_booleans_come_back_as_booleans():
+    verdict = read(EDIT, "logit", [sure("01", "1"), sure("01", "0"), sure("01", "1")])
+    assert verdict.answer == {"changes_made": True, "rest_preserved": False, "usable": True}
+    assert all(type(value) is bool for value in verdict.answer.values())
+
+
+def test_flags_are_those_whose_label_is_likelier_raised():
+    flags = [c.flag for c in rubric("cns_edit").criteria if c.flag]
+    raised = {"identity_lost", "edge_seam"}
+    replies = [sure("12345", "2"), *(sure("01", "1" if flag in raised else "0") for flag in flags)]
+    verdict = read(SEAMS, "logit", replies)
+    assert verdict.answer == {"score": 2, "flags": [flag for flag in flags if flag in raised]}
+    assert set(verdict.labels) == {"score", *flags}
+    assert read(
+        SEAMS, "json", [json_reply('{"score":2,"flags":["identity_lost","edge_seam","edge_seam"]}')]
+    ).answer == (verdict.answer)
+
+
+def test_an_answer_in_labels_has_the_form_of_an_answer_in_json():
+    for name in rubric_names():
+        asked = rubric(name)
+        if asked.writes is not None:
+            continue
+        question = Question(name, 0, (), ())
+        for pick in (0, -1):
+            replies = [sure(c.tokens, c.tokens[pick]) for c in asked.criteria]
+            answer = read(question, "logit", replies).answer
+            assert read(question, "json", [json_reply(json.dumps(answer))]).answer == answer
+
+
+def test_what_is_written_is_asked_and_read_as_json_under_either_protocol():
+    assert protocol_for(CHECKLIST, "logit") == "json"
+    assert protocol_for(BRF, "logit") == "logit"
+    assert texts(CHECKLIST, "logit") == texts(CHECKLIST, "json")
+    written = '{"changes":["the sky is red"],"preservations":[]}'
+    assert read(CHECKLIST, "logit", [json_reply(written)]).answer == json.loads(written)
+
+
+def test_the_texts_of_a_question_differ_in_their_closing_only():
+    ((whole, none),) = texts(TEXT, "json")
+    assert none is None
+    assert whole.endswith("\n" + closing_json(rubric("veq_text")))
+    body = whole.removesuffix(closing_json(rubric("veq_text")))
+    asked = texts(TEXT, "logit")
+    assert [criterion.name for _, criterion in asked] == ["has_text", "text"]
+    assert [text for text, _ in asked] == [body + closing_logit(rubric("veq_text"), c) for _, c in asked]
+
+
+def test_a_question_about_other_words_has_other_texts():
+    other = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "Q")), ("delivered",))
+    assert texts(BRF, "json") != texts(other, "json")

@@ -1,0 +1,276 @@
+"""Questions in requests and back, and several judges side by side: everything answered once, or Unreachable."""
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from local_bench.core.errors import ImageError, ServerError
+from local_bench.core.nouns import Question
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.protocols import Reply, Request, Shown
+from local_bench.judges.vlm.transport import Replicas, Unreachable, answers
+
+JSON = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
+LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
+TECHNICAL = [(i, Question("veq_technical", 0, (f"{i}",), ())) for i in range(12)]
+WAIT_S = 20
+
+
+@dataclass
+class Fake:
+    """Answers with `answer(request)`; after `lasts` replies it raises `fault`."""
+
+    answer: object = lambda request: Reply(request.name, "stop")
+    lasts: int = 10**9
+    fault: Exception = field(default_factory=lambda: Unreachable("gone"))
+    together: threading.Barrier | None = None
+    """Where those that raise a fault wait for each other."""
+    pause_s: float = 0.0005
+    cannot_start: Exception | None = None
+    counted: dict = field(default_factory=dict)
+    asked: list = field(default_factory=list)
+    at_once: list = field(default_factory=list)
+    restarts: int = 0
+    up: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self):
+        if self.cannot_start:
+            raise self.cannot_start
+        self.up = True
+        return self
+
+    def __exit__(self, *_):
+        self.up = False
+        self.ended.set()
+
+    def ask(self, requests, at_once=None):
+        self.at_once.append(at_once)
+        try:
+            for n, (key, request) in enumerate(requests):
+                if n >= self.lasts:
+                    if self.together:
+                        self.together.wait()
+                    raise self.fault
+                time.sleep(self.pause_s)
+                self.asked.append(request)
+                yield key, self.answer(request)
+        finally:
+            self.closed.set()
+
+    def restart(self):
+        self.restarts += 1
+
+    def counters(self):
+        return self.counted
+
+
+class Shuffled(Fake):
+    """Takes everything, then answers in an order of its own."""
+
+    def ask(self, requests, at_once=None):
+        taken = list(requests)
+        random.Random(1).shuffle(taken)
+        for key, request in taken:
+            yield key, self.answer(request)
+
+
+def request(picture, name="r"):
+    return Request("system", (Shown((picture,)),), "text", 8, 0, 0, name)
+
+
+def requests_of(pictures, each):
+    """`each` requests on every picture, the pictures one after the other."""
+    return [((p, i), request(f"{p}", f"{p}/{i}")) for p in range(pictures) for i in range(each)]
+
+
+def label(request):
+    """Sure of a digit that the picture and the criterion decide."""
+    best = str((int(request.shown[0].images[0]) + request.text.count('"clarity" alone')) % 6)
+    return Reply(best, "length", {digit: 0.0 if digit == best else -50.0 for digit in request.labels})
+
+
+@pytest.mark.parametrize("transport", [Fake(label), Shuffled(label)])
+def test_the_requests_of_a_question_come_together_in_whatever_order_they_are_answered(transport):
+    found = list(answers(transport, LOGIT, TECHNICAL))
+    assert sorted(key for key, _ in found) == list(range(12))
+    for key, verdict in found:
+        assert verdict.answer == {"clarity": (key + 1) % 6, "realism": key % 6}
+
+
+def test_a_question_is_answered_as_soon_as_its_own_requests_are():
+    found = answers(Fake(label), LOGIT, iter(TECHNICAL))
+    assert next(found)[0] == 0
+    assert next(found)[0] == 1
+
+
+def test_questions_are_drawn_as_they_are_needed():
+    drawn = []
+
+    def questions():
+        for key, question in TECHNICAL:
+            drawn.append(key)
+            yield key, question
+
+    found = answers(Fake(label), LOGIT, questions())
+    next(found)
+    assert drawn == [0]
+
+
+def test_a_question_of_which_a_part_was_answered_is_not_answered():
+    found = {}
+    with pytest.raises(Unreachable):
+        found.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
+    assert {key: v.answer for key, v in found.items()} == {
+        key: {"clarity": (key + 1) % 6, "realism": key % 6} for key in range(3)
+    }
+
+
+def test_the_number_at_once_is_handed_on():
+    transport = Fake(label)
+    list(answers(transport, LOGIT, TECHNICAL, at_once=1))
+    assert transport.at_once == [1]
+
+
+def test_no_questions_are_no_answers():
+    assert list(answers(Fake(), JSON, [])) == []
+
+
+def within(seconds, call):
+    """The result of `call` in a thread, so that one that never ends fails instead of hanging."""
+    found = []
+
+    def work():
+        try:
+            found.append((call(), None))
+        except Exception as e:  # noqa: BLE001  # whatever it ended in is what the test looks at
+            found.append((None, e))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert found, "it did not end"
+    return found[0]
+
+
+def ask_all(members, requests, at_once=None):
+    """What came back, and what it ended in."""
+    came = []
+
+    def go():
+        with Replicas(members) as replicas:
+            for key, reply in replicas.ask(requests, at_once):
+                came.append((key, reply.text))
+
+    return came, within(WAIT_S, go)[1]
+
+
+def test_several_judges_answer_everything_once():
+    members = [Fake(pause_s=p) for p in (0.0001, 0.001, 0.003)]
+    requests = requests_of(60, 3)
+    came, error = ask_all(members, iter(requests), at_once=5)
+    assert error is None
+    assert sorted(came) == sorted((key, r.name) for key, r in requests)
+    assert all(member.asked for member in members)
+    assert len(members[0].asked) > len(members[2].asked)  # the quicker one did more
+    assert [member.at_once for member in members] == [[5]] * 3
+    assert not any(member.up for member in members)
+
+
+def test_what_shares_the_first_picture_goes_to_one_judge():
+    members = [Fake() for _ in range(4)]
+    _, error = ask_all(members, requests_of(40, 5))
+    assert error is None
+    owners = {}
+    for i, member in enumerate(members):
+        for r in member.asked:
+            owners.setdefault(r.shown[0], set()).add(i)
+    assert len(owners) == 40
+    assert all(len(who) == 1 for who in owners.values())
+    assert len({next(iter(who)) for who in owners.values()}) == 4
+
+
+def test_one_judge_that_goes_down_leaves_what_was_answered_and_ends_in_unreachable():
+    members = [Fake(), Fake(lasts=5), Fake()]
+    requests = requests_of(200, 2)
+    came, error = ask_all(members, iter(requests))
+    assert isinstance(error, Unreachable)
+    assert len(set(came)) == len(came) < len(requests) / 2  # the others begin nothing more either
+    assert len(came) == sum(len(member.asked) for member in members)  # each reply that came was handed on
+    assert len(members[1].asked) == 5
+
+
+@pytest.mark.parametrize("fault", [ImageError("x.png is damaged"), ServerError("wrong key"), ZeroDivisionError("ours")])
+def test_what_no_restart_mends_wins_over_unreachable(fault):
+    together = threading.Barrier(3, timeout=WAIT_S)
+    members = [Fake(lasts=3, together=together) for _ in range(3)]
+    members[1].fault = fault
+    came, error = ask_all(members, requests_of(200, 1))
+    assert error is fault
+    assert len(came) == 9
+
+
+def test_a_fault_in_the_questions_themselves_is_not_the_end_of_them():
+    def requests():
+        yield from requests_of(20, 1)
+        raise ZeroDivisionError
+
+    came, error = ask_all([Fake(), Fake()], requests())
+    assert isinstance(error, ZeroDivisionError)
+    assert len(came) == 19  # what shares the last picture was still being gathered
+
+
+@pytest.mark.parametrize(("pictures", "each"), [(500, 1), (3, 200)])
+def test_asking_can_be_left_off_and_begun_anew(pictures, each):
+    members = [Fake(pause_s=0.001) for _ in range(3)]
+
+    def go():
+        with Replicas(members) as replicas:
+            replies = replicas.ask(requests_of(pictures, each))
+            next(replies)
+            replies.close()
+            before = sum(len(member.asked) for member in members)
+            assert all(member.closed.is_set() for member in members)  # nobody works on what nobody waits for
+            again = dict(replicas.ask(requests_of(30, 2)))
+            assert sum(len(member.asked) for member in members) == before + 60
+            return before, again
+
+    (before, again), error = within(WAIT_S, go)
+    assert error is None
+    assert before < 100
+    assert set(again) == {key for key, _ in requests_of(30, 2)}
+
+
+@pytest.mark.parametrize("fault", [ServerError("the judge ended while starting"), ZeroDivisionError("ours")])
+def test_a_judge_that_cannot_start_ends_the_others(fault):
+    members = [Fake(), Fake(cannot_start=fault), Fake()]
+    came, error = ask_all(members, requests_of(3, 1))
+    assert error is fault
+    assert not came
+    assert members[0].ended.is_set()
+    assert members[2].ended.is_set()
+    assert not any(member.up for member in members)
+
+
+def test_judges_start_side_by_side():
+    together = threading.Barrier(3, timeout=WAIT_S)
+
+    class Slow(Fake):
+        def __enter__(self):
+            together.wait()
+            return super().__enter__()
+
+    with Replicas([Slow() for _ in range(3)]):
+        pass
+
+
+def test_counts_are_sums_and_a_restart_is_for_all():
+    members = [Fake(counted={"prompt_tokens": 3.0, "cached_tokens": 1.0}), Fake(counted={"prompt_tokens": 4.0}), Fake()]
+    replicas = Replicas(members)
+    assert replicas.counters() == {"prompt_tokens": 7.0, "cached_tokens": 1.0}
+    replicas.restart()
+    assert [member.restarts for member in members] == [1, 1, 1]

@@ -1,0 +1,189 @@
+"""The judge phase on real judges: both transports, both protocols, panels, retests, and a judge that is killed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.runs.rundir import RunDir
+
+CHILD = Path(__file__).with_name("child.py")
+POINTS = [f"There is a number {k} in it" for k in range(9)]
+N_TASKS = 12
+N_QUESTIONS = N_TASKS * (2 * (3 + len(POINTS)) + 2)
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Orders for two images each, pictures that were made elsewhere, and a config without a generator."""
+    path = tmp_path_factory.mktemp("judge")
+    rng = np.random.default_rng(0)
+    orders = []
+    for i in range(N_TASKS):
+        rules = [{"file_type": ["PNG"], "visual_specs": {"width_px": 64}}, {"visual_specs": {"aspect_ratio": "16:9"}}]
+        orders.append(
+            {
+                "task_id": f"t{i}",
+                "category": "C",
+                "price_usd": 10,
+                "title": f"Card {i}",
+                "brief": "两张卡片。A card, twice.",
+            }
+            | {"deliverables": ["front", "back"], "evaluation_points": POINTS, "rules": rules}
+        )
+        for n in (1, 2):
+            (path / "images" / f"t{i}").mkdir(parents=True, exist_ok=True)
+            noise = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(noise).resize((64, 64), Image.Resampling.NEAREST).save(
+                path / "images" / f"t{i}" / f"{n}.png"
+            )
+    (path / "orders.jsonl").write_text("\n".join(map(json.dumps, orders)))
+    (path / "run.yaml").write_text(
+        "name: judged\nsuite: {name: servimage, path: orders.jsonl}\nmetrics: [entropy]\n"
+        "models: [{card: imported, name: theirs, imported: {images: images}}]\njudge: {card: tiny-qwen3-vl}\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(folder, cache, judge_server):
+    """Runs the command line in a fork; `own` starts a judge instead of asking the session's server."""
+    with subprocess.Popen(
+        [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
+    ) as process:
+
+        def run(*arguments, moment="never", own=False, settings=()):
+            asked = () if own else (f"judge.base_url={judge_server.base_url}",)
+            sets = [text for setting in (*asked, *settings) for text in ("--set", setting)]
+            env = {"VLLM_API_KEY": judge_server.api_key}
+            request = {"moment": moment, "arguments": [*arguments, "--json", *sets], "cwd": str(folder), "env": env}
+            print(json.dumps(request), file=process.stdin, flush=True)
+            return SimpleNamespace(**json.loads(process.stdout.readline()))
+
+        yield run
+        process.stdin.close()
+
+
+def digest(command, name):
+    ended = command("digest", name, own=True)
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture(scope="module")
+def served(command):
+    """The digests of a run judged at a server."""
+    ended = command("run", "run.yaml", "--run-dir", "served")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["verdicts"] == {"n": N_QUESTIONS, "n_unscored": 0}
+    return digest(command, "served")
+
+
+def test_an_embedded_judge_that_is_killed_twice_comes_to_what_the_server_says(command, served, folder):
+    ended = command("run", "run.yaml", "--run-dir", "embedded", moment="engine twice", own=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("the judge stopped answering") == 2
+    assert digest(command, "embedded") == served
+    with RunDir.open(folder / "embedded") as run:
+        n = run.ledger.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
+        charged = run.ledger.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
+    assert n == charged == N_QUESTIONS  # nothing lost, nothing answered twice
+
+
+def test_the_judge_says_whether_it_repeats_itself_and_can_be_talked_round(served, folder):
+    found = json.loads((folder / "served" / "provenance.json").read_text())["judge"]
+    assert found["reproducible"] is True
+    assert found["attacks"]["n"] + found["attacks"]["n_unscored"] >= 12
+    with RunDir.open(folder / "served") as run:
+        assert run.ledger.json_meta("canary:tiny-qwen3-vl")["repeats"]["sessions"] == 1
+
+
+def test_hard_rules_are_checked_by_code(served, folder):
+    with RunDir.open(folder / "served") as run:
+        rows = run.ledger.rows(
+            "SELECT value FROM scores JOIN candidates USING (work_id) WHERE name = 'rules' ORDER BY deliverable"
+        )
+    assert [row["value"] for row in rows] == [1.0] * N_TASKS + [0.0] * N_TASKS
+
+
+def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command, served, folder):
+    ended = command("run", "run.yaml", "--run-dir", "logit", settings=["judge.protocol=logit"])
+    assert ended.returncode == 0, ended.stderr
+    names = []
+    for name in ("served", "logit"):
+        with RunDir.open(folder / name) as run:
+            rows = run.ledger.rows("SELECT name, value, spread FROM scores WHERE kind = 'judge' AND value IS NOT NULL")
+            names.append({row["name"] for row in rows})
+            spreads = {row["name"] for row in rows if row["spread"] is not None}
+            verdict = run.ledger.rows("SELECT answer, labels FROM verdicts WHERE rubric = 'brf' LIMIT 1")[0]
+        assert spreads == (names[-1] - {"rules"} if name == "logit" else set())
+        assert (verdict["labels"] is not None) == (name == "logit")
+    assert names[0] - {"veq_text"} == names[1] - {"veq_text"}
+    p = json.loads(verdict["labels"])["met"]
+    assert sum(p.values()) == pytest.approx(1, abs=1e-5)
+    assert json.loads(verdict["answer"])["met"] == int(max(p, key=p.get))
+
+
+def test_a_panel_is_several_judges_over_the_same_images(command, served, folder, judge_server):
+    more = f"panel=[{{card: tiny-qwen3-vl, protocol: logit, base_url: '{judge_server.base_url}'}}]"
+    scores = {}
+    for word in ("mean", "majority"):
+        ended = command("run", "run.yaml", "--run-dir", word, settings=[more, f"panel_word={word}", "order_swap=true"])
+        assert ended.returncode == 0, ended.stderr
+        with RunDir.open(folder / word) as run:
+            judges = run.ledger.rows("SELECT judge, count(*) AS n FROM verdicts GROUP BY judge")
+            scores[word] = run.ledger.rows("SELECT value FROM scores WHERE name = 'brf' ORDER BY work_id")
+            swapped = run.ledger.rows("SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"]
+        assert [row["n"] for row in judges] == [N_QUESTIONS + 2 * N_TASKS] * 2
+        assert swapped == 2 * 2 * N_TASKS
+    assert [row["value"] for row in scores["mean"]] != [row["value"] for row in scores["majority"]]
+    # One judge less later: the other's word alone, and nothing left of the first.
+    ended = command("judge", "mean", settings=["panel=[]"])
+    assert ended.returncode == 0, ended.stderr
+    with RunDir.open(folder / "mean") as run:
+        assert len(run.ledger.rows("SELECT DISTINCT judge FROM verdicts")) == 1
+
+
+def test_one_judge_under_two_names_is_refused(command, judge_server):
+    twin = f"panel=[{{card: tiny-qwen3-vl, name: twin, base_url: '{judge_server.base_url}'}}]"
+    ended = command("judge", "served", settings=[twin])
+    assert ended.returncode == 2
+    assert "are the same judge under two names" in ended.stderr
+
+
+def test_asked_again_it_is_told_how_often_it_says_the_same(command, served, folder):
+    ended = command("judge", "served", "--rejudge", "2")
+    assert ended.returncode == 0, ended.stderr
+    with RunDir.open(folder / "served") as run:
+        n = run.ledger.rows("SELECT count(*) AS n FROM retests")[0]["n"]
+    assert n == 2 * N_QUESTIONS
+    assert digest(command, "served") == served
+    retest = json.loads(ended.stdout)["judges"][0]["retest"]
+    assert {row["rubric"] for row in retest} == {"brf", "veq_technical", "veq_aesthetic", "veq_text", "cns_set"}
+    assert all(row["same"] == 1 for row in retest)
+
+
+def test_without_vllm_the_same_rubrics_are_answered_in_process(command, served, folder):
+    ended = command(
+        "run", "run.yaml", "--run-dir", "local", own=True, settings=["judge.transport=local", "suite.limit=2"]
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads((folder / "local" / "provenance.json").read_text())["judge"]
+    assert found["transport"] == "local"
+    assert set(found["numerics"]) >= {"torch", "transformers", "xgrammar"}
+    answers = []
+    for name in ("served", "local"):
+        with RunDir.open(folder / name) as run:
+            rows = run.ledger.rows(
+                "SELECT task_id, deliverable, rubric, point, answer FROM verdicts JOIN candidates "
+                "USING (work_id) WHERE task_id IN ('t0', 't1') ORDER BY 1, 2, 3, 4"
+            )
+            answers.append([tuple(row) for row in rows])
+    assert answers[0] == answers[1]

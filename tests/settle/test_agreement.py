@@ -1,0 +1,239 @@
+import itertools
+import random
+
+import pytest
+from scipy.stats import spearmanr
+
+from local_bench.settle import agreement
+from local_bench.settle.agreement import (
+    agreement_rate,
+    cohen_kappa,
+    interval,
+    krippendorff_alpha,
+    majority,
+    mean_word,
+    spearman,
+    top_k_overlap,
+)
+from local_bench.settle.intervals import wilson
+
+LEVELS = ("nominal", "ordinal", "interval")
+
+
+def units(observers):
+    """Observers as strings of digits, `.` where one did not rate, into units x observers."""
+    return [[None if c == "." else int(c) for c in unit] for unit in zip(*observers, strict=True)]
+
+
+# Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), part C: four observers, twelve units.
+FOUR_OBSERVERS = ("123321412...", "1233224125.3", ".3332342251.", "12332441251.")
+# 24 units, five judges on a scale of 0 to 5; nobody among the first two gives a 2.
+FIVE_JUDGES = (
+    "510334451300543351104534",
+    "510345451310543051304433",
+    "51.344.513205.3251104.34",
+    "41033.45121.54325.104534",
+    "..0.3.....0...3.........",
+)
+
+
+@pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
+def test_alpha_is_that_of_krippendorffs_worked_example(level, alpha):
+    found = krippendorff_alpha(units(FOUR_OBSERVERS), level)
+    assert found.value == pytest.approx(alpha, abs=5e-4)
+    assert (found.n, found.n_unscored) == (11, 1), "unit 12 has one rating and so no pair"
+
+
+def test_binary_alpha_is_that_of_krippendorffs_worked_example():
+    """The same paper, part A: two observers, ten units, alpha = 0.095."""
+    found = krippendorff_alpha(units(("0100000010", "1110010000")))
+    assert found.value == pytest.approx(0.095, abs=5e-4)
+
+
+# krippendorff.alpha(reliability_data=judges x units, level_of_measurement=level), krippendorff 0.9.0
+@pytest.mark.parametrize(
+    ("level", "alpha"),
+    [("nominal", 0.70697851302529), ("ordinal", 0.9329321365548088), ("interval", 0.9279848064880403)],
+)
+def test_alpha_is_that_of_the_krippendorff_package(level, alpha):
+    assert krippendorff_alpha(units(FIVE_JUDGES), level).value == pytest.approx(alpha, abs=1e-12)
+
+
+def test_alpha_does_not_look_at_the_order_of_judges_or_units():
+    table = units(FIVE_JUDGES)
+    shuffled = random.Random(1).sample([unit[::-1] for unit in table], len(table))
+    for level in LEVELS:
+        assert krippendorff_alpha(shuffled, level).value == pytest.approx(krippendorff_alpha(table, level).value)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ([[3, 3, 3], [3, None, 3]], "the same"),
+        ([[1, 2]], "fewer than two units"),
+        ([[1, None], [None, 2], [1, 2]], "fewer than two units"),
+        ([], "fewer than two units"),
+    ],
+)
+def test_alpha_that_is_not_defined_is_none_and_says_why(table, says):
+    for level in LEVELS:
+        found = krippendorff_alpha(table, level)
+        assert found.value is None
+        assert says in found.undefined
+        assert found.n + found.n_unscored == len(table)
+
+
+def test_alpha_of_full_agreement_is_one_and_of_full_disagreement_below_zero():
+    for level in LEVELS:
+        assert krippendorff_alpha([[0, 0], [5, 5]], level).value == 1
+        assert krippendorff_alpha([[0, 5], [5, 0]], level).value < 0
+
+
+# sklearn.metrics.cohen_kappa_score(a, b, weights=weights, labels=range(6)), scikit-learn 1.9.1
+@pytest.mark.parametrize(
+    ("weights", "kappa"),
+    [(None, 0.6331877729257642), ("linear", 0.7898423817863398), ("quadratic", 0.8815139879319802)],
+)
+def test_kappa_is_that_of_scikit_learn_also_with_a_label_nobody_used(weights, kappa):
+    first, second = ([int(c) for c in judge] for judge in FIVE_JUDGES[:2])
+    assert 2 not in first + second
+    assert cohen_kappa(first, second, weights).value == pytest.approx(kappa, abs=1e-12)
+    assert cohen_kappa(second, first, weights).value == pytest.approx(kappa, abs=1e-12)
+
+
+def test_kappa_by_hand():
+    """20 both yes, 5 and 10 split, 15 both no: 0.7 observed, 0.5 expected by chance."""
+    first = [1] * 25 + [0] * 25
+    second = [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15
+    assert cohen_kappa(first, second).value == pytest.approx(0.4)
+
+
+def test_kappa_leaves_out_what_is_unscored_and_is_none_where_it_is_not_defined():
+    found = cohen_kappa([1, 0, None, 1, 0], [1, 0, 1, None, 0])
+    assert (found.value, found.n, found.n_unscored) == (1, 3, 2)
+    for weights in (None, "linear", "quadratic"):
+        assert cohen_kappa([1, 1, 1], [1, 1, 1], weights).value is None
+        assert "the same" in cohen_kappa([1, 1, 1], [1, 1, 1], weights).undefined
+        assert "fewer than two" in cohen_kappa([1, None], [1, 1], weights).undefined
+        assert cohen_kappa([1, 1, 1, 1], [1, 1, 1, 0], weights).value == pytest.approx(0)
+
+
+def test_the_rate_is_of_units_that_both_rated():
+    found = agreement_rate([True, False, None, True, True], [True, True, True, None, True])
+    assert found.value == 2 / 3
+    assert (found.n, found.n_unscored) == (3, 2)
+    assert (found.low, found.high) == wilson(2, 3)
+    assert agreement_rate(["A", "tie"], ["A", "B"]).value == 0.5
+    assert agreement_rate([None], [True]).value is None
+    assert agreement_rate([None], [True]).n_unscored == 1
+
+
+def test_lists_of_different_lengths_are_refused():
+    for figure in (agreement_rate, cohen_kappa, spearman):
+        with pytest.raises(ValueError, match="zip"):
+            figure([1, 2, 3], [1, 2])
+
+
+def test_spearman_is_that_of_scipy_ties_included():
+    draw = random.Random(3)
+    for n, labels in itertools.product((2, 3, 8, 40), (3, 1000)):
+        for _ in range(20):
+            x, y = ([draw.randrange(labels) for _ in range(n)] for _ in range(2))
+            found = spearman(x, y)
+            if len(set(x)) == 1 or len(set(y)) == 1:
+                assert found.value is None
+                assert "no order" in found.undefined
+            else:
+                assert found.value == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
+
+
+def test_spearman_without_enough_models_is_none():
+    assert spearman([1], [1]).value is None
+    found = spearman([1, None, 3], [None, 2, 3])
+    assert (found.value, found.n, found.n_unscored) == (None, 1, 2)
+    assert spearman([1, 2, None, 3], [10, 20, 5, 30]).value == 1
+
+
+def test_top_k_shares_models_not_ranks():
+    assert top_k_overlap([9, 8, 7, 1], [7, 9, 8, 2], 3).value == 1
+    assert top_k_overlap([9, 8, 7, 1], [1, 2, 8, 9], 2).value == 0
+    assert top_k_overlap([9, 8, 7, 1], [9, 1, 8, 2], 2).value == 0.5
+    assert top_k_overlap([9, 8], [8, 9], 2).value == 1
+
+
+def test_a_tie_at_the_edge_shares_the_place_whatever_the_order_of_the_models():
+    x, y = [9, 5, 5, 1], [9, 5, 4, 1]  # two models share x's second place, one has y's
+    assert top_k_overlap(x, y, 2).value == 0.75
+    assert top_k_overlap(x, x, 2).value == 1
+    for order in itertools.permutations(range(4)):
+        assert top_k_overlap([x[i] for i in order], [y[i] for i in order], 2).value == 0.75
+
+
+def test_top_k_of_too_few_models_is_none():
+    found = top_k_overlap([1, 2, None], [1, 2, 3], 3)
+    assert (found.value, found.n, found.n_unscored) == (None, 2, 1)
+    assert "fewer than 3" in found.undefined
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ([3, 3, 5], 3),
+        ([5, 3, 3, 5], 3),
+        ([True, False], False),
+        ([True, True, False], True),
+        ([5, None], 5),
+        ([5, None, None], None),
+        ([None, None], None),
+        ([], None),
+    ],
+)
+def test_a_panel_s_majority_is_strict_at_a_tie_and_silent_without_a_quorum(values, word):
+    assert majority(values) == word
+    assert majority(values[::-1]) == word
+
+
+def test_a_panel_s_mean_needs_a_quorum():
+    assert mean_word([1, 2, None]) == 1.5
+    assert mean_word([1, None, None]) is None
+    assert mean_word([]) is None
+    assert mean_word([0.1] * 10) == 0.1
+
+
+def test_retest_counts_questions_that_never_change():
+    found = agreement.test_retest([[1, 4, 0, None], [1, 5, 0, 2], [1, 4, 0, 2]])
+    assert (found.same.value, found.same.n, found.same.n_unscored) == (2 / 3, 3, 1)
+    assert (found.same.low, found.same.high) == wilson(2, 3)
+    assert found.mean_abs_difference == pytest.approx(2 / 9), "two of nine pairs of answers are one apart"
+
+
+def test_retest_of_nothing_is_none():
+    found = agreement.test_retest([[None, 1], [1, None]])
+    assert (found.same.value, found.same.n, found.same.n_unscored) == (None, 0, 2)
+    assert found.mean_abs_difference is None
+
+
+def test_an_interval_is_seeded_and_holds_the_figure():
+    table = units(FIVE_JUDGES)
+    low, high = interval(table, krippendorff_alpha)
+    assert (low, high) == interval(table, krippendorff_alpha)
+    assert low < krippendorff_alpha(table).value < high
+    pairs = list(zip(*([int(c) for c in judge] for judge in FIVE_JUDGES[:2]), strict=True))
+    low, high = interval(pairs, lambda drawn: cohen_kappa(*zip(*drawn, strict=True)))
+    assert low < 0.633 < high
+    assert interval(table[:1], krippendorff_alpha) is None
+    assert interval([[1, 1], [1, 1]], krippendorff_alpha) is None
+
+
+def test_the_tables_of_servimage_s_appendix_h():
+    """Table 10: each dimension's decisions, judge beside people; table 11: each dimension's ranking of the models."""
+    judge = {"brf": [True, True, False, None], "veq": [True, False, False, True]}
+    people = {"brf": [True, False, False, True], "veq": [True, False, True, True]}
+    rates = {dimension: agreement_rate(judge[dimension], people[dimension]) for dimension in judge}
+    assert {d: (round(r.value, 3), r.n, r.n_unscored) for d, r in rates.items()} == {
+        "brf": (0.667, 3, 1),
+        "veq": (0.75, 4, 0),
+    }
+    scores = {"one": [4.1, 3.2, 2.2, 3.9], "other": [4.5, 3.9, 1.0, 3.8]}
+    assert spearman(scores["one"], scores["other"]).value == pytest.approx(0.8)
+    assert top_k_overlap(scores["one"], scores["other"], 2).value == 0.5
