@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from local_bench.suites import servimage
 
 N_PICTURES = 128
 POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
+PREFILL_SIDES = (128, 512)
 ONE_BY_ONE = 4
 """Every fourth picture only."""
 
@@ -61,22 +63,23 @@ class Pictures:
         """Four questions about each of `n` new pictures."""
         asked = []
         for i in range(n):
-            sha = self._new()
+            sha = self._new(self._side)
             for k, point in enumerate(POINTS):
                 slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
                 asked.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
         return asked
 
-    def order(self, n: int) -> list[list[tuple[Any, Question]]]:
+    def order(self, n: int, side: int) -> list[list[tuple[Any, Question]]]:
         """All that the ServImage suite asks about each of `n` new pictures."""
         brief = "A poster for a mountain hut, in two greens on white, with a boot and a path. " * 4
         task = Task("t", "Digital", 1, "A poster", brief, ("the poster",), POINTS)
         return [
-            [((i, *key), question) for key, question in servimage.questions(task, {1: self._new()})] for i in range(n)
+            [((i, *key), question) for key, question in servimage.questions(task, {1: self._new(side)})]
+            for i in range(n)
         ]
 
-    def _new(self) -> str:
-        image = Image.fromarray(self._rng.integers(0, 256, (self._side, self._side, 3), dtype=np.uint8))
+    def _new(self, side: int) -> str:
+        image = Image.fromarray(self._rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
         sha = pixel_digest(image)
         self.by_digest[sha] = image
         return sha
@@ -100,7 +103,7 @@ def chat(end: Connection, flags: list[str], env: dict[str, str]) -> None:
     end.send("ready")
     while (bodies := end.recv()) is not None:
         messages = [body["messages"] for body in bodies]
-        parameters = [sampling(body) for body in bodies]
+        parameters = [sampling(json.dumps({k: v for k, v in body.items() if k != "messages"})) for body in bodies]
         begun = time.perf_counter()
         outputs = llm.chat(messages, parameters, use_tqdm=False)
         seconds = time.perf_counter() - begun
@@ -170,7 +173,7 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
                 seconds[way] += run()
                 n[way] += len(few if way == "one by one" else asked)
         window = served.tuner.limit
-        cost = prefill(embedded, spec, pictures)
+        cost = {f"{side}x{side}": prefill(embedded, spec, pictures, side) for side in PREFILL_SIDES}
     rates = {way: round(n[way] / seconds[way], 1) for way in seconds}
     return {
         "requests_per_s": rates,
@@ -183,9 +186,9 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
     }
 
 
-def prefill(transport: Transport, spec: JudgeSpec, pictures: Pictures, n: int = 16) -> dict[str, Any]:
+def prefill(transport: Transport, spec: JudgeSpec, pictures: Pictures, side: int, n: int = 16) -> dict[str, Any]:
     """Tokens that had to be computed for a picture's first criterion and for each further one, and the share of prompt
-    tokens that came from the prefix cache, in the suite's own order of questions."""
+    tokens that came from the prefix cache, in the suite's own order of questions; pictures of `side` pixels a side."""
 
     def computed(asked: list[tuple[Any, Question]]) -> tuple[float, float, int]:
         before = transport.counters()
@@ -194,8 +197,9 @@ def prefill(transport: Transport, spec: JudgeSpec, pictures: Pictures, n: int = 
         total = after["prompt_tokens"] - before["prompt_tokens"]
         return total - (after["cached_tokens"] - before["cached_tokens"]), total, len(asked)
 
-    orders = pictures.order(n)
-    timed(transport, spec, pictures.order(1)[0])  # what every rubric has in common is there already
+    spec = replace(spec, max_pixels=side * side)
+    orders = pictures.order(n, side)
+    timed(transport, spec, pictures.order(1, side)[0])  # what every rubric has in common is there already
     first, first_total, n_first = computed([questions[0] for questions in orders])
     further, further_total, n_further = computed([q for questions in orders for q in questions[1:]])
     return {

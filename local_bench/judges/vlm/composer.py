@@ -26,4 +26,8 @@ class Composer:
 
     def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
         """What is posted; see `wire.body`."""
-        return body(request, [self.prepared(shown) for shown in request.shown], model, content_ids)
+        return body(request, self.pictures(request), model, content_ids=content_ids)
+
+    def pictures(self, request: Request) -> list[Prepared]:
+        """The request's pictures, in their order."""
+        return [self.prepared(shown) for shown in request.shown]

@@ -5,8 +5,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,9 +15,11 @@ from typing import Any, Self, TypeVar
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
+from local_bench.judges.vlm.pictures import Prepared
+from local_bench.judges.vlm.pipe import PICTURE, Recent
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
-from local_bench.judges.vlm.wire import REFUSED
+from local_bench.judges.vlm.wire import REFUSED, body
 
 K = TypeVar("K")
 AHEAD = 512
@@ -34,6 +37,8 @@ class Embedded:
     timeout_s: float
     _end: Connection | None = field(default=None, init=False)
     _counters: dict[str, float] = field(default_factory=dict, init=False)
+    _there: Recent[None] = field(default_factory=Recent, init=False)
+    """The pictures that the child holds."""
 
     def __enter__(self) -> Self:
         try:
@@ -60,7 +65,7 @@ class Embedded:
         end = self._end
         if end is None:
             raise Unreachable("it has ended")
-        feeder = _Feeder(end, self.composer, iter(requests), at_once or AHEAD)
+        feeder = _Feeder(end, self.composer, self._there, iter(requests), at_once or AHEAD)
         feeder.start()
         try:
             while not (feeder.ended.is_set() and not feeder.under_way):
@@ -100,7 +105,7 @@ class Embedded:
         with theirs:
             command = [sys.executable, "-m", "local_bench.judges.vlm.engine", str(theirs.fileno())]
             self.child.start([*command, *arguments(self.engine)], environment(self.engine), [theirs.fileno()])
-        self._end = Connection(ours.detach())
+        self._end, self._there = Connection(ours.detach()), Recent()
         deadline = time.monotonic() + self.start_timeout_s
         while not self._end.poll(0.25):
             if not self.child.alive():
@@ -126,11 +131,17 @@ class _Feeder(threading.Thread):
     """Makes bodies and sends them, at most so many ahead of the replies."""
 
     def __init__(
-        self, end: Connection, composer: Composer, requests: Iterator[tuple[Any, Request]], ahead: int
+        self,
+        end: Connection,
+        composer: Composer,
+        there: Recent[None],
+        requests: Iterator[tuple[Any, Request]],
+        ahead: int,
     ) -> None:
         super().__init__(daemon=True)
         self._pipe = end
         self._composer = composer
+        self._there = there
         self._requests = requests
         self._room = threading.Semaphore(ahead)
         self._stopped = False
@@ -144,14 +155,22 @@ class _Feeder(threading.Thread):
                 self._room.acquire()
                 if self._stopped:
                     return
-                sent = json.dumps([number, self._composer.body(request, "")]).encode()
+                pictures = self._composer.pictures(request)
+                asked = json.dumps([number, body(request, pictures, "", inline=False)]).encode()
                 self.under_way[number] = key
-                if not self._send(sent):
+                if not all(map(self._send, [*self._new(pictures), asked])):
                     return
         except Exception as e:  # noqa: BLE001  # the edge of a thread: whoever listens raises it
             self.fault = e
         finally:
             self.ended.set()
+
+    def _new(self, pictures: Sequence[Prepared]) -> list[bytes]:
+        """The pictures that the child does not hold, as messages to it."""
+        new: list[bytes] = []
+        for picture in pictures:
+            self._there.use(picture.sha256, partial(new.append, PICTURE + picture.sha256.encode() + picture.png))
+        return new
 
     def _send(self, sent: bytes) -> bool:
         try:

@@ -10,13 +10,17 @@ REFUSED = "the judge refused the question"
 NOT_ITS_FORMAT = "the judge did not reply in its own format"
 
 
-def body(request: Request, pictures: Sequence[Prepared], model: str, content_ids: bool = True) -> dict[str, Any]:
+def body(
+    request: Request, pictures: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
+) -> dict[str, Any]:
     """What is posted to `/v1/chat/completions`: system, pictures, then the rubric.
 
-    `content_ids` names each picture to vLLM, so that it is neither hashed nor processed twice.
+    `content_ids` names each picture to vLLM, so that it is neither hashed nor processed twice. Without `inline` the
+    pictures are only named: they are sent by themselves.
     """
     parts: list[dict[str, Any]] = [
-        {"type": "image_url", "image_url": {"url": picture.data_uri}}
+        {"type": "image_url"}
+        | ({"image_url": {"url": picture.data_uri}} if inline else {})
         | ({"uuid": picture.sha256} if content_ids else {})
         for picture in pictures
     ]
