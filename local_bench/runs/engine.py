@@ -97,7 +97,7 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
             if rejudge:
                 ask_again(run, places, meters, progress, rejudge)
             run.ledger.backup()
-        write_provenance(run, plan, places[0] if "judge" in stages else None)
+        write_provenance(run, plan, places if "judge" in stages else None)
         how = "done"
     except KeyboardInterrupt:
         how = "interrupted"

@@ -12,6 +12,7 @@ from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.settlement import Price, price_of
+from local_bench.runs.transports import transport_of
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
@@ -47,6 +48,8 @@ def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> d
         "models": [_model(m, plan, config, target) for m in plan.models],
         "judge": {
             "card": config.judge.card,
+            "protocol": config.judge.protocol,
+            "transport": transport_of(config.judge),
             "panel": [judge.card for judge in config.panel],
             "n_questions": _n_questions(plan, config.order_swap) * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,

@@ -22,7 +22,7 @@ from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
-from local_bench.runs.transports import judge_spec, opened, transport_of
+from local_bench.runs.transports import judge_spec, numerics_of, opened
 from local_bench.suites.registry import suite
 
 COMMIT_EVERY = 32
@@ -52,7 +52,7 @@ def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progres
     judges = [(config, judge_spec(config, places[0])) for config in run.config.judges]
     _refuse_one_twice(judges)
     for config, spec in judges:
-        asks = list(asks_of(run, tasks, config, spec, places[0]))
+        asks = list(asks_of(run, tasks, config, spec, places))
         rows = run.ledger.rows("SELECT * FROM verdicts WHERE judge = ?", spec.judge_id)
         there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], 0): r["question_id"] for r in rows}
         open_asks = [ask for ask in asks if there.get(ask.key) != ask.question_id]
@@ -63,9 +63,11 @@ def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progres
     score(run, tasks, list(labels))
 
 
-def asks_of(run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, place: Place) -> Iterator[Ask]:
+def asks_of(
+    run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, places: Sequence[Place]
+) -> Iterator[Ask]:
     """All that the suite wants to know of this judge about the pictures that are there, what shares one together."""
-    numerics = place.numerics(transport_of(config), config.base_url is not None)
+    numerics = numerics_of(config, places)
     asked = suite(run.config.suite.name).load()
     for (task_id, _, _), images in sets(run.ledger).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}

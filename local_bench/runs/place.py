@@ -38,15 +38,17 @@ class Place:
 
         return torch.cuda.get_device_capability(self.cuda_index) >= BATCH_INVARIANT_CAPABILITY
 
-    def numerics(self, transport: str, external: bool) -> dict[str, Any]:
-        """The judge's numerics signature; of an external server only that it is one, the rest is not ours to know."""
+    def numerics(self, transport: str, external: bool, gpus: int) -> dict[str, Any]:
+        """The signature of a judge that begins on this device and is split over `gpus`; of an external server only that
+        it is one, the rest is not ours to know."""
         if external:
             return {"server": "external"}
         if transport == "local":
             from local_bench.runs.provenance import versions
 
             return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
-        return {"vllm": vllm_version(), "device": self.device, "batch_invariant": self.batch_invariant}
+        split = {"gpus": gpus} if gpus > 1 else {}
+        return {"vllm": vllm_version(), "device": self.device, "batch_invariant": self.batch_invariant} | split
 
 
 def memory_gb(cuda_index: int) -> tuple[float, float]:

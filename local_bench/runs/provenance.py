@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 import local_bench
@@ -15,7 +16,7 @@ from local_bench.runs.ledger import Ledger
 from local_bench.runs.place import Place
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.transports import judge_spec, transport_of
+from local_bench.runs.transports import judge_spec, numerics_of, transport_of
 
 PACKAGES = (
     *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers", "xformers"),
@@ -34,7 +35,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Place | None) -> None:
+def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Place] | None) -> None:
     """Brings `provenance.json` up to what the ledger and this session know."""
     ledger = run.ledger
     models = {m.label: _model(m) for m in (plan.models if plan else ())}
@@ -61,8 +62,8 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Place | None)
     run.write_json("provenance.json", merged)
 
 
-def _judge(run: RunDir, config: JudgeConfig, place: Place, used: list[str]) -> dict[str, Any]:
-    spec = judge_spec(config, place)
+def _judge(run: RunDir, config: JudgeConfig, places: Sequence[Place], used: list[str]) -> dict[str, Any]:
+    spec = judge_spec(config, places[0])
     canary = run.ledger.json_meta(f"canary:{config.label}") or {}
     canary = canary if canary.get("judge") == spec.judge_id else {}
     repeats = canary.get("repeats", {})
@@ -76,7 +77,7 @@ def _judge(run: RunDir, config: JudgeConfig, place: Place, used: list[str]) -> d
         "rubrics": {name: {"version": rubric(name).version, "sha256": rubric(name).sha256} for name in used},
         "server": "external" if config.base_url else "managed",
         "transport": transport_of(config),
-        "numerics": place.numerics(transport_of(config), config.base_url is not None),
+        "numerics": numerics_of(config, places),
         "reproducible": repeats.get("reproducible"),
         "note": _repeatability(repeats),
         "attacks": canary.get("attacks"),

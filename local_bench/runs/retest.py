@@ -36,7 +36,7 @@ def rejudge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progr
     tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
     for config in run.config.judges:
         spec = judge_spec(config, places[0])
-        asks = list(asks_of(run, tasks, config, spec, places[0]))
+        asks = list(asks_of(run, tasks, config, spec, places))
         rows = run.ledger.rows("SELECT * FROM retests WHERE judge = ?", spec.judge_id)
         there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], r["round"]): r["question_id"] for r in rows}
         again = [Ask(a.work_id, a.question, a.question_id, i) for i in range(1, rounds + 1) for a in asks]

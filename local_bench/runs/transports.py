@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -59,6 +60,12 @@ def judge_spec(config: JudgeConfig, place: Place) -> JudgeSpec:
     )
 
 
+def numerics_of(config: JudgeConfig, places: Sequence[Place]) -> dict[str, Any]:
+    """The judge's numerics signature on these devices."""
+    gpus = len(_groups(places, card(config.card, "judge"))[0])
+    return places[0].numerics(transport_of(config), config.base_url is not None, gpus)
+
+
 @contextmanager
 def opened(
     config: JudgeConfig,
@@ -94,7 +101,7 @@ def opened(
             yield local
         return
     groups = _groups(places, described)
-    with room_for(described.name, described.vram_gb / described.tensor_parallel_size, places, progress) as share:
+    with room_for(described.name, described.vram_gb / len(groups[0]), places, progress) as share:
         members = [
             _own(config, composer, _engine(described, weights, spec, group, questions, share), log, i)
             for i, group in enumerate(groups)
