@@ -61,7 +61,6 @@ def _is_ours(pid: int) -> bool:
 
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
-    from local_bench.judges.vlm.embedded import Embedded
     from local_bench.runs import decide, judge, maker
     from local_bench.runs.ledger import Ledger
 
@@ -77,9 +76,6 @@ def script(moment: str) -> None:
             at_call(judge.Sitting, "_commit", 3, die)
         case "server":
             at_call(judge.Sitting, "_commit", 2, kill_server)
-        case "engine twice":
-            at_call(judge.Sitting, "_commit", 1, kill_server)
-            at_call(Embedded, "restart", 1, lambda: at_call(judge.Sitting, "_commit", 3, kill_server), after=True)
         case "settle":
             at_call(decide, "by_threshold", 4, die)
         case "interrupt":
