@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import pstdev
 from typing import Any
 
 from local_bench.core.hardrules import HardRules
@@ -13,7 +13,7 @@ from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.measure import write_scores
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.agreement import majority
+from local_bench.settle.agreement import majority, mean_word
 from local_bench.suites.registry import suite
 
 VerdictKey = tuple[str, int, int]
@@ -98,11 +98,12 @@ def mean_score(scores: Sequence[Score]) -> Score:
     judges have one, not applicable where most say so."""
     name = scores[0].name
     values = [score.value for score in scores if score.value is not None]
+    mean = mean_word([score.value for score in scores])
     if sum(not score.applies for score in scores) * 2 > len(scores):
         return Score(name, None, applies=False)
-    if len(values) * 2 < len(scores) or not values:
+    if mean is None:
         return Score(name, None, f"{len(values)} of {len(scores)} judges could score it")
-    return Score(name, fmean(values), spread=pstdev(values))
+    return Score(name, mean, spread=pstdev(values))
 
 
 def _majority(said: Sequence[OfWork]) -> OfWork:

@@ -32,10 +32,10 @@ from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.judges.vlm.pictures import Prepared
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 from local_bench.judges.vlm.rows import Prefix, Rows, pick
+from local_bench.judges.vlm.wire import REFUSED
 
 K = TypeVar("K")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-REFUSED = "the judge refused the question"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
