@@ -21,7 +21,6 @@ PEOPLE = "people"
 OVERALL = "overall"
 TOP = 5
 """The scores run from 0 to this."""
-MAX_LINE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -156,28 +155,15 @@ def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, LabelLine, dict[str, 
     names = [*dict.fromkeys((*run.config.acceptance.thresholds, OVERALL, *suite(run.config.suite.name).load().SCORES))]
     scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
     model: type[LabelLine] = create_model("Label", __base__=LabelLine, **scores)
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
-                if len(raw) > MAX_LINE_BYTES:
-                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes: this is no label")
-                if raw.strip():
-                    line = _line(raw, model, f"{path}, line {number}")
-                    given = line.model_dump(include=set(names), exclude_unset=True)
-                    yield number, line, given
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: check the path") from None
-    except OSError as e:
-        raise UserError(f"{path} cannot be read ({e.strerror}): give a file of labels") from None
+    labels = strictjson.objects(
+        path, UserError, "a label", missing="check the path", unreadable="give a file of labels"
+    )
+    for number, where, data in labels:
+        line = _line(data, model, where)
+        yield number, line, line.model_dump(include=set(names), exclude_unset=True)
 
 
-def _line(raw: bytes, model: type[LabelLine], where: str) -> LabelLine:
-    try:
-        data = strictjson.loads(raw.decode())
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"{where}: this is not one JSON object ({e}): mend the line") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{where}: a label is a JSON object, not {type(data).__name__}: mend the line")
+def _line(data: dict[str, Any], model: type[LabelLine], where: str) -> LabelLine:
     try:
         return model.model_validate(data)
     except ValidationError as e:

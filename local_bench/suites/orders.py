@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from PIL import Image
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -18,7 +18,6 @@ from local_bench.core.nouns import Task
 from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.yamlfile import Strict, explain
 
-MAX_LINE_BYTES = 1_000_000
 KeepImage = Callable[[Image.Image], str]
 """Keeps canonical pixels and returns their digest."""
 
@@ -86,28 +85,15 @@ def read_orders(path: Path, keep: KeepImage) -> list[Task]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, OrderLine]]:
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
-                if len(line) > MAX_LINE_BYTES:
-                    raise TaskFileError(
-                        f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes: this is no order"
-                    )
-                if line.strip():
-                    yield number, _order(line, f"{path}, line {number}")
-    except FileNotFoundError:
-        raise TaskFileError(f"{path} does not exist: set suite.path to the order file") from None
-    except OSError as e:
-        raise TaskFileError(f"{path} cannot be read ({e.strerror}): set suite.path to the order file") from None
+    way_out = "set suite.path to the order file"
+    lines = strictjson.objects(
+        path, TaskFileError, "an order", missing=way_out, unreadable=way_out, parse_float=Decimal
+    )
+    for number, where, data in lines:
+        yield number, _order(data, where)
 
 
-def _order(line: bytes, where: str) -> OrderLine:
-    try:
-        data = strictjson.loads(line.decode(), parse_float=Decimal)
-    except (ValueError, RecursionError) as e:
-        raise TaskFileError(f"{where}: this is not one JSON object ({e}): mend the line") from None
-    if not isinstance(data, dict):
-        raise TaskFileError(f"{where}: an order is a JSON object, not {type(data).__name__}: mend the line")
+def _order(data: dict[str, Any], where: str) -> OrderLine:
     try:
         return OrderLine.model_validate(data)
     except ValidationError as e:
