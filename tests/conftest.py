@@ -23,6 +23,13 @@ JUDGE_CARD = "tiny-qwen3-vl"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side (`-n 2 --dist loadgroup`), one process has the judge's servers and their core."""
+    for item in items:
+        if item.get_closest_marker("server"):
+            item.add_marker(pytest.mark.xdist_group("server"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small models are built once, in a folder of the tests."""

@@ -79,8 +79,14 @@ def in_words(data: dict[str, Any]) -> list[list[str]]:
     rows = []
     for key, value in data.items():
         if key == "manifest" and value:
-            count = sum(len(repository["files"]) for repository in (value, *value["parts"].values()))
+            repositories = (value, *value["parts"].values())
+            count = sum(len(repository["files"]) for repository in repositories)
             rows.append([key, f"{count} files, fetched {value['fetched_utc']}"])
+            rows += [
+                [f"{key}.made from", f"{o['url']} ({o['bytes'] / 1e6:.1f} MB), {_checked(o['checked_by'])}"]
+                for repository in repositories
+                for o in repository["origins"]
+            ]
         elif key == "bytes" and value is not None:
             rows.append(["on disk", f"{value / 1e9:.2f} GB"])
         elif key == "here":
@@ -90,3 +96,7 @@ def in_words(data: dict[str, Any]) -> list[list[str]]:
         elif value is not None:
             rows.append([key, str(value)])
     return rows
+
+
+def _checked(by: str | None) -> str:
+    return f"its digest known by {by}" if by else "its digest known by nobody beforehand"

@@ -13,13 +13,13 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as
 
 @click.group()
 def models() -> None:
-    """What generators and judges there are, and what each needs."""
+    """What generators, judges and models of metrics there are, and what each needs."""
 
 
 @models.command("list")
 @JSON
 def list_models(as_json: bool) -> int:
-    """All model cards."""
+    """All model cards; those of pyiqa's metrics (pyiqa:NAME) are too many to be listed."""
     from local_bench.core.cards import cards
 
     known = cards()
@@ -102,7 +102,7 @@ def _wanted(target: str) -> list[Any]:
     if not target.endswith((".yaml", ".yml")):
         return [_card(target)]
     from local_bench.core.cards import card
-    from local_bench.judges.metrics.base import metric_card
+    from local_bench.judges.metrics.registry import metric_card
     from local_bench.runs.config import load_config
 
     config = load_config(Path(target))
@@ -123,9 +123,11 @@ def _yes(whether: bool) -> str:
 def _card(name: str) -> Any:
     import difflib
 
-    from local_bench.core.cards import cards
+    from local_bench.core.cards import LIBRARIES, card, cards
     from local_bench.core.errors import UserError
 
+    if name.partition(":")[0] in LIBRARIES:
+        return card(name, "metric")
     known = cards()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1, 0.5)

@@ -1,56 +1,54 @@
 """`local-bench measure FOLDER --metrics …`: only the numbers, for any folder of images."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from local_bench.cli.output import progress, show, show_json, table
-from local_bench.core.errors import ImageError, UserError
-from local_bench.core.images import load_image
-from local_bench.core.nouns import Score
-from local_bench.judges.metrics.base import make_metric
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
+if TYPE_CHECKING:
+    from local_bench.core.nouns import Score
+    from local_bench.runs.folder import Beside
 
 
-def measure_folder(folder: Path, names: list[str], as_json: bool) -> int:
+def measure_folder(
+    folder: Path,
+    metrics: str,
+    beside: "Beside",
+    out: Path | None,
+    settings: tuple[str, ...],
+    require_metrics: bool,
+    as_json: bool,
+) -> int:
     """Prints one row an image. UserError where there are none; an unreadable image is an unscored row."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give one with images in it")
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    if not paths:
-        raise UserError(f"{folder} holds no {', '.join(sorted(SUFFIXES))} files: give a folder with images in it")
-    metrics = [make_metric(name) for name in names]
-    rows: dict[str, list[Score]] = {}
+    import os
+
+    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"  # law 7: no network at run time
+    from local_bench.core.quiet import quiet_transformers
+    from local_bench.generators.numerics import choose_device, set_determinism
+    from local_bench.judges.metrics.registry import metric_card
+    from local_bench.runs.config import engine_settings
+    from local_bench.runs.folder import measure_images
+
+    names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
+    read_off_models = [name for name in names if metric_card(name)]
+    engine = engine_settings(settings)
+    if read_off_models:
+        set_determinism(engine.threads)  # seconds, which plain arithmetic on pixels need not wait for
+    quiet_transformers()
+    engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
     with progress() as shown:
-        shown.begin("measure", len(paths))
-        for path in paths:
-            try:
-                image = load_image(path)
-                scores = [metric.score([image], [None])[0] for metric in metrics]
-            except ImageError as e:
-                scores = [Score(name, None, str(e)) for name in names]
-            rows[path.relative_to(folder).as_posix()] = scores
-            shown.advance()
+        found = measure_images(folder, names, beside, engine, shown, out, require_metrics)
     if as_json:
-        show_json(
-            {
-                "metrics": {
-                    m.spec.name: {
-                        "higher_is_better": m.spec.higher_is_better,
-                        "preprocessing": m.spec.preprocessing,
-                        "source": m.spec.source,
-                    }
-                    for m in metrics
-                },
-                "images": {
-                    name: {s.name: {"value": s.value, "unscored": s.unscored} for s in scores}
-                    for name, scores in rows.items()
-                },
-            }
-        )
+        images = {
+            image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
+            for image, scores in found.images.items()
+        }
+        show_json({"metrics": found.metrics, "images": images})
     else:
-        show(table(["image", *names], [[name, *(_cell(s) for s in scores)] for name, scores in rows.items()]))
+        rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in found.images.items()]
+        show(table(["image", *names], rows))
     return 0
 
 
-def _cell(score: Score) -> str:
+def _cell(score: "Score") -> str:
     return f"{score.value:.4f}" if score.value is not None else f"unscored: {score.unscored}"

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 SETTING = click.option("--set", "settings", multiple=True, metavar="KEY.SUB=VALUE", help="Lay a value over the config.")
 RUN_DIR = click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run lives [default: runs/NAME].")
+REQUIRE_METRICS = click.option(
+    "--require-metrics", is_flag=True, help="Refuse to begin where a metric's weights are missing."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+FOLDER = click.Path(path_type=Path)
 TARGET = click.argument("target", metavar="CONFIG|RUN", type=click.Path(path_type=Path))
 
 
@@ -31,12 +35,13 @@ def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
 @click.argument("config", type=click.Path(path_type=Path))
 @RUN_DIR
 @SETTING
+@REQUIRE_METRICS
 @JSON
-def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], require_metrics: bool, as_json: bool) -> int:
     """Do all that CONFIG asks for.
 
     Go on where a run was cut off: the same command, the same result."""
-    return _work(config, run_dir, settings, None, as_json)
+    return _work(config, run_dir, settings, None, as_json, require_metrics=require_metrics)
 
 
 @click.command()
@@ -75,18 +80,52 @@ def settle(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_jso
 @click.command()
 @click.argument("target", metavar="CONFIG|RUN|FOLDER", type=click.Path(path_type=Path))
 @click.option("--metrics", metavar="NAME,…", help="Which metrics, for a folder of images.")
+@click.option("--sources", type=FOLDER, help="Pictures that were edited, or conditions; paired by name.")
+@click.option("--masks", type=FOLDER, help="Masks, white where a source was to be changed; paired by name.")
+@click.option("--references", type=FOLDER, help="Reference pictures; paired by name (NAME, NAME_1, NAME_2 …).")
+@click.option("--captions", type=click.Path(path_type=Path), help='JSON or JSON Lines: {"image": …, "caption": …}.')
+@click.option("--out", type=click.Path(path_type=Path), help="Also a line an image into this file; goes on from it.")
 @RUN_DIR
 @SETTING
+@REQUIRE_METRICS
 @JSON
-def measure(target: Path, metrics: str | None, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+def measure(
+    target: Path,
+    metrics: str | None,
+    sources: Path | None,
+    masks: Path | None,
+    references: Path | None,
+    captions: Path | None,
+    out: Path | None,
+    run_dir: Path | None,
+    settings: tuple[str, ...],
+    require_metrics: bool,
+    as_json: bool,
+) -> int:
     """Only measure images.
 
     Those of a run, or with --metrics those of any folder."""
-    if metrics is None:
-        return _work(target, run_dir, settings, ("measure",), as_json)
-    from local_bench.cli.folder import measure_folder
+    from local_bench.core.errors import UserError
 
-    return measure_folder(target, [name.strip() for name in metrics.split(",")], as_json)
+    of_folder = {
+        "--sources": sources,
+        "--masks": masks,
+        "--references": references,
+        "--captions": captions,
+        "--out": out,
+    }
+    if metrics is None:
+        stray = next((flag for flag, value in of_folder.items() if value is not None), None)
+        if stray:
+            raise UserError(f"{stray} is for a folder of images: say with --metrics what to measure in it")
+        return _work(target, run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
+    if run_dir is not None:
+        raise UserError("--run-dir is for a config: leave it out with --metrics")
+    from local_bench.cli.folder import measure_folder
+    from local_bench.runs.folder import Beside
+
+    beside = Beside(sources, masks, references, captions)
+    return measure_folder(target, metrics, beside, out, settings, require_metrics, as_json)
 
 
 @click.command()
@@ -128,6 +167,7 @@ def _work(
     stages: tuple[str, ...] | None,
     as_json: bool,
     rejudge: int = 0,
+    require_metrics: bool = False,
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.core.errors import UserError
@@ -144,7 +184,7 @@ def _work(
         config = load_config(target, settings)
         run_dir = run_dir or runs_dir() / config.name
     with progress() as shown:
-        outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge)
+        outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
         report = _write_report(finished) if stages is None or "settle" in stages else None
         if as_json:

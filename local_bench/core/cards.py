@@ -1,26 +1,64 @@
 """Model cards: what a model is, what it needs and where its files come from. Data in `configs/models/*.yaml`."""
 
 import difflib
-from pathlib import Path
+import importlib
+import re
+from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
+from local_bench.core.paths import configs_dir, is_safe_id
 from local_bench.core.yamlfile import Strict, load_yaml
+
+LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
+"""Who makes the cards that are called `library:name`, for they are too many to be files."""
+_BASE_URL = re.compile(r"https://[^/]+(/.*)?|http://(127\.0\.0\.1|localhost)(:\d+)?(/.*)?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Source(Strict):
-    """Where the weights come from: a repository on the Hub, or a small model that we build with seeded weights."""
+    """Where the weights come from: a repository on the Hub, elsewhere on the web, or a small model that we build with
+    seeded weights."""
 
     repo: str | None = None
     revision: str | None = None
     """The full commit that `models fetch` takes. Without one nothing is fetched: it must be given by hand."""
+    base_url: str | None = None
+    """Where `files` lie when that is not the Hub; best at a pinned commit of theirs."""
+    files: list[str] = Field(default=[])
+    """Only these are taken; pickled ones are converted (core/convert.py). All that a model is loaded from if empty."""
+    sha256: dict[str, str] = Field(default={})
+    """Of `files`, before they are converted, where it is known."""
+    gather: str | None = None
+    """`package.module:function`, which `models fetch` calls to bring what only code can name; `revision` is its own."""
     build: str | None = None
     """`package.module:function`, called with the folder to fill and the card."""
     version: int = 1
     """Of what `build` makes; a higher number makes it anew."""
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> Self:
+        if sum(where is not None for where in (self.repo, self.base_url, self.gather, self.build)) != 1:
+            raise ValueError("give one of repo, base_url, gather and build")
+        if self.base_url is not None and not self.files:
+            raise ValueError("base_url needs files: name those to take from there")
+        if self.base_url is not None and not _BASE_URL.fullmatch(self.base_url):
+            raise ValueError("base_url must begin with https://")
+        if self.files and self.repo is None and self.base_url is None:
+            raise ValueError("files are of a repo or a base_url: leave them out")
+        for file in self.files:
+            path = PurePosixPath(file)
+            if path.is_absolute() or ".." in path.parts or file != path.as_posix() or set("\0\\?#%") & set(file):
+                raise ValueError(f"files: {file!r} is no plain relative path")
+        strange = next((file for file in self.sha256 if file not in self.files), None)
+        if strange is not None:
+            raise ValueError(f"sha256 names {strange!r}, which is not in files")
+        wrong = next((file for file, digest in self.sha256.items() if not _SHA256.fullmatch(digest)), None)
+        if wrong is not None:
+            raise ValueError(f"sha256 of {wrong!r} must be 64 hex digits in lower case")
+        return self
 
 
 class SamplerDefaults(Strict):
@@ -118,10 +156,17 @@ def cards() -> dict[str, ModelCard]:
 
 
 def card(name: str, role: str) -> ModelCard:
-    """The card of that name. ConfigError names the nearest one, or says that it is of the other role."""
+    """The card of that name, or of that `library:name`. ConfigError names the nearest one there is of this role."""
+    library, colon, inner = name.partition(":")
+    if colon and library in LIBRARIES:
+        found = _of_library(library, inner)
+        if found is None or found.role != role:
+            raise ConfigError(f"{name} is no {role} that has files of its own: there is nothing to fetch or to show")
+        return found
+    path = configs_dir() / "models" / f"{name}.yaml"
+    if is_safe_id(name) and path.is_file() and (found := _load(path)).role == role:
+        return found
     known = {n: c for n, c in cards().items() if c.role == role}
-    if name in known:
-        return known[name]
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
     raise ConfigError(f"there is no {role} {name!r}: {hint} (`local-bench models list`)")
@@ -132,3 +177,10 @@ def _load(path: Path) -> ModelCard:
     if loaded.name != path.stem:
         raise ConfigError(f"{path}: the card's name {loaded.name!r} must be the file's")
     return loaded
+
+
+def _of_library(library: str, name: str) -> ModelCard | None:
+    """The card of a library's own model; None for one that needs no file."""
+    module, _, function = LIBRARIES[library].partition(":")
+    found: ModelCard | None = getattr(importlib.import_module(module), function)(name)
+    return found

@@ -6,7 +6,7 @@ Only `models fetch` comes to `take`; everything else reads the Hub's cache on th
 import errno
 import glob
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +33,8 @@ class Repository:
     gated: bool
     files: dict[str, "RepoSibling"]
     """All there are, with the size and the digest that the Hub declares."""
+    only: tuple[str, ...] = ()
+    """The files that a card names; all that a model is loaded from if empty."""
 
     @cached_property
     def listing(self) -> Listing:
@@ -41,8 +43,13 @@ class Repository:
 
     @property
     def wanted(self) -> list[str]:
-        """The names of the files to fetch."""
-        return self.listing.loaded
+        """The names of the files to fetch. WeightsError if one that the card names is not there."""
+        missing = next((name for name in self.only if name not in self.files), None)
+        if missing is not None:
+            raise WeightsError(
+                f"{self.repo} has no file {missing} at {self.revision}: mend source.files of {self.card}"
+            )
+        return sorted(self.only) or self.listing.loaded
 
     def bytes_of(self, names: list[str]) -> int:
         """Their size as declared."""
@@ -111,14 +118,15 @@ class Repository:
         return (sha256 or file_sha256(path)) == declared.lfs.sha256
 
 
-def look(card: str, repo: str, revision: str) -> Repository:
-    """Asks the Hub what is in a commit of a repository. WeightsError where it does not say."""
+def look(card: str, repo: str, revision: str, only: Iterable[str] = ()) -> Repository:
+    """Asks the Hub what is in a commit of a repository, or in the commit that a branch is at now. WeightsError where it
+    does not say."""
     from huggingface_hub import HfApi
 
     with hub_errors(card, repo, revision):
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
     files = {file.rfilename: file for file in info.siblings or ()}
-    return Repository(card, repo, revision, bool(info.gated), files)
+    return Repository(card, repo, info.sha or revision, bool(info.gated), files, tuple(only))
 
 
 def check_space(card: str, needed_bytes: int) -> None:

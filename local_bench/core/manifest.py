@@ -7,8 +7,10 @@ from typing import TypeVar
 from pydantic import Field, ValidationError
 
 from local_bench.core.cards import ModelCard, Source
+from local_bench.core.convert import VERSION
 from local_bench.core.digests import file_digests
 from local_bench.core.errors import WeightsError
+from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir
 from local_bench.core.storage import write_atomic
 from local_bench.core.yamlfile import Strict
@@ -26,12 +28,28 @@ class FetchedFile(Strict):
     sha256: str
 
 
+class Origin(Strict):
+    """What a file was made from."""
+
+    url: str
+    """Or OWNER/NAME@COMMIT/FILE on the Hub."""
+    bytes: int
+    sha256: str
+    checked_by: str | None
+    """Who knew its digest beforehand: `the Hub`, `the card`, `its address`, `its name`; None where nobody did."""
+
+
 class FetchedRepo(Strict):
-    """One repository at one commit."""
+    """One repository at one commit, or one place elsewhere."""
 
     repo: str
+    """Or the address that the files lie below, or the code that named them."""
     revision: str
+    """The commit; elsewhere, the name of the folder that was made."""
     files: dict[str, FetchedFile]
+    """As they are loaded: converted where they were pickled."""
+    origins: list[Origin] = Field(default=[])
+    """Of files that were named one by one."""
 
 
 class Manifest(FetchedRepo):
@@ -76,6 +94,23 @@ def source_of(card: ModelCard, part: str) -> Source:
     return card.source if part == MAIN else card.parts[part]
 
 
+def folder_of(card: ModelCard, part: str) -> Path:
+    """Where the files lie that `models fetch` takes one by one for the model (`MAIN`) or a part; the name follows from
+    all that decides them."""
+    source = source_of(card, part)
+    what = source.model_dump(exclude={"build", "version"}) | {"revision": revision_of(card, part), "as": VERSION}
+    return cache_dir() / "files" / f"{_safe(card.name)}{part and '-' + part}-{digest(what)[:16]}"
+
+
+def origin_of(card: ModelCard, part: str) -> tuple[str, str | None] | None:
+    """Repository and commit of what `models fetch` takes, or what stands for them; None for what is built here."""
+    source = source_of(card, part)
+    if source.repo:
+        return source.repo, revision_of(card, part)
+    elsewhere = source.base_url or source.gather
+    return (elsewhere, folder_of(card, part).name) if elsewhere else None
+
+
 def pins(card: ModelCard) -> dict[str, str]:
     """The commits pinned on this machine, by part."""
     read = _read(_pins_file(card), Pins, "remove it, then pin the commit again")
@@ -95,10 +130,8 @@ def read_manifest(card: ModelCard) -> Manifest | None:
     if manifest is None:
         return None
     for part in (MAIN, *card.parts):
-        source, fetched = source_of(card, part), manifest.of(part)
-        if source.repo and (
-            fetched is None or (fetched.repo, fetched.revision) != (source.repo, revision_of(card, part))
-        ):
+        origin, fetched = origin_of(card, part), manifest.of(part)
+        if origin and (fetched is None or (fetched.repo, fetched.revision) != origin):
             return None
     return manifest
 
@@ -140,8 +173,13 @@ def _read(path: Path, model: type[T], mend: str) -> T | None:
 
 
 def _manifest_file(card: ModelCard) -> Path:
-    return cache_dir() / "fetched" / f"{card.name}.json"
+    return cache_dir() / "fetched" / f"{_safe(card.name)}.json"
 
 
 def _pins_file(card: ModelCard) -> Path:
-    return cache_dir() / "pins" / f"{card.name}.json"
+    return cache_dir() / "pins" / f"{_safe(card.name)}.json"
+
+
+def _safe(name: str) -> str:
+    """A card's name as a file's: `library:name` has a colon, which not every file system takes."""
+    return name.replace(":", "--")

@@ -9,15 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from local_bench.core.cards import ModelCard, Source
+from local_bench.core.convert import converted_name
 from local_bench.core.digests import file_digests
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
-from local_bench.core.manifest import MAIN, check_whole, revision_of, source_of
+from local_bench.core.manifest import MAIN, check_whole, folder_of, revision_of, source_of
 from local_bench.core.paths import cache_dir
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.storage import storage_errors
 from local_bench.core.vet import KINDS, PIPELINE, listing_of, vet
 
+_NAMED_KINDS = (".onnx", ".mat")
+"""Weights too, where a card names such files: they lie at the top of its folder."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -55,7 +58,7 @@ def check_here(card: ModelCard, given: str | None = None) -> None:
 def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None) -> str:
     """sha256 over the names and sha256s of all files that the model is loaded from, its parts' digests included.
 
-    Readings are remembered until a file's size, times or inode change. WeightsError where there are no safetensors, or
+    Readings are remembered until a file's size, times or inode change. WeightsError where there are no weights, or
     where the Hub's cache holds a file under another digest than its own.
     """
     pipeline = (folder / PIPELINE).is_file()
@@ -64,7 +67,9 @@ def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None) -> str
         for p in folder.rglob("*")
         if p.suffix in KINDS and p.is_file() and (not pipeline or p.parent != folder or p.name == PIPELINE)
     )
-    if not any(name.endswith(".safetensors") for name in names):
+    named = sorted(p.name for p in folder.iterdir() if p.suffix in _NAMED_KINDS and p.is_file())
+    names += named
+    if not named and not any(name.endswith(".safetensors") for name in names):
         raise WeightsError(f"{folder} holds no .safetensors file: only that format is loaded, convert the model")
     digests = file_digests(folder, names)
     _refuse_misnamed(folder, digests)
@@ -84,16 +89,31 @@ def _refuse_misnamed(folder: Path, digests: Mapping[str, str]) -> None:
 def _found(card: ModelCard, part: str, source: Source) -> Path:
     if source.build:
         return built(card, part)
-    from local_bench.core.hub import snapshot
-
-    assert source.repo
-    folder = snapshot(card.name, source.repo, revision_of(card, part))
+    folder = _taken(card, part, source)
     if part == MAIN:
         check_whole(card, folder)
     else:
         check_whole(card, None, {part: folder})
     vet(listing_of(folder))
     return folder
+
+
+def _taken(card: ModelCard, part: str, source: Source) -> Path:
+    """The folder that `models fetch` filled: the Hub's cache, or ours where the card names single files."""
+    mend = f"run `local-bench models fetch {card.name}` where there is a network"
+    if source.gather or source.files:
+        folder = folder_of(card, part)
+        name = next((n for n in source.files if not (folder / converted_name(n)).is_file()), None)
+        if name is not None:
+            where = source.repo or source.base_url
+            raise WeightsError(f"{name} of {card.name} is not on this machine; it comes from {where}: {mend}")
+        if not folder.is_dir():
+            raise WeightsError(f"the weights of {card.name} are not on this machine: {mend}")
+        return folder
+    from local_bench.core.hub import snapshot
+
+    assert source.repo
+    return snapshot(card.name, source.repo, revision_of(card, part))
 
 
 def built(card: ModelCard, part: str = MAIN) -> Path:

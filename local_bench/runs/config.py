@@ -220,6 +220,9 @@ class EngineConfig(Strict):
     attention_backend: str = "auto"
     """A diffusers attention backend; `auto` pins the one known to be exact on this GPU."""
     io_workers: int = Field(2, ge=1, le=64)
+    """Threads that read and prepare pictures beside the device."""
+    metric_batch_size: int | None = Field(None, ge=1, le=1024)
+    """The one fixed batch for those networks of metrics that take several pictures at once; each one's own if left out."""
 
 
 class RunConfig(Strict):
@@ -269,6 +272,16 @@ def load_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
         for setting in settings:
             _apply(data, setting)
     return check(data, RunConfig, str(path), lines)
+
+
+def engine_settings(settings: tuple[str, ...]) -> EngineConfig:
+    """The engine's defaults with `engine.key=value` settings laid over them. ConfigError for any other key."""
+    data: dict[str, Any] = {}
+    for setting in settings:
+        if not setting.startswith("engine."):
+            raise ConfigError(f"--set {setting!r}: without a run only engine.KEY=VALUE means anything: leave it out")
+        _apply(data, setting)
+    return check(data.get("engine", {}), EngineConfig, "--set engine", {})
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.nouns import NOT_FINITE
+from local_bench.judges.metrics.registry import check_metrics, metric_card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide
 from local_bench.runs.plan import RunPlan, check_config, make_plan
@@ -37,14 +38,18 @@ def run_stages(
     stages: tuple[str, ...] = STAGES,
     progress: Progress | None = None,
     rejudge: int = 0,
+    require_metrics: bool = False,
 ) -> Outcome:
     """Begins or continues the run in `run_dir` through `stages`; `rejudge` asks the judges so many times more.
 
+    With `require_metrics` a metric whose weights are not here is a WeightsError, and not unscored rows.
     Raises the errors of `core.errors`; whatever was committed before stays, and the same call goes on from there.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # law 7: no network at run time
     os.environ["TRANSFORMERS_OFFLINE"] = "1"
     check_config(config)
+    if require_metrics:
+        check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:
         _run(run, stages, progress or Quiet(), rejudge)
         return _outcome(run)
@@ -79,18 +84,17 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
 
     set_determinism(run.config.engine.threads)
     devices = choose_devices(run.config.engine.device, run.config.engine.workers)
-    if not plan and "judge" not in stages:
-        devices = devices[:1]  # only making pictures and judging them is spread
+    if not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics):
+        devices = devices[:1]  # nothing but pixels is looked at
     places = [Place(device_name(device), device.index if device.type == "cuda" else None) for device in devices]
     meters = [Meter(run.ledger, place.device, place.cuda_index) for place in places]
-    meter = meters[0]
     how = "failed"
     try:
         if plan and "generate" in stages:
             generate(run, plan.models, meters, progress)
             run.ledger.backup()
         if "measure" in stages:
-            measure(run, meter, progress)
+            measure(run, meters, progress)
             run.ledger.backup()
         if "judge" in stages:
             judge(run, places, meters, progress)

@@ -33,7 +33,7 @@ from local_bench.runs.jobs import (
     Signed,
     shards,
 )
-from local_bench.runs.maker import Maker
+from local_bench.runs.maker import make_pictures
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import note_operations
 from local_bench.runs.plan import ModelPlan
@@ -140,12 +140,12 @@ class _Session:
     ) -> Iterator[tuple[int, Event]]:
         shares = shards(jobs, len(devices))
         if len(shares) == 1:
-            for event in Maker(order).make(jobs):
+            for event in make_pictures(order, jobs):
                 yield 0, event
             return
         orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
         self._progress.begin(f"{self._label}: make", len(jobs))
-        for worker, event in workers.make(orders, shares):
+        for worker, event in workers.do(make_pictures, orders, shares):
             if not isinstance(event, Begun | Advanced):  # one bar for all of them
                 yield worker, event
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from local_bench.core.cards import ModelCard
 from local_bench.core.identity import canonical_json, digest
+from local_bench.core.nouns import Score
 
 T = TypeVar("T")
 
@@ -50,6 +51,18 @@ class Order:
     encoded: Path
     known_sizes: dict[str, int] = field(default_factory=dict)
     """Batch sizes that earlier sessions settled on, by bucket."""
+
+
+@dataclass(frozen=True)
+class MetricOrder:
+    """Which metrics, and where and how they are to be taken."""
+
+    names: tuple[str, ...]
+    device: str
+    threads: int
+    io_workers: int
+    batch_size: int | None
+    """None: each network's own."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,14 @@ class Made:
     results: list[Result]
 
 
-Event = Begun | Advanced | Noted | Charged | Settled | Signed | Made
+@dataclass(frozen=True)
+class Measured:
+    """Scores by metrics: (work_id, score)."""
+
+    rows: list[tuple[str, Score]]
+
+
+Event = Begun | Advanced | Noted | Charged | Settled | Signed | Made | Measured
 
 
 def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:

@@ -24,6 +24,11 @@ from local_bench.runs.jobs import Advanced, Begun, Charged, Event, Job, Made, No
 _OUT_OF_MEMORY = torch.OutOfMemoryError
 
 
+def make_pictures(order: Order, jobs: list[Job]) -> Iterator[Event]:
+    """A worker's share of one model's pictures."""
+    return Maker(order).make(jobs)
+
+
 class Maker:
     """One model on one device."""
 

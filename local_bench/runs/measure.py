@@ -1,66 +1,92 @@
-"""The metric phase: every metric of the config on every image that is there."""
+"""The metric phase: every metric of the config on every image that is there, each row once."""
 
-from dataclasses import asdict
-from sqlite3 import Row
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from local_bench.core.errors import ImageError
+import torch
+
+from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.identity import canonical_json
-from local_bench.core.images import load_image
+from local_bench.core.images import image_path
 from local_bench.core.nouns import Score
-from local_bench.core.weights import resolve, weights_digest
-from local_bench.judges.metrics.base import Metric, make_metric, metric_card
+from local_bench.core.quiet import quiet_transformers
+from local_bench.core.weights import resolve, resolve_parts, weights_digest
+from local_bench.generators import numerics
+from local_bench.judges.metrics.base import NetworkMetric, Picture, Subject
+from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
+from local_bench.judges.metrics.survey import Opened, Scored, Survey, Told, Wanted
+from local_bench.runs.jobs import Advanced, Begun, Charged, Event, Measured, MetricOrder, Noted
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.meter import Meter
+from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
+from local_bench.runs.provenance import versions
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.workers import Workers
 
-COMMIT_EVERY = 16
-UNREADABLE = "the image cannot be read"
+NO_WEIGHTS = "the weights of this metric are not on this machine"
+"""Why an image has no number by a metric whose model is not here; such a row is taken again once it is."""
+_OF_PICTURES = ("attention", "compiled", "vae", "dtype")
+"""What of the numerics signature only makers of pictures have."""
 
 
-def measure(run: RunDir, meter: Meter, progress: Progress) -> None:
-    """Adds the rows that are missing; what is measured already stays."""
-    names = run.config.metrics
-    there = {
-        (r["work_id"], r["name"]) for r in run.ledger.rows("SELECT work_id, name FROM scores WHERE kind = 'metric'")
-    }
-    rows = run.ledger.rows(
-        "SELECT work_id, pixels_sha256, prompt FROM candidates WHERE state = 'done' ORDER BY work_id"
-    )
-    wanted = [(row, [name for name in names if (row["work_id"], name) not in there]) for row in rows]
-    wanted = [(row, missing) for row, missing in wanted if missing]
+def measure(run: RunDir, meters: Sequence[Meter], progress: Progress, require: bool = False) -> None:
+    """Adds the rows that are missing, on as many devices as there are meters; what is measured already stays.
+
+    A metric whose weights are not here leaves its rows unscored; WeightsError instead where all are required.
+    """
+    wanted = _wanted(run)
+    asked = list(dict.fromkeys(name for _, names in wanted for name in names))
+    absent = {name for name in asked if not is_here(name, require, progress)}
+    gone = [
+        (subject.key, Score(name, None, NO_WEIGHTS)) for subject, names in wanted for name in names if name in absent
+    ]
+    write_scores(run.ledger, "metric", gone)
+    wanted = [(s, own) for s, names in wanted if (own := tuple(name for name in names if name not in absent))]
     if not wanted:
         return
-    metrics = {name: make_metric(name) for name in names}
-    for name, metric in metrics.items():
-        run.ledger.set_meta(f"metric:{name}", canonical_json(_identity(name, metric)))
-    meter.charge("load")
-    progress.begin("measure", len(wanted))
-    for i in range(0, len(wanted), COMMIT_EVERY):
-        part = wanted[i : i + COMMIT_EVERY]
-        scored = [
-            (row["work_id"], score)
-            for row, missing in part
-            for score in _scores(run, row, [metrics[name] for name in missing])
-        ]
-        write_scores(run.ledger, "metric", scored)
-        meter.charge("metric", len(scored))
-        progress.advance(len(part))
+    quiet_transformers()
+    devices = numerics.choose_devices(run.config.engine.device, len(meters))
+    order = MetricOrder(
+        names=tuple(name for name in asked if name not in absent),
+        device=str(devices[0]),
+        threads=run.config.engine.threads,
+        io_workers=run.config.engine.io_workers,
+        batch_size=run.config.engine.metric_batch_size,
+    )
+    _note_identities(run.ledger, order)
+    with Workers(len(devices), run.logs) as workers:
+        for worker, event in _events(order, wanted, devices, workers):
+            match event:
+                case Measured(rows):
+                    write_scores(run.ledger, "metric", rows)
+                case Charged(phase, n_items, now_ns):
+                    meters[worker].charge(phase, n_items, now_ns=now_ns)
+                case Noted(sentence):
+                    progress.note(sentence)
+                case Begun(what, total):
+                    progress.begin(what, total)
+                case Advanced(n):
+                    progress.advance(n)
 
 
-def _identity(name: str, metric: Metric) -> dict[str, Any]:
-    """What its numbers mean: preprocessing, direction, source, and the weights of its model."""
-    described = metric_card(name)
-    return asdict(metric.spec) | {"weights_sha256": weights_digest(resolve(described)) if described else None}
-
-
-def _scores(run: RunDir, row: Row, metrics: list[Metric]) -> list[Score]:
-    try:
-        image = load_image(run.image(row["pixels_sha256"]))
-    except ImageError:
-        return [Score(metric.spec.name, None, UNREADABLE) for metric in metrics]
-    return [metric.score([image], [row["prompt"]])[0] for metric in metrics]
+def measure_share(order: MetricOrder, wanted: list[Wanted]) -> Iterator[Event]:
+    """A worker's share of the metrics."""
+    metrics = {name: make_metric(name) for name in order.names}
+    survey = Survey(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
+    yield Begun("measure", survey.groups(wanted))
+    for step in survey.run(wanted):
+        match step:
+            case Opened():
+                yield Charged("load", 0, time.monotonic_ns())
+            case Scored(rows, n_subjects):
+                yield Measured(rows)
+                yield Charged("metric", len(rows), time.monotonic_ns())
+                yield Advanced(n_subjects)
+            case Told(sentence):
+                yield Noted(sentence)
 
 
 def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> None:
@@ -70,3 +96,83 @@ def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> 
             "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)",
             ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
         )
+
+
+def _wanted(run: RunDir) -> list[Wanted]:
+    """Images that are there and have no row for some metric, those of one order side by side."""
+    there = {
+        (row["work_id"], row["name"])
+        for row in run.ledger.rows(
+            "SELECT work_id, name FROM scores WHERE kind = 'metric' AND unscored IS NOT ?", NO_WEIGHTS
+        )
+    }
+    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    rows = run.ledger.rows(
+        """SELECT work_id, task_id, pixels_sha256, prompt FROM candidates WHERE state = 'done'
+           ORDER BY task_id, deliverable, work_id"""
+    )
+    wanted = []
+    for row in rows:
+        names = tuple(name for name in run.config.metrics if (row["work_id"], name) not in there)
+        if names:
+            task = tasks[row["task_id"]]
+            source, *references = (
+                None if sha256 is None else Picture(image_path(run.inputs, sha256), sha256)
+                for sha256 in (task.source_sha256, *task.reference_sha256)
+            )
+            image = Picture(run.image(row["pixels_sha256"]), row["pixels_sha256"])
+            belongs = tuple(reference for reference in references if reference)
+            wanted.append((Subject(row["work_id"], image, source, None, belongs, row["prompt"]), names))
+    return wanted
+
+
+def is_here(name: str, require: bool, progress: Progress) -> bool:
+    """Whether a metric can be taken; what is missing is noted. WeightsError instead where it is required."""
+    try:
+        check_metric(name)
+    except WeightsError as e:
+        if require:
+            raise
+        progress.note(f"{name} is unscored: {e}")
+        return False
+    return True
+
+
+def _events(
+    order: MetricOrder, wanted: list[Wanted], devices: Sequence[torch.device], workers: Workers
+) -> Iterator[tuple[int, Event]]:
+    shares = [share for i in range(len(devices)) if (share := wanted[i :: len(devices)])]
+    if len(shares) == 1:
+        yield from ((0, event) for event in measure_share(order, wanted))
+        return
+    orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
+    for worker, event in workers.do(measure_share, orders, shares):
+        if worker == 0 or not isinstance(event, Begun | Advanced):  # one bar, by the first one's share
+            yield worker, event
+
+
+def _numerics(order: MetricOrder) -> dict[str, Any]:
+    """What of device and software decides a network's arrays."""
+    made_by = numerics.signature(torch.device(order.device), "native", "float32")
+    return {key: value for key, value in made_by.items() if key not in _OF_PICTURES} | versions()
+
+
+def _note_identities(ledger: Ledger, order: MetricOrder) -> None:
+    """What each metric's numbers mean, for good. LedgerError where there are numbers of another meaning already."""
+    for name in order.names:
+        fresh = canonical_json(identity_of(name))
+        there = ledger.meta(f"metric:{name}")
+        if there not in (None, fresh):
+            raise LedgerError(
+                f"{ledger.path}: {name} was measured with other weights or by another release, and its numbers cannot "
+                "stand beside new ones: give a new --run-dir"
+            )
+        ledger.set_meta(f"metric:{name}", fresh)
+
+
+def identity_of(name: str) -> dict[str, Any]:
+    """What a metric's numbers mean: preprocessing, direction, source, and the weights of its model."""
+    metric, described = make_metric(name), metric_card(name)
+    weights = weights_digest(resolve(described), resolve_parts(described)) if described else None
+    network = metric.network.identity if isinstance(metric, NetworkMetric) else None
+    return asdict(metric.spec) | {"weights_sha256": weights, "network": network}

@@ -15,7 +15,7 @@ from local_bench.core.nouns import Candidate, Deliverable, Task
 from local_bench.core.sizes import size_like
 from local_bench.core.weights import check_here, resolve, resolve_parts, weights_digest
 from local_bench.generators.imported import find_images
-from local_bench.judges.metrics.base import check_metrics
+from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.server import claim_port
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.rundir import IMAGES, INPUTS
@@ -103,7 +103,8 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
 
 def check_config(config: RunConfig, *, files: bool = True) -> None:
     """What can be told at once and without torch: wrong names, files that are not here. UserError says which."""
-    check_metrics(config.metrics)
+    for name in config.metrics:
+        metric_card(name)  # one whose weights are not here leaves its rows unscored
     suite(config.suite.name)
     for model in config.models:
         if model.imported is None:

@@ -1,7 +1,7 @@
-"""Several makers side by side: one process a device, each with its own share of the work, no talk between them.
+"""Several workers side by side: one process a device, each with its own share of the work, no talk between them.
 
-A share is decided by what is asked for, so it is the same every time; batches have fixed shapes, so which worker makes
-a picture changes nothing. Only the parent writes the ledger.
+A share is decided by what is asked for, so it is the same every time; batches have fixed shapes, so which worker does a
+piece changes nothing. Only the parent writes the ledger.
 """
 
 import multiprocessing
@@ -9,22 +9,36 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Self
+from typing import Any, Protocol, Self
 
 from tqdm import tqdm
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.runs.jobs import Event, Job, Order
+from local_bench.runs.jobs import Event
 
 _STOP_S = 10
-_Work = tuple[Order, list[Job]]
+
+
+class HasDevice(Protocol):
+    """What an order says of the process that it is carried out in."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
+
+
+Work = Callable[[Any, list[Any]], Iterator[Event]]
+"""A module's function, called in the worker with an order and a share."""
+_Given = tuple[Work, HasDevice, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -58,13 +72,13 @@ class Workers:
                 child.process.kill()
                 child.process.join()
 
-    def make(self, orders: Sequence[Order], shares: Sequence[list[Job]]) -> Iterator[tuple[int, Event]]:
+    def do(self, work: Work, orders: Sequence[HasDevice], shares: Sequence[list[Any]]) -> Iterator[tuple[int, Event]]:
         """What every worker tells of its share, with its number. LocalBenchError where one cannot go on."""
         if not self._children:
             self._children = [_start(self._logs / f"worker-{i}.log") for i in range(self._n)]
         at_work = {child.end: i for i, child in enumerate(self._children[: len(shares)])}
         for child, order, share in zip(self._children, orders, shares, strict=False):
-            child.end.send((order, share))
+            child.end.send((work, order, share))
         while at_work:
             for end in wait(list(at_work)):
                 assert isinstance(end, Connection)
@@ -74,18 +88,18 @@ class Workers:
                 else:
                     yield at_work[end], told
 
-    def _hear(self, i: int, orders: Sequence[Order]) -> Event | None:
+    def _hear(self, i: int, orders: Sequence[HasDevice]) -> Event | None:
         child, where = self._children[i], f"worker {i} on {orders[i].device}"
         try:
             told: Event | _Failed | None = child.end.recv()
         except (EOFError, ConnectionResetError):
             child.process.join()
             raise LocalBenchError(
-                f"{where} ended by itself (exit {child.process.exitcode}): what was made is kept, run the same command "
+                f"{where} ended by itself (exit {child.process.exitcode}): what was done is kept, run the same command "
                 "again"
             ) from None
         if isinstance(told, _Failed):
-            raise told.error or LocalBenchError(f"{where} failed, {child.log} says why: what was made is kept")
+            raise told.error or LocalBenchError(f"{where} failed, {child.log} says why: what was done is kept")
         return told
 
 
@@ -106,15 +120,15 @@ def _start(log: Path) -> _Child:
 
 
 def _serve(end: Connection, log: Path) -> None:
-    """A worker's whole life: make its shares as they come, tell of them; ends when the parent does."""
+    """A worker's whole life: do its shares as they come, tell of them; ends when the parent does."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and its end is ours
     tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, left behind when we end at once
-    work: SimpleQueue[_Work | None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(end, work), daemon=True).start()
+    given: SimpleQueue[_Given | None] = SimpleQueue()
+    threading.Thread(target=_listen, args=(end, given), daemon=True).start()
     try:
-        while (told := work.get()) is not None:
-            _make(end, *told)
+        while (told := given.get()) is not None:
+            _do(end, *told)
     except BrokenPipeError:
         return
     except LocalBenchError as e:
@@ -125,22 +139,21 @@ def _serve(end: Connection, log: Path) -> None:
         end.send(_Failed(None))
 
 
-def _make(end: Connection, order: Order, share: list[Job]) -> None:
+def _do(end: Connection, work: Work, order: HasDevice, share: list[Any]) -> None:
     from local_bench.core.quiet import quiet_libraries
     from local_bench.generators.numerics import set_determinism
-    from local_bench.runs.maker import Maker
 
     set_determinism(order.threads)
     quiet_libraries()
-    for event in Maker(order).make(share):
+    for event in work(order, share):
         end.send(event)
     end.send(None)
 
 
-def _listen(end: Connection, work: "SimpleQueue[_Work | None]") -> None:
+def _listen(end: Connection, given: "SimpleQueue[_Given | None]") -> None:
     """Takes in work, and ends the process at once when the parent has gone: also in the middle of a picture."""
     while True:
         try:
-            work.put(end.recv())
+            given.put(end.recv())
         except (EOFError, OSError):
             os._exit(1)

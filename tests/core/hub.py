@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from local_bench.core.digests import file_sha256, git_blob_sha1
 
-LARGE = (".safetensors", ".bin")
+LARGE = (".safetensors", ".bin", ".pth")
 
 
 @dataclass

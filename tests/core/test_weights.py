@@ -73,6 +73,17 @@ def test_parts_count_in_the_digest_and_a_model_without_any_keeps_its_own(pipelin
     assert together not in (alone, weights_digest(pipeline, {"other": tmp_path / "adapter"}))
 
 
+def test_graphs_and_tables_of_numbers_are_weights_too_at_the_top_of_a_folder(pipeline, tmp_path):
+    (tmp_path / "face").mkdir()
+    (tmp_path / "face" / "detector.onnx").write_text("a graph")
+    before = weights_digest(tmp_path / "face")
+    (tmp_path / "face" / "detector.onnx").write_text("another")
+    assert weights_digest(tmp_path / "face") != before
+    whole = weights_digest(pipeline)
+    (pipeline / "transformer" / "model.onnx").write_text("the same weights for another runtime")
+    assert weights_digest(pipeline) == whole
+
+
 def test_pickles_alone_are_refused(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
     with pytest.raises(WeightsError, match="only that format is loaded"):
@@ -87,7 +98,14 @@ def test_what_is_not_here_says_how_to_get_it():
 
 
 @pytest.mark.parametrize(
-    ("name", "role"), [("tiny-flux", "generator"), ("tiny-qwen3-vl", "judge"), ("tiny-clip", "metric")]
+    ("name", "role"),
+    [
+        ("tiny-flux", "generator"),
+        ("tiny-qwen3-vl", "judge"),
+        ("tiny-clip", "metric"),
+        ("tiny-nima", "metric"),
+        ("tiny-niqe", "metric"),
+    ],
 )
 def test_a_small_model_is_the_same_whenever_it_is_built(name, role, tmp_path, monkeypatch):
     digests = set()

@@ -3,9 +3,11 @@
 In [0, 8], higher means more tonal variety. The image as it is: no resize, sRGB to luma inside the metric.
 """
 
-from local_bench.judges.metrics.base import MetricSpec
-from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
+from local_bench.judges.metrics.pyiqa_metric import PyiqaFormula
+
+ENTROPY = "entropy"
+_SOURCE = "Shannon 1948"
 
 
-def make(name: str) -> PyiqaMetric:
-    return PyiqaMetric(MetricSpec(name, True, "RGB8 / 255, float32, no resize", "pyiqa 0.1.16 `entropy`"), min_side=1)
+def make(name: str) -> PyiqaFormula:
+    return PyiqaFormula(name, ENTROPY, _SOURCE)

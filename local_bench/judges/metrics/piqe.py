@@ -4,9 +4,11 @@ Venkatanath N et al., "Blind image quality evaluation using perception based fea
 In [0, 100], lower is better. The image as it is: no resize, sRGB to luma inside the metric.
 """
 
-from local_bench.judges.metrics.base import MetricSpec
-from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
+from local_bench.judges.metrics.pyiqa_metric import PyiqaFormula
+
+PIQE = "piqe"
+_SOURCE = "Venkatanath et al. 2015"
 
 
-def make(name: str) -> PyiqaMetric:
-    return PyiqaMetric(MetricSpec(name, False, "RGB8 / 255, float32, no resize", "pyiqa 0.1.16 `piqe`"), min_side=32)
+def make(name: str) -> PyiqaFormula:
+    return PyiqaFormula(name, PIQE, _SOURCE, min_side=32)

@@ -1,33 +1,115 @@
-"""What pyiqa's metrics share: loading without a network, one image a call, faults as unscored rows."""
+"""Any metric of pyiqa by its name, `pyiqa:NAME`; and what our own metrics that are read by pyiqa share.
+
+No-reference metrics look at the image alone; full-reference ones at the image, brought to the source's size as
+ICE-Bench does, and the source. Range and direction are what pyiqa's table says; a bound that it calls rough is none.
+"""
 
 import math
+import threading
 from collections.abc import Sequence
+from typing import Any
 
-import pyiqa
 import torch
-from PIL import Image
-from torchvision.transforms.functional import to_tensor
 
-from local_bench.core.nouns import Score
-from local_bench.judges.metrics.base import MetricSpec
+from local_bench.core.errors import ConfigError
+from local_bench.judges.metrics.base import (
+    Array,
+    HostMetric,
+    Look,
+    MetricSpec,
+    NetworkMetric,
+    Seen,
+    Subject,
+    Unscorable,
+)
+from local_bench.judges.metrics.pyiqa_cards import describe, pyiqa_version
+from local_bench.judges.metrics.pyiqa_network import PyiqaNetwork, as_tensor, called, preprocessing, sized
+from local_bench.judges.metrics.pyiqa_store import Store, read_store
+from local_bench.judges.metrics.registry import Weights
+
+Bounds = tuple[float | None, float | None]
 
 
-class PyiqaMetric:
-    """A no-reference metric of pyiqa that needs no weights, on the CPU, in float32."""
+def make(name: str, weights: Weights | None = None) -> "PyiqaMetric | PyiqaFormula":
+    """`pyiqa:NAME`. ConfigError where pyiqa has no such metric or it cannot be run here."""
+    of = name.partition(":")[2]
+    return PyiqaFormula(name, of) if weights is None else PyiqaMetric(name, weights, of)
 
-    def __init__(self, spec: MetricSpec, min_side: int) -> None:
-        self.spec = spec
+
+class PyiqaMetric(NetworkMetric):
+    """The number that one of pyiqa's networks has for a picture, as it is."""
+
+    def __init__(
+        self,
+        name: str,
+        weights: Weights,
+        of: str,
+        source: str | None = None,
+        height: int | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        """`of`: pyiqa's name of it; `height` as in `PyiqaNetwork`; `bounds` where pyiqa's own are not right."""
+        store = read_store(weights.folder)
+        if store.metric != of:
+            raise ConfigError(
+                f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, and {name} wants {of}"
+            )
+        self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, height)
+        self.spec = _spec(name, store, source, height, bounds)
+
+    def looks(self, subject: Subject) -> tuple[Look, ...]:
+        if "source" in self.spec.needs:
+            assert subject.source is not None
+            return (Look((subject.image, subject.source)),)
+        return (Look((subject.image,)),)
+
+    def value(self, arrays: Sequence[Array]) -> float:
+        (array,) = arrays  # (1,)
+        return _finite(float(array[0]))
+
+
+class PyiqaFormula(HostMetric):
+    """One of pyiqa's metrics that needs no file, on the CPU."""
+
+    def __init__(self, name: str, of: str, source: str | None = None, min_side: int = 1) -> None:
+        self._store = Store(of)
         self._min_side = min_side
-        self._metric = pyiqa.create_metric(spec.name, device=torch.device("cpu"))
+        self._making = threading.Lock()
+        self._model: Any = None
+        self.spec = _spec(name, self._store, source)
 
-    def score(self, images: Sequence[Image.Image], captions: Sequence[str | None]) -> list[Score]:
-        return [self._one(image) for image in images]
-
-    def _one(self, image: Image.Image) -> Score:
-        if min(image.size) < self._min_side:
-            return Score(self.spec.name, None, f"the image is smaller than {self._min_side} pixels on a side")
+    def measure(self, seen: Seen) -> float:
+        if min(seen.image.size) < self._min_side:
+            raise Unscorable(f"the image is smaller than {self._min_side} pixels on a side")
+        pictures = [seen.image, seen.source] if "source" in self.spec.needs else [seen.image]
         with torch.inference_mode():
-            value = float(self._metric(to_tensor(image).unsqueeze(0)))  # x_1CHW in [0, 1]
-        if not math.isfinite(value):
-            return Score(self.spec.name, None, "the metric gave no finite number")
-        return Score(self.spec.name, value)
+            return _finite(called(self._network(), [as_tensor(image) for image in sized(pictures)]))
+
+    def _network(self) -> Any:
+        with self._making:
+            if self._model is None:
+                self._model = self._store.build().net
+            return self._model
+
+
+def _spec(
+    name: str, store: Store, source: str | None, height: int | None = None, bounds: Bounds | None = None
+) -> MetricSpec:
+    described = describe(store.metric)
+    lowest, highest = bounds or (described.lowest, described.highest)
+    own = f"pyiqa {pyiqa_version()} `{store.metric}`"
+    return MetricSpec(
+        name,
+        not described.lower_better,
+        preprocessing(store, height),
+        f"{source}; {own}" if source else own,
+        ("source",) if described.full_reference else (),
+        lowest,
+        highest,
+    )
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise Unscorable("the metric gave no finite number")
+    return value

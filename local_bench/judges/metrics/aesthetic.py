@@ -1,0 +1,134 @@
+"""Aesthetic predictor v2.5: what people would give a picture for its looks, by a linear head on SigLIP's embedding.
+
+The predictor of discus0434/aesthetic-predictor-v2-5, as ICE-Bench (arXiv 2503.14482, section B.1) uses it: the image is
+brought to a height of 1024 px first, then SigLIP so400m/14 at 384 px (Zhai et al. 2023) gives its pooled embedding,
+which at length 1 goes through five linear layers. Meant for a scale from 1 to 10, though a linear head may step a
+little outside of it; higher is better. ICE-Bench divides it by 10 later. The official run is in bfloat16; here all is
+float32, so scores differ from it by bfloat16's rounding.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import SiglipVisionModel
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+from local_bench.core.errors import WeightsError
+from local_bench.core.images import MAX_PIXELS
+from local_bench.core.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Look, MetricSpec, Network, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.clip_network import mend, normalised, rows
+from local_bench.judges.metrics.dino_network import load_transformer, read_processor
+from local_bench.judges.metrics.registry import Weights
+
+AESTHETIC = "aes_v2.5"
+HEAD = "aesthetic_predictor_v2_5.safetensors"
+HEIGHT_PX = 1024
+_LAYERS = 5
+
+
+def make(name: str, weights: Weights) -> "Aesthetic":
+    return Aesthetic(name, AestheticNetwork(weights))
+
+
+class AestheticNetwork(Network):
+    """SigLIP's vision tower and the head; arrays are (1,), the score."""
+
+    batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 32}
+
+    def __init__(self, weights: Weights) -> None:
+        """WeightsError where the folder's preprocessor_config.json is not SigLIP's."""
+        self._weights = weights
+        self._processor = read_processor(weights, SiglipImageProcessorPil, ("height", "width"))
+        size = self._processor.size
+        self.words = (
+            f"height to {HEIGHT_PX} px, width in proportion and rounded down, unless it has that height (PIL bicubic, "
+            f"antialiased), then {size.width}x{size.height} px whatever the aspect (PIL bicubic, antialiased), "
+            f"{normalised(self._processor.image_mean, self._processor.image_std)}"
+        )
+
+    @property
+    def key(self) -> Hashable:
+        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "model": "transformers SiglipVisionModel",
+            "weights": weights_digest(self._weights.folder, self._weights.parts),
+            "preprocessing": self.words,
+            "output": "score of the head on the normalised pooled embedding",
+            "dtype": "float32",
+        }
+
+    def open(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._tower = load_transformer(self._weights, SiglipVisionModel).to(self._device)
+        self._head = linear_head(self._weights, HEAD, "scoring_head").to(self._device)
+
+    def close(self) -> None:
+        del self._tower, self._head
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> torch.Tensor:
+        pixels: torch.Tensor = self._processor(images=to_height(images[0]), return_tensors="pt").pixel_values[0]
+        return pixels  # (3, height, width) float32
+
+    @torch.inference_mode()
+    def run(self, prepared: Sequence[Any]) -> list[Array]:
+        pooled = self._tower(pixel_values=torch.stack(list(prepared)).to(self._device)).pooler_output  # (batch, width)
+        return rows(self._head(pooled / pooled.norm(dim=-1, keepdim=True)))
+
+
+class Aesthetic(NetworkMetric):
+    """The head's score of the image."""
+
+    def __init__(self, name: str, network: AestheticNetwork) -> None:
+        self.network = network
+        self.spec = MetricSpec(
+            name=name,
+            higher_is_better=True,
+            preprocessing=network.words,
+            source="ICE-Bench section B.1: aesthetic-predictor-v2-5, five linear layers on SigLIP's embedding",
+            lowest=0.0,
+            highest=10.0,
+        )
+
+    def looks(self, subject: Subject) -> tuple[Look, ...]:
+        return (Look((subject.image,)),)
+
+    def value(self, arrays: Sequence[Array]) -> float:
+        return float(arrays[0][0])
+
+
+def to_height(image: Image.Image) -> Image.Image:
+    """The image at the height of 1024 px, as ICE-Bench compares pictures. Unscorable where that is no picture."""
+    if image.height == HEIGHT_PX:
+        return image
+    width = int(image.width * HEIGHT_PX / image.height)
+    if not 0 < width * HEIGHT_PX <= MAX_PIXELS:
+        raise Unscorable(f"a picture of {image.width}x{image.height} is too slender to be resized for this metric")
+    return image.resize((width, HEIGHT_PX), Image.Resampling.BICUBIC)
+
+
+def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential:
+    """The linear layers `prefix.N` of a `file` in the part `head`, in the order of N; dropout between them does nothing
+    here. WeightsError where they are not five that end in one number, or where there is anything else."""
+    path = weights.parts.get("head", weights.folder) / file
+    try:
+        state = {name: tensor.float() for name, tensor in load_file(path).items()}
+        places = sorted(int(name.split(".")[1]) for name in state if name.endswith(".weight"))
+        shapes = {place: state[f"{prefix}.{place}.weight"].shape for place in places}  # (after, before)
+        layers = ((str(n), torch.nn.Linear(before, after)) for n, (after, before) in shapes.items())
+        head = torch.nn.Sequential(OrderedDict(layers))
+        head.load_state_dict({name.removeprefix(f"{prefix}."): tensor for name, tensor in state.items()})
+        if len(places) != _LAYERS or shapes[places[-1]][0] != 1:
+            raise ValueError(f"{len(places)} layers that end in {shapes[places[-1]][0]} numbers")
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as e:
+        raise WeightsError(f"{path} is not the head that is expected ({e}): {mend(weights)}") from e
+    return head.eval()

@@ -1,0 +1,145 @@
+"""CLIP by open_clip: embeddings of pictures and words, and what every metric of embeddings shares.
+
+Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". A picture goes through the
+preprocessing that the model's own open_clip_config.json asks for, words through its tokenizer, cut at 77 tokens. Arrays
+are (width,) float32 of length 1.
+"""
+
+import json
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import open_clip
+import torch
+from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
+from PIL import Image
+
+from local_bench.core.errors import WeightsError
+from local_bench.core.images import MAX_PIXELS
+from local_bench.core.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Network, Unscorable
+from local_bench.judges.metrics.registry import Weights
+
+CONFIG = "open_clip_config.json"
+
+
+class ClipNetwork(Network):
+    """A CLIP from a local folder in open_clip's layout; looks are single pictures or words."""
+
+    batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
+    reads_words: ClassVar[bool] = True
+
+    def __init__(self, weights: Weights) -> None:
+        """WeightsError where the folder's open_clip_config.json does not describe a CLIP."""
+        self._weights = weights
+        self._location = f"local-dir:{weights.folder}"
+        config = read_json(weights, CONFIG)
+        try:
+            asked = {"size": config["model_cfg"]["vision_cfg"]["image_size"], **config.get("preprocess_cfg", {})}
+            self._side_px = int(asked["size"])
+            self._quick_gelu = bool(config["model_cfg"].get("quick_gelu", False))
+            self._tokens = int(config["model_cfg"]["text_cfg"].get("context_length", 77))
+            self.transform, self.words = clip_transform(asked)
+            """What is done to a picture, and the same in words."""
+        except (KeyError, TypeError, AttributeError, ValueError) as e:
+            raise WeightsError(f"{weights.folder / CONFIG} describes no CLIP ({e!r}): {mend(weights)}") from e
+
+    @property
+    def key(self) -> Hashable:
+        return (type(self).__name__, self._weights.folder, *self._weights.parts.values())
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "model": "open_clip CLIP",
+            "weights": weights_digest(self._weights.folder, self._weights.parts),
+            "preprocessing": " ".join(str(self.transform).split()),
+            "quick_gelu": self._quick_gelu,
+            "tokens": self._tokens,
+            "output": "normalised embedding",
+            "dtype": "float32",
+        }
+
+    def open(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._model = open_clip.create_model(self._location, precision="fp32", device=device).eval()
+        self._tokenizer = open_clip.get_tokenizer(self._location) if self.reads_words else None
+
+    def close(self) -> None:
+        del self._model, self._tokenizer
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
+        if text is not None:
+            assert self._tokenizer is not None
+            return self._tokenizer([text])[0]  # (tokens,) int64
+        refuse_slender(images[0], self._side_px)
+        return self.transform(images[0])  # (3, height, width) float32
+
+    @torch.inference_mode()
+    def run(self, prepared: Sequence[Any]) -> list[Array]:
+        batch = torch.stack(list(prepared)).to(self._device)
+        encode = self._model.encode_image if batch.is_floating_point() else self._model.encode_text
+        return rows(encode(batch, normalize=True))
+
+
+def clip_transform(asked: dict[str, Any]) -> tuple[Any, str]:
+    """open_clip's own transformation of a picture for evaluation, and the same in words.
+
+    `asked` is a size in pixels and what else differs from CLIP's defaults (`preprocess_cfg` of a config).
+    ValueError for a way of resizing that no CLIP of OpenAI's has.
+    """
+    wanted = PreprocessCfg(**merge_preprocess_dict(PreprocessCfg(), asked))
+    if wanted.resize_mode != "shortest":
+        raise ValueError(f"resize_mode {wanted.resize_mode}")
+    steps = (
+        f"shortest side to {wanted.size} px (PIL {wanted.interpolation}, antialiased), "
+        f"centre crop {wanted.size}x{wanted.size}, {normalised(wanted.mean, wanted.std)}"
+    )
+    return image_transform_v2(wanted, is_train=False), steps
+
+
+def normalised(mean: Sequence[float], std: Sequence[float]) -> str:
+    """The last steps before a network, in words."""
+    return (
+        f"RGB (sRGB values as they are), /255, minus mean ({', '.join(map(str, mean))}), "
+        f"by deviation ({', '.join(map(str, std))}), float32"
+    )
+
+
+def refuse_slender(image: Image.Image, shortest_px: int) -> None:
+    """Unscorable for a picture that would not fit into memory once its shortest side has `shortest_px` pixels."""
+    if max(image.size) / min(image.size) * shortest_px**2 > MAX_PIXELS:
+        raise Unscorable(f"a picture of {image.width}x{image.height} is too slender to be resized for this metric")
+
+
+def rows(batch: torch.Tensor) -> list[Array]:
+    """One array on the host for each row."""
+    return [row.copy() for row in batch.to(torch.float32).cpu().numpy()]
+
+
+def cosine(a: Array, b: Array) -> float:
+    """Of two embeddings of length 1, in float64; rounding never takes it out of [-1, 1]."""
+    return float(np.clip(np.dot(a.astype(np.float64), b.astype(np.float64)), -1, 1))
+
+
+def read_json(weights: Weights, name: str) -> dict[str, Any]:
+    """A model's small config. WeightsError where it is missing or no JSON object."""
+    path: Path = weights.folder / name
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise WeightsError(f"{path} cannot be read ({e}): {mend(weights)}") from e
+    if not isinstance(value, dict):
+        raise WeightsError(f"{path} is not a JSON object: {mend(weights)}")
+    return value
+
+
+def mend(weights: Weights) -> str:
+    """What to do where a model's files are not what the metric reads."""
+    return (
+        f"name a card that this metric is made for, or fetch its model again "
+        f"(`local-bench models fetch {weights.card.name}`)"
+    )

@@ -1,0 +1,40 @@
+"""CLIP-src: how much of the source a picture keeps, as the cosine of CLIP's embeddings of both pictures.
+
+Radford et al. 2021; ICE-Bench (arXiv 2503.14482), section B.4, eq. 7, with ViT-L/14 at 336 px. In [-1, 1], higher is
+better, 1 for the same picture.
+"""
+
+from collections.abc import Sequence
+
+from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.clip_network import ClipNetwork, cosine
+from local_bench.judges.metrics.registry import Weights
+
+CLIP_SRC = "clip_src"
+
+
+def make(name: str, weights: Weights) -> "ClipSrc":
+    return ClipSrc(name, ClipNetwork(weights))
+
+
+class ClipSrc(NetworkMetric):
+    """Cosine of image and source; each is preprocessed by itself, neither is resized to the other."""
+
+    def __init__(self, name: str, network: ClipNetwork) -> None:
+        self.network = network
+        self.spec = MetricSpec(
+            name=name,
+            higher_is_better=True,
+            preprocessing=f"image and source: {network.words}",
+            source="Radford et al. 2021, open_clip; ICE-Bench section B.4: cos(f(image), f(source))",
+            needs=("source",),
+            lowest=-1.0,
+            highest=1.0,
+        )
+
+    def looks(self, subject: Subject) -> tuple[Look, ...]:
+        assert subject.source
+        return Look((subject.image,)), Look((subject.source,))
+
+    def value(self, arrays: Sequence[Array]) -> float:
+        return cosine(arrays[0], arrays[1])

@@ -1,0 +1,27 @@
+"""L1 distance to the source outside the mask, after a move by whole pixels is undone: stands beside `l1_raw`.
+
+The same mean as `l1_raw` (ICE-Bench B.4), over the overlap of the two pictures (see `registration`). In [0, 1], lower
+is better, never above `l1_raw`. No published table holds it.
+"""
+
+from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.l1_raw import PREPARED, distance
+from local_bench.judges.metrics.registration import ALIGNED, overlap
+
+L1_ALIGNED = "l1_aligned"
+
+
+def make(name: str) -> "L1Aligned":
+    return L1Aligned(name)
+
+
+class L1Aligned(HostMetric):
+    """`l1_aligned`."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = MetricSpec(
+            name, False, PREPARED + ALIGNED, "l1_raw (ICE-Bench B.4) after phase correlation", ("source",), 0.0, 1.0
+        )
+
+    def measure(self, seen: Seen) -> float:
+        return distance(*overlap(seen))

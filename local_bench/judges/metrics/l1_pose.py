@@ -1,0 +1,38 @@
+"""How well an image follows a pose: 1 - mean |OpenPose(image) - L(condition)| / 255, skeletons drawn on black.
+
+ICE-Bench B.6 (eq. 9) for Pose-guided Generation, OpenPose as its code (evaluators/l1_dist.py) has it. In [0, 1], higher
+is better, 1 where the skeletons are the condition's. A skeleton covers little of a picture: a result without anybody
+scores what black scores, which is high.
+"""
+
+import math
+from collections.abc import Sequence
+
+from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.pose_network import PREPROCESSING, PoseNetwork
+from local_bench.judges.metrics.registry import Weights
+
+L1_POSE = "l1_pose"
+
+
+class L1Pose(NetworkMetric):
+    """`l1_pose`."""
+
+    def __init__(self, name: str, weights: Weights) -> None:
+        source = "ICE-Bench eq. 9 (ali-vilab/ICE-Bench l1_dist); OpenPose, arXiv 1611.08050"
+        self.spec = MetricSpec(name, True, PREPROCESSING, source, ("source",), 0.0, 1.0)
+        self.network = PoseNetwork(weights)
+
+    def looks(self, subject: Subject) -> tuple[Look, ...]:
+        assert subject.source
+        return (Look((subject.image, subject.source)),)
+
+    def value(self, arrays: Sequence[Array]) -> float:
+        likeness = float(arrays[0][0])
+        if math.isnan(likeness):
+            raise Unscorable("it has more joints than people can be made of")
+        return likeness
+
+
+def make(name: str, weights: Weights) -> L1Pose:
+    return L1Pose(name, weights)

@@ -1,0 +1,182 @@
+"""A picture's skeletons by OpenPose's body network (Cao et al. 2016, arXiv 1611.08050), how like a condition.
+
+The steps are those of scepter 1.4's OpenposeAnnotator as ICE-Bench's evaluator sets it up: one scale, and the body
+alone, for that evaluator loads the hand network too but never switches it on (USE_HAND is off unless it is said). A
+picture in which nobody is found has a black map; it is compared like any other, as there.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from local_bench.core.errors import WeightsError
+from local_bench.core.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Network, Unscorable
+from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
+from local_bench.judges.metrics.registry import Weights
+
+WEIGHTS = "body_pose_model.safetensors"
+HEIGHT = 184
+"""Of the network's input: half of the 368 pixels that it was trained at."""
+STRIDE = 8
+GREY = 128
+"""What fills the input up to a multiple of the stride."""
+MAX_INPUT = 1024 * 1024
+STAGES = 6
+POOLED = ("conv1_2", "conv2_2", "conv3_4")
+TRUNK = (
+    *("conv1_1", "conv1_2", "conv2_1", "conv2_2", "conv3_1", "conv3_2", "conv3_3", "conv3_4", "conv4_1", "conv4_2"),
+    *("conv4_3_CPM", "conv4_4_CPM"),
+)
+"""The first ten layers are VGG-19's."""
+FIELDS, CONFIDENCES = 38, 19
+PREPROCESSING = (
+    f"{PREPARED}; BGR, to height {HEIGHT} (bicubic, no antialiasing, OpenCV), {GREY} right and below up to a multiple "
+    f"of {STRIDE}, x / 256 - 0.5; confidence and affinity maps x {STRIDE}, cut, to the condition's size (bicubic, "
+    "OpenCV); Gaussian of 3 pixels, peaks over 0.1, limbs over 0.05 at 9 of 10 points, people of 4 joints and a mean "
+    "of 0.4; body alone, drawn in 18 colours on black, grey by 0.299 R + 0.587 G + 0.114 B (OpenCV); "
+    f"{COMPARED}; float32"
+)
+
+
+def stage(number: int, branch: int) -> tuple[str, ...]:
+    """The layers of a stage (1 to 6) and branch (1 affinity, 2 confidence); all but the last are rectified."""
+    if number == 1:
+        return tuple(f"conv5_{i}_CPM_L{branch}" for i in range(1, 6))
+    return tuple(f"Mconv{i}_stage{number}_L{branch}" for i in range(1, 8))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    pixels: np.ndarray
+    """(height, width, 3) uint8 BGR in the network's size, not yet filled up."""
+    condition: Image.Image
+
+
+class PoseNetwork(Network):
+    """Reads how like the first picture's skeletons are to the second picture: float32 (1,) in [0, 1]; NaN where there
+    are too many joints to make people of."""
+
+    max_pixels: ClassVar[int] = 16 * 1024 * 1024
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._state: dict[str, Any] = {}
+        self._device = "cpu"
+
+    @property
+    def key(self) -> Hashable:
+        return ("pose", self._weights.card.name)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "model": self._weights.card.name,
+            "weights": weights_digest(self._weights.folder, self._weights.parts),
+            "preprocessing": PREPROCESSING,
+            "dtype": "float32",
+        }
+
+    def open(self, device: str) -> None:
+        """WeightsError where the folder does not hold such a network."""
+        from safetensors.torch import load_file
+
+        path = self._weights.folder / WEIGHTS
+        if not path.is_file():
+            raise WeightsError(f"{path} does not exist: fetch its model again (`local-bench models fetch NAME`)")
+        state = {name: tensor.float() for name, tensor in load_file(path, device=device).items()}
+        branches = [layer for number in range(1, STAGES + 1) for branch in (1, 2) for layer in stage(number, branch)]
+        if not {f"{layer}.{kind}" for layer in (*TRUNK, *branches) for kind in ("weight", "bias")} <= state.keys():
+            raise WeightsError(f"{path} is not OpenPose's body network: give the folder of that model")
+        self._state, self._device = state, device
+
+    def close(self) -> None:
+        self._state = {}
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> _Pair:
+        import cv2
+
+        image, condition = images[0], images[-1]
+        scale = HEIGHT / condition.height
+        if not 1 <= condition.width * scale <= MAX_INPUT / HEIGHT:
+            raise Unscorable(f"the sides of a condition of {condition.width}x{condition.height} pixels are too unlike")
+        pixels = np.ascontiguousarray(np.asarray(as_condition(image, condition))[..., ::-1])
+        return _Pair(cv2.resize(pixels, (0, 0), fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC), condition)
+
+    def run(self, prepared: Sequence[_Pair]) -> list[Array]:
+        skeletons = [(pair, self._skeleton(pair)) for pair in prepared]
+        likenesses = [math.nan if drawn is None else likeness(drawn, pair.condition) for pair, drawn in skeletons]
+        return [np.array([one], np.float32) for one in likenesses]
+
+    def _skeleton(self, pair: _Pair) -> np.ndarray | None:
+        """(height, width) uint8, in the condition's size; None where there are too many joints."""
+        import cv2
+        import torch
+
+        from local_bench.judges.metrics import pose_decoding
+
+        height, width = pair.pixels.shape[:2]
+        filled = np.full((-(-height // STRIDE) * STRIDE, -(-width // STRIDE) * STRIDE, 3), GREY, np.uint8)
+        filled[:height, :width] = pair.pixels
+        with torch.inference_mode():
+            x_1CHW = torch.from_numpy(filled).to(self._device, torch.float32).permute(2, 0, 1)[None] / 256 - 0.5
+            fields, confidences = (maps[0].cpu().numpy() for maps in forward(self._state, x_1CHW))
+
+        def in_full(maps: np.ndarray) -> pose_decoding.Maps:
+            return lambda n: _enlarged(maps[n], (width, height), pair.condition.size)
+
+        joints = pose_decoding.joints(in_full(confidences))
+        try:
+            people = pose_decoding.people(joints, in_full(fields), pair.condition.height)
+        except pose_decoding.TooMany:
+            return None
+        canvas = pose_decoding.draw(joints, people, pair.condition.height, pair.condition.width)
+        return cv2.cvtColor(canvas, cv2.COLOR_RGB2GRAY)
+
+
+def forward(state: Mapping[str, Any], x_1CHW: Any) -> tuple[Any, Any]:
+    """Affinity fields (1, 38, H/8, W/8) and confidences (1, 19, H/8, W/8) of the last stage.
+
+    The confidences of the last stage are rectified, as in the code that the published numbers were made with (a slip in
+    its list of layers, harmless to peaks).
+    """
+    import torch
+
+    trunk = x_1CHW
+    for layer in TRUNK:
+        trunk = torch.relu(_convolved(state, layer, trunk))
+        if layer in POOLED:
+            trunk = torch.nn.functional.max_pool2d(trunk, 2, 2)
+    x = trunk
+    for number in range(1, STAGES + 1):
+        fields, confidences = (_branch(state, stage(number, branch), x) for branch in (1, 2))
+        x = torch.cat([fields, confidences, trunk], 1)
+    return fields, torch.relu(confidences)
+
+
+def _branch(state: Mapping[str, Any], layers: Sequence[str], x: Any) -> Any:
+    import torch
+
+    for layer in layers[:-1]:
+        x = torch.relu(_convolved(state, layer, x))
+    return _convolved(state, layers[-1], x)
+
+
+def _convolved(state: Mapping[str, Any], layer: str, x: Any) -> Any:
+    import torch
+
+    kernel = state[f"{layer}.weight"]
+    return torch.nn.functional.conv2d(x, kernel, state[f"{layer}.bias"], padding=kernel.shape[-1] // 2)
+
+
+def _enlarged(map_hw: np.ndarray, used: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
+    """A map of the network in the picture's size (width, height); only `used` of the input is picture."""
+    import cv2
+
+    whole = cv2.resize(map_hw, (0, 0), fx=STRIDE, fy=STRIDE, interpolation=cv2.INTER_CUBIC)
+    enlarged: np.ndarray = cv2.resize(whole[: used[1], : used[0]], size, interpolation=cv2.INTER_CUBIC)
+    return enlarged

@@ -1,0 +1,141 @@
+"""pyiqa's metrics as model cards: read from pyiqa's own table by its file, so that nothing heavy is imported.
+
+`pyiqa:NAME` is one of some hundred metrics. Most want files, which `models fetch pyiqa:NAME` asks pyiqa for and brings
+(pyiqa_store.py); some are formulas; some cannot be run here, and `refused` says why.
+"""
+
+import difflib
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.cards import ModelCard, Source
+from local_bench.core.errors import ConfigError
+
+GATHER = "local_bench.judges.metrics.pyiqa_store:gather"
+_TABLE = "default_model_configs"
+
+_SETS = "it compares two sets of pictures and has no number for one"
+_LANGUAGE = "it is a language model whose code comes with its weights, and such code is never run"
+_TRANSFORMERS = "pyiqa loads a backbone of it through transformers by the name of a repository, without a commit"
+_SEVERAL = "it says several things of a pair of pictures and no single number"
+_CAPTIONS = "it wants captions, which pyiqa's interface does not take from us: use clip_cap"
+_REFUSED = {
+    "clipscore": _CAPTIONS,
+    "compare2score": _LANGUAGE,
+    "fgresq": _TRANSFORMERS,
+    "fgresq_pair": _SEVERAL,
+    "fid": _SETS,
+    "fid_dinov2": _SETS,
+    "inception_score": _SETS,
+    "maclip": "pyiqa wrote it for CUDA alone, and it has no number on another device",
+    "qalign": _LANGUAGE,
+    "qalign_4bit": _LANGUAGE,
+    "qalign_8bit": _LANGUAGE,
+    "qrealign": _LANGUAGE,
+    "qrealign-lite": _LANGUAGE,
+    "qrealign-mini": _LANGUAGE,
+    "qrealign-pro": _LANGUAGE,
+    "sfid": _SETS,
+}
+FORMULAS = frozenset(
+    (
+        *("cw_ssim", "entropy", "fsim", "gmsd", "mad", "ms_ssim", "nlpd", "piqe", "psnr", "psnry"),
+        *("ssim", "ssimc", "vif", "vsi"),
+    )
+)
+"""These need no file."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What pyiqa says of one of its metrics."""
+
+    name: str
+    kind: str
+    """The class that computes it."""
+    full_reference: bool
+    lower_better: bool
+    lowest: float | None
+    highest: float | None
+    """The bounds that pyiqa gives without a tilde; it calls them rough."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def pyiqa_card(name: str) -> ModelCard | None:
+    """The card of pyiqa's metric `name`; None where it needs no file. ConfigError where there is no such metric, or it
+    cannot be run here."""
+    described = describe(name)
+    if name in FORMULAS:
+        return None
+    return ModelCard(
+        name=f"pyiqa:{name}",
+        role="metric",
+        family="pyiqa",
+        title=f"{described.kind} as pyiqa has it",
+        source=Source(gather=GATHER, revision=pyiqa_version()),
+        licence="CC-BY-NC-SA-4.0 (pyiqa's own files; its backbones by their authors')",
+        parameters_b=0.1,
+        vram_gb=2,
+        dtype="float32",
+    )
+
+
+def describe(name: str) -> Described:
+    """What pyiqa says of its metric `name`. ConfigError as `pyiqa_card`."""
+    table = _table()
+    if name not in table:
+        near = difflib.get_close_matches(name, table, 1, 0.4)
+        hint = f"did you mean 'pyiqa:{near[0]}'?" if near else f"there are {', '.join(sorted(table))}"
+        raise ConfigError(f"metrics: pyiqa has no metric {name!r}: {hint}")
+    if name in _REFUSED:
+        raise ConfigError(f"metrics: pyiqa:{name} cannot be run here: {_REFUSED[name]}")
+    entry = table[name]
+    options = dict(entry["metric_opts"])
+    lowest, highest = (_bound(part) for part in entry["score_range"].split(","))
+    return Described(
+        name,
+        options.pop("type"),
+        entry["metric_mode"] == "FR",
+        entry.get("lower_better", False),
+        lowest,
+        highest,
+        options,
+    )
+
+
+def pyiqa_names() -> list[str]:
+    """All of pyiqa's metrics, those that cannot be run here included."""
+    return sorted(_table())
+
+
+def pyiqa_version() -> str:
+    """The version of pyiqa that is installed."""
+    return version("pyiqa")
+
+
+def _bound(text: str) -> float | None:
+    """A bound of pyiqa's table; None for a rough one (`~1`) or none (`~`)."""
+    text = text.strip()
+    return None if text.startswith("~") else float(text)
+
+
+@cache
+def _table() -> dict[str, Any]:
+    """pyiqa's table of metrics, from its file: importing the package would take seconds and torch."""
+    found = importlib.util.find_spec("pyiqa")
+    assert found is not None
+    assert found.origin is not None
+    path = Path(found.origin).with_name(f"{_TABLE}.py")
+    spec = importlib.util.spec_from_file_location(f"_pyiqa_{_TABLE}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop(spec.name, None)
+    table: dict[str, Any] = module.DEFAULT_CONFIGS
+    return table

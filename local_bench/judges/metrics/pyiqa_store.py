@@ -1,0 +1,154 @@
+"""Where pyiqa's weights are: a folder of converted files for each metric, and the one way in which pyiqa gets at them.
+
+pyiqa downloads whatever a metric's class asks for while it is made, and unpickles it. We let it ask (pyiqa_scope.py):
+`gather` makes the network again and again, and brings each file that it misses, until it is made. The folder's
+`pyiqa.json` says which metric it is of, with which options, and what the files are called, so that one loader serves
+fetched folders and the small ones that we build. At run time a file that is not there is one sentence, never a socket.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from local_bench.core.cards import ModelCard
+from local_bench.core.errors import WeightsError
+from local_bench.core.hub import Repository, look
+from local_bench.core.identity import canonical_json
+from local_bench.core.manifest import Origin
+from local_bench.core.pull import Pulled, digest_in, fill, pull_hub, pull_url, refuse_other
+from local_bench.judges.metrics.pyiqa_cards import Described, describe
+from local_bench.judges.metrics.pyiqa_scope import HUB, Missing, answered
+
+INDEX = "pyiqa.json"
+COMMITS = {"chaofengc/IQA-PyTorch-Weights": "0df2df423c65f6a64209309695f3845727431027"}
+"""Of repositories that pyiqa names by a branch; others are taken at the commit that the branch is at when they are
+fetched, which the manifest keeps."""
+_MOST_FILES = 32
+_CLIP = "openaipublic.azureedge.net"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder with all that one metric of pyiqa is loaded from; without one, of a metric that needs no file."""
+
+    metric: str
+    folder: Path | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """Other than pyiqa's own, for a small network."""
+    files: dict[str, str | None] = field(default_factory=dict)
+    """The file for each address that pyiqa asks for; None where there is nothing at that address."""
+
+    @cached_property
+    def described(self) -> Described:
+        return describe(self.metric)
+
+    def build(self, paths: dict[str, Path | None] | None = None) -> Any:
+        """pyiqa's network (`InferenceModel`, evaluation mode, CPU, float32). Missing where a file is not there.
+
+        Random parameters that no file fills (there should be none) are the same every time.
+        """
+        if paths is None:
+            assert self.folder is not None or not self.files
+            folder = self.folder or Path()
+            paths = {url: None if name is None else folder / name for url, name in self.files.items()}
+        with answered(self.described.kind, paths):
+            import torch
+            from pyiqa.models.inference_model import InferenceModel
+
+            return InferenceModel(self.metric, device=torch.device("cpu"), **self.options).float().eval()
+
+    def load(self, card: str) -> Any:
+        """`build`; WeightsError names a file that is not there."""
+        try:
+            return self.build()
+        except Missing as e:
+            raise WeightsError(
+                f"{file_name(e.url)} of {card} is not on this machine; it comes from {e.url}: run "
+                f"`local-bench models fetch {card}` where there is a network"
+            ) from None
+
+    def write(self, folder: Path) -> None:
+        """Writes the folder's index."""
+        index = {"metric": self.metric, "options": self.options, "files": self.files}
+        (folder / INDEX).write_text(canonical_json(index))
+
+
+def read_store(folder: Path) -> Store:
+    """The store in `folder`. WeightsError where there is none."""
+    try:
+        index = json.loads((folder / INDEX).read_bytes())
+        return Store(index["metric"], folder, index["options"], index["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise WeightsError(
+            f"{folder} is no folder of a metric of pyiqa ({INDEX} is missing or damaged): fetch the metric again"
+        ) from None
+
+
+def file_name(url: str) -> str:
+    """What the file at an address that pyiqa asks for is called: on the Hub with its repository, else its last part."""
+    hub = _on_hub(url)
+    if hub is None:
+        return unquote(urlsplit(url).path).rpartition("/")[2]
+    repo, _, name = hub
+    return name if repo in COMMITS else f"{repo}/{name}".replace("/", "--")
+
+
+def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Origin]:
+    """Brings all files that the card's metric wants into `folder`, whole or not at all; what they were made from.
+
+    WeightsError where one cannot be had, is not what it should be, or cannot be converted.
+    """
+    store = Store(card.name.partition(":")[2])
+    pulled: dict[str, Pulled | None] = {}
+    repositories: dict[str, Repository] = {}
+    for _ in range(_MOST_FILES):
+        try:
+            store.build({url: None if file is None else file.path for url, file in pulled.items()})
+            break
+        except Missing as missing:
+            say(f"{card.name}: {missing.url}, licence {card.licence}")
+            pulled[missing.url] = _pull(card.name, missing.url, repositories)
+    else:
+        raise WeightsError(f"{card.name} asks for more than {_MOST_FILES} files: use another metric")
+    files = {url: None if file is None else file.name for url, file in pulled.items()}
+    found = [file for file in pulled.values() if file is not None]
+    fill(folder, found, Store(store.metric, folder, store.options, files).write)
+    return [file.origin for file in found]
+
+
+def _pull(card: str, url: str, repositories: dict[str, Repository]) -> Pulled | None:
+    """The file at an address; None where the Hub has none of that name, for then another one is asked for."""
+    hub = _on_hub(url)
+    if hub is None:
+        parts = urlsplit(url)
+        name = file_name(url)
+        if parts.hostname == _CLIP:  # OpenAI's addresses hold the digest
+            return _named(pull_url(card, url, name, parts.path.split("/")[-2], "its address"), url)
+        return _named(pull_url(card, url, name, digest_in(name), "its name"), url)
+    repo, revision, name = hub
+    known = repositories.get(repo) or look(card, repo, COMMITS.get(repo, revision))
+    repositories[repo] = known
+    if name not in known.files:
+        return None
+    wanted = Repository(known.card, known.repo, known.revision, known.gated, known.files, (name,))
+    pulled = pull_hub(wanted, wanted.take(), name)
+    refuse_other(card, url, pulled.origin.sha256, digest_in(name))
+    return _named(pulled, url)
+
+
+def _named(pulled: Pulled, url: str) -> Pulled:
+    suffix = Path(pulled.name).suffix
+    return Pulled(Path(file_name(url)).with_suffix(suffix).name, pulled.path, pulled.origin)
+
+
+def _on_hub(url: str) -> tuple[str, str, str] | None:
+    """Repository, revision and file of an address on the Hub."""
+    repo, resolve, rest = url.removeprefix(f"{HUB}/").partition("/resolve/")
+    if not url.startswith(f"{HUB}/") or not resolve:
+        return None
+    revision, _, name = rest.partition("/")
+    return repo, revision, unquote(name.partition("?")[0])

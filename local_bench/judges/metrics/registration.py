@@ -1,0 +1,58 @@
+"""By how many whole pixels a result is moved against its source; what the aligned metrics share.
+
+Edit models move their results by some pixels (diffusers and Qwen-Image users report it), and a comparison pixel by
+pixel then counts every edge. The move is the peak of the phase correlation of the two grey pictures (Kuglin and Hines
+1975; scikit-image's `phase_cross_correlation`), both under a Hann window, edited pixels taken from the source. It
+counts only where it is at most a sixteenth of a side and brings the two nearer together; turns and zooms stay.
+"""
+
+import numpy as np
+from skimage.registration import phase_cross_correlation
+
+from local_bench.judges.metrics.base import Seen, Unscorable
+from local_bench.judges.metrics.l1_raw import distance, kept, pixels
+
+ALIGNED = (
+    "; moved against the source by the whole pixels of the phase correlation's peak (grey, Hann window, edited pixels "
+    "taken from the source) where that is at most 1/16 of a side and lowers L1, then only the overlap"
+)
+MOST = 16
+
+
+def overlap(seen: Seen) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Image (H', W', 3), source (H', W', 3) and what was to be kept (H', W'), where the two lie over each other."""
+    image, source, keep = pixels(seen.image_as_source), pixels(seen.source), kept(seen)
+    moved = _cut(image, source, keep, _shift(image, source, keep))
+    try:
+        better = distance(*moved) < distance(image, source, keep)
+    except Unscorable:
+        better = False  # nothing to compare on one side of it
+    return moved if better else (image, source, keep)
+
+
+def _shift(image: np.ndarray, source: np.ndarray, keep: np.ndarray) -> tuple[int, int]:
+    """(rows, columns) by which the image lies below and right of the source; (0, 0) where that is too far."""
+    height, width = keep.shape
+    window = np.outer(np.hanning(height), np.hanning(width))
+    filled = np.where(keep[..., None], image, source)
+    grey = [(picture.mean(2) - picture.mean()) * window for picture in (source, filled)]
+    if not all(picture.any() for picture in grey):
+        return 0, 0
+    found, _, _ = phase_cross_correlation(*grey)
+    rows, columns = (round(float(step)) for step in found)
+    return (rows, columns) if abs(rows) <= height // MOST and abs(columns) <= width // MOST else (0, 0)
+
+
+def _cut(
+    image: np.ndarray, source: np.ndarray, keep: np.ndarray, shift: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`shift` is what, added to the image's places, brings it onto the source."""
+    ours, theirs = zip(*(_pair(step) for step in shift), strict=True)
+    return image[ours], source[theirs], keep[theirs]
+
+
+def _pair(step: int) -> tuple[slice, slice]:
+    """Where the image and where the source lie on one axis, once the image is moved by `step`."""
+    if step >= 0:
+        return slice(0, -step or None), slice(step, None)
+    return slice(-step, None), slice(0, step)

@@ -1,0 +1,123 @@
+"""Where to find a metric by name; nothing of it is imported before it is asked for.
+
+A name is `metric`, or `metric:card` for one that is read off a model: `clip_cap` is `clip_cap:clip-vit-l-14-336`, and
+`clip_cap:tiny-clip` is another metric with a name of its own. `pyiqa:NAME` is any metric of pyiqa's. A lab adds its own
+by an entry point in the group `local_bench.metrics` that names such a `make` function; ours keep their names.
+"""
+
+import difflib
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from local_bench.core.cards import ModelCard, card
+from local_bench.core.errors import ConfigError
+from local_bench.core.weights import check_here, resolve, resolve_parts
+from local_bench.judges.metrics.base import Metric
+
+PLUGINS = "local_bench.metrics"
+PYIQA = "pyiqa:"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's files on this machine."""
+
+    card: ModelCard
+    folder: Path
+    parts: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    make: str
+    """`package.module:function`; called with the name, and where there is a model with its `Weights`."""
+    default_card: str | None = None
+    """The model that it is read off, for a metric that is."""
+
+
+_HOUSE = "local_bench.judges.metrics."
+_METRICS = {
+    "aes_v2.5": _Entry(f"{_HOUSE}aesthetic:make", "aesthetic-v2-5"),
+    "brisque": _Entry(f"{_HOUSE}brisque:make", "pyiqa:brisque"),
+    "clip_cap": _Entry(f"{_HOUSE}clip_cap:make", "clip-vit-l-14-336"),
+    "clip_ref": _Entry(f"{_HOUSE}clip_ref:make", "clip-vit-l-14-336"),
+    "clip_src": _Entry(f"{_HOUSE}clip_src:make", "clip-vit-l-14-336"),
+    "clipiqa": _Entry(f"{_HOUSE}clipiqa:make", "pyiqa:clipiqa"),
+    "colorfulness": _Entry(f"{_HOUSE}colorfulness:make"),
+    "dino_ref": _Entry(f"{_HOUSE}dino_ref:make", "dinov2-giant"),
+    "entropy": _Entry(f"{_HOUSE}entropy:make"),
+    "face_ref": _Entry(f"{_HOUSE}face_ref:make", "buffalo-l"),
+    "l1_aligned": _Entry(f"{_HOUSE}l1_aligned:make"),
+    "l1_canny": _Entry(f"{_HOUSE}l1_canny:make"),
+    "l1_colorize": _Entry(f"{_HOUSE}l1_colorize:make"),
+    "l1_depth": _Entry(f"{_HOUSE}l1_depth:make", "dpt-hybrid-midas"),
+    "l1_pose": _Entry(f"{_HOUSE}l1_pose:make", "openpose"),
+    "l1_raw": _Entry(f"{_HOUSE}l1_raw:make"),
+    "laion_aes": _Entry(f"{_HOUSE}laion_aes:make", "laion-aesthetic"),
+    "lpips": _Entry(f"{_HOUSE}lpips:make", "pyiqa:lpips"),
+    "musiq_koniq": _Entry(f"{_HOUSE}musiq_koniq:make", "pyiqa:musiq"),
+    "nima": _Entry(f"{_HOUSE}nima:make", "pyiqa:nima"),
+    "niqe": _Entry(f"{_HOUSE}niqe:make", "pyiqa:niqe"),
+    "piqe": _Entry(f"{_HOUSE}piqe:make"),
+    "psnr": _Entry(f"{_HOUSE}psnr:make"),
+    "ssim": _Entry(f"{_HOUSE}ssim:make"),
+    "ssim_aligned": _Entry(f"{_HOUSE}ssim_aligned:make"),
+    "style_ref": _Entry(f"{_HOUSE}style_ref:make", "csd-vit-l"),
+}
+
+
+def metric_names() -> list[str]:
+    """The metrics there are, without their models: ours and those of plugins, but not pyiqa's own."""
+    return sorted(_known())
+
+
+def metric_card(name: str) -> ModelCard | None:
+    """The card of the model that a metric is read off; None for one without. ConfigError if there is no such metric."""
+    if name.startswith(PYIQA):
+        from local_bench.judges.metrics.pyiqa_cards import pyiqa_card
+
+        return pyiqa_card(name.removeprefix(PYIQA))
+    metric, colon, variant = name.partition(":")
+    known = _known()
+    entry = known.get(metric)
+    if entry is None or (colon and entry.default_card is None):
+        near = difflib.get_close_matches(metric, known, 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))} and pyiqa:NAME"
+        raise ConfigError(f"metrics: there is no metric {name!r}: {hint}")
+    return card(variant or entry.default_card, "metric") if entry.default_card else None
+
+
+def check_metric(name: str) -> None:
+    """ConfigError for a name that is no metric, WeightsError for one whose model is not here; loads nothing."""
+    described = metric_card(name)
+    if described is not None:
+        check_here(described)
+
+
+def check_metrics(names: Sequence[str]) -> None:
+    """`check_metric` for all of them."""
+    for name in names:
+        check_metric(name)
+
+
+def make_metric(name: str) -> Metric:
+    """The metric of that name. Light: a network is opened by whoever uses it. Errors as `check_metric`."""
+    described = metric_card(name)
+    where = f"{_HOUSE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
+    module, _, function = where.partition(":")
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(f"metrics: {name!r} cannot be loaded from {where} ({e}): mend or remove that package") from e
+    weights = [Weights(described, resolve(described), resolve_parts(described))] if described else []
+    metric: Metric = make(name, *weights)
+    return metric
+
+
+def _known() -> dict[str, _Entry]:
+    """Ours and those of plugins; a plugin cannot take the place of ours."""
+    plugins = {point.name: _Entry(point.value) for point in entry_points(group=PLUGINS)}
+    return plugins | _METRICS

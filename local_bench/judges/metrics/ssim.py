@@ -1,0 +1,67 @@
+"""SSIM against the source (Wang et al., IEEE TIP 2004) as pyiqa's `ssim`: ICE-Bench's controllability of deblurring.
+
+ICE-Bench B.6 (eq. 10). The image is first brought to the source's size. In [0, 1], higher is better, 1 for the same.
+The window is separable, and two passes of one dimension are many times quicker than pyiqa's one of two; they agree to
+1e-7 (its window is rounded to float32).
+"""
+
+import numpy as np
+import torch
+from PIL import Image
+from pyiqa.utils.color_util import to_y_channel
+from scipy.ndimage import correlate1d
+from torchvision.transforms.functional import to_tensor
+
+from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen, Unscorable
+
+SSIM_ = "ssim"
+WINDOW = 11
+_GAUSSIAN = np.exp(-((np.arange(WINDOW) - WINDOW // 2) ** 2) / (2 * 1.5**2))
+_GAUSSIAN /= _GAUSSIAN.sum()
+_C1, _C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+PREPARED = (
+    "image to the source's size by Pillow bicubic with antialiasing on RGB8; RGB8 / 255, luma of YIQ x 255 rounded, "
+    "float64; Gaussian window 11, sigma 1.5, valid borders, K 0.01 and 0.03, no downsampling, contrast term not below 0"
+)
+
+
+def make(name: str) -> "Ssim":
+    return Ssim(name)
+
+
+class Ssim(HostMetric):
+    """`ssim`."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = MetricSpec(
+            name, True, PREPARED, "ICE-Bench eq. 10; pyiqa 0.1.16 `ssim` (Wang et al. 2004)", ("source",), 0.0, 1.0
+        )
+
+    def measure(self, seen: Seen) -> float:
+        return similarity(seen.image_as_source, seen.source)
+
+
+def similarity(image: Image.Image | np.ndarray, source: Image.Image | np.ndarray) -> float:
+    """SSIM of two pictures of one size (RGB8). Unscorable below the window's 11 pixels a side."""
+    x, y = luma(image), luma(source)
+    if min(x.shape) < WINDOW:
+        raise Unscorable(f"the picture is smaller than {WINDOW} pixels on a side")
+    mean_x, mean_y = _smooth(x), _smooth(y)
+    var_x, var_y = _smooth(x * x) - mean_x**2, _smooth(y * y) - mean_y**2
+    covariance = _smooth(x * y) - mean_x * mean_y
+    contrast = np.maximum((2 * covariance + _C2) / (var_x + var_y + _C2), 0)
+    light = (2 * mean_x * mean_y + _C1) / (mean_x**2 + mean_y**2 + _C1)
+    return float((light * contrast).mean())
+
+
+def luma(image: Image.Image | np.ndarray) -> np.ndarray:
+    """(H, W) float64: pyiqa's own Y of YIQ in [0, 255], rounded."""
+    y_1CHW: torch.Tensor = to_y_channel(to_tensor(image)[None], 255)
+    return y_1CHW[0, 0].to(torch.float64).numpy()
+
+
+def _smooth(x: np.ndarray) -> np.ndarray:
+    """The window's weighted mean about each pixel that has a whole window."""
+    for axis in (0, 1):
+        x = correlate1d(x, _GAUSSIAN, axis)
+    return x[WINDOW // 2 : -(WINDOW // 2), WINDOW // 2 : -(WINDOW // 2)]

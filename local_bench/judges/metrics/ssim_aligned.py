@@ -1,0 +1,31 @@
+"""SSIM against the source after a move by whole pixels is undone: stands beside `ssim`.
+
+The same formula as `ssim`, over the overlap of the two pictures (see `registration`); the move is the one that lowers
+L1, so it can lie below `ssim` where structure and colour disagree. In [0, 1], higher is better. No published table
+holds it.
+"""
+
+import numpy as np
+
+from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.registration import ALIGNED, overlap
+from local_bench.judges.metrics.ssim import PREPARED, similarity
+
+SSIM_ALIGNED = "ssim_aligned"
+
+
+def make(name: str) -> "SsimAligned":
+    return SsimAligned(name)
+
+
+class SsimAligned(HostMetric):
+    """`ssim_aligned`."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = MetricSpec(
+            name, True, PREPARED + ALIGNED, "ssim (Wang et al. 2004) after phase correlation", ("source",), 0.0, 1.0
+        )
+
+    def measure(self, seen: Seen) -> float:
+        image, source, _ = overlap(seen)
+        return similarity(image.astype(np.uint8), source.astype(np.uint8))

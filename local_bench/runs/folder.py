@@ -1,0 +1,203 @@
+"""Metrics of any folder of images, with what lies beside it: the same numbers as in a run, without one."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from local_bench.core import strictjson
+from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.nouns import Score
+from local_bench.core.storage import storage_errors
+from local_bench.judges.metrics.base import Picture, Subject
+from local_bench.judges.metrics.survey import Wanted
+from local_bench.runs.config import EngineConfig
+from local_bench.runs.jobs import Advanced, Begun, Measured, MetricOrder, Noted
+from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_here, measure_share
+from local_bench.runs.progress import Progress
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_AGAIN = "remove it or give another --out"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where an image's belongings are: files of the same path and name, with any suffix."""
+
+    sources: Path | None = None
+    masks: Path | None = None
+    references: Path | None = None
+    """`NAME`, `NAME_1`, `NAME_2` …, in this order."""
+    captions: Path | None = None
+    """A JSON object of caption by image, or JSON Lines of `image` and `caption`."""
+
+
+@dataclass
+class Measurement:
+    """What was found: scores by image and name, and what each metric's numbers mean."""
+
+    metrics: dict[str, dict[str, Any]]
+    images: dict[str, dict[str, Score]] = field(default_factory=dict)
+
+
+def measure_images(
+    folder: Path,
+    names: Sequence[str],
+    beside: Beside,
+    engine: EngineConfig,
+    progress: Progress,
+    out: Path | None = None,
+    require: bool = False,
+) -> Measurement:
+    """Measures every image below `folder`; an unreadable one is unscored. What `out` holds is not measured again.
+
+    UserError where there are no images or what lies beside them cannot be read; WeightsError where metrics are
+    required and one's weights are missing, which otherwise leaves it unscored.
+    """
+    subjects = {subject.key: subject for subject in _subjects(folder, beside)}
+    found = {name: is_here(name, require, progress) for name in names}
+    usable = tuple(name for name in names if found[name])
+    result = Measurement({name: identity_of(name) if found[name] else {} for name in names})
+    kept = _Kept(out, subjects, {name: result.metrics[name] for name in usable}) if out else None
+    result.images = {
+        key: {name: Score(name, None, NO_WEIGHTS) for name in names if not found[name]} for key in subjects
+    }
+    for key, score in kept.read() if kept else ():
+        result.images[key][score.name] = score
+    wanted: list[Wanted] = [
+        (subject, own)
+        for key, subject in subjects.items()
+        if (own := tuple(name for name in usable if name not in result.images[key]))
+    ]
+    order = MetricOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
+    for event in measure_share(order, wanted) if wanted else ():
+        match event:
+            case Measured(rows):
+                if kept:
+                    kept.add(rows)
+                for key, score in rows:
+                    result.images[key][score.name] = score
+            case Begun(what, total):
+                progress.begin(what, total)
+            case Advanced(n):
+                progress.advance(n)
+            case Noted(sentence):
+                progress.note(sentence)
+    return result
+
+
+def _subjects(folder: Path, beside: Beside) -> Iterator[Subject]:
+    for path in (folder, beside.sources, beside.masks, beside.references):
+        if path is not None and not path.is_dir():
+            raise UserError(f"{path} is not a folder: give one with images in it")
+    images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    if not images:
+        raise UserError(f"{folder} holds no {', '.join(sorted(SUFFIXES))} files: give a folder with images in it")
+    captions = _captions(beside.captions) if beside.captions else {}
+    for image in images:
+        name = image.relative_to(folder)
+        yield Subject(
+            key=name.as_posix(),
+            image=Picture(image),
+            source=_paired(beside.sources, name),
+            mask=_paired(beside.masks, name),
+            references=tuple(_references(beside.references, name)),
+            caption=captions.get(name.as_posix(), captions.get(name.name)),
+        )
+
+
+def _paired(folder: Path | None, name: Path, more: str = "") -> Picture | None:
+    """The picture in `folder` that goes by the same name: with the same suffix, else with another."""
+    if folder is None:
+        return None
+    suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
+    paths = (folder / name.with_name(f"{name.stem}{more}{suffix}") for suffix in suffixes)
+    return next((Picture(path) for path in paths if path.is_file()), None)
+
+
+def _references(folder: Path | None, name: Path) -> Iterator[Picture]:
+    first = _paired(folder, name)
+    if first:
+        yield first
+    number = 1
+    while following := _paired(folder, name, f"_{number}"):
+        yield following
+        number += 1
+
+
+def _captions(path: Path) -> dict[str, str]:
+    """Captions by image. UserError where the file is neither form."""
+    try:
+        whole = strictjson.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: give a file with captions") from None
+    except (ValueError, RecursionError, OSError):
+        whole = None  # more than one object: a line each
+    if isinstance(whole, dict) and "caption" not in whole:
+        rows: list[tuple[str, Any, Any]] = [(str(path), image, caption) for image, caption in whole.items()]
+    else:
+        lines = strictjson.objects(
+            path, UserError, "a caption", missing="give a file with captions", unreadable="give one that can be read"
+        )
+        rows = [(where, line.get("image"), line.get("caption")) for _, where, line in lines]
+    for where, image, caption in rows:
+        if not isinstance(image, str) or not isinstance(caption, str):
+            raise UserError(f'{where}: a caption is {{"image": "…", "caption": "…"}} with two texts: mend it')
+    return {image: caption for _, image, caption in rows}
+
+
+class _Kept:
+    """A file with a line for the metrics, then one for each image's scores as they come; only added to."""
+
+    def __init__(self, path: Path, subjects: dict[str, Subject], metrics: dict[str, dict[str, Any]]) -> None:
+        self._path, self._subjects, self._head = path, subjects, {"metrics": json.loads(json.dumps(metrics))}
+
+    def read(self) -> Iterator[tuple[str, Score]]:
+        """What an earlier session wrote of images that have not changed since. UserError where it is another's file."""
+        if not self._path.exists() or not self._path.stat().st_size:
+            self._write([self._head])
+            return
+        data = self._path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):  # the last line was cut off with the session
+            with storage_errors(self._path), self._path.open("r+b") as file:
+                file.truncate(len(whole))
+        lines = [
+            line
+            for _, _, line in strictjson.objects(
+                self._path, UserError, "a line of scores", missing=_AGAIN, unreadable=_AGAIN
+            )
+        ]
+        if not lines or lines[0] != self._head:
+            raise UserError(f"{self._path} holds scores by other metrics, weights or releases: {_AGAIN}")
+        for line in lines[1:]:
+            subject = self._subjects.get(line.get("image", ""))
+            if subject and line.get("file") == _stamp(subject.image.path):
+                for name, score in line["scores"].items():
+                    yield subject.key, Score(name, score["value"], score["unscored"])
+
+    def add(self, rows: Sequence[tuple[str, Score]]) -> None:
+        scores: dict[str, dict[str, Any]] = {}
+        for key, score in rows:
+            scores.setdefault(key, {})[score.name] = {"value": score.value, "unscored": score.unscored}
+        self._write(
+            [
+                {"image": key, "file": _stamp(self._subjects[key].image.path), "scores": own}
+                for key, own in scores.items()
+            ]
+        )
+
+    def _write(self, lines: Sequence[Any]) -> None:
+        text = "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)
+        with storage_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _stamp(path: Path) -> str:
+    """Whether a file is the one it was."""
+    try:
+        stat = path.stat()
+    except OSError as e:
+        raise LocalBenchError(f"{path} has gone while it was measured: put it back and run the command again") from e
+    return f"{stat.st_size}:{stat.st_mtime_ns}"

@@ -1,0 +1,278 @@
+"""The metric phase against the way of the official evaluator: one image and one metric at a time, on the same weights.
+
+    .venv/bin/python scripts/bench_metrics.py [--tasks 16] [--models 4] [--repeats 2] [--side 512] [--out FILE]
+    .venv/bin/python scripts/bench_metrics.py --batches clip_src:tiny-clip,dino_ref:tiny-dinov2
+    .venv/bin/python scripts/bench_metrics.py --many 10000
+
+First: edit orders, each with a source, a mask, a reference and a caption, and a result of every model, measured by all
+that ICE-Bench's edit tasks ask for. `official`: pictures decoded once an item, then metric after metric, each encoding
+what it needs at batch 1. `apart`: our phase, but each metric by itself with nothing kept. `cold`: our phase. `again`:
+the same with what the first time kept. Networks are open before the clock starts; the ways alternate; rates are of sums.
+With --batches: pictures a second by batch size, for choosing. With --many: that many small images through the metrics
+without weights in a run that is killed twice: memory as it goes, and what is measured again (nothing).
+Seconds are of this machine on this day, ratios are the claim. `--device cuda:0` and metrics of real cards
+(`--metrics clip_cap,clip_src`) are the run on a GPU.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from local_bench.core.quiet import quiet_libraries
+from local_bench.generators.numerics import device_name, set_determinism
+from local_bench.judges.metrics.base import HostMetric, Metric, NetworkMetric, Picture, Seen, Subject
+from local_bench.judges.metrics.registry import make_metric
+from local_bench.judges.metrics.survey import Scored, Survey
+from local_bench.runs.provenance import versions
+
+EDITS = (
+    "aes_v2.5:tiny-aesthetic,musiq_koniq:tiny-musiq,clip_cap:tiny-clip,clip_src:tiny-clip,clip_ref:tiny-clip,"
+    "dino_ref:tiny-dinov2,style_ref:tiny-csd,face_ref:tiny-faces,l1_raw,ssim"
+)
+"""What ICE-Bench's edit tasks ask for between them (reference/ice_bench.json), and SSIM, with the small models."""
+HOST = ["l1_raw", "l1_aligned", "ssim", "psnr", "colorfulness", "l1_canny", "l1_colorize", "entropy", "piqe"]
+BATCHES = (1, 2, 4, 8, 16)
+
+
+def picture(folder: Path, seed: int, side: int, coarse: int = 16) -> Picture:
+    """Smooth noise, saved."""
+    small = np.random.default_rng(seed).integers(0, 256, (coarse, coarse, 3), dtype=np.uint8)
+    path = folder / f"{seed}-{side}.png"
+    Image.fromarray(small).resize((side, side), Image.Resampling.BICUBIC).save(path, compress_level=1)
+    return Picture(path)
+
+
+def edits(folder: Path, n_tasks: int, n_models: int, side: int) -> list[Subject]:
+    made = []
+    mask = np.zeros((side, side), np.uint8)
+    mask[side // 4 : side // 2, side // 4 : side // 2] = 255
+    Image.fromarray(mask).save(folder / "mask.png")
+    for t in range(n_tasks):
+        source, reference = picture(folder, 10_000 + t, side), picture(folder, 20_000 + t, side)
+        for m in range(n_models):
+            result = picture(folder, t * n_models + m, side)
+            named = [Picture(p.path, p.sha256) for p in (result, source, Picture(folder / "mask.png"), reference)]
+            made.append(
+                Subject(f"{t}-{m}", named[0], named[1], named[2], (named[3],), f"Make the mug number {t} blue.")
+            )
+    return made
+
+
+def opened(names: Sequence[str], device: str) -> dict[str, Metric]:
+    """The metrics, networks of one key shared and open for good."""
+    metrics = {name: make_metric(name) for name in names}
+    networks: dict[Any, Any] = {}
+    for metric in metrics.values():
+        if isinstance(metric, NetworkMetric):
+            network = networks.setdefault(metric.network.key, metric.network)
+            metric.network = network
+    for network in networks.values():
+        network.open(device)
+        network.open = lambda device: None
+        network.close = lambda: None
+    return metrics
+
+
+def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[str, str], float | None]:
+    """Item by item and metric by metric, as the benchmark's own evaluator goes."""
+    found: dict[tuple[str, str], float | None] = {}
+    for subject in subjects:
+        seen = Seen(subject)
+        at = {subject.image: seen.image, subject.source: seen.source, subject.references[0]: seen.references[0]}
+        at[subject.mask] = subject.mask.load() if subject.mask else None
+        for name, metric in metrics.items():
+            if isinstance(metric, HostMetric):
+                found[subject.key, name] = metric.measure(seen)
+                continue
+            assert isinstance(metric, NetworkMetric)
+            network = metric.network
+            arrays = [
+                network.run([network.prepare([at[p] for p in look.pictures], look.text)])[0]
+                for look in metric.looks(subject)
+            ]
+            try:
+                found[subject.key, name] = metric.value(arrays)
+            except Exception:  # noqa: BLE001  # no face in a reference
+                found[subject.key, name] = None
+    return found
+
+
+def ours(
+    metrics: dict[str, Metric], subjects: list[Subject], device: str, kept_as: str
+) -> dict[tuple[str, str], float | None]:
+    survey = Survey(metrics, device, {"bench": kept_as}, io_workers=2)
+    steps = survey.run([(subject, tuple(metrics)) for subject in subjects])
+    return {(key, s.name): s.value for step in steps if isinstance(step, Scored) for key, s in step.rows}
+
+
+def race(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    names = given.metrics.split(",")
+    subjects = edits(folder, given.tasks, given.models, given.side)
+    metrics = opened(names, given.device)
+    of_clip = {name: metric for name, metric in metrics.items() if name.startswith("clip_")}
+    stamp = f"{os.getpid()}-{time.time_ns()}"
+    ours(metrics, subjects[:8], given.device, f"{stamp}-warm")  # kernels and probes are made at the first use
+    ways: dict[str, Callable[[int], Any]] = {
+        "official": lambda i: official(metrics, subjects),
+        "apart": lambda i: [ours({n: m}, subjects, given.device, f"{stamp}-{i}-{n}") for n, m in metrics.items()],
+        "cold": lambda i: ours(metrics, subjects, given.device, f"{stamp}-{i}"),
+        "again": lambda i: ours(metrics, subjects, given.device, f"{stamp}-{i}"),
+        "clip official": lambda i: official(of_clip, subjects),
+        "clip apart": lambda i: [ours({n: m}, subjects, given.device, f"{stamp}-c{i}-{n}") for n, m in of_clip.items()],
+        "clip cold": lambda i: ours(of_clip, subjects, given.device, f"{stamp}-c{i}"),
+    }
+    seconds = dict.fromkeys(ways, 0.0)
+    last: dict[str, Any] = {}
+    for i in range(given.repeats):
+        for way, run in ways.items():
+            begun = time.perf_counter()
+            last[way] = run(i)
+            seconds[way] += time.perf_counter() - begun
+    differ = max(abs(v - last["cold"][k]) for k, v in last["official"].items() if v is not None)
+    n = given.repeats * len(subjects)
+    return {
+        "images": len(subjects),
+        "side": given.side,
+        "metrics": names,
+        "images_per_s": {way: round(n / s, 2) for way, s in seconds.items()},
+        "cold_of_official": round(seconds["official"] / seconds["cold"], 2),
+        "again_of_official": round(seconds["official"] / seconds["again"], 2),
+        "cold_of_apart": round(seconds["apart"] / seconds["cold"], 2),
+        "clip_cold_of_official": round(seconds["clip official"] / seconds["clip cold"], 2),
+        "clip_cold_of_apart": round(seconds["clip apart"] / seconds["clip cold"], 2),
+        "largest_difference": differ,
+    }
+
+
+def by_batch(names: Sequence[str], device: str, folder: Path, side: int, n: int = 64) -> dict[str, Any]:
+    """Looks a second by batch size, host work included."""
+    subjects = edits(folder, n, 1, side)
+    rates: dict[str, Any] = {}
+    for name in names:
+        metrics = opened([name], device)
+        rates[name] = {}
+        for size in BATCHES:
+            stamp = f"{time.time_ns()}"
+            survey = Survey(metrics, device, {"bench": stamp}, io_workers=2, batch_size=size)
+            list(survey.run([(subjects[0], (name,))]))  # the probe
+            begun = time.perf_counter()
+            list(survey.run([(subject, (name,)) for subject in subjects[1:]]))
+            rates[name][size] = round((n - 1) / (time.perf_counter() - begun), 2)
+    return rates
+
+
+def many(n: int, folder: Path) -> dict[str, Any]:
+    """`n` images through a run's metric phase, killed twice; memory in MiB as it goes."""
+    rng = np.random.default_rng(0)
+    for name in ("made", "sources"):
+        (folder / name).mkdir()
+    with (folder / "tasks.jsonl").open("w") as file:
+        for i in range(n):
+            for name in ("made", "sources"):
+                pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / name / f"t{i}.png", compress_level=1)
+            order = {"task_id": f"t{i}", "category": "Product", "price_usd": 1, "title": "t", "brief": "Make it blue."}
+            order |= {"deliverables": ["one"], "evaluation_points": ["blue"], "source_image": f"sources/t{i}.png"}
+            file.write(json.dumps(order) + "\n")
+    os.chdir(folder)
+    context = multiprocessing.get_context("spawn")
+    sessions = []
+    for stages, rows_before_death in ((("generate",), None), *(((("measure",)), at) for at in (n // 3, n // 3, None))):
+        ours_end, theirs = context.Pipe()
+        process = context.Process(target=session, args=(theirs, stages, rows_before_death))
+        process.start()
+        theirs.close()
+        seen = []
+        try:
+            while True:
+                seen.append(ours_end.recv())
+        except EOFError:
+            process.join()
+        if stages == ("measure",):
+            sessions.append({"exit": process.exitcode, "rows": seen[-1][0], "mib": [round(m) for _, m in seen]})
+    measured = sum(s["rows"] for s in sessions)
+    third = [s["mib"] for s in sessions]
+    return {
+        "images": n,
+        "metrics": HOST,
+        "rows": n * len(HOST),
+        "rows_measured_in_all_sessions": measured,
+        "sessions": [{k: v for k, v in s.items() if k != "mib"} for s in sessions],
+        "mib_after_a_tenth_and_at_the_end": [[m[len(m) // 10], m[-1]] for m in third],
+    }
+
+
+def session(end: Any, stages: tuple[str, ...], rows_before_death: int | None) -> None:
+    """One process of a run: tells how many rows are written and how much memory it holds; dies where it is told to."""
+    from local_bench.runs import measure
+    from local_bench.runs.config import RunConfig
+    from local_bench.runs.engine import run_stages
+
+    real, written = measure.write_scores, 0
+
+    def told(ledger: Any, kind: str, rows: list[Any]) -> None:
+        nonlocal written
+        real(ledger, kind, rows)
+        written += len(rows)
+        with open("/proc/self/statm") as file:
+            held = int(file.read().split()[1]) * resource.getpagesize() / 2**20
+        end.send((written, held))
+        if rows_before_death and written >= rows_before_death * len(HOST):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    measure.write_scores = told
+    config = RunConfig(
+        name="many",
+        suite={"name": "servimage", "path": "tasks.jsonl"},
+        models=[{"card": "imported", "name": "made", "imported": {"images": "made"}}],
+        metrics=HOST,
+        engine={"device": "cpu"},
+    )
+    run_stages(config, Path("run"), stages)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--metrics", default=EDITS)
+    parser.add_argument("--tasks", type=int, default=16)
+    parser.add_argument("--models", type=int, default=4, help="results of each task")
+    parser.add_argument("--side", type=int, default=512, help="pixels of a picture's side")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batches", metavar="METRICS", help="only: rates by batch size")
+    parser.add_argument("--many", type=int, metavar="N", help="only: N small images through a run")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    out = given.out and given.out.resolve()
+    quiet_libraries()
+    set_determinism(1)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.many:
+            key, found = "many", many(given.many, Path(folder))
+            os.chdir("/")
+        elif given.batches:
+            key, found = "batches", by_batch(given.batches.split(","), given.device, Path(folder), given.side)
+        else:
+            key, found = "edits", race(given, Path(folder))
+    print(json.dumps(found, indent=2))
+    if out:
+        whole = json.loads(out.read_text()) if out.exists() else {}
+        about = {"machine": f"{platform.machine()}, {device_name(torch.device(given.device))}", "packages": versions()}
+        out.write_text(json.dumps(whole | about | {key: found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

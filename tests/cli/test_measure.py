@@ -1,0 +1,107 @@
+"""`local-bench measure FOLDER`: numbers for people who want only these."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import main
+
+from ..judges.metrics.helpers import blurred, drawing, noise
+
+
+@pytest.fixture
+def lab(tmp_path):
+    for folder in ("made/deep", "sources/deep", "masks", "references"):
+        (tmp_path / folder).mkdir(parents=True)
+    drawing().save(tmp_path / "made/a.png")
+    drawing().save(tmp_path / "sources/a.jpg", quality=60)
+    Image.new("L", (160, 128), 0).save(tmp_path / "masks/a.webp", lossless=True)
+    blurred(drawing()).save(tmp_path / "made/deep/b.webp", lossless=True)
+    drawing().save(tmp_path / "sources/deep/b.png")
+    noise(1).save(tmp_path / "references/a.png")
+    noise(2).save(tmp_path / "references/a_1.png")
+    noise(3).save(tmp_path / "made/c.PNG")
+    (tmp_path / "captions.jsonl").write_text(
+        '{"image": "a.png", "caption": "a house"}\n{"image": "deep/b.webp", "caption": "a blurred house"}\n'
+    )
+    return tmp_path
+
+
+METRICS = "l1_raw,ssim,colorfulness,clip_cap:tiny-clip,clip_ref:tiny-clip"
+BESIDE = ["--sources", "sources", "--masks", "masks", "--references", "references", "--captions", "captions.jsonl"]
+
+
+def test_what_lies_beside_an_image_is_found_by_its_name(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+
+    def measured():
+        assert main(["measure", "made", "--metrics", METRICS, *BESIDE, "--out", "scores.jsonl", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = measured()
+    a, b, c = (found["images"][name] for name in ("a.png", "deep/b.webp", "c.PNG"))
+    assert 0 < a["l1_raw"]["value"] < b["l1_raw"]["value"]
+    assert b["ssim"]["value"] < a["ssim"]["value"] < 1
+    assert a["clip_ref:tiny-clip"]["value"] is not None
+    assert b["clip_cap:tiny-clip"]["value"] is not None
+    assert c["colorfulness"]["value"] is not None
+    for name, what in (
+        ("l1_raw", "source picture"),
+        ("clip_cap:tiny-clip", "caption"),
+        ("clip_ref:tiny-clip", "reference"),
+    ):
+        assert c[name]["value"] is None
+        assert what in c[name]["unscored"]
+    spec = found["metrics"]["clip_cap:tiny-clip"]
+    assert spec["higher_is_better"] is True
+    assert len(spec["weights_sha256"]) == 64
+    assert "bicubic" in spec["preprocessing"]
+
+    lines = (lab / "scores.jsonl").read_text().splitlines()
+    whole = set(lines[:-1])
+    (lab / "scores.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # cut off in its last line
+    assert measured() == found
+    assert whole < set((lab / "scores.jsonl").read_text().splitlines())
+    drawing().save(lab / "made/c.PNG")  # another picture now
+    third = measured()
+    assert third["images"]["c.PNG"]["colorfulness"] == a["colorfulness"]
+    assert third["images"]["a.png"] == a
+
+
+def test_a_table_for_people_and_a_metric_without_weights(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+    assert main(["measure", "made", "--metrics", "colorfulness,dino_ref"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("unscored: the weights of this metric are not on this machine") == 3
+    assert "models fetch dinov2-giant" in said.err
+    assert main(["measure", "made", "--metrics", "dino_ref", "--require-metrics"]) == 2
+    said = capsys.readouterr()
+    assert "models fetch dinov2-giant" in said.err
+    assert not said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["made", "--metrics", "l1_rw"], "did you mean 'l1_raw'?"),
+        (["made", "--metrics", "pyiqa:musik"], "did you mean 'pyiqa:musiq'?"),
+        (["made", "--metrics", "pyiqa:fid"], "fid"),
+        (["made", "--metrics", "ssim", "--sources", "nowhere"], "nowhere is not a folder"),
+        (["made", "--metrics", "ssim", "--captions", "bad.jsonl"], "bad.jsonl, line 1"),
+        (["made", "--metrics", "ssim", "--run-dir", "x"], "--run-dir is for a config"),
+        (["made", "--sources", "sources"], "say with --metrics"),
+        (["made", "--metrics", "ssim", "--set", "seed=1"], "only engine.KEY=VALUE"),
+        (["made", "--metrics", "ssim", "--set", "engine.devise=cpu"], "did you mean 'device'?"),
+        (["made", "--metrics", "ssim", "--out", "other.jsonl"], "other.jsonl"),
+    ],
+)
+def test_wrong_input_is_one_sentence(lab, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(lab)
+    (lab / "bad.jsonl").write_text('{"image": "a.png", "words": "x"}\n{}\n')
+    (lab / "other.jsonl").write_text('{"metrics": {}}\n')
+    assert main(["measure", *arguments]) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
+    assert not said.out

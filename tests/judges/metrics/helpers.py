@@ -1,0 +1,89 @@
+"""Pictures, and metrics taken of them as a run takes them."""
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+
+from local_bench.core.nouns import Score
+from local_bench.judges.metrics.base import Array, Look, Metric, Network, Picture, Subject, Unscorable
+from local_bench.judges.metrics.reader import Reader
+from local_bench.judges.metrics.survey import Scored, Survey
+
+_FRESH = itertools.count()
+"""So that no call finds what an earlier one has read."""
+
+
+def saved(image: Image.Image, path: Path) -> Picture:
+    image.save(path)
+    return Picture(path)
+
+
+def noise(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
+    """Smooth coloured noise, (width, height)."""
+    width, height = size
+    pixels = np.random.default_rng(seed).integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+
+
+def picture(folder: Path, seed: int, size: tuple[int, int] = (96, 80)) -> Picture:
+    """A saved picture of noise; another seed is another picture."""
+    return saved(noise(seed, size), folder / f"{seed}-{size[0]}x{size[1]}.png")
+
+
+def drawing(size: tuple[int, int] = (160, 128)) -> Image.Image:
+    """The same picture for ever: a sky, a sun, a house; what golden values are of."""
+    width, height = size
+    down, across = np.mgrid[0:height, 0:width]
+    sky = np.stack([80 + down // 2, 120 + across // 4, 220 - down // 3], 2)
+    image = Image.fromarray(sky.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    draw.ellipse([width // 8, height // 8, width // 3, height // 3 + 10], fill=(250, 210, 40))
+    draw.rectangle(
+        [width // 2, height // 2, width - 20, height - 10], fill=(150, 60, 40), outline=(20, 20, 20), width=3
+    )
+    draw.polygon(
+        [(width // 2 - 8, height // 2), (width * 3 // 4, height // 4), (width - 12, height // 2)], fill=(90, 20, 30)
+    )
+    return image
+
+
+def drawn(path: Path, size: tuple[int, int] = (160, 128)) -> Picture:
+    return saved(drawing(size), path)
+
+
+def blurred(image: Image.Image, radius: float = 3) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(radius))
+
+
+def read(network: Network, looks: Sequence[Look], batch_size: int | None = None, device: str = "cpu") -> list[Array]:
+    """The arrays of looks, as a survey reads them; Unscorable where one has none."""
+    with ThreadPoolExecutor(2) as pool, Reader(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader:
+        found = [arrays[look] for look, arrays in reader.read((look, (look,)) for look in looks)]
+    for one in found:
+        if isinstance(one, Unscorable):
+            raise one
+    return [one for one in found if not isinstance(one, Unscorable)]
+
+
+def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[Score]:
+    """One score a subject, in order."""
+    name = metric.spec.name
+    survey = Survey({name: metric}, "cpu", {"test": next(_FRESH)}, 2, batch_size)
+    rows = [
+        row for step in survey.run([(s, (name,)) for s in subjects]) if isinstance(step, Scored) for row in step.rows
+    ]
+    found = dict(rows)
+    assert len(rows) == len(found) == len(subjects)
+    return [found[subject.key] for subject in subjects]
+
+
+def values(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[float | None]:
+    return [one.value for one in score(metric, subjects, batch_size)]
+
+
+def alone(key: str, image: Picture, **belongs: object) -> Subject:
+    return Subject(key, image, **belongs)  # type: ignore[arg-type]

@@ -1,0 +1,201 @@
+"""CLIP's metrics on the small CLIP, whose weights are what they were before there were more metrics than one."""
+
+import functools
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from local_bench.core.cards import card
+from local_bench.core.errors import WeightsError
+from local_bench.core.weights import resolve
+from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.clip_network import ClipNetwork, cosine
+from local_bench.judges.metrics.registry import Weights, make_metric
+
+from .helpers import drawn, noise, picture, read, saved, score, values
+
+CAPTION = "a poster of a mountain hut"
+metric_of = functools.cache(make_metric)
+
+
+@functools.cache
+def card_of():
+    return card("tiny-clip", "metric")
+
+
+@pytest.fixture(scope="module")
+def model(cache):
+    location = f"local-dir:{resolve(card_of())}"
+    clip, _, prepare = open_clip.create_model_and_transforms(location)
+    return clip.eval(), prepare, open_clip.get_tokenizer(location)
+
+
+def subjects(folder, n):
+    return [
+        Subject(
+            str(i),
+            picture(folder, i, (96, 80)),
+            picture(folder, 100 + i, (64, 120)),
+            references=(picture(folder, 200 + i, (72, 72)), picture(folder, 300 + i)),
+            caption=f"{CAPTION} {i}",
+        )
+        for i in range(n)
+    ]
+
+
+def test_the_small_clip_is_still_the_one_that_it_was(cache):
+    with torch.random.fork_rng():
+        torch.manual_seed(20260103)
+        first = open_clip.CLIP(
+            embed_dim=64,
+            vision_cfg={"image_size": 64, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16},
+            text_cfg={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
+        ).state_dict()
+    kept = load_file(resolve(card_of()) / "open_clip_model.safetensors")
+    assert kept.keys() == first.keys()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("name", ["clip_cap", "clip_src", "clip_ref"])
+def test_it_is_open_clips_own_cosine(tmp_path, model, name):
+    clip, prepare, tokenizer = model
+    subject = subjects(tmp_path, 1)[0]
+
+    @torch.no_grad()
+    def embedding(picture):
+        return clip.encode_image(prepare(picture.load()).unsqueeze(0))
+
+    with torch.no_grad():
+        other = {
+            "clip_cap": lambda: clip.encode_text(tokenizer([subject.caption])),
+            "clip_src": lambda: embedding(subject.source),
+            "clip_ref": lambda: embedding(subject.references[0]),
+        }[name]()
+    expected = torch.nn.functional.cosine_similarity(embedding(subject.image), other).item()
+    metric = metric_of(f"{name}:tiny-clip")
+    assert metric.spec.name == f"{name}:tiny-clip"
+    assert values(metric, [subject]) == [pytest.approx(expected, abs=1e-6)]
+    turned = Subject("t", subject.source, subject.image, references=subject.references[::-1], caption="another one")
+    assert values(metric, [turned]) != [pytest.approx(expected, abs=1e-6)] or name == "clip_src"  # it is symmetric
+
+
+def test_the_preprocessing_is_open_clips_and_known_before_the_weights_are_read(model):
+    network = metric_of("clip_src:tiny-clip").network
+    assert str(network.transform) == str(model[1])
+    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 64x64" in network.words
+    assert network.identity["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("name", ["clip_cap", "clip_src", "clip_ref"])
+def test_one_by_one_is_all_at_once(tmp_path, name):
+    made = subjects(tmp_path, 5)
+    metric = metric_of(f"{name}:tiny-clip")
+    together = values(metric, made, 4)
+    assert together == pytest.approx(values(metric, made, 1), abs=1e-5)
+    assert len(set(together)) == len(made)
+
+
+def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+    network = metric_of("clip_src:tiny-clip").network
+    network.open("cpu")
+    inputs = [network.prepare([noise(i)], None) for i in range(5)]
+    arrays, turned = network.run(inputs), network.run(inputs[::-1])
+    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
+    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
+    assert {array.dtype.name for array in arrays} == {"float32"}
+    assert abs(arrays[0] - arrays[1]).max() > 1e-3
+    words = [network.prepare([], "word " * i) for i in range(5)]
+    np.testing.assert_allclose(network.run(words), network.run(words[::-1])[::-1], atol=1e-5)
+    network.close()
+
+
+def test_an_embedding_is_float32_of_length_1_for_words_and_pictures(tmp_path):
+    network = metric_of("clip_cap:tiny-clip").network
+    looks = [Look((picture(tmp_path, 1),)), Look(text=CAPTION), Look((picture(tmp_path, 2),)), Look(text="")]
+    arrays = read(network, looks, 2)
+    for array, alone in zip(arrays, read(network, looks, 1), strict=True):
+        assert array.dtype == np.float32
+        assert array.shape == (64,)
+        assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)
+        np.testing.assert_allclose(array, alone, atol=1e-5)
+
+
+def test_the_three_share_one_network():
+    keys = {metric_of(f"{name}:tiny-clip").network.key for name in ("clip_cap", "clip_src", "clip_ref")}
+    assert len(keys) == 1
+    assert metric_of("laion_aes:tiny-laion").network.key not in keys
+
+
+@pytest.mark.parametrize("name", ["clip_src", "clip_ref"])
+def test_a_picture_is_most_like_itself(tmp_path, name):
+    one = drawn(tmp_path / "a.png")
+    assert values(metric_of(f"{name}:tiny-clip"), [Subject("a", one, one, references=(one,))]) == [
+        pytest.approx(1, abs=1e-6)
+    ]
+
+
+def test_rounding_never_leaves_the_range():
+    third = np.full(3, 1 / 3**0.5, np.float32)
+    assert cosine(np.nextafter(third, np.float32(2)), np.nextafter(third, np.float32(2))) == 1
+
+
+def test_the_first_reference_counts(tmp_path):
+    one, other = picture(tmp_path, 1), picture(tmp_path, 2)
+    first, second = values(
+        metric_of("clip_ref:tiny-clip"),
+        [Subject("a", one, references=(one, other)), Subject("b", one, references=(other, one))],
+    )
+    assert first == pytest.approx(1, abs=1e-6)
+    assert second < 0.999
+
+
+def test_marks_in_a_caption_are_read_as_they_stand(tmp_path):
+    metric = metric_of("clip_cap:tiny-clip")
+    image = picture(tmp_path, 1)
+    texts = ("<REF_1> on <SOURCE>", "reference image on source image")
+    marked, worded = values(metric, [Subject(text, image, caption=text) for text in texts])
+    assert marked != worded
+
+
+def test_a_caption_is_cut_at_77_tokens(tmp_path):
+    metric = metric_of("clip_cap:tiny-clip")
+    long = " ".join(["hut"] * 75)
+    image = picture(tmp_path, 1)
+    found = values(metric, [Subject(text, image, caption=text) for text in (long, f"{long} hill", "hut " * 74)])
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(("name", "what"), [("clip_cap", "caption"), ("clip_src", "source picture")])
+def test_what_is_not_there_is_said(tmp_path, name, what):
+    (one,) = score(metric_of(f"{name}:tiny-clip"), [Subject("a", picture(tmp_path, 1))])
+    assert one.value is None
+    assert one.unscored == f"there is no {what} to compare it with"
+
+
+def test_a_picture_as_slender_as_a_hair_is_unscored(tmp_path):
+    network = metric_of("clip_src:tiny-clip").network
+    with pytest.raises(Unscorable, match="30000x1 is too slender"):
+        network.prepare([noise(1, (240000, 8)).resize((30000, 1))], None)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    described = card_of()
+    with pytest.raises(WeightsError, match=r"open_clip_config.json cannot be read"):
+        ClipNetwork(Weights(described, tmp_path, {}))
+    for text in ("{}", '{"model_cfg": {"vision_cfg": {"image_size": 64}}}', "[]"):
+        (tmp_path / "open_clip_config.json").write_text(text)
+        with pytest.raises(WeightsError, match="models fetch tiny-clip"):
+            ClipNetwork(Weights(described, tmp_path, {}))
+
+
+def test_golden_values(tmp_path):
+    one, other = drawn(tmp_path / "a.png"), saved(noise(7), tmp_path / "b.png")
+    subject = Subject("a", one, other, references=(other,), caption=CAPTION)
+    found = {name: values(metric_of(f"{name}:tiny-clip"), [subject])[0] for name in GOLDEN}
+    assert found == pytest.approx(GOLDEN, abs=1e-4)
+
+
+GOLDEN = {"clip_cap": -0.040087, "clip_src": 0.971108}

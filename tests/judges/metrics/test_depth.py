@@ -1,0 +1,144 @@
+"""Depth: equal to transformers' own call where it takes a picture, and to its pieces put together by hand elsewhere."""
+
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import DPTForDepthEstimation
+
+from local_bench.core.errors import WeightsError
+from local_bench.core.weights import resolve
+from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.depth_network import DepthNetwork, _input_size
+from local_bench.judges.metrics.registry import make_metric
+
+from .helpers import drawn, noise, picture, read, saved, score, values
+
+
+@pytest.fixture
+def metric():
+    return make_metric("l1_depth:tiny-depth")
+
+
+@pytest.fixture(scope="module")
+def own():
+    from local_bench.core.cards import card
+
+    return DPTForDepthEstimation.from_pretrained(resolve(card("tiny-depth", "metric")), local_files_only=True).eval()
+
+
+def inverse_depth(own, pixels):
+    """(H, W) float32 of (H, W, 3) uint8, by the model's pieces."""
+    x = (torch.from_numpy(pixels.astype(np.float32)) / 127.5 - 1.0).permute(2, 0, 1)[None]
+    with torch.no_grad():
+        if pixels.shape[:2] == (64, 64):
+            return own(x).predicted_depth[0].numpy()
+        embedded = own.dpt.embeddings(x, interpolate_pos_encoding=True)
+        features, hidden = list(embedded.intermediate_activations), embedded.last_hidden_states
+        for n, layer in enumerate(own.dpt.encoder.layer):
+            hidden = layer(hidden)
+            if n in (8, 11):
+                features.append(hidden)
+        return own.head(own.neck(features, pixels.shape[0] // 16, pixels.shape[1] // 16))[0].numpy()
+
+
+def official(own, image, condition):
+    """The evaluator's own steps, in the words of OpenCV and numpy."""
+    pixels = np.array(image if image.size == condition.size else image.resize(condition.size))
+    height, width = pixels.shape[:2]
+    resolution = min(height, width, 1024)
+    k = resolution / min(height, width)
+    size = (int(np.round(width * k / 64)) * 64, int(np.round(height * k / 64)) * 64)
+    depth = inverse_depth(own, cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+    depth = depth - depth.min()
+    depth = (depth / depth.max() * 255.0).clip(0, 255).astype(np.uint8)
+    depth = cv2.resize(depth[..., None].repeat(3, 2), (width, height), interpolation=cv2.INTER_AREA)
+    grey = cv2.cvtColor(depth, cv2.COLOR_RGB2GRAY)
+    return 1 - np.abs(grey.astype(np.float64) - np.asarray(condition.convert("L"), np.float64)).mean() / 255
+
+
+SIZES = [
+    ((64, 64), (64, 64)),
+    ((96, 80), (64, 64)),
+    ((160, 120), (200, 130)),
+    ((70, 200), (90, 260)),
+    ((64, 64), (33, 97)),
+]
+
+
+def test_equals_the_evaluators_steps(metric, own, tmp_path):
+    looks = [
+        Look((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
+        for n, (of_image, of_condition) in enumerate(SIZES)
+    ]
+    for look, (found,) in zip(looks, read(metric.network, looks, 1), strict=True):
+        image, condition = (one.load() for one in look.pictures)
+        assert found.dtype == np.float32
+        assert float(found) == pytest.approx(official(own, image, condition), abs=1e-4)
+
+
+def test_neighbours_and_order_change_nothing(metric, tmp_path):
+    looks = [
+        Look((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
+        for n, (of_image, of_condition) in enumerate(SIZES)
+    ]
+    metric.network.open("cpu")
+    prepared = [metric.network.prepare([one.load() for one in look.pictures], None) for look in looks]
+    together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
+    alone = [metric.network.run([one])[0] for one in prepared]
+    metric.network.close()
+    assert [float(array[0]) for array in read(metric.network, looks, 3)] == [float(array[0]) for array in alone]
+    assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
+    assert len({float(a[0]) for a in alone}) == len(looks)
+
+
+def test_its_own_depth_map_is_followed_wholly(metric, tmp_path):
+    image = noise(1, (200, 136))
+    metric.network.open("cpu")
+    depth = metric.network._depth(metric.network.prepare([image, image], None))
+    metric.network.close()
+    assert depth.std() > 5
+    own = saved(Image.fromarray(depth).convert("RGB"), tmp_path / "depth.png")
+    other = saved(Image.fromarray(255 - depth).convert("RGB"), tmp_path / "other.png")
+    kept = saved(image, tmp_path / "image.png")
+    followed, not_followed = values(metric, [Subject("own", kept, own), Subject("other", kept, other)])
+    assert followed == 1
+    assert not_followed < 0.9
+
+
+def test_golden(metric, tmp_path):
+    subject = Subject("golden", drawn(tmp_path / "drawn.png"), picture(tmp_path, 5, (160, 128)))
+    assert values(metric, [subject])[0] == pytest.approx(GOLDEN, abs=2e-4)
+
+
+GOLDEN = 0.733645
+
+
+def test_what_cannot_be_read_is_unscored(metric, tmp_path):
+    small = score(metric, [Subject("small", picture(tmp_path, 1), picture(tmp_path, 2, (300, 32)))])[0]
+    assert small.value is None
+    assert "300x32 pixels is too small" in str(small.unscored)
+    assert _input_size(300, 33) == (320, 64)
+    assert _input_size(4096, 3072) == (1344, 1024)
+    assert _input_size(4096, 1024) == (4096, 1024)
+    with pytest.raises(Unscorable, match="too long"):
+        _input_size(66_000, 64)
+
+
+def test_a_flat_depth_map_is_unscored(metric, tmp_path):
+    metric.network.open("cpu")
+    torch.nn.init.zeros_(metric.network._model.head.head[4].weight)
+    pair = metric.network.prepare([noise(1), noise(2)], None)
+    flat = metric.network.run([pair])
+    metric.network.close()
+    with pytest.raises(Unscorable, match="the same everywhere"):
+        metric.value(flat)
+
+
+def test_another_network_is_refused(tmp_path):
+    network = DepthNetwork(SimpleNamespace(card=SimpleNamespace(name="depth"), folder=tmp_path, parts={}))
+    with pytest.raises(WeightsError, match=r"config\.json"):
+        network.open("cpu")

@@ -1,0 +1,158 @@
+"""DINO-ref on a small DINOv2."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModel
+
+from local_bench.core.cards import card
+from local_bench.core.errors import WeightsError
+from local_bench.core.weights import resolve
+from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.dino_network import DinoNetwork, paint_outside
+from local_bench.judges.metrics.registry import Weights, make_metric
+
+from .helpers import drawn, noise, picture, read, saved, score, values
+
+NAME = "dino_ref:tiny-dinov2"
+metric_of = functools.cache(make_metric)
+
+
+@functools.cache
+def card_of():
+    return card("tiny-dinov2", "metric")
+
+
+def by_library(image, reference):
+    """transformers' own path: what its Auto classes make of the folder, the mean of all tokens."""
+    folder = resolve(card_of())
+    processor, model = AutoImageProcessor.from_pretrained(folder, use_fast=False), AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        one, other = (
+            model.eval()(**processor(images=each, return_tensors="pt")).last_hidden_state.mean(1)
+            for each in (image, reference)
+        )
+    return torch.nn.functional.cosine_similarity(one, other).item()
+
+
+def mask_of(size, box):
+    mask = Image.new("L", size, 0)
+    mask.paste(255, box)
+    return mask
+
+
+def subjects(folder, n):
+    mask = saved(mask_of((96, 80), (20, 10, 70, 60)), folder / "mask.png")
+    return [
+        Subject(
+            str(i),
+            picture(folder, i, (96, 80)),
+            mask=mask if i % 2 else None,
+            references=(picture(folder, 200 + i, (64, 120)), picture(folder, 300 + i)),
+        )
+        for i in range(n)
+    ]
+
+
+def test_it_is_transformers_own_embedding(tmp_path):
+    made = subjects(tmp_path, 3)[::2]
+    expected = [by_library(subject.image.load(), subject.references[0].load()) for subject in made]
+    assert values(metric_of(NAME), made) == pytest.approx(expected, abs=1e-6)
+
+
+def test_outside_the_mask_the_image_is_white_and_the_reference_is_whole(tmp_path):
+    subject = subjects(tmp_path, 2)[1]
+    by_hand = np.array(subject.image.load())
+    white = np.ones(by_hand.shape[:2], bool)
+    white[10:60, 20:70] = False
+    by_hand[white] = 255
+    expected = by_library(Image.fromarray(by_hand), subject.references[0].load())
+    metric = metric_of(NAME)
+    assert values(metric, [subject]) == [pytest.approx(expected, abs=1e-6)]
+    bare = Subject("bare", subject.image, references=subject.references)
+    assert values(metric, [bare]) != [pytest.approx(expected, abs=1e-3)]
+    assert metric.looks(subject)[0].key != metric.looks(bare)[0].key
+    assert metric.looks(subject)[1] == metric.looks(bare)[1]
+
+
+def test_a_mask_of_another_size_is_brought_to_the_images():
+    image, small = noise(1, (96, 80)), mask_of((48, 40), (10, 5, 30, 25))
+    resized = np.asarray(small.resize((96, 80), Image.Resampling.BICUBIC))
+    expected = np.where(resized[..., None] > 128, np.asarray(image), 255)
+    assert np.array_equal(np.asarray(paint_outside(image, small.convert("RGB"))), expected)
+    edge = np.asarray(paint_outside(image, Image.fromarray(np.tile(np.uint8([[128, 129]]), (80, 48)))))
+    assert (edge[:, ::2] == 255).all()
+    assert np.array_equal(edge[:, 1::2], np.asarray(image)[:, 1::2])
+
+
+def test_one_by_one_is_all_at_once(tmp_path):
+    made = subjects(tmp_path, 5)
+    metric = metric_of(NAME)
+    together = values(metric, made, 4)
+    assert together == pytest.approx(values(metric, made, 1), abs=1e-5)
+    assert len(set(together)) == len(made)
+
+
+def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+    network = metric_of(NAME).network
+    network.open("cpu")
+    inputs = [network.prepare([noise(i)], None) for i in range(5)]
+    arrays, turned = network.run(inputs), network.run(inputs[::-1])
+    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
+    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
+    assert {array.dtype.name for array in arrays} == {"float32"}
+    assert abs(arrays[0] - arrays[1]).max() > 1e-3
+    network.close()
+
+
+def test_an_embedding_is_float32_of_length_1(tmp_path):
+    network = metric_of(NAME).network
+    looks = [Look((picture(tmp_path, i),)) for i in range(3)]
+    for array, alone in zip(read(network, looks, 2), read(network, looks, 1), strict=True):
+        assert array.dtype == np.float32
+        assert array.shape == (48,)
+        assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)
+        np.testing.assert_allclose(array, alone, atol=1e-5)
+    assert network.identity["dtype"] == "float32"
+    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in network.words
+
+
+def test_a_picture_is_most_like_itself(tmp_path):
+    one, whole = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
+    same = [Subject("a", one, references=(one,)), Subject("b", one, mask=whole, references=(one,))]
+    assert values(metric_of(NAME), same) == pytest.approx([1, 1], abs=1e-6)
+
+
+def test_without_a_reference_it_says_so(tmp_path):
+    (one,) = score(metric_of(NAME), [Subject("a", picture(tmp_path, 1))])
+    assert one.unscored == "there is no reference picture to compare it with"
+
+
+def test_a_picture_as_slender_as_a_hair_is_unscored():
+    with pytest.raises(Unscorable, match="30000x1 is too slender"):
+        metric_of(NAME).network.prepare([Image.new("RGB", (30000, 1))], None)
+
+
+def test_a_processor_that_does_not_crop_is_refused(tmp_path):
+    described = card_of()
+    text = (resolve(described) / "preprocessor_config.json").read_text()
+    (tmp_path / "preprocessor_config.json").write_text(
+        text.replace('"do_center_crop": true', '"do_center_crop": false')
+    )
+    with pytest.raises(WeightsError, match="asks for other preprocessing"):
+        DinoNetwork(Weights(described, tmp_path, {}))
+
+
+def test_golden_value(tmp_path):
+    mask = saved(mask_of((160, 128), (70, 20, 150, 120)), tmp_path / "m.png")
+    one, other = drawn(tmp_path / "a.png"), saved(noise(7), tmp_path / "b.png")
+    found = values(
+        metric_of(NAME), [Subject("a", one, references=(other,)), Subject("b", one, mask=mask, references=(other,))]
+    )
+    assert found == pytest.approx(GOLDEN, abs=1e-4)
+
+
+GOLDEN = [0.569098, 0.541063]

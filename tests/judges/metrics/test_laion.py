@@ -1,0 +1,124 @@
+"""LAION's aesthetic score on a small CLIP with a small head."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+import torch
+from clip.model import VisionTransformer
+from safetensors.torch import load_file, save_file
+from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
+
+from local_bench.core.cards import card
+from local_bench.core.errors import WeightsError
+from local_bench.core.weights import resolve, resolve_parts
+from local_bench.judges.metrics.aesthetic import linear_head
+from local_bench.judges.metrics.base import Look, Subject
+from local_bench.judges.metrics.laion_aes import HEAD
+from local_bench.judges.metrics.registry import Weights, make_metric
+
+from .helpers import drawn, noise, picture, read, values
+
+NAME = "laion_aes:tiny-laion"
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+metric_of = functools.cache(make_metric)
+
+
+@functools.cache
+def card_of():
+    return card("tiny-laion", "metric")
+
+
+def by_hand(image):
+    """The authors' path: OpenAI's own tower, its transformation, the embedding at length 1, the layers one by one."""
+    described = card_of()
+    state = load_file(resolve(described) / "open_clip_model.safetensors")
+    tower = VisionTransformer(56, 14, 64, 2, 2, 64)  # QuickGELU, as OpenAI's
+    tower.load_state_dict({k.removeprefix("visual."): v for k, v in state.items() if k.startswith("visual.")})
+    prepare = Compose([Resize(56, InterpolationMode.BICUBIC), CenterCrop(56), ToTensor(), Normalize(MEAN, STD)])
+    with torch.no_grad():
+        x = tower.eval()(prepare(image).unsqueeze(0))[0].numpy()
+    x = x / np.linalg.norm(x)
+    head = load_file(resolve_parts(described)["head"] / HEAD)
+    for place in (0, 2, 4, 6, 7):
+        x = head[f"layers.{place}.weight"].numpy() @ x + head[f"layers.{place}.bias"].numpy()
+    return float(x[0])
+
+
+def subjects(folder, n):
+    return [Subject(str(i), picture(folder, i, (96, 80 + 8 * i))) for i in range(n)]
+
+
+def test_it_is_what_the_authors_compute(tmp_path):
+    made = subjects(tmp_path, 3)
+    found = values(metric_of(NAME), made)
+    assert found == [pytest.approx(by_hand(subject.image.load()), abs=1e-5) for subject in made]
+    assert max(found) - min(found) > 0.05
+
+
+def test_one_by_one_is_all_at_once(tmp_path):
+    made = subjects(tmp_path, 5)
+    metric = metric_of(NAME)
+    together = values(metric, made, 4)
+    assert together == pytest.approx(values(metric, made, 1), abs=1e-5)
+    assert len(set(together)) == len(made)
+
+
+def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+    network = metric_of(NAME).network
+    network.open("cpu")
+    inputs = [network.prepare([noise(i)], None) for i in range(5)]
+    arrays, turned = network.run(inputs), network.run(inputs[::-1])
+    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
+    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
+    assert {array.dtype.name for array in arrays} == {"float32"}
+    assert abs(arrays[0] - arrays[1]).max() > 1e-3
+    network.close()
+
+
+def test_its_array_is_the_score_and_its_identity_knows_the_head(tmp_path):
+    network = metric_of(NAME).network
+    (array,) = read(network, [Look((picture(tmp_path, 1),))])
+    assert array.dtype == np.float32
+    assert array.shape == (1,)
+    described = card_of()
+    bent = load_file(resolve_parts(described)["head"] / HEAD)
+    bent["layers.7.bias"] += 1
+    save_file(bent, tmp_path / HEAD)
+    other = type(network)(Weights(described, resolve(described), {"head": tmp_path}))
+    assert other.identity != network.identity
+    assert other.key != network.key
+    assert network.identity["dtype"] == "float32"
+    assert read(other, [Look((picture(tmp_path, 1),))])[0] == pytest.approx(array + 1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.pop("layers.7.bias"),
+        lambda s: s.update({"layers.9.weight": torch.ones(1, 1), "layers.9.bias": torch.ones(1)}),
+        lambda s: s.update({"layers.7.weight": torch.ones(2, 16), "layers.7.bias": torch.ones(2)}),
+        lambda s: s.update({"stranger": torch.ones(1)}),
+        lambda s: s.clear(),
+    ],
+)
+def test_a_head_of_another_kind_is_refused(tmp_path, change):
+    described = card_of()
+    state = load_file(resolve_parts(described)["head"] / HEAD)
+    change(state)
+    save_file(state, tmp_path / HEAD)
+    with pytest.raises(WeightsError, match="is not the head that is expected"):
+        linear_head(Weights(described, tmp_path, {"head": tmp_path}), HEAD, "layers")
+
+
+def test_the_small_one_is_built_as_openais_are(cache):
+    config = json.loads((resolve(card_of()) / "open_clip_config.json").read_text())
+    assert config["model_cfg"]["quick_gelu"] is True
+
+
+def test_golden_value(tmp_path):
+    assert values(metric_of(NAME), [Subject("a", drawn(tmp_path / "a.png"))]) == [pytest.approx(GOLDEN, abs=1e-4)]
+
+
+GOLDEN = 4.016817

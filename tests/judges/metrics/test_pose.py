@@ -1,0 +1,284 @@
+"""Poses: the network equal to one put together here from its description, people found on maps made by hand."""
+
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from local_bench.core.cards import card
+from local_bench.core.errors import WeightsError
+from local_bench.core.weights import resolve
+from local_bench.judges.metrics import pose_decoding
+from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.pose_network import WEIGHTS, PoseNetwork, forward
+from local_bench.judges.metrics.registry import make_metric
+from local_bench.judges.metrics.tiny_conditions import FIGURE, joint_colour
+
+from .helpers import noise, picture, read, saved, score, values
+
+SIDE = 184
+
+
+@pytest.fixture
+def metric():
+    return make_metric("l1_pose:tiny-pose")
+
+
+def dots(size=(SIDE, SIDE), left_out=()):
+    """A picture that the tiny network sees a person in."""
+    image = Image.new("RGB", (SIDE, SIDE))
+    for joint, (x, y) in FIGURE.items():
+        if joint not in left_out:
+            ImageDraw.Draw(image).ellipse((x - 3, y - 3, x + 2, y + 2), fill=joint_colour(joint))
+    return image.resize(size, Image.Resampling.BILINEAR)
+
+
+BLOCKS = [(block, layer) for block, layers in ((1, 2), (2, 2), (3, 4), (4, 2)) for layer in range(1, layers + 1)]
+
+
+class Body(nn.Module):
+    """OpenPose's body network as its paper draws it: ten layers of VGG-19, two more, six stages of two branches."""
+
+    def __init__(self, width=5):
+        super().__init__()
+        wide = [3, *[width] * 11, 18]
+        self.trunk = nn.ModuleDict()
+        for n, (block, layer) in enumerate([*BLOCKS, (4, "3_CPM"), (4, "4_CPM")]):
+            self.trunk[f"conv{block}_{layer}"] = nn.Conv2d(wide[n], wide[n + 1], 3, padding=1)
+        self.stages = nn.ModuleList()
+        for stage in range(1, 7):
+            sides = [3, 3, 3, 1, 1] if stage == 1 else [7, 7, 7, 7, 7, 1, 1]
+            both = nn.ModuleList()
+            for branch, out in ((1, 38), (2, 19)):
+                widths = [18 if stage == 1 else 18 + 57, *[width] * (len(sides) - 1), out]
+                layers = nn.ModuleDict()
+                for n, side in enumerate(sides):
+                    name = f"conv5_{n + 1}_CPM_L{branch}" if stage == 1 else f"Mconv{n + 1}_stage{stage}_L{branch}"
+                    layers[name] = nn.Conv2d(widths[n], widths[n + 1], side, padding=side // 2)
+                both.append(layers)
+            self.stages.append(both)
+
+    def weights(self):
+        """By the names of the released file, which knows no modules."""
+        return {".".join(name.split(".")[-2:]): tensor for name, tensor in self.state_dict().items()}
+
+    def forward(self, x):
+        for name, layer in self.trunk.items():
+            x = layer(x).relu()
+            if name in ("conv1_2", "conv2_2", "conv3_4"):
+                x = nn.MaxPool2d(2, 2)(x)
+        seen, trunk = x, x
+        for both in self.stages:
+            ends = []
+            for layers in both:
+                y = seen
+                for n, layer in enumerate(layers.values(), 1):
+                    y = layer(y) if n == len(layers) else layer(y).relu()
+                ends.append(y)
+            seen = torch.cat([*ends, trunk], 1)
+        return ends[0], ends[1].clamp(min=0)
+
+
+def test_the_network_is_the_one_described():
+    torch.manual_seed(7)
+    body = Body().eval()
+    with torch.no_grad():
+        for tensor in body.parameters():
+            tensor.copy_(torch.randn_like(tensor) / max(1, tensor[0].numel()) ** 0.5)
+        x = torch.rand(1, 3, 48, 72) - 0.5
+        theirs, ours = body(x), forward(body.weights(), x)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert ours[0].shape == (1, 38, 6, 9)
+    assert ours[1].shape == (1, 19, 6, 9)
+    assert float(ours[1].std()) > 1e-3
+    assert set(load_file(resolve(card("tiny-pose", "metric")) / WEIGHTS)) == set(body.weights())
+
+
+def maps(*people, size=(SIDE, SIDE)):
+    """Confidence (18, height, width) and affinity (38, ...) of people, each {joint: (x, y)}."""
+    width, height = size
+    y, x = np.mgrid[:height, :width]
+    confidence, affinity = np.zeros((18, height, width), np.float32), np.zeros((38, height, width), np.float32)
+    for person in people:
+        for joint, (px, py) in person.items():
+            bump = 0.9 * np.exp(-((x - px) ** 2 + (y - py) ** 2) / 50)
+            confidence[joint] = np.maximum(confidence[joint], bump)
+        for (start, end), field in zip(pose_decoding.LIMBS, pose_decoding.FIELDS, strict=True):
+            if start in person and end in person:
+                a, b = np.array(person[start], float), np.array(person[end], float)
+                ahead = (b - a) / np.linalg.norm(b - a)
+                t = (x - a[0]) * ahead[0] + (y - a[1]) * ahead[1]
+                beside = np.abs((y - a[1]) * ahead[0] - (x - a[0]) * ahead[1])
+                on = (t > -3) & (t < np.linalg.norm(b - a) + 3) & (beside < 4)
+                affinity[field][on], affinity[field + 1][on] = ahead
+    return confidence, affinity
+
+
+def found(*people, size=(SIDE, SIDE)):
+    confidence, affinity = maps(*people, size=size)
+    joints = pose_decoding.joints(lambda n: confidence[n])
+    return joints, pose_decoding.people(joints, lambda n: affinity[n], size[1])
+
+
+def places(joints, person):
+    return {n: tuple(joints[n].places[at].tolist()) for n, at in enumerate(person) if at is not None}
+
+
+def moved(by, **left_out):
+    return {joint: (x + by, y) for joint, (x, y) in FIGURE.items() if joint not in left_out.get("without", ())}
+
+
+def test_every_joint_of_everybody_is_found_where_it_is():
+    one, other = FIGURE, moved(150, without=(4, 16))
+    joints, everyone = found(one, other, size=(340, SIDE))
+    assert sorted((places(joints, person) for person in everyone), key=lambda p: p[0]) == [one, other]
+
+
+def test_limbs_need_affinity_and_people_four_joints():
+    confidence, affinity = maps(FIGURE)
+    joints = pose_decoding.joints(lambda n: confidence[n])
+    assert pose_decoding.people(joints, lambda n: affinity[n], SIDE)
+    assert pose_decoding.people(joints, lambda n: -affinity[n], SIDE) == []
+    three = {joint: FIGURE[joint] for joint in (1, 2, 3)}
+    assert found(three)[1] == []
+    four = {joint: FIGURE[joint] for joint in (1, 2, 3, 4)}
+    assert [places(found(four)[0], person) for person in found(four)[1]] == [four]
+
+
+def test_a_person_seen_in_two_halves_is_one_once_a_limb_joins_them():
+    """An arm without its shoulder-to-neck limb comes in by the ear, the last limb but one."""
+    without = {joint: FIGURE[joint] for joint in range(18)}
+    confidence, affinity = maps(without)
+    for field in (pose_decoding.FIELDS[0], pose_decoding.FIELDS[0] + 1):
+        affinity[field] = 0
+    joints = pose_decoding.joints(lambda n: confidence[n])
+    everyone = pose_decoding.people(joints, lambda n: affinity[n], SIDE)
+    assert [places(joints, person) for person in everyone] == [FIGURE]
+    halves = {joint: FIGURE[joint] for joint in (2, 3, 14, 16)}  # two joints each, enough only together
+    joints, everyone = found(halves)
+    assert [places(joints, person) for person in everyone] == [halves]
+
+
+def test_the_skeleton_drawn():
+    joints, everyone = found(FIGURE)
+    canvas = pose_decoding.draw(joints, everyone, SIDE, SIDE)
+    assert canvas.dtype == np.uint8
+    assert canvas.shape == (SIDE, SIDE, 3)
+    for start, end, limb in ((1, 8, 6), (8, 9, 7), (12, 13, 11)):
+        x, y = ((FIGURE[start][axis] + FIGURE[end][axis]) // 2 for axis in (0, 1))
+        expected = np.array(pose_decoding.COLOURS[limb]) * 0.6
+        np.testing.assert_allclose(canvas[y, x], expected, atol=1)  # black below it
+    x, y = FIGURE[10]
+    assert canvas[y + 4, x].tolist() == list(pose_decoding.COLOURS[10])  # the end of a joint's dot, beyond its limb
+    ears = {(2, 16), (5, 17)}
+    assert set(pose_decoding.LIMBS[pose_decoding.DRAWN :]) == ears
+    assert not pose_decoding.draw(joints, [], SIDE, SIDE).any()
+
+
+def test_no_smoothed_peak_below_the_threshold_and_ties_are_all_kept():
+    faint = np.zeros((18, 60, 60), np.float32)
+    faint[0, 30, 30] = 1
+    assert all(len(joint.places) == 0 for joint in pose_decoding.joints(lambda n: faint[n]))
+    flat = np.zeros((18, 9, 9), np.float32)
+    flat[3] = 0.5
+    assert len(pose_decoding.joints(lambda n: flat[n])[3].places) == 81
+
+
+def test_maps_that_are_flat_are_given_up_and_unscored(metric, monkeypatch):
+    flat = np.full((38, 60, 60), 0.5, np.float32)
+    joints = pose_decoding.joints(lambda n: flat[n])
+    assert len(joints[1].places) == 3600
+    with pytest.raises(pose_decoding.TooMany):
+        pose_decoding.people(joints, lambda n: flat[n], 60)
+    monkeypatch.setattr(pose_decoding, "joints", lambda maps: joints)
+    metric.network.open("cpu")
+    found = metric.network.run([metric.network.prepare([dots(), noise(1)], None)])
+    metric.network.close()
+    with pytest.raises(Unscorable, match="more joints"):
+        metric.value(found)
+
+
+def test_a_drawn_figure_goes_through_the_whole_network(metric, tmp_path):
+    skeletons = []
+    metric.network.open("cpu")
+    for size in ((SIDE, SIDE), (2 * SIDE, 2 * SIDE), (300, 211)):
+        image = dots(size)
+        skeleton = metric.network._skeleton(metric.network.prepare([image, Image.new("RGB", size)], None))
+        scaled = {joint: (x * size[0] / SIDE, y * size[1] / SIDE) for joint, (x, y) in FIGURE.items()}
+        dot = {joint: int(skeleton[int(y), int(x)]) for joint, (x, y) in scaled.items()}
+        assert all(dot.values()), (size, dot)
+        skeletons.append(skeleton)
+    metric.network.close()
+    assert 0.02 < (skeletons[0] > 0).mean() < 0.3
+    kept = saved(dots(), tmp_path / "image.png")
+    own = saved(Image.fromarray(skeletons[0]).convert("RGB"), tmp_path / "own.png")
+    black = saved(Image.new("RGB", (SIDE, SIDE)), tmp_path / "black.png")
+    followed, missed, empty = values(
+        metric, [Subject("a", kept, own), Subject("b", black, own), Subject("c", black, black)]
+    )
+    assert followed == 1
+    assert missed == pytest.approx(1 - skeletons[0].mean() / 255, abs=1e-6)
+    assert missed < 0.99
+    assert empty == 1
+
+
+def test_the_picture_is_brought_to_the_conditions_size_first(metric, tmp_path):
+    image, condition = noise(1, (250, 190)), picture(tmp_path, 2, (SIDE, SIDE))
+    image.paste(dots((190, 190)), (30, 0))
+    before = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    one, other = (saved(picture, tmp_path / name) for picture, name in ((image, "a.png"), (before, "b.png")))
+    first, second = values(metric, [Subject("a", one, condition), Subject("b", other, condition)])
+    assert first == second
+
+
+def test_neighbours_and_order_change_nothing(metric, tmp_path):
+    condition = picture(tmp_path, 9, (SIDE, SIDE))
+    made = [dots(), dots(left_out=(3, 4)), noise(4, (SIDE, SIDE)), dots(left_out=range(2, 18))]
+    looks = [Look((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
+    alone = read(metric.network, looks, 1)
+    metric.network.open("cpu")
+    prepared = [metric.network.prepare([one.load() for one in look.pictures], None) for look in looks]
+    together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
+    metric.network.close()
+    assert all(array.dtype == np.float32 and array.shape == (1,) for array in alone)
+    assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
+    assert [array.tobytes() for array in read(metric.network, looks, 3)] == [a.tobytes() for a in alone]
+    assert float(alone[0][0]) != float(alone[1][0])
+
+
+def test_golden(metric, tmp_path):
+    subject = Subject("golden", saved(dots((300, 211)), tmp_path / "a.png"), picture(tmp_path, 5, (300, 211)))
+    assert values(metric, [subject])[0] == pytest.approx(GOLDEN, abs=1e-4)
+
+
+GOLDEN = 0.520069
+
+
+def test_sides_that_are_too_unlike_are_unscored(metric, tmp_path):
+    for n, size in enumerate(((8, 2000), (4000, 8))):
+        one = score(metric, [Subject("a", picture(tmp_path, n), picture(tmp_path, 10 + n, size))])[0]
+        assert one.value is None
+        assert "too unlike" in str(one.unscored)
+
+
+def test_another_network_is_refused(tmp_path):
+    network = PoseNetwork(SimpleNamespace(card=SimpleNamespace(name="pose"), folder=tmp_path, parts={}))
+    with pytest.raises(WeightsError, match="does not exist"):
+        network.open("cpu")
+    save_file({"conv1_1.weight": torch.zeros(1)}, tmp_path / WEIGHTS)
+    with pytest.raises(WeightsError, match="not OpenPose's body network"):
+        network.open("cpu")
+
+
+def test_grey_is_opencvs_of_rgb():
+    """Red counts 0.299: the colours are drawn as RGB."""
+    red = np.zeros((1, 1, 3), np.uint8)
+    red[..., 0] = 255
+    assert cv2.cvtColor(red, cv2.COLOR_RGB2GRAY)[0, 0] == 76

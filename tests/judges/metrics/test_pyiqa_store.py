@@ -1,0 +1,182 @@
+"""Which of pyiqa's metrics there are, how their files are got, and that nothing is left behind by the way they are."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from local_bench.core.cards import card
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.weights import resolve
+from local_bench.judges.metrics import pyiqa_scope
+from local_bench.judges.metrics.pyiqa_cards import FORMULAS, pyiqa_card, pyiqa_names
+from local_bench.judges.metrics.pyiqa_scope import Missing, answered
+from local_bench.judges.metrics.pyiqa_store import Store, file_name, read_store
+from local_bench.judges.metrics.registry import make_metric, metric_card
+
+
+def tiny(name):
+    return make_metric(name if ":" in name else f"{name}:tiny-{name}")
+
+
+# Names and cards
+
+
+def card_or_refusal(name):
+    try:
+        return pyiqa_card(name)
+    except ConfigError as e:
+        return e
+
+
+def test_every_name_of_pyiqas_is_a_card_a_formula_or_refused_with_a_reason():
+    found = {name: card_or_refusal(name) for name in pyiqa_names()}
+    refused = {name for name, end in found.items() if isinstance(end, ConfigError)}
+    assert {name for name, end in found.items() if end is None} == FORMULAS
+    assert (len(refused), len(FORMULAS), len(found)) == (16, 14, 106)
+    for name, end in found.items():
+        if name in refused:
+            assert f"metrics: pyiqa:{name} cannot be run here: " in str(end)
+        elif end is not None:
+            assert end.name == f"pyiqa:{name}"
+
+
+def test_a_card_is_made_without_importing_anything_heavy():
+    code = "import sys; from local_bench.core.cards import card; c = card('pyiqa:musiq', 'metric'); print(c.name)\n"
+    code += "print([m for m in ('torch', 'pyiqa', 'transformers', 'timm') if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["pyiqa:musiq", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pyiqa:mussiq", "did you mean 'pyiqa:musiq'?"),
+        ("pyiqa:fid", "it compares two sets of pictures"),
+        ("pyiqa:qalign", "such code is never run"),
+        ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, and nima:tiny-musiq wants nima"),
+    ],
+)
+def test_a_name_that_cannot_be_is_one_sentence(name, says):
+    with pytest.raises(ConfigError) as refusal:
+        make_metric(name)
+    assert says in str(refusal.value)
+
+
+def test_a_metric_without_its_files_says_how_to_get_them():
+    for name in ("musiq_koniq", "pyiqa:topiq_nr"):
+        with pytest.raises(WeightsError) as refusal:
+            make_metric(name)
+        assert f"models fetch {metric_card(name).name}`" in str(refusal.value)
+
+
+def test_a_file_that_is_gone_is_one_sentence_with_its_address(tmp_path):
+    folder = tmp_path / "fetched"
+    shutil.copytree(resolve(card("tiny-nima", "metric")), folder)
+    (folder / "tiny-nima.safetensors").unlink()
+    with pytest.raises(WeightsError) as refusal:
+        read_store(folder).load("pyiqa:nima")
+    assert "tiny-nima.pth of pyiqa:nima is not on this machine; it comes from https://" in str(refusal.value)
+    assert "`local-bench models fetch pyiqa:nima`" in str(refusal.value)
+    (folder / "pyiqa.json").write_text("{}")
+    with pytest.raises(WeightsError, match=r"pyiqa\.json is missing or damaged"):
+        read_store(folder)
+
+
+def test_files_are_called_by_their_repository_where_their_own_name_says_nothing():
+    hub = "https://huggingface.co"
+    assert file_name(f"{hub}/timm/resnet50.a1_in1k/resolve/main/model.safetensors") == (
+        "timm--resnet50.a1_in1k--model.safetensors"
+    )
+    assert file_name(f"{hub}/chaofengc/IQA-PyTorch-Weights/resolve/main/x%2By-1.pth") == "x+y-1.pth"
+    assert file_name("https://download.pytorch.org/models/alexnet-owt-7be5be79.pth") == "alexnet-owt-7be5be79.pth"
+
+
+def test_specs_say_what_people_need():
+    metric = tiny("musiq_koniq:tiny-musiq")
+    assert metric.spec.name == "musiq_koniq:tiny-musiq"
+    assert metric.spec.higher_is_better
+    assert metric.spec.preprocessing.startswith("to height 1024 and width int(width * 1024 / height) by Pillow bicubic")
+    assert (tiny("nima").spec.lowest, tiny("nima").spec.highest) == (1, 10)
+    assert not tiny("lpips").spec.higher_is_better
+    assert tiny("lpips").spec.needs == ("source",)
+    assert json.dumps(metric.network.identity)
+
+
+# The way in which the files are got
+
+
+def traces():
+    import clip.clip
+    import pyiqa.archs.clip_model as clip_model
+    import scipy.io
+    import timm.models._builder as builder
+    import timm.models._hub as hub
+    import torchvision.models._api as api
+    from pyiqa.utils import download_util
+
+    functions = (torch.load, torch.jit.load, torch.hub.get_dir, torch.hub.download_url_to_file, scipy.io.loadmat)
+    functions += (hub.hf_hub_download, clip.clip._download, clip.clip.load, clip_model.load, clip_model._download)
+    functions += (api.load_state_dict_from_url, builder.load_state_dict_from_url, clip_model.get_dir)
+    functions += (download_util.download_url_to_file, download_util.DEFAULT_CACHE_DIR, socket.socket.connect)
+    return (*functions, socket.getaddrinfo, sys.stdout)
+
+
+def test_nothing_is_left_behind(tmp_path):
+    with answered("MUSIQ", {}):
+        pass
+    before = traces()
+    with answered("MUSIQ", {}):
+        during = traces()
+    assert sum(a is not b for a, b in zip(before, during, strict=True)) > 10
+    assert all(a is b for a, b in zip(before, traces(), strict=True))
+    state = torch.get_rng_state()
+    with pytest.raises(Missing):
+        Store("musiq").build()
+    assert all(a is b for a, b in zip(before, traces(), strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_inside_nothing_else_is_read_and_no_socket_is_opened(tmp_path):
+    torch.save({"a": torch.ones(1)}, tmp_path / "real.pth")
+    with answered("MUSIQ", {}):
+        with pytest.raises(WeightsError, match="no file of ours"):
+            torch.load(tmp_path / "real.pth")
+        with pytest.raises(WeightsError, match="open a socket"):
+            socket.create_connection(("127.0.0.1", 9))
+        with pytest.raises(WeightsError, match="open a socket"), socket.socket() as one:
+            one.connect(("127.0.0.1", 9))
+        elsewhere = []
+        thread = threading.Thread(target=lambda: elsewhere.append(torch.load(tmp_path / "real.pth")))
+        thread.start()
+        thread.join()
+        assert torch.equal(elsewhere[0]["a"], torch.ones(1))
+
+
+def test_a_mirror_of_the_hub_is_the_hub(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://mirror.invalid")
+    assert (
+        pyiqa_scope.canonical("https://mirror.invalid/a/b/resolve/main/c")
+        == "https://huggingface.co/a/b/resolve/main/c"
+    )
+    assert pyiqa_scope.canonical("https://other.invalid/a") == "https://other.invalid/a"
+
+
+@pytest.mark.slow
+def test_pyiqa_asks_for_the_files_of_every_metric_and_for_nothing_else():
+    """Every class of pyiqa's that we take comes as far as its first file, or is made."""
+    for name in pyiqa_names():
+        end = card_or_refusal(name)
+        if isinstance(end, ConfigError):
+            continue
+        if end is None:
+            Store(name).build()
+            continue
+        with pytest.raises(Missing) as missing:
+            Store(name).build()
+        assert missing.value.url.startswith("https://")

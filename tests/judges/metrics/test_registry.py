@@ -1,0 +1,106 @@
+"""Metrics by name: ours, pyiqa's, a lab's own; and the two that need nothing at all."""
+
+import importlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.judges.metrics.base import Subject
+from local_bench.judges.metrics.registry import check_metrics, make_metric, metric_card, metric_names
+
+from .helpers import picture, saved, score, values
+
+PLUGIN = """
+from local_bench.judges.metrics.base import HostMetric, MetricSpec
+
+
+def make(name):
+    return Brightness(name)
+
+
+class Brightness(HostMetric):
+    def __init__(self, name):
+        self.spec = MetricSpec(name, True, "RGB8 / 255, float64", "a lab of our own")
+
+    def measure(self, seen):
+        return sum(seen.image.resize((1, 1)).getpixel((0, 0))) / 765
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    (tmp_path / "lab_brightness.py").write_text(PLUGIN)
+    about = tmp_path / "lab_brightness-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-brightness\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[local_bench.metrics]\nbrightness = lab_brightness:make\nssim = lab_brightness:make\nbroken = no_such:make\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+
+
+def test_a_lab_adds_a_metric_of_its_own_without_touching_ours(plugins, tmp_path):
+    assert {"brightness", "broken"} < set(metric_names())
+    white = saved(Image.new("RGB", (8, 8), "white"), tmp_path / "white.png")
+    assert values(make_metric("brightness"), [Subject("w", white)]) == [1]
+    assert make_metric("ssim").spec.needs == ("source",)  # ours keeps its name
+    with pytest.raises(ConfigError, match="'broken' cannot be loaded from no_such:make"):
+        make_metric("broken")
+
+
+def test_a_metric_is_named_with_its_model():
+    assert {"aes_v2.5", "clip_cap", "dino_ref", "face_ref", "l1_raw", "musiq_koniq", "ssim", "style_ref"} < set(
+        metric_names()
+    )
+    assert metric_card("ssim") is None
+    assert metric_card("clip_cap").name == "clip-vit-l-14-336"
+    assert metric_card("clip_cap:tiny-clip").name == "tiny-clip"
+    for wrong in ("piqe:tiny-clip", "clip_cap:tiny-flux", "clip-cap"):
+        with pytest.raises(ConfigError):
+            metric_card(wrong)
+    with pytest.raises(ConfigError, match="did you mean 'piqe'"):
+        check_metrics(["piqué"])
+
+
+@pytest.mark.parametrize("name", sorted({*metric_names()} - {"entropy", "piqe"}))
+def test_each_default_model_has_a_card_that_says_where_it_comes_from(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    described = metric_card(name)
+    if described is None:
+        make_metric(name)
+        return
+    assert described.licence
+    with pytest.raises(WeightsError, match=f"models fetch {described.name}") as refused:
+        check_metrics([name])
+    assert "\n" not in str(refused.value)
+
+
+def test_entropy_is_shannons(tmp_path):
+    tones = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (256, 1)), "L").convert("RGB")
+    made = [saved(tones, tmp_path / "tones.png"), saved(Image.new("RGB", (64, 64), "red"), tmp_path / "red.png")]
+    many, none = values(make_metric("entropy"), [Subject(str(i), image) for i, image in enumerate(made)])
+    assert many == pytest.approx(8, abs=0.05)
+    assert none == pytest.approx(0, abs=1e-6)
+
+
+def test_piqe_finds_more_noise_worse_and_small_images_unscored(tmp_path):
+    ramp = np.linspace(0, 255, 256, dtype=np.float32)[None, :, None].repeat(256, 0).repeat(3, 2)
+    rng = np.random.default_rng(0)
+    noisy = (Image.fromarray((ramp + rng.normal(0, s, ramp.shape)).clip(0, 255).astype(np.uint8)) for s in (3, 60))
+    light, heavy = (saved(image, tmp_path / f"{i}.png") for i, image in enumerate(noisy))
+    small = picture(tmp_path, 9, (16, 16))
+    found = score(make_metric("piqe"), [Subject("light", light), Subject("heavy", heavy), Subject("small", small)])
+    assert found[1].value > found[0].value
+    assert "smaller than 32 pixels" in found[2].unscored
+
+
+@pytest.mark.parametrize("name", ["piqe", "entropy"])
+def test_order_and_neighbours_do_not_matter(tmp_path, name):
+    metric, made = make_metric(name), [Subject(str(i), picture(tmp_path, i, (96, 64 + 16 * i))) for i in range(4)]
+    together = values(metric, made)
+    assert values(metric, made[::-1]) == together[::-1]
+    assert [values(metric, [one])[0] for one in made] == together

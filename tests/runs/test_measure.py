@@ -1,0 +1,191 @@
+"""The metric phase of a run: what is cut off goes on, what cannot be measured says so, and workers change nothing."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.runs import measure
+from local_bench.runs.config import RunConfig
+from local_bench.runs.digest import digests
+from local_bench.runs.engine import run_stages
+from local_bench.runs.rundir import RunDir
+
+HOST = ["l1_raw", "colorfulness", "ssim"]
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "no hub"))
+    return Lab(tmp_path)
+
+
+class Lab:
+    """Orders of edits, with pictures made elsewhere."""
+
+    def __init__(self, place, n=10):
+        self.place = place
+        rng = np.random.default_rng(0)
+        lines = []
+        for i in range(n):
+            for folder in ("sources", "made"):
+                (place / folder).mkdir(exist_ok=True)
+                pixels = rng.integers(0, 256, (40, 56, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(place / folder / f"t{i}.png")
+            lines.append(
+                {
+                    "task_id": f"t{i}",
+                    "category": "Product",
+                    "price_usd": 10,
+                    "title": "A mug",
+                    "brief": "Make it blue.",
+                    "deliverables": ["the mug"],
+                    "evaluation_points": ["It is blue"],
+                    "source_image": f"sources/t{i}.png",
+                }
+            )
+        (place / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    def run(self, metrics, name="run", stages=("generate", "measure"), require=False, progress=None, **engine):
+        config = RunConfig(
+            name="t",
+            suite={"name": "servimage", "path": "tasks.jsonl"},
+            models=[{"card": "imported", "name": "some-api", "imported": {"images": "made"}}],
+            metrics=metrics,
+            engine={"device": "cpu"} | engine,
+        )
+        run_stages(config, self.place / name, stages, progress, require_metrics=require)
+        with RunDir.open(self.place / name) as done:
+            rows = done.ledger.rows("SELECT * FROM scores ORDER BY work_id, name")
+            return [dict(row) for row in rows], digests(done)["scores"]
+
+
+class Heard:
+    def __init__(self):
+        self.notes = []
+
+    def note(self, sentence):
+        self.notes.append(sentence)
+
+    def begin(self, what, total):
+        self.total, self.done = total, 0
+
+    def advance(self, n=1):
+        self.done += n
+
+
+def test_killed_anywhere_it_goes_on_without_measuring_anything_twice(lab, monkeypatch):
+    monkeypatch.setattr("local_bench.judges.metrics.survey.PART", 2)
+    metrics = [*HOST, "clip_cap:tiny-clip", "clip_src:tiny-clip"]
+    whole, digest = lab.run(metrics, "whole")
+    assert len(whole) == 50
+    assert all(row["value"] is not None for row in whole)
+    lab.run(metrics, stages=("generate",))
+    for at in (3, 4):
+        pid = os.fork()
+        if pid == 0:
+            _die_at(at)
+            lab.run(metrics, stages=("measure",))
+            os._exit(1)  # it was to be dead
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    with RunDir.open(lab.place / "run") as cut:
+        (there,) = cut.ledger.rows("SELECT count(*) AS n FROM scores")
+    assert 0 < there["n"] < 50
+    written, real = [], measure.write_scores
+    monkeypatch.setattr(
+        measure, "write_scores", lambda ledger, kind, rows: written.extend(rows) or real(ledger, kind, rows)
+    )
+    assert lab.run(metrics, stages=("measure",)) == (whole, digest)
+    assert len(written) == 50 - there["n"]
+    written.clear()
+    lab.run(metrics, stages=("measure",))
+    assert not written
+
+
+def _die_at(call):
+    real, calls = measure.write_scores, iter(range(1, 99))
+
+    def dying(*arguments):
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(*arguments)
+
+    measure.write_scores = dying
+
+
+def test_several_workers_find_the_same(lab):
+    metrics = ["l1_raw", "clip_src:tiny-clip"]
+    alone, digest = lab.run(metrics, "alone")
+    heard = Heard()
+    assert lab.run(metrics, "two", progress=heard, workers=2) == (alone, digest)
+    assert heard.done == heard.total
+    with RunDir.open(lab.place / "two") as two:
+        held = two.ledger.rows("SELECT session, sum(n_items) AS n FROM meter WHERE phase = 'metric' GROUP BY session")
+    assert sorted(row["n"] for row in held) == [10, 10]
+
+
+def test_a_metric_without_weights_is_unscored_until_they_come(lab, monkeypatch):
+    heard = Heard()
+    rows, _ = lab.run(["l1_raw", "clip_src"], progress=heard)
+    assert [r["unscored"] for r in rows if r["name"] == "clip_src"] == [measure.NO_WEIGHTS] * 10
+    assert all(r["value"] is not None for r in rows if r["name"] == "l1_raw")
+    (note,) = (sentence for sentence in heard.notes if "clip_src" in sentence)
+    assert "clip-vit-l-14-336" in note
+    assert "local-bench models fetch clip-vit-l-14-336" in note
+    with pytest.raises(WeightsError, match="models fetch clip-vit-l-14-336"):
+        lab.run(["l1_raw", "clip_src"], "required", require=True)
+    assert not (lab.place / "required").exists()
+
+    from local_bench.core.cards import card
+    from local_bench.judges.metrics import registry
+
+    monkeypatch.setattr(registry, "metric_card", lambda name: card("tiny-clip", "metric") if "clip" in name else None)
+    monkeypatch.setattr(measure, "metric_card", registry.metric_card)
+    rows, _ = lab.run(["l1_raw", "clip_src"], stages=("measure",))
+    assert all(r["value"] is not None for r in rows)
+
+
+def test_numbers_of_another_meaning_do_not_stand_beside_what_is_there(lab, monkeypatch):
+    lab.run(["l1_raw"], stages=("generate",))
+    lab.run(["l1_raw"], stages=("measure",))
+    with RunDir.open(lab.place / "run") as there:
+        there.ledger.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+    real = measure.identity_of
+    monkeypatch.setattr(measure, "identity_of", lambda name: real(name) | {"preprocessing": "another filter"})
+    with pytest.raises(LedgerError, match="l1_raw was measured with other weights or by another release"):
+        lab.run(["l1_raw"], stages=("measure",))
+
+
+def test_an_image_that_cannot_be_read_is_unscored_and_the_rest_go_on(lab):
+    lab.run(["l1_raw"], stages=("generate",))
+    with RunDir.open(lab.place / "run") as there:
+        row = there.ledger.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]
+        there.image(row["pixels_sha256"]).write_bytes(b"torn")
+    rows, _ = lab.run(["l1_raw", "clip_src:tiny-clip"][:1], stages=("measure",))
+    (bad,) = (r for r in rows if r["value"] is None)
+    assert bad["work_id"] == row["work_id"]
+    assert "not a readable" in bad["unscored"]
+    assert str(lab.place) not in bad["unscored"]
+
+
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
+    import resource
+
+    monkeypatch.chdir(tmp_path)
+    lab = Lab(tmp_path, n=400)
+    lab.run(HOST, stages=("generate",))
+    peaks, real = [], measure.write_scores
+
+    def noted(*arguments):
+        real(*arguments)
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+    monkeypatch.setattr(measure, "write_scores", noted)
+    rows, _ = lab.run(HOST, stages=("measure",))
+    assert len(rows) == 1200
+    assert peaks[-1] - peaks[2] < 16  # MiB over the last five sixths
