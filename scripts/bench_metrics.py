@@ -7,7 +7,8 @@
 First: edit orders, each with a source, a mask, a reference and a caption, and a result of every model, measured by all
 that ICE-Bench's edit tasks ask for. `official`: pictures decoded once an item, then metric after metric, each encoding
 what it needs at batch 1. `apart`: our phase, but each metric by itself with nothing kept. `cold`: our phase. `again`:
-the same with what the first time kept. Networks are open before the clock starts; the ways alternate; rates are of sums.
+the same with what the first time kept. Networks are open before the clock starts, the ways alternate, rates are of
+sums.
 With --batches: pictures a second by batch size, for choosing. With --many: that many small images through the metrics
 without weights in a run that is killed twice: memory as it goes, and what is measured again (nothing).
 Seconds are of this machine on this day, ratios are the claim. `--device cuda:0` and metrics of real cards

@@ -23,6 +23,7 @@ JUDGE_CARD = "tiny-qwen3-vl"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run side by side (`-n 2 --dist loadgroup`), one process has the judge's servers and their core."""
     for item in items:

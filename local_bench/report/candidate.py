@@ -79,7 +79,7 @@ def candidate_view(
         if score is None:
             cells.append((name, "missing", None))
         else:
-            text = score_text(score["value"], score["unscored"], bool(score["applies"]), score["spread"])
+            text = score_text(score["value"], score["unscored"], bool(score["applies"]), score["kind"], score["spread"])
             cells.append((name, *text))
     shown = picture(run.images, row["pixels_sha256"]) if row["state"] == "done" else None
     return CandidateView(

@@ -48,6 +48,7 @@ def render(run: RunDir) -> str:
             decision_reasons=scores.decision_reasons(run),
             price=costs.price_sentence(money.price),
             scores=scores.score_table(run),
+            better=scores.better(run),
             judging=judging.judging(run),
             score_reasons=scores.score_reasons(run),
             costs=costs.cost_table(run, money),

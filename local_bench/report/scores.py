@@ -49,7 +49,7 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
     found = {
         (row["name"], row["model"]): row
         for row in run.ledger.rows(
-            """SELECT s.name, c.model, avg(s.value) AS mean, avg(s.spread) AS spread, count(s.value) AS n,
+            """SELECT s.name, s.kind, c.model, avg(s.value) AS mean, avg(s.spread) AS spread, count(s.value) AS n,
                sum(NOT s.applies) AS n_na, sum(s.applies AND s.value IS NULL) AS n_unscored
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model"""
         )
@@ -67,24 +67,37 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             row = found.get((name, model))
             n, n_na, n_unscored = (row["n"], row["n_na"], row["n_unscored"]) if row else (0, 0, 0)
             nothing = "unscored" if n_unscored else NOT_APPLICABLE if n_na else "missing"
-            mean = f"{row['mean']:.2f}" if row and n else nothing
+            mean = figure(row["mean"], row["kind"]) if row and n else nothing
             missing = images.get(model, 0) - n - n_na - n_unscored
             ends = bootstrap_mean([*values[name, model].values()])
-            between = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else ""
+            between = " to ".join(figure(end, row["kind"]) for end in ends) if ends and row else ""
             spread = f"each ± {row['spread']:.2f}" if row and row["spread"] is not None else ""
             table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing))
     return table
 
 
+def figure(value: float, kind: str) -> str:
+    """A judge's score to hundredths of its few points; a metric's to four places below 1, where models lie close."""
+    places = 2 if kind == "judge" or abs(value) >= 10 else 3 if abs(value) >= 1 else 4
+    return f"{value:.{places}f}"
+
+
+def better(run: RunDir) -> dict[str, str]:
+    """Which way is better, for each metric whose identity the ledger has."""
+    ways = {True: "higher is better", False: "lower is better"}
+    known = {name: run.ledger.json_meta(f"metric:{name}") for name in score_names(run)}
+    return {name: ways[bool(about["higher_is_better"])] for name, about in known.items() if about}
+
+
 def score_text(
-    value: float | None, unscored: str | None, applies: bool, spread: float | None = None
+    value: float | None, unscored: str | None, applies: bool, kind: str, spread: float | None = None
 ) -> tuple[str, str | None]:
     """What a score's cell says, and the reason beside it: never 0 for what has no value."""
     if not applies:
         return NOT_APPLICABLE, None
     if value is None:
         return "unscored", unscored or "no reason given"
-    return (f"{value:.2f}" if spread is None else f"{value:.2f} ± {spread:.2f}"), None
+    return figure(value, kind) + ("" if spread is None else f" ± {spread:.2f}"), None
 
 
 def decision_reasons(run: RunDir) -> list[Reason]:

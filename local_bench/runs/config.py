@@ -222,7 +222,7 @@ class EngineConfig(Strict):
     io_workers: int = Field(2, ge=1, le=64)
     """Threads that read and prepare pictures beside the device."""
     metric_batch_size: int | None = Field(None, ge=1, le=1024)
-    """The one fixed batch for those networks of metrics that take several pictures at once; each one's own if left out."""
+    """The one fixed batch for those networks of metrics that take several pictures; each one's own if left out."""
 
 
 class RunConfig(Strict):

@@ -79,8 +79,8 @@ def measure_share(order: MetricOrder, wanted: list[Wanted]) -> Iterator[Event]:
     yield Begun("measure", survey.groups(wanted))
     for step in survey.run(wanted):
         match step:
-            case Opened():
-                yield Charged("load", 0, time.monotonic_ns())
+            case Opened(_, at_ns):
+                yield Charged("load", 0, at_ns)
             case Scored(rows, n_subjects):
                 yield Measured(rows)
                 yield Charged("metric", len(rows), time.monotonic_ns())

@@ -143,6 +143,17 @@ def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
     assert scores[scores.index(["piqe"]) + 2] == ["beta", "41.25 41.25 to 41.25", "2", "0", "0", "2"]
 
 
+def test_a_metric_says_which_way_is_better_and_shows_the_places_in_which_models_differ(make_run: MakeRun) -> None:
+    path = make_run()
+    with RunDir.open(path) as run:
+        run.ledger.set_meta("metric:piqe", '{"higher_is_better": false}')
+        run.ledger.write("UPDATE scores SET value = 0.28349 WHERE name = 'piqe'")
+    page = report(path)
+    scores = page.tables["t-scores"]
+    assert scores[scores.index(["piqe lower is better"]) + 2][1] == "0.2835 0.2835 to 0.2835"
+    assert ["veq"] in scores  # the judge's go from 0 to 5 and need no telling
+
+
 def test_the_banner_stands_below_the_coverage_asked_for_and_not_above(make_run: MakeRun) -> None:
     page = report(make_run(coverage_min=0.7))
     assert "beta: 63.0% of the orders' value could be settled, less than the 70.0%" in page.text

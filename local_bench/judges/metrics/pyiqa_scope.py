@@ -32,9 +32,8 @@ HUB = "https://huggingface.co"
 _LOCK = threading.RLock()
 _FAMILIES = ("pyiqa", "timm", "torchvision", "clip", "facexlib")
 """Packages whose modules may hold a function under a name of their own (`from torch.hub import …`)."""
-
-
 _DEFINERS = ("torch", "torch.hub", "torch.jit", "scipy.io")
+"""Modules that such functions come from."""
 
 
 class Missing(Exception):
@@ -222,9 +221,7 @@ def _replacements(answers: _Answers) -> Iterator[tuple[Any, str, Any]]:
     ]
     ours = {id(original): _here(original, new) for original, new in replaced}
     for name, module in sorted(sys.modules.items()):
-        if module is None or not (
-            name.split(".")[0] in _FAMILIES or name in ("torch", "torch.hub", "torch.jit", "scipy.io")
-        ):
+        if module is None or not (name.split(".")[0] in _FAMILIES or name in _DEFINERS):
             continue
         for attribute, value in list(vars(module).items()):
             if id(value) in ours:

@@ -6,6 +6,7 @@ batch in two orders; where neighbours change an array's bytes it goes on one by 
 """
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,7 +47,8 @@ class Reader:
         numerics: Mapping[str, Any],
         batch_size: int | None = None,
     ) -> None:
-        self.is_open = False
+        self.opened_ns: int | None = None
+        """When the network stood ready, by the machine's monotonic clock; None while nothing had to be read."""
         self._network, self._pool, self._io_workers = network, pool, io_workers
         self._device, self._numerics = device, numerics
         self._device_type = torch.device(device).type
@@ -62,7 +64,7 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self._kept.close()
-        if self.is_open:
+        if self.opened_ns is not None:
             self._network.close()
 
     @property
@@ -158,15 +160,15 @@ class Reader:
 
     def _open(self) -> None:
         with self._opening:
-            if self.is_open:
+            if self.opened_ns is not None:
                 return
             self._network.open(self._device)
-            self.is_open = True
             if self._batch_size > 1 and self._kept.alone is None and self._network.batch_size[self._device_type] > 1:
                 self._kept.alone = alone = self._is_alone_in_a_batch()
                 if not alone:
                     self._swayed = True
                     self._one_by_one()
+            self.opened_ns = time.monotonic_ns()
 
     def _is_alone_in_a_batch(self) -> bool:
         """Whether the same inputs in another order give the same bytes, on this machine."""

@@ -31,6 +31,8 @@ class Opened:
     """A network's weights are on the device."""
 
     names: tuple[str, ...]
+    at_ns: int
+    """Since when, by the machine's monotonic clock."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,11 @@ class Survey:
             rows = (
                 self._compare(subject, asked, arrays) for (subject, asked), arrays in reader.read(self._looks(todo))
             )
-            opened = False
+            told = False
             for step in _in_parts(rows):
-                if reader.is_open and not opened:
-                    opened = True
-                    yield Opened(names)
+                if reader.opened_ns and not told:
+                    told = True
+                    yield Opened(names, reader.opened_ns)
                 yield step
             yield from (Told(f"{names[0]}: {sentence}") for sentence in reader.sentences)
 
