@@ -2,6 +2,7 @@
 
     .venv/bin/python scripts/bench_metrics.py [--tasks 16] [--models 4] [--repeats 2] [--side 512] [--out FILE]
     .venv/bin/python scripts/bench_metrics.py --batches clip_src:tiny-clip,dino_ref:tiny-dinov2
+    .venv/bin/python scripts/bench_metrics.py --batches clip_src --random --tasks 8
     .venv/bin/python scripts/bench_metrics.py --many 10000
 
 First: edit orders, each with a source, a mask, a reference and a caption, and a result of every model, measured by all
@@ -11,8 +12,9 @@ the same with what the first time kept. Networks are open before the clock start
 sums.
 With --batches: pictures a second by batch size, for choosing. With --many: that many small images through the metrics
 without weights in a run that is killed twice: memory as it goes, and what is measured again (nothing).
-Seconds are of this machine on this day, ratios are the claim. `--device cuda:0` and metrics of real cards
-(`--metrics clip_cap,clip_src`) are the run on a GPU.
+--random gives the CLIP metrics the real ViT-L/14 at 336 with random weights, made here. Seconds are of this machine on
+this day, ratios are the claim. `--device cuda:0` and metrics of real cards (`--metrics clip_cap,clip_src`) are the run
+on a GPU.
 """
 
 import argparse
@@ -29,13 +31,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import open_clip
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
+from local_bench.core.cards import card
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
+from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
 from local_bench.judges.metrics.base import HostMetric, Metric, NetworkMetric, Picture, Seen, Subject
-from local_bench.judges.metrics.registry import make_metric
+from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.judges.metrics.survey import Scored, Survey
 from local_bench.runs.provenance import versions
 
@@ -45,6 +51,7 @@ EDITS = (
 )
 """What ICE-Bench's edit tasks ask for between them (reference/ice_bench.json), and SSIM, with the small models."""
 HOST = ["l1_raw", "l1_aligned", "ssim", "psnr", "colorfulness", "l1_canny", "l1_colorize", "entropy", "piqe"]
+OF_CLIP = {"clip_cap": clip_cap.make, "clip_src": clip_src.make, "clip_ref": clip_ref.make}
 BATCHES = (1, 2, 4, 8, 16)
 
 
@@ -72,9 +79,13 @@ def edits(folder: Path, n_tasks: int, n_models: int, side: int) -> list[Subject]
     return made
 
 
-def opened(names: Sequence[str], device: str) -> dict[str, Metric]:
-    """The metrics, networks of one key shared and open for good."""
-    metrics = {name: make_metric(name) for name in names}
+def opened(names: Sequence[str], device: str, clip: Path | None = None) -> dict[str, Metric]:
+    """The metrics, networks of one key shared and open for good; those of CLIP read off the folder `clip`, if given."""
+    described = card("clip-vit-l-14-336", "metric")
+    metrics = {
+        name: OF_CLIP[name](name, Weights(described, clip, {})) if clip and name in OF_CLIP else make_metric(name)
+        for name in names
+    }
     networks: dict[Any, Any] = {}
     for metric in metrics.values():
         if isinstance(metric, NetworkMetric):
@@ -85,6 +96,16 @@ def opened(names: Sequence[str], device: str) -> dict[str, Metric]:
         network.open = lambda device: None
         network.close = lambda: None
     return metrics
+
+
+def real_clip(folder: Path) -> Path:
+    """OpenAI's ViT-L/14 at 336 pixels as open_clip has it, with seeded random weights."""
+    name = "ViT-L-14-336-quickgelu"
+    torch.manual_seed(0)
+    save_file(open_clip.create_model(name).state_dict(), folder / "open_clip_model.safetensors")
+    about = {"model_cfg": open_clip.get_model_config(name), "preprocess_cfg": {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(about))
+    return folder
 
 
 def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[str, str], float | None]:
@@ -122,7 +143,7 @@ def ours(
 def race(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     names = given.metrics.split(",")
     subjects = edits(folder, given.tasks, given.models, given.side)
-    metrics = opened(names, given.device)
+    metrics = opened(names, given.device, real_clip(folder) if given.random else None)
     of_clip = {name: metric for name, metric in metrics.items() if name.startswith("clip_")}
     stamp = f"{os.getpid()}-{time.time_ns()}"
     ours(metrics, subjects[:8], given.device, f"{stamp}-warm")  # kernels and probes are made at the first use
@@ -158,12 +179,14 @@ def race(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def by_batch(names: Sequence[str], device: str, folder: Path, side: int, n: int = 64) -> dict[str, Any]:
-    """Looks a second by batch size, host work included."""
-    subjects = edits(folder, n, 1, side)
+def by_batch(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Subjects a second by batch size, host work included; none is filled up."""
+    device, n = given.device, 4 * given.tasks
+    subjects = edits(folder, n + 1, 1, given.side)
+    clip = real_clip(folder) if given.random else None
     rates: dict[str, Any] = {}
-    for name in names:
-        metrics = opened([name], device)
+    for name in given.batches.split(","):
+        metrics = opened([name], device, clip)
         rates[name] = {}
         for size in BATCHES:
             stamp = f"{time.time_ns()}"
@@ -171,7 +194,7 @@ def by_batch(names: Sequence[str], device: str, folder: Path, side: int, n: int 
             list(survey.run([(subjects[0], (name,))]))  # the probe
             begun = time.perf_counter()
             list(survey.run([(subject, (name,)) for subject in subjects[1:]]))
-            rates[name][size] = round((n - 1) / (time.perf_counter() - begun), 2)
+            rates[name][size] = round(n / (time.perf_counter() - begun), 2)
     return rates
 
 
@@ -253,6 +276,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=512, help="pixels of a picture's side")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--random", action="store_true", help="the real CLIP with random weights")
     parser.add_argument("--batches", metavar="METRICS", help="only: rates by batch size")
     parser.add_argument("--many", type=int, metavar="N", help="only: N small images through a run")
     parser.add_argument("--out", type=Path)
@@ -265,7 +289,7 @@ def main() -> None:
             key, found = "many", many(given.many, Path(folder))
             os.chdir("/")
         elif given.batches:
-            key, found = "batches", by_batch(given.batches.split(","), given.device, Path(folder), given.side)
+            key, found = "batches", by_batch(given, Path(folder))
         else:
             key, found = "edits", race(given, Path(folder))
     print(json.dumps(found, indent=2))
