@@ -49,6 +49,14 @@ SUITES = {
             _HERE / "studio.jsonl",
         ),
         SuiteEntry(
+            "printshop",
+            "Forty-eight orders of a print shop in the miniature's world, whose truth is known",
+            "local_bench.suites.servimage",
+            "Apache-2.0",
+            "local-bench",
+            _HERE / "miniature/orders.jsonl",
+        ),
+        SuiteEntry(
             "servimage",
             "ServImage: paid design orders in three categories",
             "local_bench.suites.servimage",

@@ -1,0 +1,170 @@
+"""`words.yaml`, and phrases that go both ways: slots filled to a text, a text read back to its slots."""
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal
+
+from local_bench.core.yamlfile import Strict, load_yaml
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+
+Words = dict[str, str]
+
+
+class CaptionWords(Strict):
+    """One way to write a caption."""
+
+    caption: str
+    figure: str
+
+
+class ShopWords(Strict):
+    """What the print shop says about its orders."""
+
+    items: dict[str, list[str]]
+    alone: list[str]
+    edit: list[str]
+    set: list[str]
+
+
+class LanguageWords(Strict):
+    """One language: a word for each thing in the world, and the ways to put them."""
+
+    between: str
+    joiner: str
+    other_spellings: Words
+    shapes: Words
+    colours: Words
+    backgrounds: Words
+    sizes: Words
+    places: Words
+    goals: Words
+    counts: dict[int, str]
+    thing: str
+    captions: dict[str, CaptionWords]
+    instructions: dict[str, list[str]]
+    points: Words
+    shop: ShopWords
+
+    def slot(self, name: str) -> Words:
+        """The words that may stand in a slot."""
+        if name == "count":
+            return {str(count): words for count, words in self.counts.items()}
+        table = {"new_shape": "shapes"}.get(name, f"{name}s")
+        found: Words = getattr(self, table)
+        return found
+
+    def join(self, text: str) -> str:
+        """A text of `words.yaml` as it is written: a comma follows its word, and Chinese has no spaces."""
+        return self.between.join(text.split()).replace(" ,", ",")
+
+
+class _File(Strict):
+    en: LanguageWords
+    zh: LanguageWords
+
+
+@cache
+def language_words(language: Language) -> LanguageWords:
+    """What `words.yaml` says of that language."""
+    file = load_yaml(Path(__file__).with_name("words.yaml"), _File)
+    return file.en if language == "en" else file.zh
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A template of one language, such as `make the {shape} {colour}`."""
+
+    template: str
+    language: Language
+
+    def fill(self, **slots: str) -> str:
+        """The text; a slot's value is a name of the world (`centre`), or the text itself where the slot knows no words.
+
+        An empty `size` is left out.
+        """
+        words = language_words(self.language)
+        values = {name: words.slot(name)[value] if value else "" for name, value in slots.items() if name in _SLOTS}
+        texts = {name: value for name, value in slots.items() if name not in _SLOTS}
+        return words.join(self._whole.format(**values, **texts))
+
+    def read(self, text: str) -> dict[str, str] | None:
+        """The names in the slots, or None where the text is no such phrase. A size that is left out is missing."""
+        match = self._pattern.fullmatch(tidy(text, self.language))
+        if match is None:
+            return None
+        words = language_words(self.language)
+        found = {name: value for name, value in match.groupdict().items() if value is not None}
+        return {name: _named(words, name, value) if name in _SLOTS else value for name, value in found.items()}
+
+    @cached_property
+    def _whole(self) -> str:
+        return self.template.replace("{thing}", language_words(self.language).thing)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        words = language_words(self.language)
+        gap = words.between
+        pattern = ""
+        for word in self._whole.split():
+            slot = word[1:-1] if word.startswith("{") else ""
+            if not slot:
+                part = re.escape(word)
+            elif slot in _SLOTS:
+                options = sorted(map(words.join, words.slot(slot).values()), key=len, reverse=True)
+                part = f"(?P<{slot}>{'|'.join(map(re.escape, options))})"
+            else:
+                part = f"(?P<{slot}>.+)"
+            lead = "" if not pattern or word == "," else re.escape(gap)
+            pattern += f"(?:{lead}{part})?" if slot == "size" else lead + part
+        return re.compile(pattern)
+
+
+_SLOTS = ("shape", "new_shape", "colour", "background", "size", "place", "goal", "count")
+
+
+def tidy(text: str, language: Language) -> str:
+    """The text with single spaces, in lower case, in our own spelling, without a full stop at its end."""
+    text = " ".join(text.lower().split()).removesuffix(".")
+    for other, ours in language_words(language).other_spellings.items():
+        text = text.replace(other, ours)
+    return text
+
+
+def _named(words: LanguageWords, slot: str, text: str) -> str:
+    return next(name for name, word in words.slot(slot).items() if words.join(word) == text)
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """Every word of every text of the miniature, punctuation among them, sorted: what a tokenizer holds."""
+    found = {"."}  # parts a prompt's sentences
+    for language in LANGUAGES:
+        found.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
+    return tuple(sorted(found))
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, in order: the longest that are known, else whole runs of Latin letters or single signs."""
+    known = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
+    pattern = "|".join([*map(re.escape, known), r"[a-z]+", r"\S"])
+    return re.findall(pattern, text.lower())
+
+
+_WORD = re.compile(r"[a-z]+|[^\sa-z]+")
+
+
+def _all_text(data: object) -> str:
+    match data:
+        case str():
+            return data.lower()
+        case dict():
+            return " ".join(
+                _all_text(value) for key, value in data.items() if key not in ("other_spellings", "between")
+            )
+        case list():
+            return " ".join(map(_all_text, data))
+    return ""

@@ -1,0 +1,8 @@
+"""Writes the print shop's orders and source pictures again, the same each time.
+
+.venv/bin/python scripts/make_printshop.py
+"""
+
+from local_bench.suites.miniature import orderbook, shop
+
+orderbook.write(shop.FOLDER)
