@@ -62,7 +62,11 @@ class Seen:
 
 _DIFFERS = 40.0
 """RGB distance from the background beyond which a pixel belongs to a piece; the palette's colours are 117 apart."""
-_LEAST_AREA_PX = 24
+_LEAST_AREA_PX = 48
+"""A small cross has 130; what is less than this is dirt."""
+_FAINTEST = 60.0
+"""How far a figure's strongest pixels are from the background, at least: half of what the palette's nearest are."""
+_LEAST_WRITING_PX = 24
 _LEAST_SPECK_PX = 6
 _AROUND_PX = 3
 _CORNERS_PX = 0.75
@@ -88,13 +92,13 @@ def look(pixels: Pixels) -> Seen:
         colour, sure, strong = _colour(levels[window][piece], ground)
         if colour == "ink":
             writing += area
-        elif area >= _LEAST_AREA_PX:
+        elif area >= _LEAST_AREA_PX and _apart(strong, ground) >= _FAINTEST:
             share = _share(levels[window], piece, ground, strong)
             figures.append(_figure(share, window[1].start, colour, sure))
     figures.sort(key=lambda pair: pair[0])
     seen = tuple(figure for _, figure in figures)
     confidence = min([certain, *(figure.confidence for figure in seen)]) if seen else 0.0
-    return Seen(background, seen, writing >= _LEAST_AREA_PX, confidence)
+    return Seen(background, seen, writing >= _LEAST_WRITING_PX, confidence)
 
 
 def _at_64(pixels: Pixels) -> Floats:

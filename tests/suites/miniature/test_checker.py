@@ -26,6 +26,28 @@ def as_if_generated(picture, rng):
     return np.clip(soft + rng.uniform(-18, 18, 3) + rng.normal(0, 6, picture.shape) + coarse, 0, 255).astype(np.uint8)
 
 
+def test_pictures_that_an_autoencoder_gives_back_are_read():
+    """The best linear one of patches of 8x8 with 16 channels, with and without noise in its latents."""
+    rng = np.random.default_rng(0)
+    patches = np.concatenate([_patches(render(sample_scene(rng), rng)) for _ in range(300)])
+    mean = patches.mean(0)
+    basis = np.linalg.eigh((patches - mean).T @ (patches - mean))[1][:, -16:]
+    spread = ((patches - mean) @ basis).std(0)
+
+    def through(picture, rng, noise):
+        latents = (_patches(picture) - mean) @ basis + noise * spread * rng.normal(0, 1, (64, 16))
+        levels = (latents @ basis.T + mean).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 64, 3)
+        return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+
+    assert right(lambda p, rng: through(p, rng, 0), 100)[0] >= 0.98
+    assert right(lambda p, rng: through(p, rng, 0.1), 100)[0] >= 0.95
+    assert right(lambda p, rng: through(p, rng, 0.6), 50)[0] < 0.5
+
+
+def _patches(picture):
+    return picture.astype(float).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 192)
+
+
 def test_two_thousand_fresh_pictures_are_read_without_a_fault():
     assert right(lambda picture, rng: picture, 2000) == (1, 0)
 
@@ -44,11 +66,11 @@ def test_two_thousand_fresh_pictures_are_read_without_a_fault():
     ],
 )
 def test_damaged_and_soft_pictures_are_mostly_read(change, least):
-    assert right(change, 120)[0] >= least
+    assert right(change, 100)[0] >= least
 
 
 def test_what_can_hardly_be_seen_is_rather_not_told_than_told_wrong():
-    read, wrong = right(lambda p, rng: damage(p, "blur", 4, rng), 200)
+    read, wrong = right(lambda p, rng: damage(p, "blur", 4, rng), 120)
     assert 0.4 < read < 0.9
     assert wrong < 0.2
 
@@ -64,7 +86,7 @@ def test_what_is_no_scene_is_none_and_not_sure():
         seen = look(picture.astype(np.uint8))
         assert seen.scene() is None
         assert seen.confidence == 0
-    for _ in range(100):
+    for _ in range(25):
         cells = rng.integers(1, 33)
         look(np.kron(rng.integers(0, 256, (cells, cells, 3)), np.ones((64, 64, 1)))[:64, :64].astype(np.uint8))
 

@@ -56,7 +56,7 @@ def test_what_cannot_stand_together_is_no_scene(figures):
 
 def test_no_training_scene_has_a_held_out_pair():
     rng = np.random.default_rng(0)
-    trained = {pair(sample_scene(rng, 2, "train")) for _ in range(4000)}
+    trained = {pair(sample_scene(rng, 2, "train")) for _ in range(3000)}
     tested = {pair(sample_scene(rng, 2, "held_out")) for _ in range(1000)}
     assert not trained & tested
     assert 0.06 < len(tested) / len(trained | tested) < 0.15
