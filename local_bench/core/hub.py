@@ -154,7 +154,10 @@ def snapshot(card: str, repo: str, revision: str | None) -> Path:
             snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=["config.json", PIPELINE])
         )
     except LocalEntryNotFoundError:
-        raise WeightsError(f"the weights of {card} are not on this machine: {mend}") from None
+        raise WeightsError(
+            f"the weights of {card} are not on this machine (the .safetensors of {repo}, "
+            f"{revision or 'no commit pinned'}): {mend}"
+        ) from None
     try:
         tree = frozenset(file.path for file in get_cached_repo_tree(repo, revision=revision))
     except CachedRepoTreeNotFoundError:

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from local_bench.core.cards import ModelCard, card
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.weights import check_here, resolve, resolve_parts
 from local_bench.judges.metrics.base import Metric
 
@@ -36,36 +36,38 @@ class _Entry:
     """`package.module:function`; called with the name, and where there is a model with its `Weights`."""
     default_card: str | None = None
     """The model that it is read off, for a metric that is."""
+    family: str | None = None
+    """Of the models that it can be read off; None for a plugin's, which sees to that itself."""
 
 
 _HOUSE = "local_bench.judges.metrics."
 _METRICS = {
-    "aes_v2.5": _Entry(f"{_HOUSE}aesthetic:make", "aesthetic-v2-5"),
-    "brisque": _Entry(f"{_HOUSE}brisque:make", "pyiqa:brisque"),
-    "clip_cap": _Entry(f"{_HOUSE}clip_cap:make", "clip-vit-l-14-336"),
-    "clip_ref": _Entry(f"{_HOUSE}clip_ref:make", "clip-vit-l-14-336"),
-    "clip_src": _Entry(f"{_HOUSE}clip_src:make", "clip-vit-l-14-336"),
-    "clipiqa": _Entry(f"{_HOUSE}clipiqa:make", "pyiqa:clipiqa"),
+    "aes_v2.5": _Entry(f"{_HOUSE}aesthetic:make", "aesthetic-v2-5", "aesthetic_v2_5"),
+    "brisque": _Entry(f"{_HOUSE}brisque:make", "pyiqa:brisque", "pyiqa"),
+    "clip_cap": _Entry(f"{_HOUSE}clip_cap:make", "clip-vit-l-14-336", "open_clip"),
+    "clip_ref": _Entry(f"{_HOUSE}clip_ref:make", "clip-vit-l-14-336", "open_clip"),
+    "clip_src": _Entry(f"{_HOUSE}clip_src:make", "clip-vit-l-14-336", "open_clip"),
+    "clipiqa": _Entry(f"{_HOUSE}clipiqa:make", "pyiqa:clipiqa", "pyiqa"),
     "colorfulness": _Entry(f"{_HOUSE}colorfulness:make"),
-    "dino_ref": _Entry(f"{_HOUSE}dino_ref:make", "dinov2-giant"),
+    "dino_ref": _Entry(f"{_HOUSE}dino_ref:make", "dinov2-giant", "dinov2"),
     "entropy": _Entry(f"{_HOUSE}entropy:make"),
-    "face_ref": _Entry(f"{_HOUSE}face_ref:make", "buffalo-l"),
+    "face_ref": _Entry(f"{_HOUSE}face_ref:make", "buffalo-l", "insightface"),
     "l1_aligned": _Entry(f"{_HOUSE}l1_aligned:make"),
     "l1_canny": _Entry(f"{_HOUSE}l1_canny:make"),
     "l1_colorize": _Entry(f"{_HOUSE}l1_colorize:make"),
-    "l1_depth": _Entry(f"{_HOUSE}l1_depth:make", "dpt-hybrid-midas"),
-    "l1_pose": _Entry(f"{_HOUSE}l1_pose:make", "openpose"),
+    "l1_depth": _Entry(f"{_HOUSE}l1_depth:make", "dpt-hybrid-midas", "dpt"),
+    "l1_pose": _Entry(f"{_HOUSE}l1_pose:make", "openpose", "openpose"),
     "l1_raw": _Entry(f"{_HOUSE}l1_raw:make"),
-    "laion_aes": _Entry(f"{_HOUSE}laion_aes:make", "laion-aesthetic"),
-    "lpips": _Entry(f"{_HOUSE}lpips:make", "pyiqa:lpips"),
-    "musiq_koniq": _Entry(f"{_HOUSE}musiq_koniq:make", "pyiqa:musiq"),
-    "nima": _Entry(f"{_HOUSE}nima:make", "pyiqa:nima"),
-    "niqe": _Entry(f"{_HOUSE}niqe:make", "pyiqa:niqe"),
+    "laion_aes": _Entry(f"{_HOUSE}laion_aes:make", "laion-aesthetic", "laion_aesthetic"),
+    "lpips": _Entry(f"{_HOUSE}lpips:make", "pyiqa:lpips", "pyiqa"),
+    "musiq_koniq": _Entry(f"{_HOUSE}musiq_koniq:make", "pyiqa:musiq", "pyiqa"),
+    "nima": _Entry(f"{_HOUSE}nima:make", "pyiqa:nima", "pyiqa"),
+    "niqe": _Entry(f"{_HOUSE}niqe:make", "pyiqa:niqe", "pyiqa"),
     "piqe": _Entry(f"{_HOUSE}piqe:make"),
     "psnr": _Entry(f"{_HOUSE}psnr:make"),
     "ssim": _Entry(f"{_HOUSE}ssim:make"),
     "ssim_aligned": _Entry(f"{_HOUSE}ssim_aligned:make"),
-    "style_ref": _Entry(f"{_HOUSE}style_ref:make", "csd-vit-l"),
+    "style_ref": _Entry(f"{_HOUSE}style_ref:make", "csd-vit-l", "csd"),
 }
 
 
@@ -87,14 +89,30 @@ def metric_card(name: str) -> ModelCard | None:
         near = difflib.get_close_matches(metric, known, 1, 0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))} and pyiqa:NAME"
         raise ConfigError(f"metrics: there is no metric {name!r}: {hint}")
-    return card(variant or entry.default_card, "metric") if entry.default_card else None
+    if entry.default_card is None:
+        return None
+    chosen = card(variant or entry.default_card, "metric")
+    if entry.family and chosen.family != entry.family:
+        raise ConfigError(
+            f"metrics: {metric} is read off a model of the family {entry.family}, and {chosen.name} is of "
+            f"{chosen.family}: name another (`local-bench models list`)"
+        )
+    return chosen
 
 
 def check_metric(name: str) -> None:
     """ConfigError for a name that is no metric, WeightsError for one whose model is not here; loads nothing."""
     described = metric_card(name)
-    if described is not None:
+    if described is None:
+        return
+    try:
         check_here(described)
+    except WeightsError:
+        if described.source.gather:
+            from local_bench.judges.metrics.pyiqa_store import Store
+
+            Store(described.name.removeprefix(PYIQA)).load(described.name)  # whose sentence names the file
+        raise
 
 
 def check_metrics(names: Sequence[str]) -> None:

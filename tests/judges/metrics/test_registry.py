@@ -1,6 +1,7 @@
 """Metrics by name: ours, pyiqa's, a lab's own; and the two that need nothing at all."""
 
 import importlib
+import re
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_a_metric_is_named_with_its_model():
     assert metric_card("ssim") is None
     assert metric_card("clip_cap").name == "clip-vit-l-14-336"
     assert metric_card("clip_cap:tiny-clip").name == "tiny-clip"
-    for wrong in ("piqe:tiny-clip", "clip_cap:tiny-flux", "clip-cap"):
+    for wrong in ("piqe:tiny-clip", "clip_cap:tiny-flux", "clip_cap:tiny-csd", "clip-cap"):
         with pytest.raises(ConfigError):
             metric_card(wrong)
     with pytest.raises(ConfigError, match="did you mean 'piqe'"):
@@ -76,7 +77,10 @@ def test_each_default_model_has_a_card_that_says_where_it_comes_from(name, monke
     assert described.licence
     with pytest.raises(WeightsError, match=f"models fetch {described.name}") as refused:
         check_metrics([name])
-    assert "\n" not in str(refused.value)
+    said = str(refused.value)
+    assert "\n" not in said
+    assert (described.source.repo or "https://") in said  # where it comes from
+    assert re.search(r"\.(safetensors|json|pth|pt|bin|onnx|mat)\b", said)  # and what
 
 
 def test_entropy_is_shannons(tmp_path):
