@@ -32,14 +32,14 @@ _OF_PICTURES = ("attention", "compiled", "vae", "dtype")
 """What of the numerics signature only makers of pictures have."""
 
 
-def measure(run: RunDir, meters: Sequence[Meter], progress: Progress, require: bool = False) -> None:
+def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
     """Adds the rows that are missing, on as many devices as there are meters; what is measured already stays.
 
-    A metric whose weights are not here leaves its rows unscored; WeightsError instead where all are required.
+    A metric whose weights are not here leaves its rows unscored.
     """
     wanted = _wanted(run)
     asked = list(dict.fromkeys(name for _, names in wanted for name in names))
-    absent = {name for name in asked if not is_here(name, require, progress)}
+    absent = {name for name in asked if not is_here(name, False, progress)}
     gone = [
         (subject.key, Score(name, None, NO_WEIGHTS)) for subject, names in wanted for name in names if name in absent
     ]

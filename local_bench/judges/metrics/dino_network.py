@@ -16,7 +16,7 @@ from transformers import Dinov2Model
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.quiet import quiet_libraries
+from local_bench.core.quiet import quiet_transformers
 from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network
 from local_bench.judges.metrics.clip_network import mend, normalised, read_json, refuse_slender, rows
@@ -98,7 +98,7 @@ def load_transformer(weights: Weights, kind: Any) -> Any:
 
     Of a model of several towers only what `kind` has is read. WeightsError where a weight of it is missing.
     """
-    quiet_libraries()
+    quiet_transformers()
     try:
         model, report = kind.from_pretrained(
             weights.folder,

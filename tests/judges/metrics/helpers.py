@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.nouns import Score
@@ -87,3 +88,21 @@ def values(metric: Metric, subjects: Sequence[Subject], batch_size: int | None =
 
 def alone(key: str, image: Picture, **belongs: object) -> Subject:
     return Subject(key, image, **belongs)  # type: ignore[arg-type]
+
+
+def assert_alone_as_together(metric: Metric, subjects: Sequence[Subject]) -> None:
+    """Batches of four score as one by one does, to 1e-5, and no two subjects alike."""
+    together = values(metric, subjects, 4)
+    assert together == pytest.approx(values(metric, subjects, 1), abs=1e-5)
+    assert len(set(together)) == len(subjects)
+
+
+def assert_order_and_neighbours_change_nothing(network: Network) -> None:
+    """A permutation of inputs permutes the arrays, each is that of its input alone, all are float32. Leaves it open."""
+    network.open("cpu")
+    inputs = [network.prepare([noise(i)], None) for i in range(5)]
+    arrays, turned = network.run(inputs), network.run(inputs[::-1])
+    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
+    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
+    assert {array.dtype.name for array in arrays} == {"float32"}
+    assert abs(arrays[0] - arrays[1]).max() > 1e-3

@@ -16,7 +16,17 @@ from local_bench.judges.metrics.base import Look, Subject, Unscorable
 from local_bench.judges.metrics.csd_network import CsdNetwork
 from local_bench.judges.metrics.registry import Weights, make_metric
 
-from .helpers import drawn, noise, picture, read, saved, score, values
+from .helpers import (
+    assert_alone_as_together,
+    assert_order_and_neighbours_change_nothing,
+    drawn,
+    noise,
+    picture,
+    read,
+    saved,
+    score,
+    values,
+)
 
 NAME = "style_ref:tiny-csd"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -83,21 +93,13 @@ def test_the_checkpoint_is_laid_out_as_the_published_one():
 def test_one_by_one_is_all_at_once(tmp_path):
     made = subjects(tmp_path, 5)
     metric = metric_of(NAME)
-    together = values(metric, made, 4)
-    assert together == pytest.approx(values(metric, made, 1), abs=1e-5)
-    assert len(set(together)) == len(made)
+    assert_alone_as_together(metric, made)
     assert metric.network.identity["dtype"] == "float32"
 
 
 def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
     network = metric_of(NAME).network
-    network.open("cpu")
-    inputs = [network.prepare([noise(i)], None) for i in range(5)]
-    arrays, turned = network.run(inputs), network.run(inputs[::-1])
-    np.testing.assert_allclose(arrays, turned[::-1], atol=1e-5)
-    np.testing.assert_allclose(arrays, [network.run([one])[0] for one in inputs], atol=1e-5)
-    assert {array.dtype.name for array in arrays} == {"float32"}
-    assert abs(arrays[0] - arrays[1]).max() > 1e-3
+    assert_order_and_neighbours_change_nothing(network)
     network.close()
 
 
