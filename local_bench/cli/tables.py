@@ -10,19 +10,40 @@ from local_bench.runs.engine import Outcome
 from local_bench.runs.retest import RetestRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
+from local_bench.runs.truth import Refereed, refereed
 from local_bench.settle.standard import Settlement, Total
+from local_bench.settle.truth import Reckoning
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
-    """How the run stands, its settlement table, and where the report is."""
+    """How the run stands, its settlement table, where the report is, and who earned what."""
     parts = [
         f"{outcome.n_done} of {outcome.n_candidates} images made, {outcome.n_unscored} unscored; "
         f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
     ]
     parts += judging_text(run)
     if report:
-        parts += ["", settlement_text(books(run.ledger, run.config.settlement)), "", f"report: {report}"]
+        kept = books(run.ledger, run.config.settlement)
+        parts += ["", settlement_text(kept), "", f"report: {report}", *earnings(kept, refereed(run))]
     return "\n".join(parts)
+
+
+def earnings(kept: Books, known: Refereed | None) -> list[str]:
+    """A sentence a model, the highest revenue first; with what it is worth in truth, where that is known."""
+    true = {row.model: row for row in known.money} if known else {}
+    lines = []
+    for s in kept.settlements:
+        line = f"{s.model} earned {_between(s.total.revenue_micro_usd, s.total.revenue_interval_micro_usd)}"
+        line += f" of {usd(s.total.value_micro_usd)}"
+        if s.model in true:
+            row = true[s.model]
+            line += f"; in truth {_between(row.true_micro_usd, row.true_interval_micro_usd)}"
+        lines.append(line)
+    return lines
+
+
+def _between(micro: int, ends: tuple[int, int] | None) -> str:
+    return usd(micro) + (f" (95 %: {usd(ends[0])} to {usd(ends[1])})" if ends else "")
 
 
 def judging_text(run: RunDir) -> list[str]:
@@ -125,7 +146,28 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
         result["report"] = str(report)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
         result["cost_usd"] = _money(kept.cost_micro_usd)
+        known = refereed(run)
+        if known is not None:
+            result["truth"] = {row.model: _truth_json(row) for row in known.money}
     return result
+
+
+def _truth_json(row: Reckoning) -> dict[str, Any]:
+    low, high = row.true_interval_micro_usd or (None, None)
+    return {
+        "revenue_usd": usd_number(row.true_micro_usd),
+        "revenue_low_usd": _money(low),
+        "revenue_high_usd": _money(high),
+        "judged_usd": usd_number(row.judged_micro_usd),
+        "faultless_judge_usd": usd_number(row.faultless_micro_usd),
+        "paid_not_right_usd": usd_number(row.too_much_micro_usd),
+        "right_not_paid_usd": usd_number(row.too_little_micro_usd),
+        "decided_alike": row.decided.value,
+        "spearman": row.rho.value,
+        "n": row.n,
+        "n_right": row.n_right,
+        "n_unknown": row.n_unknown,
+    }
 
 
 def settlement_json(s: Settlement) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from local_bench.core.yamlfile import Strict, load_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
 """Who makes the cards that are called `library:name`, for they are too many to be files."""
+SHIPPED = "local_bench.core.shipped:copy"
+"""What builds the models whose trained weights lie in the repository."""
 _BASE_URL = re.compile(r"https://[^/]+(/.*)?|http://(127\.0\.0\.1|localhost)(:\d+)?(/.*)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -37,6 +39,11 @@ class Source(Strict):
     """`package.module:function`, called with the folder to fill and the card."""
     version: int = 1
     """Of what `build` makes; a higher number makes it anew."""
+
+    @property
+    def random(self) -> bool:
+        """Whether nothing was ever learnt: a small model with seeded random weights."""
+        return self.build is not None and self.build != SHIPPED
 
     @model_validator(mode="after")
     def _from_one_place(self) -> Self:

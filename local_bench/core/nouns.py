@@ -124,6 +124,21 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What is known to be so of one delivered image, in a suite whose truth can be told from pixels."""
+
+    answers: dict[tuple[str, int], dict[str, Any] | None]
+    """(rubric, point) -> what a faultless judge answers; None where even truth cannot be told."""
+    match: float
+    """How much of what was ordered is there, 0 to 1."""
+
+    @property
+    def right(self) -> bool:
+        """Whether all of it is there: the client gets what was ordered, and pays."""
+        return self.match == 1
+
+
+@dataclass(frozen=True)
 class Score:
     """A number, or the reason there is none (law 5: never 0, never dropped), or `applies=False`: nothing to score."""
 

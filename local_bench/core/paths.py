@@ -36,6 +36,12 @@ def configs_dir() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
 
+def weights_dir() -> Path:
+    """The small trained models that ship with us: inside the installed package, or beside it in a checkout."""
+    inside = _PACKAGE / "weights"
+    return inside if inside.is_dir() else _PACKAGE.parent / "weights"
+
+
 def runs_dir() -> Path:
     """Where runs go that are not given a folder: `LOCAL_BENCH_RUNS`, else `runs` in the working folder."""
     return Path(os.environ.get("LOCAL_BENCH_RUNS") or "runs")

@@ -51,6 +51,8 @@ class CandidateView:
     prompt: str
     saw: str | None
     """Which of the order's pictures the model was shown; None where the order has none, or nobody can say."""
+    truth: str | None
+    """What is so of the picture, where that is known."""
     decision: str
     mark: str
     """yes, no or open."""
@@ -68,9 +70,10 @@ def candidate_view(
     scores: Sequence[Row],
     verdicts: Sequence[Row],
     judges: Mapping[str, str],
+    truth: str | None = None,
 ) -> CandidateView:
     """The candidate in `row` (with its decision's columns), with a cell for every score in `names`; `judges`: judge id
-    -> label."""
+    -> label; `truth`: what is known of its picture."""
     decision, mark, reason = _decision(row)
     by_name = {score["name"]: score for score in scores}
     cells: list[tuple[str, str, str | None]] = []
@@ -89,6 +92,7 @@ def candidate_view(
         no_picture=_no_picture(row),
         prompt=row["prompt"],
         saw=_saw(task, row["pictures"]),
+        truth=truth,
         decision=decision,
         mark=mark,
         reason=reason,

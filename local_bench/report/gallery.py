@@ -1,14 +1,16 @@
 """The gallery: every order with what each model made for it, and what was said about that."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from sqlite3 import Row
 
 from local_bench.core.money import usd
-from local_bench.core.nouns import Task
+from local_bench.core.nouns import Task, Truth
 from local_bench.report.candidate import CandidateView, candidate_view, given
 from local_bench.report.pictures import Picture, picture
 from local_bench.report.scores import score_names
+from local_bench.report.truth import truth_sentence
 from local_bench.report.view import model_order
 from local_bench.runs.agreement import judge_labels
 from local_bench.runs.planned import read_task
@@ -45,8 +47,9 @@ class OrderView:
     deliverables: list[DeliverableView]
 
 
-def gallery(run: RunDir) -> list[OrderView]:
-    """The first MAX_ORDERS orders, in the suite's order. LedgerError where the ledger holds no proper task."""
+def gallery(run: RunDir, truths: Mapping[str, Truth] | None = None) -> list[OrderView]:
+    """The first MAX_ORDERS orders, in the suite's order; `truths`: work id -> what is known of its picture. LedgerError
+    where the ledger holds no proper task."""
     candidates = _grouped(run, _CANDIDATES, "task_id")
     scores = _grouped(run, _SCORES, "work_id")
     verdicts = _grouped(run, _VERDICTS, "work_id")
@@ -55,7 +58,9 @@ def gallery(run: RunDir) -> list[OrderView]:
     for task in map(read_task, run.ledger.rows(_TASKS, MAX_ORDERS)):
         views: dict[int, list[CandidateView]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
         for row in sorted(candidates[task.task_id], key=lambda row: (models.index(row["model"]), row["attempt"])):
-            view = candidate_view(run, task, row, names, scores[row["work_id"]], verdicts[row["work_id"]], judges)
+            work_id = row["work_id"]
+            truth = truth_sentence((truths or {}).get(work_id))
+            view = candidate_view(run, task, row, names, scores[work_id], verdicts[work_id], judges, truth)
             views.setdefault(row["deliverable"], []).append(view)
         deliverables = [_deliverable(task, index, mine) for index, mine in sorted(views.items())]
         orders.append(OrderView(task, usd(task.price_micro_usd), _given(run, task), deliverables))

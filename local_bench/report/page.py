@@ -8,12 +8,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.core.storage import write_atomic
-from local_bench.report import costs, gallery, judging, making, provenance, scores, view
+from local_bench.report import costs, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.text import clean
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import cuts, makings
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
+from local_bench.runs.truth import refereed
 
 
 def write_report(run: RunDir) -> Path:
@@ -32,7 +33,8 @@ def render(run: RunDir) -> str:
     check_floors(run.ledger)
     money = books(run.ledger, run.config.settlement)
     made = makings(run.ledger, money, view.model_order(run))
-    orders = gallery.gallery(run)
+    known = refereed(run)
+    orders = gallery.gallery(run, known.truths if known else None)
     return (
         _environment()
         .get_template("page.html.j2")
@@ -43,6 +45,7 @@ def render(run: RunDir) -> str:
             warnings=view.warnings(run, money.settlements),
             settlement=view.settlement_rows(run, money),
             categories=view.category_rows(money.settlements),
+            truth=truth.truth_view(known),
             thresholds=view.thresholds(run),
             max_reasons=scores.MAX_REASONS,
             decision_reasons=scores.decision_reasons(run),

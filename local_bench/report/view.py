@@ -55,11 +55,22 @@ def size_line(run: RunDir) -> str:
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     """What a reader has to know before the numbers: low coverage and unfinished work, a sentence each."""
     known = cards()
-    found = [
-        f"{name} is a small model with random weights, for trials: nothing that it makes or says means anything."
+    small = [
+        known[name]
         for name in dict.fromkeys([*(m.card for m in run.config.models), *(j.card for j in run.config.judges)])
         if name in known and known[name].source.build
     ]
+    found = [
+        f"{card.name} is a small model with random weights, for trials: nothing that it makes or says means anything."
+        for card in small
+        if card.source.random
+    ]
+    trained = [card.name for card in small if not card.source.random]
+    if trained:
+        found.append(
+            f"{', '.join(trained)}: small models that know one small world, the print shop's figures. Their numbers "
+            "are true of that world and say nothing about large models."
+        )
     found += judge_warnings(run)
     least = run.config.settlement.coverage_min
     for s in settlements:

@@ -2,13 +2,19 @@
 
 import difflib
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.nouns import Task
+from local_bench.core.nouns import Task, Truth
 from local_bench.suites.orders import KeepImage, read_orders
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _HERE = Path(__file__).parent
 
@@ -24,9 +30,16 @@ class SuiteEntry:
     source: str
     path: Path | None = None
     """Where its tasks are, for a suite that ships with us; None asks for `suite.path`."""
+    referee: str | None = None
+    """The module whose `truths` tells what is so of a picture, in a suite where that is known."""
 
     def load(self) -> ModuleType:
         return importlib.import_module(self.module)
+
+    def truths(self, task: Task, pictures: "Mapping[int, NDArray[np.uint8]]") -> dict[int, Truth]:
+        """What is true of one model's pictures for an order, uint8 RGB by deliverable; nothing in a suite that has no
+        referee."""
+        return {} if self.referee is None else importlib.import_module(self.referee).truths(task, pictures)
 
     def tasks(self, path: str | None, keep: KeepImage) -> list[Task]:
         """Reads the suite's tasks. ConfigError or TaskFileError where they cannot be."""
@@ -55,6 +68,7 @@ SUITES = {
             "Apache-2.0",
             "local-bench",
             _HERE / "miniature/orders.jsonl",
+            "local_bench.suites.miniature.referee",
         ),
         SuiteEntry(
             "servimage",

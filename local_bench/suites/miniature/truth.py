@@ -13,6 +13,9 @@ from local_bench.suites.miniature.scene import Scene
 Fact = tuple[str, str, str]
 """(what it is about: `picture` or a place, attribute, value)"""
 
+Style = tuple[str | None, str | None, str | None]
+"""Background, colour and size, each None where it cannot be told."""
+
 
 def facts(scene: Scene) -> frozenset[Fact]:
     """All that is so: the background, how many figures, and of each, by its place, shape, colour and size."""
@@ -71,6 +74,28 @@ def match_edit(seen: Seen, edit: Edit) -> EditMatch:
     return EditMatch(_share(must_change(edit), there), _share(must_stay(edit), there))
 
 
+def edit_score(there: frozenset[Fact], edit: Edit) -> int:
+    """What a faultless judge gives an edit for consistency, 1 to 5, of the facts of its result: 5 where all that had to
+    stay has stayed, 3 to 1 as less of it has."""
+    kept = _share(must_stay(edit), there)
+    return 5 if kept == 1 else 1 + int(3 * kept)
+
+
+def set_scores(pictures: Sequence[Style]) -> list[int]:
+    """What a faultless judge gives each picture of a set, 1 to 5: 5 where all are of one style; else 4 for one that has
+    what most have, 3 where it departs in size alone, 2 for background or colour, 1 for more than that."""
+    usual = [_most([style[i] for style in pictures]) for i in range(3)]
+    off = [[value is None or value != most for value, most in zip(style, usual, strict=True)] for style in pictures]
+    if not any(map(any, off)):
+        return [5] * len(off)
+    return [4 if not any(own) else 1 if sum(own) > 1 else 3 if own[2] else 2 for own in off]
+
+
+def style_of(seen: Seen) -> Style:
+    """What a picture shares with others of its set; its colour and size None unless it has one figure."""
+    return (seen.background, *_colour_and_size(seen))
+
+
 def same_but_for(seen: Seen, scene: Scene, but: Sequence[str]) -> bool:
     """Whether the picture is the scene in everything but the attributes named, which may be anything: of
     `background`, `count`, `shape`, `colour` and `size`."""
@@ -80,7 +105,7 @@ def same_but_for(seen: Seen, scene: Scene, but: Sequence[str]) -> bool:
 def style_agreement(pictures: Sequence[Seen]) -> float:
     """How far pictures of one figure each share a style, 0 to 1: the share of them that have what most have, on average
     over background, colour and size. A picture with no or more figures has neither colour nor size."""
-    rows = [(seen.background, *_colour_and_size(seen)) for seen in pictures]
+    rows = [style_of(seen) for seen in pictures]
     return fmean(_majority([row[i] for row in rows]) for i in range(3))
 
 
@@ -88,6 +113,12 @@ def _colour_and_size(seen: Seen) -> tuple[str | None, str | None]:
     if len(seen.figures) != 1:
         return None, None
     return seen.figures[0].colour, seen.figures[0].size
+
+
+def _most(values: list[str | None]) -> str | None:
+    """The value that most have, the first of several; None where nobody has one."""
+    known = Counter(value for value in values if value is not None)
+    return known.most_common(1)[0][0] if known else None
 
 
 def _majority(values: list[str | None]) -> float:
