@@ -189,7 +189,10 @@ def _empty(*shape: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
 
 
 def _reading(encoder: Any, tokens: int, dtype: torch.dtype) -> Callable[[], Any]:
-    kind, ids = type(encoder).__name__, _empty(1, tokens)
+    kind = type(encoder).__name__
+    if kind.startswith("CLIPText"):
+        tokens = min(tokens, encoder.config.max_position_embeddings)
+    ids = _empty(1, tokens)
     if kind.startswith(("CLIPText", "T5")):
         return lambda: encoder(ids)
     places = _empty(3, 1, tokens) if kind.startswith("Qwen2_5_VL") else _empty(1, tokens)

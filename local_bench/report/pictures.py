@@ -21,10 +21,13 @@ class Picture:
     src: str
     width: int
     height: int
+    enlarged: bool
+    """Whether a pixel of the image takes several on the page."""
 
 
 def picture(images: Path, pixels_sha256: str | None) -> Picture | None:
-    """The image of that digest below `images`, at most LONG_SIDE pixels long; None if it cannot be read."""
+    """The image of that digest below `images`, at most LONG_SIDE pixels long, a small one enlarged by a whole number;
+    None if it cannot be read."""
     if pixels_sha256 is None or not is_digest(pixels_sha256):
         return None
     try:
@@ -33,5 +36,7 @@ def picture(images: Path, pixels_sha256: str | None) -> Picture | None:
         return None
     image.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
     buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=80, method=4)
-    return Picture(f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", *image.size)
+    times = LONG_SIDE // max(image.size)
+    image.save(buffer, "WEBP", quality=80, method=4, lossless=times > 1)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return Picture(f"data:image/webp;base64,{data}", image.width * times, image.height * times, times > 1)

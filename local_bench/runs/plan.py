@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.cards import ModelCard, Takes, card
+from local_bench.core.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.core.errors import ConfigError
 from local_bench.core.images import image_path, load_image, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
@@ -141,6 +141,8 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
     described = card(config.card, "generator")
     sampler = _settings(config, described)
     if config.load == "random":
+        if described.source.build == SHIPPED:
+            raise ConfigError(f"models: {config.label} ships with its weights: leave `load: random` out")
         from local_bench.generators.architecture import architecture_digest
 
         return ModelPlan(

@@ -55,7 +55,7 @@ SUITES = {
     for entry in (
         SuiteEntry(
             "studio",
-            "Twelve commercial briefs of our own, for the demo",
+            "Twelve commercial briefs of our own",
             "local_bench.suites.servimage",
             "Apache-2.0",
             "local-bench",

@@ -32,7 +32,9 @@ def test_a_generator_names_pieces_that_are_there(name):
     assert set(named) <= set(pieces)
     assert {"vae", "scheduler"} <= set(described.architecture)
     small = {
-        piece.startswith("tiny-") for part, piece in described.architecture.items() if part in ("vae", "text_encoder")
+        piece.startswith(("tiny-", "mini-"))
+        for part, piece in described.architecture.items()
+        if part in ("vae", "text_encoder")
     }
     assert small == {name in SMALL}
 

@@ -60,6 +60,7 @@ _METRICS = {
     "l1_raw": _Entry(f"{_HOUSE}l1_raw:make"),
     "laion_aes": _Entry(f"{_HOUSE}laion_aes:make", "laion-aesthetic", "laion_aesthetic"),
     "lpips": _Entry(f"{_HOUSE}lpips:make", "pyiqa:lpips", "pyiqa"),
+    "musiq": _Entry(f"{_HOUSE}musiq:make", "pyiqa:musiq", "pyiqa"),
     "musiq_koniq": _Entry(f"{_HOUSE}musiq_koniq:make", "pyiqa:musiq", "pyiqa"),
     "nima": _Entry(f"{_HOUSE}nima:make", "pyiqa:nima", "pyiqa"),
     "niqe": _Entry(f"{_HOUSE}niqe:make", "pyiqa:niqe", "pyiqa"),

@@ -1,0 +1,99 @@
+"""Stage `eye`: the judge's eye has understood a picture before a word is asked about it.
+
+A yes or no is one bit; a judge that is taught by them alone learns slowly what it is to look at. So its vision tower is
+taught first, by what stands in the picture: each of its 16 tokens is to tell, by a linear reading that is thrown away
+afterwards, the whole scene by its places, and how badly it is damaged. That takes minutes, as it does for the text
+encoders of the generators (`text`).
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
+from scripts.train_miniature import judge_cases as cases
+from scripts.train_miniature import judge_model
+from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
+from scripts.train_miniature.text import Heads
+
+STAGE = Stage("eye", seed=60, steps=1600, lr_muon=4e-3, lr_adam=2e-3, masters=False)
+_BATCH = 48
+_IGNORED = -100
+_NOTHING = ("",)
+_VALUES: dict[str, tuple[str, ...]] = {
+    "background": tuple(BACKGROUNDS),
+    **{
+        f"{place} {name}": (*_NOTHING, *of)
+        for place in PLACES
+        for name, of in (("shape", SHAPES), ("colour", COLOURS), ("size", SIZES))
+    },
+    "damage": tuple("012345"),
+    "torn": ("no", "yes"),
+    "written": ("no", "yes"),
+}
+_OF_SCENE = 1 + 3 * len(PLACES)
+
+
+def run(machine: Machine) -> bool:
+    """Trains the stage; its outcome is `eye.trained.pt`."""
+    folder = machine.work / "judge"
+    processor, tokenizer = judge_model.plain(folder)
+    visual = judge_model.new(tokenizer, STAGE.seed).model.visual
+    models = Models(STAGE, machine, {"visual": visual, "heads": Heads(judge_model.WIDTH, _VALUES)})
+    soften = cases.softener(machine)
+
+    def loss(step: int, steps: int) -> Loss:
+        return _loss(models.run, rng_of(STAGE, step), soften, processor, machine.device)
+
+    done = train(models, loss)
+    averaged = models.averaged()
+    with torch.no_grad():
+        _, right = _loss(averaged, np.random.default_rng(96), soften, processor, machine.device, 300)
+    print("eye, 300 fresh pictures:", {name: round(value, 3) for name, value in right.items()}, flush=True)
+    save({"visual": averaged["visual"].state_dict()}, machine.work / "eye.trained.pt")
+    return done
+
+
+def trained(work: Path) -> dict[str, torch.Tensor] | None:
+    """The tower's weights; None where the stage was not run."""
+    path = work / "eye.trained.pt"
+    return torch.load(path, map_location="cpu", weights_only=True)["visual"] if path.exists() else None
+
+
+def _loss(
+    run: dict[str, torch.nn.Module],
+    rng: np.random.Generator,
+    soften: cases.Soften,
+    processor: object,
+    device: torch.device,
+    count: int = _BATCH,
+) -> Loss:
+    looks = [cases.drawn_look(rng, soften) for _ in range(count)]
+    seen = judge_model.seen(processor, [look.pixels for look in looks], device)
+    tokens = run["visual"](seen["pixel_values"], grid_thw=seen["image_grid_thw"]).pooler_output
+    wanted = torch.from_numpy(np.stack([_told(look) for look in looks])).to(device)
+    wanted = wanted.repeat_interleave(len(tokens) // len(looks), 0)
+    lost, _ = run["heads"].loss(tokens, wanted)
+    told = run["heads"].proj_out(tokens).split(run["heads"].sizes, -1)
+    right = {}
+    for name, of in (("shape", "left shape"), ("colour", "left colour"), ("size", "left size"), ("damage", "damage")):
+        at = list(_VALUES).index(of)
+        here = wanted[:, at] > (0 if name != "damage" else -1)
+        right[name] = float((told[at].argmax(-1) == wanted[:, at])[here].float().mean())
+    return lost, right
+
+
+def _told(look: cases.Look) -> np.ndarray:
+    """What is so of a picture, int64 [things]; _IGNORED what cannot be seen in it any more."""
+    wanted = np.full(len(_VALUES), _IGNORED, np.int64)
+    wanted[_OF_SCENE:] = look.strength, look.torn, look.written
+    if look.scene is None or look.strength > 3 or look.torn:
+        return wanted
+    there = {figure.place: figure for figure in look.scene.figures}
+    wanted[0] = _VALUES["background"].index(look.scene.background)
+    for i, place in enumerate(PLACES):
+        for k, name in enumerate(("shape", "colour", "size")):
+            value = getattr(there[place], name) if place in there else ""
+            wanted[1 + 3 * i + k] = _VALUES[f"{place} {name}"].index(value)
+    return wanted

@@ -1,0 +1,69 @@
+"""Stage `gallery`: pictures by the small generators, for the judge to learn from; of prompts that may be trained on."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from local_bench.suites.miniature.checker import look
+from local_bench.suites.miniature.drawing import Pixels
+from local_bench.suites.miniature.truth import Style, style_of
+from scripts.train_miniature import pipelines
+from scripts.train_miniature.data import edits, train_scene, worded_edit, worded_scene
+from scripts.train_miniature.drawing import draw
+from scripts.train_miniature.judge_cases import Edited
+from scripts.train_miniature.loop import Machine
+
+SEED = 91
+FILE = "generated.npz"
+_EACH = 700
+
+
+def made(machine: Machine) -> dict[str, Pixels]:
+    """Of each model that has drawn some, its pictures, uint8 [n, 64, 64, 3]."""
+    path = machine.work / FILE
+    return dict(np.load(path)) if path.exists() else {}
+
+
+def edited(pictures: Mapping[str, Pixels]) -> list[Edited]:
+    """The edits among them, with their sources."""
+    results = pictures.get("mini-kontext", ())
+    if not len(results):
+        return []
+    asked, sources, _ = edits(SEED, list(pipelines.CALLS).index("mini-kontext"), len(results))
+    return [Edited(*each) for each in zip(asked, sources, results, strict=True)]
+
+
+def by_style(pictures: Sequence[Pixels]) -> dict[Style, list[Pixels]]:
+    """Those of one figure by what a set of them would share."""
+    found: dict[Style, list[Pixels]] = defaultdict(list)
+    for picture in pictures:
+        style = style_of(look(picture))
+        if None not in style:
+            found[style].append(picture)
+    return dict(found)
+
+
+def run(machine: Machine) -> bool:
+    """Draws `generated.npz` once, by each model that is trained by then: the judge is to be right about others too."""
+    path = machine.work / FILE
+    if path.exists():
+        return True
+    count = _EACH if machine.limit is None else min(_EACH, machine.limit)
+    found: dict[str, Pixels] = {}
+    for number, (name, (_, file)) in enumerate(pipelines.CALLS.items()):
+        if not (machine.work / file).exists():
+            continue
+        rng = np.random.default_rng([SEED, number])
+        pipe = pipelines.built(name, machine)
+        if name == "mini-kontext":
+            wanted, sources, _ = edits(SEED, number, count)
+            found[name] = draw(pipe, [worded_edit(edit, rng).text for edit in wanted], sources, number)
+        else:
+            prompts = [worded_scene(train_scene(rng, 0.7), rng).text for _ in range(count)]
+            found[name] = draw(pipe, prompts, seed=number)
+        print(f"gallery: {count} pictures by {name}", flush=True)
+    aside = path.with_suffix(".writing.npz")
+    np.savez(aside, **found)
+    aside.replace(path)
+    return True

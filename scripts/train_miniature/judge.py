@@ -1,0 +1,220 @@
+"""Stage `judge`: a small Qwen2-VL that answers our rubrics in our own words, by JSON and by single labels.
+
+The first part of the steps is mostly short claims and readings, which teach the eye cheaply; the rubrics' long
+words come to the fore later. Only answers count, and of a JSON answer mostly the tokens that decide.
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from local_bench.core.nouns import Question
+from local_bench.judges.vlm.protocols import Protocol, texts
+from local_bench.judges.vlm.rubrics import rubric, system
+from local_bench.suites.miniature.drawing import Pixels
+from local_bench.suites.miniature.truth import Style
+from scripts.train_miniature import eye, gallery, judge_model
+from scripts.train_miniature import judge_cases as cases
+from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
+from scripts.train_miniature.packing import Asked, Batch, collated, packed
+
+STAGE = Stage("judge", seed=61, steps=1800, lr_muon=4e-3, lr_adam=2e-3, masters=False)
+PROTOCOLS: tuple[Protocol, ...] = ("json", "logit")
+_EYE = 16
+"""Rows of short claims in a batch."""
+_MADE = 0.35
+"""How much of what is shown was made by the small generators, once they have made something."""
+_FORM = 0.05
+"""What a token counts that only gives an answer its form."""
+
+
+class Asking:
+    """Turns cases into batches for the model."""
+
+    def __init__(self, machine: Machine, model: Any, folder: Path) -> None:
+        self.processor, self.tokenizer = judge_model.plain(folder)
+        self._model, self._device = model, machine.device
+        self._image = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        self._positions: dict[int, torch.Tensor] = {}
+
+    def batch(
+        self, some: list[cases.Case], protocols: tuple[Protocol, ...], bare: bool, rubrics: bool
+    ) -> dict[str, Any]:
+        """All questions of cases with equally many pictures, a row each."""
+        some = [case for case in some if rubrics or case.bare]
+        rows = []
+        for case in some:
+            asked = [self._bare(len(case.pictures), text, answer) for text, answer in case.bare] if bare else []
+            if rubrics:
+                for question, answer in case.asked:
+                    for protocol in protocols:
+                        asked += self._asked(len(case.pictures), question, answer, protocol)
+            rows.append(packed(asked))
+        made = collated(rows, self.tokenizer.pad_token_id, self._device)
+        pictures = [picture for case in some for picture in case.pictures]
+        vision = judge_model.seen(self.processor, pictures, self._device)
+        return {"batch": made, "vision": vision, "positions": self._place(made, len(some[0].pictures))}
+
+    def tokens(self, pictures: int, text: str) -> tuple[int, ...]:
+        """A whole prompt, as `judges.vlm.local` makes it."""
+        ids = self.tokenizer(self._chat(pictures, text), add_special_tokens=False)["input_ids"]
+        each = (judge_model.SIDE // judge_model.PATCH // judge_model.MERGE) ** 2
+        return tuple(token for i in ids for token in (i,) * (each if i == self._image else 1))
+
+    def _chat(self, pictures: int, text: str) -> str:
+        pieces = [*({"type": "image"} for _ in range(pictures)), {"type": "text", "text": text}]
+        messages = [
+            {"role": "system", "content": [{"type": "text", "text": system().text}]},
+            {"role": "user", "content": pieces},
+        ]
+        return str(self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+    def _bare(self, pictures: int, text: str, answer: str) -> Asked:
+        ids = self._words(answer)
+        claim = len(answer) == 1
+        weights = (*(1.0,) * (len(ids) - 1), _FORM)
+        deciding = 0 if claim else len(ids) - 2
+        return Asked(self.tokens(pictures, text), ids, weights, "claim" if claim else "reading", deciding)
+
+    def _asked(self, pictures: int, question: Question, answer: cases.Answer, protocol: Protocol) -> list[Asked]:
+        made = []
+        asked = rubric(question.rubric)
+        labels = asked.labels_of(answer)
+        for text, criterion in texts(question, protocol):
+            prompt = self.tokens(pictures, text)
+            if criterion is None:
+                ids = self._words(json.dumps(answer, separators=(",", ":")))
+                weights = tuple(self._weight(i) for i in ids)
+                deciding = next((i for i, w in enumerate(weights) if w == 1), 0)
+                made.append(Asked(prompt, ids, weights, f"{question.rubric} json", deciding))
+            elif criterion.name in labels:
+                ids = self._words(str(int(labels[criterion.name])))
+                weight = 0.3 if criterion.flag else 1.0
+                kind = f"{question.rubric} flag" if criterion.flag else f"{question.rubric} logit"
+                made.append(Asked(prompt, ids, (weight, _FORM), kind))
+        return made
+
+    def _weight(self, token: int) -> float:
+        """1 for a token of JSON that decides: a digit, true or false, the end of a list, a flag's name."""
+        piece = self.tokenizer.decode([token])
+        return 1.0 if piece.strip().isdigit() or piece in ("true", "false") else 0.3 if "]" in piece else _FORM * 4
+
+    def _words(self, answer: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"])
+
+    def _place(self, batch: Batch, pictures: int) -> torch.Tensor:
+        """Positions [3, rows, tokens]: Qwen's own up to the last picture, one a token from there."""
+        if pictures not in self._positions:
+            ids = torch.tensor([self.tokens(pictures, "")], device=self._device)
+            side = judge_model.SIDE // judge_model.PATCH
+            grid = torch.tensor([[1, side, side]] * pictures, device=self._device)
+            kinds = (ids == self._image).int()
+            found, _ = self._model.model.get_rope_index(input_ids=ids, mm_token_type_ids=kinds, image_grid_thw=grid)
+            last = int((ids[0] == self._image).nonzero()[-1]) + 1
+            rest = found[:, 0, :last].max() + 1 + torch.arange(judge_model._CONTEXT - last, device=self._device)
+            self._positions[pictures] = torch.cat([found[:, 0, :last], rest.expand(3, -1)], 1)
+        return self._positions[pictures][:, batch.depths]
+
+
+def run(machine: Machine) -> bool:
+    """Trains the stage; its outcome is `judge.trained.pt`, beside tokenizer and processor in the folder `judge`."""
+    folder = machine.work / "judge"
+    _, tokenizer = judge_model.plain(folder)
+    model = judge_model.new(tokenizer, STAGE.seed)
+    model.model.visual.load_state_dict(eye.trained(machine.work))
+    models = Models(STAGE, machine, {"judge": model})
+    asking = Asking(machine, models.run["judge"], folder)
+    soften, made = cases.softener(machine), Made.of(machine)
+
+    def loss(step: int, steps: int) -> Loss:
+        rng, share = rng_of(STAGE, step), step / steps
+        batch = _batch(asking, rng, share, soften, made)
+        found, right = judged(models.run["judge"], batch)
+        return found, {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in _TOLD}
+
+    done = train(models, loss)
+    save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "judge.trained.pt")
+    return done
+
+
+_TOLD = ("claim", "brf json", "brf logit", "cns_edit logit", "veq_technical logit")
+
+
+def judged(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, list[bool]]]:
+    """The weighted loss of a batch, and by kind whether the token that decides was the likeliest."""
+    batch: Batch = given["batch"]
+    hidden = model.model(
+        input_ids=batch.ids,
+        attention_mask=batch.mask,
+        position_ids=given["positions"],
+        mm_token_type_ids=(batch.ids == model.config.image_token_id).int(),
+        use_cache=False,
+        **given["vision"],
+    )[0]
+    asked = batch.labels >= 0
+    logits, wanted, weights = model.lm_head(hidden[asked]).float(), batch.labels[asked], batch.weights[asked]
+    lost = F.cross_entropy(logits, wanted, reduction="none")
+    hit = torch.zeros_like(batch.labels, dtype=torch.bool)
+    hit[asked] = logits.argmax(-1) == wanted
+    right: dict[str, list[bool]] = defaultdict(list)
+    for row, at, kind in batch.kinds:
+        right[kind].append(bool(hit[row, at]))
+    return (lost * weights).sum() / weights.sum(), right
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the small generators made, where they have."""
+
+    drawn: list[Pixels]
+    edited: list[cases.Edited]
+    by_style: dict[Style, list[Pixels]]
+
+    @classmethod
+    def of(cls, machine: Machine) -> "Made":
+        made = gallery.made(machine)
+        drawn = [picture for pictures in made.values() for picture in pictures]
+        return cls(drawn, gallery.edited(made), gallery.by_style(drawn))
+
+
+def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases.Soften, made: Made) -> dict[str, Any]:
+    eye = rng.random() < (0.85 if share < 0.25 else 0.5)
+    lot = rng.random()
+    if eye:
+        if lot < 0.75:
+            return asking.batch([_one(rng, soften, made) for _ in range(_EYE)], PROTOCOLS, True, False)
+        return asking.batch([_edited(rng, soften, made) for _ in range(_EYE)], PROTOCOLS, True, False)
+    if lot < 0.55:
+        return asking.batch([_one(rng, soften, made) for _ in range(4)], PROTOCOLS, True, True)
+    if lot < 0.75:
+        some = [_edited(rng, soften, made) for _ in range(12)]
+    elif lot < 0.85:
+        some = [cases.instructed(rng, soften) for _ in range(12)]
+    else:
+        some = [_set(rng, soften, made) for _ in range(12)]
+    alike = [case for case in some if len(case.pictures) == len(some[0].pictures)]
+    return asking.batch(alike[:5], PROTOCOLS, True, True)
+
+
+def _one(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
+    if made.drawn and rng.random() < _MADE:
+        return cases.one_picture(cases.generated_look(made.drawn[int(rng.integers(len(made.drawn)))]), rng)
+    return cases.one_picture(cases.drawn_look(rng, soften), rng)
+
+
+def _edited(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
+    if made.edited and rng.random() < _MADE:
+        return cases.edited_by_a_model(made.edited[int(rng.integers(len(made.edited)))], rng)
+    return cases.edited(rng, soften)
+
+
+def _set(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
+    if made.by_style and rng.random() < _MADE:
+        return cases.in_a_made_set(made.by_style, rng)
+    return cases.in_a_set(rng, soften)

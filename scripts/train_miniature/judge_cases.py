@@ -1,0 +1,372 @@
+"""What the judge is taught on: pictures whose truth is known, our rubrics' questions about them, and the answers.
+
+Pictures are as drawn, softened by the autoencoder, damaged, torn, written into, or made by the small generators (their
+truth is the checker's). A question's words are the rubric's own, by the code that asks them in a run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from local_bench.core.nouns import Question
+from local_bench.suites.miniature.checker import Seen, look
+from local_bench.suites.miniature.damage import KINDS as DAMAGE
+from local_bench.suites.miniature.damage import STRENGTHS, damage
+from local_bench.suites.miniature.drawing import Pixels, draw, render, sample_hand
+from local_bench.suites.miniature.edits import Edit, draw_edit, sample_edit
+from local_bench.suites.miniature.orderbook import frame
+from local_bench.suites.miniature.points import Point, holds, points_of, sample_point, true_of, write_point
+from local_bench.suites.miniature.sampling import choose
+from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, Scene
+from local_bench.suites.miniature.sets import STYLE, draw_set, sample_set
+from local_bench.suites.miniature.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
+from local_bench.suites.miniature.writing import sample_writing
+from scripts.train_miniature import vae
+from scripts.train_miniature.data import sample_language, train_edit, train_scene, worded_edit
+from scripts.train_miniature.loop import Machine
+
+Soften = Callable[[Pixels], Pixels]
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Pictures in the order in which they are shown, and what is asked about them: (question, answer)."""
+
+    pictures: tuple[Pixels, ...]
+    asked: tuple[tuple[Question, Answer], ...]
+    bare: tuple[tuple[str, str], ...] = ()
+    """Questions in no rubric's words, that teach the eye: (text, answer)."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One picture with its truth."""
+
+    pixels: Pixels
+    scene: Scene | None
+    seen: Seen | None = None
+    """Of a generated picture, in the place of a scene."""
+    strength: int = 0
+    """Of damage; 5 is nothing but noise."""
+    torn: bool = False
+    written: bool = False
+
+    def met(self, point: Point) -> bool | None:
+        if self.scene is not None:
+            return true_of(point, self.scene)
+        assert self.seen is not None
+        return holds(point, self.seen)
+
+
+@dataclass(frozen=True)
+class Edited:
+    """An edit as a small generator made it."""
+
+    edit: Edit
+    source: Pixels
+    result: Pixels
+
+
+def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = None) -> Look:
+    """A picture of the world in whatever state; of a scene of the training split where none is given."""
+    scene = scene or train_scene(rng, 0.6)
+    pixels = render(scene, rng)
+    written = bool(rng.random() < 0.25)
+    if written:
+        pixels, _ = sample_writing(pixels, scene.background, rng)
+    if rng.random() < 0.4:
+        pixels = soften(pixels)
+    found = Look(pixels, scene, written=written)
+    lot = rng.random()
+    if lot < 0.35:
+        strength = int(choose(rng, STRENGTHS))
+        return replace(found, pixels=damage(pixels, choose(rng, DAMAGE), strength, rng), strength=strength)
+    if lot < 0.42:
+        return replace(found, pixels=_torn(pixels, rng), torn=True)
+    if lot < 0.44:
+        return replace(
+            found, pixels=rng.integers(0, 256, pixels.shape).astype(np.uint8), scene=None, seen=None, strength=5
+        )
+    return found
+
+
+def generated_look(pixels: Pixels) -> Look:
+    """A picture that a model made; the checker says what is in it."""
+    return Look(pixels, None, look(pixels))
+
+
+def one_picture(found: Look, rng: np.random.Generator) -> Case:
+    """All that is asked about a single picture."""
+    asked: list[tuple[Question, Answer]] = [
+        (_plain("veq_technical"), {"clarity": 5 - found.strength, "realism": _realism(found)}),
+        (_plain("veq_aesthetic"), {"aesthetic": _aesthetic(found)}),
+        (
+            _plain("veq_text"),
+            {"has_text": True, "text": max(0, 5 - found.strength)} if found.written else {"has_text": False},
+        ),
+    ]
+    points = _points(found, rng, 6)
+    language = sample_language(rng)
+    title, brief = frame("alone" if rng.random() < 0.7 else "set", language, rng)
+    asked += [(_brf(title, brief, write_point(p, language), ("delivered",)), {"met": int(met)}) for p, met in points]
+    bare = [(write_point(point, sample_language(rng)), str(int(met))) for point, met in _points(found, rng, 10)]
+    if found.scene is not None and found.strength < 4 and not found.torn:
+        bare += _read(found.scene)
+    return Case((found.pixels,), tuple(asked), tuple(bare))
+
+
+def ordered(pixels: Pixels, wanted: Scene, rng: np.random.Generator) -> tuple[Case, list[bool | None]]:
+    """All that a client who ordered that scene would ask of a picture, and what is true; None where that cannot be
+    told."""
+    language = sample_language(rng)
+    title, brief = frame("alone", language, rng)
+    points, seen = points_of(wanted), look(pixels)
+    met = [holds(point, seen) for point in points]
+    asked = [(_brf(title, brief, write_point(point, language), ("delivered",)), {}) for point in points]
+    return Case((pixels,), tuple(asked)), met
+
+
+def edited_by_a_model(made: Edited, rng: np.random.Generator) -> Case:
+    """A source and what a small generator made of it; what was kept is the checker's to say."""
+    found = generated_look(made.result)
+    assert found.seen is not None
+    done = match_edit(found.seen, made.edit).whole
+    kept = edit_score(seen_facts(found.seen), made.edit)
+    return _of_edit(made.edit, made.source, found, (kept, _lost(kept)), done, rng)
+
+
+def edited(rng: np.random.Generator, soften: Soften) -> Case:
+    """A source and what was made of it, well or badly."""
+    edit = train_edit(rng)
+    source, target = draw_edit(edit, rng)
+    outcome = choose(rng, ("done", "done", "redrawn", "more", "nothing", "foreign", "damaged"))
+    result, scene, strength = target, edit.target, 0
+    if outcome == "redrawn":
+        result = draw(scene, sample_hand(rng, len(scene.figures)))
+    elif outcome == "more":
+        other = choose(rng, BACKGROUNDS, (edit.target.background, edit.source.background))
+        scene = replace(edit.target, background=other)
+        result = draw(scene, sample_hand(rng, len(scene.figures)))
+    elif outcome == "nothing":
+        result, scene = source, edit.source
+    elif outcome == "foreign":
+        scene = train_scene(rng)
+        result = render(scene, rng)
+    elif outcome == "damaged":
+        strength = int(choose(rng, STRENGTHS))
+        result = damage(target, choose(rng, DAMAGE), strength, rng)
+    if rng.random() < 0.4:
+        result = soften(result)
+    if rng.random() < 0.2:
+        result, _ = sample_writing(result, scene.background, rng)
+        outcome = "written" if outcome == "done" else outcome
+    done = outcome in ("done", "redrawn") or (outcome == "damaged" and strength == 1)
+    found = Look(result, scene, strength=strength)
+    return _of_edit(edit, source, found, _kept(outcome, strength, edit_score(facts(scene), edit)), done, rng)
+
+
+def _of_edit(
+    edit: Edit, source: Pixels, found: Look, kept: tuple[int, list[str]], done: bool, rng: np.random.Generator
+) -> Case:
+    worded = worded_edit(edit, rng).text.split(". ")[0]
+    language = sample_language(rng)
+    title, brief = frame("edit", language, rng)
+    points = _points(found, rng, 5)
+    score, flags = kept
+    asked: list[tuple[Question, Answer]] = [
+        (_plain("cns_edit", ("result", "source")), {"score": score, "flags": flags})
+    ]
+    asked += [
+        (_brf(title, brief, write_point(p, language), ("delivered", "source")), {"met": int(met)}) for p, met in points
+    ]
+    scene = found.scene or (found.seen.scene() if found.seen is not None else None)
+    return Case((found.pixels, source), tuple(asked), _compared(edit.source, scene, worded, done))
+
+
+def instructed(rng: np.random.Generator, soften: Soften) -> Case:
+    """The same the other way round: what the rubrics ask that show the source first."""
+    edit = sample_edit(rng, None, "train")
+    source, target = draw_edit(edit, rng)
+    outcome = choose(rng, ("done", "done", "nothing", "other", "more"))
+    result = target
+    if outcome == "nothing":
+        result = source
+    elif outcome == "other":
+        result = render(train_scene(rng), rng)
+    elif outcome == "more":
+        scene = replace(
+            edit.target, background=choose(rng, BACKGROUNDS, (edit.target.background, edit.source.background))
+        )
+        result = draw(scene, sample_hand(rng, len(scene.figures)))
+    if rng.random() < 0.4:
+        result = soften(result)
+    words = worded_edit(edit, rng).text.split(". ")[0]
+    done, kept = outcome in ("done", "more"), outcome in ("done", "nothing")
+    roles = ("source", "result")
+    checks = (("instruction", words), ("changes", words), ("preservations", "everything else"))
+    asked = (
+        (Question("vllm_qa", 0, _shown(2), (("instruction", words),), roles), {"success": int(done and kept)}),
+        (
+            Question("hype_edit", 0, _shown(2), checks, roles),
+            {"changes_made": done, "rest_preserved": kept, "usable": done and kept},
+        ),
+    )
+    return Case((source, result), asked, ((words, str(int(done and kept))),))
+
+
+def in_a_set(rng: np.random.Generator, soften: Soften) -> Case:
+    """Pictures that were ordered as one set."""
+    count = int(rng.integers(2, 5))
+    broken = choose(rng, STYLE) if count > 2 and rng.random() < 0.6 else None
+    pictures = sample_set(rng, count, broken)
+    drawn = draw_set(pictures, rng)
+    if rng.random() < 0.4:
+        drawn = [soften(picture) for picture in drawn]
+    asked = []
+    for index in range(count):
+        slots = (("count", str(count)), ("index", str(index + 1)))
+        question = Question("cns_set", 0, _shown(count), slots, ("image",) * count)
+        asked.append((question, _agrees(pictures.broken, index == pictures.breaker)))
+    return Case(tuple(drawn), tuple(asked))
+
+
+def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Generator) -> Case:
+    """Pictures of one figure each by the small generators, put together as a set; `styles` has them by their style."""
+    whole = [style for style, pictures in styles.items() if len(pictures) >= 4]
+    count, style = int(rng.integers(2, 5)), choose(rng, whole)
+    chosen = [style] * count
+    if rng.random() < 0.5:
+        chosen[int(rng.integers(count))] = choose(rng, whole)
+    drawn = [styles[each][int(rng.integers(len(styles[each])))] for each in chosen]
+    asked = []
+    for index, score in enumerate(set_scores(chosen)):
+        slots = (("count", str(count)), ("index", str(index + 1)))
+        flags = {
+            1: ["style_inconsistent", "color_palette_broken"],
+            2: ["color_palette_broken"],
+            3: ["layout_divergent"],
+        }
+        answer = {"score": score, "flags": flags.get(score, [])}
+        asked.append((Question("cns_set", 0, _shown(count), slots, ("image",) * count), answer))
+    return Case(tuple(drawn), tuple(asked))
+
+
+def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Point, bool]]:
+    """Claims about the picture, as many true as false where it has both."""
+    if found.strength == 5 or found.torn:
+        return [(sample_point(train_scene(rng), True, rng), False) for _ in range(count)] if found.strength == 5 else []
+    if found.strength == 4:
+        return []
+    base = found.scene or (found.seen.scene() if found.seen is not None else None) or train_scene(rng)
+    made: list[tuple[Point, bool]] = []
+    for i in range(count):
+        point = choose(rng, points_of(base)) if rng.random() < 0.2 else sample_point(base, i % 2 == 0, rng)
+        met = found.met(point)
+        if met is not None:
+            made.append((point, met))
+    return made
+
+
+def _read(scene: Scene, which: str = "") -> list[tuple[str, str]]:
+    """What stands at each place and behind it all: plain readings, which teach the eye much faster than claims do."""
+    there = {figure.place: f"{figure.size} {figure.colour} {figure.shape}" for figure in scene.figures}
+    return [
+        *((f"{which}{place}", there.get(place, "no")) for place in PLACES),
+        (f"{which}background", scene.background),
+    ]
+
+
+def _realism(found: Look) -> int:
+    if found.torn:
+        return 1
+    if found.seen is not None:
+        return (
+            1 if not found.seen.figures else 5 if found.seen.confidence > 0.5 else 4 if found.seen.confidence > 0 else 2
+        )
+    return (5, 5, 4, 3, 2, 0)[found.strength]
+
+
+def _aesthetic(found: Look) -> int:
+    """Contrast, size, a calm surface: what can be told without taste."""
+    scene = found.scene or (found.seen.scene() if found.seen is not None else None)
+    if scene is None:
+        return 0 if found.strength == 5 else 2
+    ground = np.array(BACKGROUNDS[scene.background])
+    least = min(float(np.linalg.norm(ground - COLOURS[figure.colour])) for figure in scene.figures)
+    score = 5 - (least < 170) - all(figure.size == "small" for figure in scene.figures)
+    return max(0, score - (found.strength + 1) // 2 - 2 * found.torn - found.written)
+
+
+def _kept(outcome: str, strength: int, score: int) -> tuple[int, list[str]]:
+    """For consistency with the source, and the flags: `score` is what the facts alone say."""
+    if outcome == "damaged":
+        return 5 - strength, ["texture_damaged"]
+    if outcome == "written":
+        return 3, ["non_edit_changed"]
+    if outcome == "redrawn":
+        return 4, ["subject_drift"]
+    return score, _lost(score)
+
+
+def _lost(score: int) -> list[str]:
+    return [] if score == 5 else ["non_edit_changed"] if score > 2 else ["non_edit_changed", "identity_lost"]
+
+
+def _agrees(broken: str | None, breaker: bool) -> Answer:
+    if broken is None:
+        return {"score": 5, "flags": []}
+    if not breaker:
+        return {"score": 4, "flags": []}
+    flags = {
+        "background": (2, ["style_inconsistent", "color_palette_broken"]),
+        "colour": (2, ["color_palette_broken"]),
+        "size": (3, ["layout_divergent"]),
+    }
+    score, raised = flags[broken]
+    return {"score": score, "flags": raised}
+
+
+def _compared(source: Scene, result: Scene | None, instruction: str, done: bool) -> tuple[tuple[str, str], ...]:
+    return (
+        (f"done: {instruction}", str(int(done))),
+        *(_read(result, "first ") if result is not None else ()),
+        *_read(source, "second "),
+    )
+
+
+def _torn(pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """The lower half moved aside, as a bad seam does."""
+    torn = pixels.copy()
+    at, by = int(rng.integers(26, 39)), int(rng.integers(7, 15)) * (1 if rng.random() < 0.5 else -1)
+    torn[at:] = np.roll(torn[at:], by, 1)
+    return torn
+
+
+def _plain(rubric: str, roles: tuple[str, ...] = ()) -> Question:
+    return Question(rubric, 0, _shown(max(1, len(roles))), (), roles)
+
+
+def _brf(title: str, brief: str, point: str, roles: tuple[str, ...]) -> Question:
+    return Question("brf", 0, _shown(len(roles)), (("title", title), ("brief", brief), ("point", point)), roles)
+
+
+def _shown(count: int) -> tuple[str, ...]:
+    return tuple("0" * 64 for _ in range(count))
+
+
+def softener(machine: Machine) -> Soften:
+    """What the autoencoder makes of a picture; the picture itself where there is no autoencoder yet."""
+    if not (machine.work / "vae.trained.pt").exists():
+        return lambda pixels: pixels
+    model = vae.trained(machine)
+
+    @torch.no_grad()
+    def soften(pixels: Pixels) -> Pixels:
+        told = model.encode(vae.as_tensor(pixels[None], machine.device)).latent_dist.mode()
+        return vae.as_pixels(model.decode(told).sample)[0]
+
+    return soften

@@ -1,0 +1,86 @@
+import numpy as np
+import torch
+
+from local_bench.suites.miniature.phrases import vocabulary
+from local_bench.suites.miniature.sampling import held_out
+from local_bench.suites.miniature.wording import read_caption
+from scripts.train_miniature import data, judge_cases
+from scripts.train_miniature.muon import orthogonal
+from scripts.train_miniature.packing import Asked, packed
+from scripts.train_miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
+
+
+def _asked(prompt: list[int], answer: int) -> Asked:
+    return Asked(tuple(prompt), (answer,), (1.0,), "any")
+
+
+def test_a_question_in_a_row_sees_itself_and_nothing_of_its_neighbours():
+    asked = [_asked([1, 2, 3, 4], 9), _asked([1, 2, 3, 5, 6], 8), _asked([1, 7], 9)]
+    row = packed(asked)
+    assert len(row.ids) == 10  # 1 2 3 once, then 4 9, 5 6 8, 7 9
+    found = set()
+    for at, _ in row.kinds:
+        path = row.sees[at].nonzero()[0]
+        assert row.depths[path].tolist() == list(range(len(path)))
+        found.add((tuple(row.ids[path].tolist()), int(row.labels[at])))
+    assert found == {(asked.prompt, asked.answer[0]) for asked in asked}
+
+
+def test_of_questions_with_one_prompt_the_first_is_kept():
+    row = packed([_asked([1, 2], 5), _asked([1, 2], 6)])
+    assert row.labels[row.labels >= 0].tolist() == [5]
+
+
+def test_every_word_of_the_world_is_one_token_to_t5_and_every_latin_one_to_clip(tmp_path):
+    t5_tokenizer().save_pretrained(tmp_path / "t5")
+    clip_tokenizer().save_pretrained(tmp_path / "clip")
+    t5 = type(t5_tokenizer()).from_pretrained(tmp_path / "t5")
+    clip = type(clip_tokenizer()).from_pretrained(tmp_path / "clip")
+    for word in vocabulary():
+        pieces = [piece for piece in t5.tokenize(word) if piece != "▁"]
+        assert len(pieces) == 1, (word, pieces)
+        if word.isascii():
+            assert len(clip.tokenize(word)) == 1, (word, clip.tokenize(word))
+
+
+def test_merges_make_words_whole_and_come_in_one_order():
+    words = [tuple("ring"), tuple("bring"), tuple("rinse")]
+    merges = learn(words)
+    assert merges == learn(reversed(words))
+    assert {"ring", "bring", "rinse"} <= {"".join(pair) for pair in merges}
+
+
+def test_nothing_held_out_is_trained_on_and_spans_are_the_figures_words():
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        scene = data.train_scene(rng, 0.8)
+        assert not held_out(scene)
+        worded = data.worded_scene(scene, rng, frames=False)
+        assert read_caption(worded.text) == scene
+        for start, end, figure in worded.spans:
+            others = {f.shape for f in scene.figures} - {figure.shape}
+            assert not any(shape in worded.text[start:end] for shape in others)
+        edit = data.train_edit(rng)
+        assert not held_out(edit.source) and not held_out(edit.target)  # noqa: PT018
+
+
+def test_batches_depend_on_seed_and_number_only():
+    first, again, other = (data.pictures(3, number, 4)[1] for number in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_the_judge_is_asked_as_many_true_claims_as_false_ones():
+    rng = np.random.default_rng(6)
+    answers = []
+    for _ in range(60):
+        case = judge_cases.one_picture(judge_cases.drawn_look(rng, lambda pixels: pixels), rng)
+        answers += [answer["met"] for question, answer in case.asked if question.rubric == "brf"]
+    assert 0.4 < np.mean(answers) < 0.62
+
+
+def test_muons_update_is_nearly_orthogonal():
+    torch.manual_seed(0)
+    for shape in ((1, 24, 8), (1, 8, 24)):
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
+        assert 0.5 < values.min() < values.max() < 1.4
