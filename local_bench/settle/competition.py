@@ -1,0 +1,120 @@
+"""Crowdsourcing competition: every order is listed to all models, the best submission is paid (ServImage, sec. 5.3).
+
+The winner of an order has the most accepted images; a tie goes to the highest sum of BRF, VEQ and CNS over the order's
+images; a tie left after that is shared equally. The winner takes the order's full price, even with nothing accepted:
+so the paper's table 3 adds up to the whole budget. `require_success` pays only for orders accepted in full.
+
+A model that made nothing of an order does not compete for it. A leader with an image that has no scores cannot be
+placed among the leaders: it shares with the best of those that can (law 5: an absent score is not a 0), and the order
+is counted as open.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from local_bench.settle.sheet import Ints, Mask, Orders, Sheet
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What one model won."""
+
+    revenue_usd: Fraction
+    revenue_low_usd: Fraction
+    """Were every open image decided against this model and for its rivals."""
+    revenue_high_usd: Fraction
+    rank: int
+    """1 + the number of models that earn strictly more."""
+    n_won: int
+    """Orders won alone."""
+    n_shared: int
+    """Orders shared with others."""
+
+
+@dataclass(frozen=True)
+class Competition:
+    placed: dict[str, Placed]
+    """By model, in the sheet's order."""
+    n_open: int
+    """Orders whose winner an open image or an absent score could change."""
+
+
+def compete(sheet: Sheet, require_success: bool = False) -> Competition:
+    """Settles every order among all models of the sheet."""
+    asked = sheet.orders
+    here = sheet.made > 0
+    wins, undecided = _winners(sheet, here)
+    paid = wins.sum(axis=0) > 0
+    if require_success:
+        paid &= np.where(here, sheet.accepted, -1).max(axis=0, initial=-1) == asked.deliverables
+    wins &= paid
+    shares = wins.sum(axis=0)
+    revenue = _shared(asked, wins, shares, np.ones(len(paid), dtype=np.bool_))
+    low, high, is_open = _ends(sheet, wins, shares, undecided, require_success)
+    placed = {
+        model: Placed(
+            revenue_usd=revenue[m],
+            revenue_low_usd=low[m],
+            revenue_high_usd=high[m],
+            rank=1 + sum(other > revenue[m] for other in revenue),
+            n_won=int((wins[m] & (shares == 1)).sum()),
+            n_shared=int((wins[m] & (shares > 1)).sum()),
+        )
+        for m, model in enumerate(sheet.models)
+    }
+    return Competition(placed, int(is_open.sum()))
+
+
+def _winners(sheet: Sheet, here: Mask) -> tuple[Mask, Mask]:
+    """((M, T) who wins or shares, (T,) where an absent score leaves a tie undecided)."""
+    most = np.where(here, sheet.accepted, -1).max(axis=0, initial=-1)
+    leads: Mask = here & (sheet.accepted == most)
+    nobody = np.zeros(leads.shape[1], dtype=np.bool_)
+    if sheet.score is None or sheet.rated is None:
+        return leads, nobody
+    unrated = leads & (sheet.rated < sheet.made)
+    rated = leads & ~unrated
+    best = np.where(rated, sheet.score, -1).max(axis=0, initial=-1)
+    wins: Mask = unrated | (rated & (sheet.score == best))
+    return wins, unrated.any(axis=0) & (leads.sum(axis=0) > 1)
+
+
+def _shared(of: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
+    """Each row's part of the prices of the orders in `mask`."""
+    totals = [Fraction(0)] * len(wins)
+    for k in np.unique(shares[mask & (shares > 0)]):
+        those = mask & (shares == k)
+        sums = wins[:, those].astype(np.int64) @ of.price[those]
+        totals = [t + Fraction(int(s), int(k) * of.units_per_usd) for t, s in zip(totals, sums, strict=True)]
+    return totals
+
+
+def _ends(
+    sheet: Sheet, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
+) -> tuple[list[Fraction], list[Fraction], Mask]:
+    """(lower ends, upper ends, (T,) orders that are open)."""
+    asked = sheet.orders
+    is_open = undecided | (sheet.at_best > sheet.accepted).any(axis=0)
+    worst, best = sheet.accepted[:, is_open], sheet.at_best[:, is_open]
+    surely = (worst > _rivals(best)) & (sheet.made[:, is_open] > 0)
+    perhaps = best >= _rivals(worst)
+    if require_success:
+        surely &= worst == asked.deliverables[is_open]
+        perhaps &= best == asked.deliverables[is_open]
+    settled = _shared(asked, wins, shares, ~is_open)
+
+    def ends(open_wins: Mask) -> list[Fraction]:
+        sums = open_wins.astype(np.int64) @ asked.price[is_open]
+        return [s + Fraction(int(o), asked.units_per_usd) for s, o in zip(settled, sums, strict=True)]
+
+    return ends(surely), ends(perhaps), is_open
+
+
+def _rivals(counts: Ints) -> Ints:
+    """(M, T) the highest count among the other models; -1 where there is none."""
+    if len(counts) < 2:
+        return np.full_like(counts, -1)
+    top = np.sort(counts, axis=0)[-2:]
+    return np.where((counts == top[1]) & ((counts == top[1]).sum(axis=0) == 1), top[0], top[1])

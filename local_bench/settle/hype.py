@@ -1,0 +1,151 @@
+"""Reliability and what a success costs when one tries again (HYPE-EDIT-1, sec. 4.3 to 4.6).
+
+Everything is a sum over tasks of a function of c, the task's passes among its K attempts; so a model is K + 1 counts
+and one number of first passes, and every figure is exact. An attempt without a verdict counts as not passed, as the
+benchmark divides by the images that were asked for; `at_best` has the same figures were all of them passes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+RETRY_CAP = 4
+REVIEW_USD_PER_HOUR = 50
+REVIEW_SECONDS = 20
+
+PASS, FAIL, UNSCORED, MISSING = 1, 0, -1, -2
+Outcomes = NDArray[np.int8]
+"""(T, K) PASS, FAIL, UNSCORED (there, no verdict) or MISSING (not there)."""
+
+
+def expected_attempts(p: Fraction, cap: int = RETRY_CAP) -> Fraction:
+    """Tries until the first pass, `cap` at the most, at pass rate p (eq. 4): (1 - (1 - p)^A) / p, A at p = 0."""
+    return success_within(p, cap) / p if p else Fraction(cap)
+
+
+def success_within(p: Fraction, k: int = RETRY_CAP) -> Fraction:
+    """A pass within k tries at pass rate p (eq. 4): 1 - (1 - p)^k. With p estimated from the attempts this is the
+    plug-in estimate of pass@k, which is too low on average."""
+    return 1 - (1 - p) ** k
+
+
+def pass_at_k_unbiased(n: int, c: int, k: int) -> Fraction | None:
+    """1 - C(n - c, k) / C(n, k) for c passes among n attempts (Chen et al. 2021, eq. 1); None for fewer than k."""
+    return 1 - Fraction(comb(n - c, k), comb(n, k)) if k <= n else None
+
+
+def review_usd(usd_per_hour: Fraction, seconds: Fraction) -> Fraction:
+    """What a person's look at one image costs (eq. 3)."""
+    return usd_per_hour * seconds / 3600
+
+
+def effective_cost(attempts: Fraction, usd_per_attempt: Fraction, success: Fraction) -> Fraction | None:
+    """US dollars a success (eq. 6): E x C_attempt / p@4; None where nothing ever passes."""
+    return attempts * usd_per_attempt / success if success else None
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """One model on T tasks with K attempts each."""
+
+    attempts: int
+    """K"""
+    tasks_by_passes: tuple[int, ...]
+    """How many tasks have c passes, for c from 0 to K."""
+    first_passes: int
+    """Tasks whose first attempt passes."""
+
+    @property
+    def n_tasks(self) -> int:
+        return sum(self.tasks_by_passes)
+
+    def mean(self, of: Callable[[int], Fraction]) -> Fraction | None:
+        """The mean over tasks of a function of c; None for no tasks."""
+        total = sum((n * of(c) for c, n in enumerate(self.tasks_by_passes) if n), Fraction(0))
+        return total / self.n_tasks if self.n_tasks else None
+
+    @property
+    def pass_rate(self) -> Fraction | None:
+        """R of eq. 1: passes among all images asked for."""
+        return self.mean(lambda c: Fraction(c, self.attempts))
+
+    @property
+    def pass_at_any(self) -> Fraction | None:
+        """The share of tasks with a pass among all K attempts: pass@10 of the protocol's ten."""
+        return self.mean(lambda c: Fraction(int(c > 0)))
+
+    @property
+    def pass_at_first(self) -> Fraction | None:
+        """The share of tasks whose first attempt passes."""
+        return Fraction(self.first_passes, self.n_tasks) if self.n_tasks else None
+
+    def pass_at(self, k: int) -> Fraction | None:
+        """pass@k by the paper's plug-in estimate (eq. 5)."""
+        return self.mean(lambda c: success_within(Fraction(c, self.attempts), k))
+
+    def pass_at_unbiased(self, k: int) -> Fraction | None:
+        """pass@k without bias; None where there are fewer than k attempts."""
+        return (
+            None if k > self.attempts else self.mean(lambda c: pass_at_k_unbiased(self.attempts, c, k) or Fraction(0))
+        )
+
+    def expected_attempts(self, cap: int = RETRY_CAP) -> Fraction | None:
+        """E of eq. 5."""
+        return self.mean(lambda c: expected_attempts(Fraction(c, self.attempts), cap))
+
+    def effective_cost_usd(self, usd_per_attempt: Fraction, cap: int = RETRY_CAP) -> Fraction | None:
+        """Eq. 6; None where nothing ever passes."""
+        tries, success = self.expected_attempts(cap), self.pass_at(cap)
+        return None if tries is None or success is None else effective_cost(tries, usd_per_attempt, success)
+
+    @property
+    def hype_gap(self) -> Fraction | None:
+        """pass@10 - pass@1 (eq. 7), with pass@1 from first attempts: only so do the printed gaps come out."""
+        best, first = self.pass_at_any, self.pass_at_first
+        return None if best is None or first is None else best - first
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One model's attempts, counted: as they stand, and were every open one a pass."""
+
+    shown: Reliability
+    at_best: Reliability
+    n_unscored: int
+    n_missing: int
+
+    @property
+    def hype_gap_ends(self) -> tuple[Fraction, Fraction] | None:
+        """Between which the gap lies: an open attempt can raise either side of the difference."""
+        ends = (self.shown.pass_at_any, self.at_best.pass_at_first, self.at_best.pass_at_any, self.shown.pass_at_first)
+        low, first_high, high, first_low = ends
+        if low is None or high is None or first_low is None or first_high is None:
+            return None
+        return max(Fraction(0), low - first_high), high - first_low
+
+
+def tried(outcomes: Outcomes) -> Tried:
+    """Counts one model's attempts."""
+    return Tried(
+        _counted(outcomes == PASS),
+        _counted(outcomes != FAIL),
+        int((outcomes == UNSCORED).sum()),
+        int((outcomes == MISSING).sum()),
+    )
+
+
+def _counted(passes: NDArray[np.bool_]) -> Reliability:
+    k = passes.shape[1]
+    by_passes = np.bincount(passes.sum(axis=1), minlength=k + 1)
+    return Reliability(k, tuple(map(int, by_passes)), int(passes[:, 0].sum()) if k else 0)
+
+
+def combined(parts: Sequence[Reliability]) -> Reliability:
+    """Several splits of tasks (public and private) as one; all with the same number of attempts."""
+    assert len({part.attempts for part in parts}) == 1, parts
+    by_passes = zip(*(part.tasks_by_passes for part in parts), strict=True)
+    return Reliability(parts[0].attempts, tuple(map(sum, by_passes)), sum(part.first_passes for part in parts))

@@ -1,0 +1,108 @@
+"""ICE-Bench's composite (supplement, B.1 to B.6, eqs. 1 to 10): six dimensions of 31 tasks, weighted by one table.
+
+Raw metrics are averaged over a task's items first and combined then; the whole is the plain mean over the tasks that
+there are (a task that a model does not support is missing, not 0). Where the paper and the official code disagree we
+follow the code, which made the published numbers: in Image Colorize prompt following is 0.75 x 2 clip_cap + 0.25 x
+colorfulness, where eq. 4 adds the two whole.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import fsum
+
+Means = Mapping[str, float]
+"""Raw metric -> its mean over a task's items, in the metric's own unit."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task's dimensions are weighted, and which metric stands for those that differ by task."""
+
+    weights: Mapping[str, float]
+    """Dimension -> weight; they add up to 1."""
+    prompt: tuple[tuple[str, float], ...]
+    """Prompt following (pf) as a weighted sum of raw metrics."""
+    reference: str | None = None
+    """Reference consistency (rc)."""
+    control: str | None = None
+    """Controllability (ctrl)."""
+
+
+_THIRDS = {"aes": 1 / 3, "iqa": 1 / 3, "pf": 1 / 3}
+_QUARTERS = {"aes": 0.25, "iqa": 0.25, "pf": 0.25, "rc": 0.25}
+_EDITING = {"aes": 0.3, "iqa": 0.3, "pf": 0.3, "sc": 0.1}
+_REFERENCE_EDITING = {"aes": 0.25, "iqa": 0.25, "pf": 0.2, "rc": 0.2, "sc": 0.1}
+_CONTROL = {"aes": 0.3, "iqa": 0.3, "pf": 0.2, "ctrl": 0.2}
+
+_CAPTION = (("clip_cap", 2.0),)  # eq. 3: the similarity over 0.5
+_ASKED = (("clip_cap", 1.0), ("vllmqa", 0.5))  # eq. 6: (2 clip_cap + vllmqa) / 2
+
+_EDITED = (
+    *("Color Editing", "Face Editing", "Style Editing", "Texture Editing", "Motion Editing", "Scene Editing"),
+    *("Subject Addition", "Subject Change", "Subject Removal", "Text Removal", "Text Render", "Composite Editing"),
+    *("Inpainting", "Outpainting", "Local Subject Addition", "Local Subject Removal", "Local Text Render"),
+    "Local Text Removal",
+)
+
+TASKS: Mapping[str, Recipe] = {
+    "Text2Image": Recipe(_THIRDS, _CAPTION),
+    "Face Reference Generation": Recipe(_QUARTERS, _CAPTION, "face_ref"),
+    "Subject Reference Generation": Recipe(_QUARTERS, _CAPTION, "dino_ref"),
+    "Style Reference Generation": Recipe(_QUARTERS, _CAPTION, "style_ref"),
+    **{task: Recipe(_EDITING, _ASKED) for task in _EDITED},
+    "Virtual Try On": Recipe(_REFERENCE_EDITING, _ASKED, "dino_ref"),
+    "Face Swap": Recipe(_REFERENCE_EDITING, _ASKED, "face_ref"),
+    "Subject-guided Inpainting": Recipe(_REFERENCE_EDITING, _ASKED, "dino_ref"),
+    "Style Reference Editing": Recipe(_REFERENCE_EDITING, _ASKED, "style_ref"),
+    "Pose-guided Generation": Recipe(_CONTROL, _CAPTION, control="l1_pose"),
+    "Depth-guided Generation": Recipe(_CONTROL, _CAPTION, control="l1_depth"),
+    "Edge-guided Generation": Recipe(_CONTROL, _CAPTION, control="l1_canny"),
+    "Image Deblur": Recipe(_CONTROL, (("musiq_koniq", 0.01),), control="ssim"),  # eq. 5
+    "Image Colorize": Recipe(_CONTROL, (("clip_cap", 1.5), ("colorfulness", 0.25)), control="l1_colorize"),
+}
+"""The 31 tasks, by the names in the benchmark's own files."""
+
+RANGES = {"aes_v2.5": (0.0, 10.0), "musiq_koniq": (0.0, 100.0)}
+"""Between which a raw metric lies, where that is not 0 to 1."""
+DISTANCES = frozenset({"l1_raw"})
+"""Raw metrics of which less is better; the other l1_* are stored as 1 - distance."""
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """Between which the metric's values lie, the worse end first."""
+    low, high = RANGES.get(metric, (0.0, 1.0))
+    return (high, low) if metric in DISTANCES else (low, high)
+
+
+def dimensions(task: str, means: Means) -> dict[str, float]:
+    """Each dimension of the task's recipe, in [0, 1] for metrics in their ranges."""
+    recipe = TASKS[task]
+    ways: dict[str, Callable[[], float]] = {
+        "aes": lambda: means["aes_v2.5"] / 10,
+        "iqa": lambda: means["musiq_koniq"] / 100,
+        "pf": lambda: fsum(weight * means[metric] for metric, weight in recipe.prompt),
+        "sc": lambda: (means["clip_src"] + 1 - means["l1_raw"]) / 2,
+        "rc": lambda: means[recipe.reference or ""],
+        "ctrl": lambda: means[recipe.control or ""],
+    }
+    return {dimension: ways[dimension]() for dimension in recipe.weights}
+
+
+def needed(task: str) -> tuple[str, ...]:
+    """The raw metrics that a task's score is made of."""
+    recipe = TASKS[task]
+    source = ("clip_src", "l1_raw") if "sc" in recipe.weights else ()
+    names = ("aes_v2.5", "musiq_koniq", *(m for m, _ in recipe.prompt), *source, recipe.reference, recipe.control)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def composite(task: str, means: Means) -> float:
+    """A task's score from the means of its raw metrics, which must hold all of `needed`."""
+    scores = dimensions(task, means)
+    return fsum(weight * scores[dimension] for dimension, weight in TASKS[task].weights.items())
+
+
+def overall(tasks: Mapping[str, float | None]) -> float | None:
+    """The plain mean over the tasks that have a score; None without any."""
+    values = [value for value in tasks.values() if value is not None]
+    return fsum(values) / len(values) if values else None

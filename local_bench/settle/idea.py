@@ -1,0 +1,65 @@
+"""IDEA-Bench's hierarchical score (sec. 3.3): six yes-or-no questions a case on three levels.
+
+Questions 1 and 2 are the task's requirements, 3 and 4 its completion, 5 and 6 detail and looks. Where a level is not
+answered yes throughout, the levels above it count 0. A case is the sum over 6, averaged over the repeats; a subtask the
+mean of its cases in percent, a category the mean of its subtasks, the whole the mean of the five categories, in which
+one that a model cannot do counts 0 ("-" in table 2).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+QUESTIONS = 6
+REPEATS = 3
+CATEGORIES = ("T2I", "I2I", "Is2I", "T2Is", "I(s)2Is")
+
+YES, NO, UNSCORED, MISSING = 1, 0, -1, -2
+Answers = NDArray[np.int8]
+"""(cases, repeats, 6) YES, NO, UNSCORED or MISSING."""
+
+
+def points(yes: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What counts of six answers, 0 to 6: (..., 6) -> (...)."""
+    task, completion, detail = (yes[..., i : i + 2] for i in (0, 2, 4))
+    through = task.all(axis=-1)
+    counted = task.sum(axis=-1) + through * (completion.sum(axis=-1) + completion.all(axis=-1) * detail.sum(axis=-1))
+    return np.asarray(counted, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Subtask:
+    """One task (subtask of the paper's tables), in percent; `low` with open answers as no, `high` as yes."""
+
+    low: Fraction
+    high: Fraction
+    n_cases: int
+    n_unscored: int
+    n_missing: int
+
+
+def subtask(answers: Answers) -> Subtask:
+    """The score of one task's cases."""
+    ends = (_percent(points(answers == YES)), _percent(points(answers != NO)))
+    return Subtask(*ends, len(answers), int((answers == UNSCORED).sum()), int((answers == MISSING).sum()))
+
+
+def _percent(counted: NDArray[np.int64]) -> Fraction:
+    return Fraction(100 * int(counted.sum()), QUESTIONS * counted.size) if counted.size else Fraction(0)
+
+
+def category(subtasks: Iterable[Fraction]) -> Fraction | None:
+    """The mean of a category's subtasks; None without any: the model cannot do it, or was not tried."""
+    return _mean(list(subtasks))
+
+
+def overall(categories: Mapping[str, Fraction | None]) -> Fraction:
+    """The mean of the five categories, None and absent ones as 0 (table 2)."""
+    return sum((categories.get(name) or Fraction(0) for name in CATEGORIES), Fraction(0)) / len(CATEGORIES)
+
+
+def _mean(values: list[Fraction]) -> Fraction | None:
+    return sum(values, Fraction(0)) / len(values) if values else None

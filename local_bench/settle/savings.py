@@ -1,0 +1,73 @@
+"""What a client saves who lets a model go first and people redo what fails (ServImage, sec. 5.4, eqs. 5 to 8; table 7).
+
+B is the orders' value, and an order succeeds when all its images are accepted:
+S = 1 - cost/B - sum_t Price(t) (1 - Success(t)) / B, M = sum_t Price(t) Success(t) / B and
+R = sum_t Price(t) Success(t) / (cost + sum_t Price(t) (1 - Success(t))), which is M / (1 - S).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from local_bench.settle.sheet import Ints, Mask, Sheet
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One model's eqs. 6 to 8, as fractions of 1; None where the cost is not known or there is nothing to divide by.
+    `_high`: were all open images accepted."""
+
+    cost_usd: Fraction | None
+    cost_savings: Fraction | None
+    cost_savings_high: Fraction | None
+    model_contribution: Fraction | None
+    model_contribution_high: Fraction | None
+    contribution_ratio: Fraction | None
+    contribution_ratio_high: Fraction | None
+
+
+def savings(sheet: Sheet, usd_per_image: Mapping[str, Fraction]) -> list[Saved]:
+    """Each model's savings, in the sheet's order; `usd_per_image` by model. An image costs when it has a row."""
+    costs = [
+        None if model not in usd_per_image else usd_per_image[model] * int(sheet.made[m].sum())
+        for m, model in enumerate(sheet.models)
+    ]
+    return saved(sheet, costs)
+
+
+def saved(sheet: Sheet, costs_usd: list[Fraction | None], of: Mask | None = None) -> list[Saved]:
+    """The same from what each model cost in all (by the GPU ledger, say), over the orders in a (T,) mask."""
+    asked = sheet.orders
+    mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
+    budget = asked.worth_usd(mask)
+    done = _done_usd(sheet, sheet.accepted, mask)
+    at_best = _done_usd(sheet, sheet.at_best, mask)
+    return [_saved(budget, cost, low, high) for cost, low, high in zip(costs_usd, done, at_best, strict=True)]
+
+
+def _done_usd(sheet: Sheet, accepted: Ints, mask: Mask) -> list[Fraction]:
+    """sum_t Price(t) Success(t) for every model."""
+    asked = sheet.orders
+    success = (accepted == asked.deliverables)[:, mask].astype(np.int64)
+    return [Fraction(int(s), asked.units_per_usd) for s in success @ asked.price[mask]]
+
+
+def _saved(budget: Fraction, cost: Fraction | None, done: Fraction, at_best: Fraction) -> Saved:
+    def per_budget(amount: Fraction | None) -> Fraction | None:
+        return None if amount is None or not budget else amount / budget
+
+    def ratio(of: Fraction) -> Fraction | None:
+        spent = None if cost is None else cost + budget - of
+        return None if not spent else of / spent
+
+    return Saved(
+        cost_usd=cost,
+        cost_savings=per_budget(None if cost is None else done - cost),
+        cost_savings_high=per_budget(None if cost is None else at_best - cost),
+        model_contribution=per_budget(done),
+        model_contribution_high=per_budget(at_best),
+        contribution_ratio=ratio(done),
+        contribution_ratio_high=ratio(at_best),
+    )
