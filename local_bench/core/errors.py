@@ -4,6 +4,7 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 ├── UserError              exit 2: the user's input is wrong
 │   ├── ConfigError        a run config, a model card or a price table
 │   ├── TaskFileError      a benchmark's task file
+│   ├── ResultFileError    a benchmark's result file
 │   ├── ImageError         an image that cannot be read safely
 │   └── WeightsError       a model whose files are not on this machine
 ├── LedgerError            the run's ledger cannot be opened or written
@@ -30,6 +31,10 @@ class ConfigError(UserError):
 
 class TaskFileError(UserError):
     """A task file has a line that cannot become a task."""
+
+
+class ResultFileError(UserError):
+    """A result file has a row that cannot be read, stands there twice, or belongs to nothing."""
 
 
 class ImageError(UserError):

@@ -1,0 +1,92 @@
+"""HYPE-EDIT-1's judgements (schema 2): task -> model's alias -> "001.webp" -> {"verdict": "PASS" or "FAIL", …}.
+
+`models` in the same file says what the aliases stand for; what else is in it (paths, times) decides nothing.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import ResultFileError
+from local_bench.suites.sheets import line_of, read_object
+
+SCHEMA_VERSION = 2
+MAX_ATTEMPTS = 1000
+VERDICTS = {"PASS": True, "FAIL": False}
+_FILE = re.compile(r"0*([1-9][0-9]{0,3})\.[a-z]{3,4}")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was said of one attempt; `passed` is None where there is an entry without a verdict."""
+
+    model: str
+    task_id: str
+    attempt: int
+    """From 1."""
+    passed: bool | None
+
+
+@dataclass(frozen=True)
+class Judgements:
+    dataset: str
+    models: tuple[str, ...]
+    """By name, in the file's order of aliases; those without a judgement too."""
+    task_ids: tuple[str, ...]
+    rows: tuple[Judgement, ...]
+
+    @property
+    def attempts(self) -> int:
+        """The highest attempt that anything was said of."""
+        return max((row.attempt for row in self.rows), default=0)
+
+
+def read_judgements(path: Path) -> Judgements:
+    """The judgements in the file. ResultFileError with file, line and reason: for another schema, an alias that stands
+    for no model, two aliases for one, an attempt that stands there twice, a verdict that is neither PASS nor FAIL."""
+    data, text = read_object(path, "file of judgements")
+    if data.get("schema_version") != SCHEMA_VERSION:
+        given = data.get("schema_version")
+        raise ResultFileError(f"{path}: schema_version is {given!r}: judgements are read in schema {SCHEMA_VERSION}")
+
+    def fault(keys: list[str], what: str) -> ResultFileError:
+        return ResultFileError(f"{path}, line {line_of(text, keys)}: {what}")
+
+    names = _objects(data.get("models"), fault, ["models"], "models")
+    for alias, name in names.items():
+        if not isinstance(name, str) or not name or list(names.values()).count(name) > 1:
+            raise fault(["models", alias], f"the alias {alias!r} stands for one model's name, which no other has")
+    judgements = _objects(data.get("judgements"), fault, ["judgements"], "judgements")
+    rows: list[Judgement] = []
+    for task_id, by_alias in judgements.items():
+        at = ["judgements", task_id]
+        for alias, files in _objects(by_alias, fault, at, "a task's judgements").items():
+            if alias not in names:
+                raise fault([*at, alias], f"{alias!r} stands for no model: name it under models")
+            rows += _attempts(
+                names[alias], task_id, _objects(files, fault, [*at, alias], "a model's"), fault, [*at, alias]
+            )
+    return Judgements(str(data.get("dataset", "")), tuple(names.values()), tuple(judgements), tuple(rows))
+
+
+def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: list[str]) -> list[Judgement]:
+    rows: dict[int, Judgement] = {}
+    for file, said in files.items():
+        number = _FILE.fullmatch(file)
+        attempt = int(number[1]) if number else 0
+        if not 1 <= attempt <= MAX_ATTEMPTS:
+            raise fault([*at, file], f"{file!r} is no attempt: they are 001.webp, 002.webp and so on")
+        if attempt in rows:
+            raise fault([*at, file], f"attempt {attempt} of {model!r} stands there twice: keep one of them")
+        verdict = _objects(said, fault, [*at, file], "a judgement").get("verdict")
+        if verdict is not None and verdict not in VERDICTS:
+            raise fault([*at, file], f"the verdict is PASS, FAIL or null, not {verdict!r}")
+        rows[attempt] = Judgement(model, task_id, attempt, None if verdict is None else VERDICTS[verdict])
+    return list(rows.values())
+
+
+def _objects(value: Any, fault: Any, at: list[str], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise fault(at, f"{what} are a JSON object, not {type(value).__name__}")
+    return value

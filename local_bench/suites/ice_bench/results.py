@@ -1,0 +1,79 @@
+"""ICE-Bench's `eval_result.txt`: one line an item, `ItemID#;#Task#;#{"metric": value, …}`, raw metrics as measured."""
+
+import difflib
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_bench.core import strictjson
+from local_bench.core.errors import ResultFileError
+
+SEPARATOR = "#;#"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item's raw metrics; None where a metric could not be had (null in the file)."""
+
+    item_id: str
+    task: str
+    metrics: dict[str, float | None]
+
+
+def read_eval_result(path: Path, tasks: Collection[str]) -> list[Item]:
+    """The items of the file, in its order; `tasks` are the names that a task may have.
+
+    ResultFileError with file, line and reason: for a line of another form, an unknown task, a metric that is no
+    finite number, an item that stands there twice, a file without items.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        raise ResultFileError(f"{path} does not exist: give an eval_result.txt of ICE-Bench") from None
+    except UnicodeDecodeError:
+        raise ResultFileError(f"{path} is no UTF-8 text: give an eval_result.txt of ICE-Bench") from None
+    except OSError as e:
+        raise ResultFileError(f"{path} cannot be read ({e.strerror}): give an eval_result.txt of ICE-Bench") from None
+    items: list[Item] = []
+    first: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        item = _item(line.strip(), f"{path}, line {number}", tasks)
+        if item.item_id in first:
+            twice = f"the item {item.item_id!r} stands on line {first[item.item_id]} too"
+            raise ResultFileError(f"{path}, line {number}: {twice}: keep one of them")
+        first[item.item_id] = number
+        items.append(item)
+    if not items:
+        raise ResultFileError(f"{path} holds no items: give a file with one line an item")
+    return items
+
+
+def _item(line: str, where: str, tasks: Collection[str]) -> Item:
+    parts = line.split(SEPARATOR, 2)
+    if len(parts) != 3 or not parts[0]:
+        raise ResultFileError(f"{where}: an item is ItemID{SEPARATOR}Task{SEPARATOR}JSON: mend the line")
+    item_id, task, text = parts
+    if task not in tasks:
+        near = difflib.get_close_matches(task, tasks, 1, 0.5)
+        hint = f"did they mean {near[0]!r}?" if near else "the tasks are those of the benchmark's data.jsonl"
+        raise ResultFileError(f"{where}: there is no task {task!r}: {hint}")
+    try:
+        values = strictjson.loads(text)
+    except (ValueError, RecursionError) as e:
+        way_out = "write null for a metric that could not be had"
+        raise ResultFileError(f"{where}: the metrics are not JSON ({e}): {way_out}") from None
+    if not isinstance(values, dict):
+        raise ResultFileError(f"{where}: the metrics are a JSON object, not {type(values).__name__}: mend the line")
+    return Item(item_id, task, {name: _value(name, value, where) for name, value in values.items()})
+
+
+def _value(name: str, value: Any, where: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ResultFileError(f"{where}: {name} is a finite number, or null where it could not be had")
+    return float(value)

@@ -1,0 +1,113 @@
+"""IDEA-Bench's results CSV: one line a question of a case, with the judge's answer, score and reason a repeat."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_bench.core.errors import ResultFileError
+
+REPEATS = 3
+QUESTIONS = 6
+ROWS = 306
+"""What the official scorer wants: 51 cases of six questions."""
+HEADER = (
+    *("task_name", "task_id", "case_id", "question_id", "text_prompt", "stitched_image"),
+    *(f"{name}_{k}" for k in range(1, REPEATS + 1) for name in ("gemini_result", "score", "explanation")),
+)
+SCORES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+NONE = {"", "None", "null", "nan"}
+MAX_FIELD = 1_000_000
+
+CATEGORY_OF = {
+    **dict.fromkeys(("0024", "0026", "0028"), "T2I"),
+    **dict.fromkeys(("0063", "0072"), "I2I"),
+    **dict.fromkeys(("0064", "0065", "0073"), "Is2I"),
+    **dict.fromkeys(("0014", "0015", "0016", "0017"), "T2Is"),
+    **dict.fromkeys(("0044", "0045", "0046", "0049"), "I(s)2Is"),
+}
+"""Each mini task's category as in the official scorer: sixteen tasks, though the paper counts 18."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question about one case; a score is None where the judge gave none."""
+
+    task_id: str
+    task_name: str
+    case_id: str
+    question: int
+    """From 1."""
+    scores: tuple[int | None, ...]
+    """One a repeat."""
+
+
+def read_results(path: Path) -> list[Row]:
+    """The rows of the file, in its order. ResultFileError with file, line and reason: for another header, a question
+    that is none of six or stands there twice, a score that is neither 0, 1 nor empty, a file without rows."""
+    rows: list[Row] = []
+    first: dict[tuple[str, str, int], int] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            csv.field_size_limit(MAX_FIELD)
+            lines = csv.reader(file, strict=True)
+            columns = _columns(next(lines, []), path)
+            for fields in lines:
+                where = f"{path}, line {lines.line_num}"
+                if not fields:
+                    continue
+                row = _row(fields, columns, where)
+                key = (row.task_id, row.case_id, row.question)
+                if key in first:
+                    what = f"question {row.question} of case {row.case_id} of task {row.task_id}"
+                    raise ResultFileError(f"{where}: {what} ends on line {first[key]} too: keep one of them")
+                first[key] = lines.line_num
+                rows.append(row)
+    except FileNotFoundError:
+        raise ResultFileError(f"{path} does not exist: give a results CSV of IDEA-Bench") from None
+    except UnicodeDecodeError:
+        raise ResultFileError(f"{path} is no UTF-8 text: give a results CSV of IDEA-Bench") from None
+    except OSError as e:
+        raise ResultFileError(f"{path} cannot be read ({e.strerror}): give a results CSV of IDEA-Bench") from None
+    except csv.Error as e:
+        raise ResultFileError(f"{path}, line {lines.line_num}: this is not CSV ({e}): mend the line") from None
+    if not rows:
+        raise ResultFileError(f"{path} holds no results: give a file with one row a question")
+    return rows
+
+
+def _columns(header: list[str], path: Path) -> dict[str, int]:
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise ResultFileError(f"{path}, line 1: the column {twice!r} stands there twice: keep one of them")
+    needed = ("task_name", "task_id", "case_id", "question_id", *(f"score_{k}" for k in range(1, REPEATS + 1)))
+    lacking = next((name for name in needed if name not in header), None)
+    if lacking is not None:
+        raise ResultFileError(f"{path}, line 1: the column {lacking!r} is missing: the header is that of the benchmark")
+    return {name: i for i, name in enumerate(header)}
+
+
+def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
+    if len(fields) != len(columns):
+        raise ResultFileError(f"{where}: {len(fields)} fields under {len(columns)} columns: mend the line")
+
+    def field(name: str) -> str:
+        return fields[columns[name]].strip()
+
+    question = field("question_id")
+    if question not in map(str, range(1, QUESTIONS + 1)):
+        raise ResultFileError(f"{where}: question_id is 1 to {QUESTIONS}, not {question!r}")
+    scores = []
+    for k in range(1, REPEATS + 1):
+        score = field(f"score_{k}")
+        if score not in SCORES and score not in NONE:
+            raise ResultFileError(f"{where}: score_{k} is 0, 1 or empty, not {score!r}")
+        scores.append(SCORES.get(score))
+    for name in ("task_id", "case_id"):
+        if not field(name):
+            raise ResultFileError(f"{where}: {name} is empty: say of which case this is")
+    return Row(_uid(field("task_id")), field("task_name"), _uid(field("case_id")), int(question), tuple(scores))
+
+
+def _uid(text: str) -> str:
+    """Four digits, which spreadsheets take the leading zeros from."""
+    return text.zfill(4) if text.isdigit() else text

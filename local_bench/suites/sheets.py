@@ -1,0 +1,62 @@
+"""Whole JSON files that come with benchmarks, prices among them, read with the line of what is wrong."""
+
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from local_bench.core import strictjson
+from local_bench.core.errors import ResultFileError
+
+MAX_BYTES = 500_000_000
+ENDS = "give the file with one JSON object in it"
+
+
+def read_object(path: Path, what: str) -> tuple[dict[str, Any], str]:
+    """(the JSON object in the file, its text), numbers with a point as Decimal. ResultFileError if it is none."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ResultFileError(f"{path} is larger than {MAX_BYTES:,} bytes: this is no {what}")
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise ResultFileError(f"{path} does not exist: give the {what}") from None
+    except OSError as e:
+        raise ResultFileError(f"{path} cannot be read ({e.strerror}): give the {what}") from None
+    except UnicodeDecodeError:
+        raise ResultFileError(f"{path} is no UTF-8 text: give the {what}") from None
+    try:
+        data = strictjson.loads(text, parse_float=Decimal)
+    except json.JSONDecodeError as e:
+        raise ResultFileError(f"{path}, line {e.lineno}: this is not JSON ({e.msg}): mend the line") from None
+    except (ValueError, RecursionError) as e:
+        raise ResultFileError(f"{path}: this is not JSON ({e}): mend the file") from None
+    if not isinstance(data, dict):
+        raise ResultFileError(f"{path}: a {what} is a JSON object, not {type(data).__name__}: {ENDS}")
+    return data, text
+
+
+def line_of(text: str, keys: Sequence[str]) -> int:
+    """The line (from 1) on which the last of nested `keys` stands, as far as it can be told without a parser."""
+    at = 0
+    for key in keys:
+        forms = (f"{json.dumps(key)}", f"{json.dumps(key, ensure_ascii=False)}")
+        found = [i for i in (text.find(form, at) for form in forms) if i >= 0]
+        at = min(found, default=at)
+    return text.count("\n", 0, at) + 1
+
+
+def read_costs(path: Path) -> dict[str, Decimal]:
+    """{model: US dollars an image}. ResultFileError names the file, the line and the reason."""
+    data, text = read_object(path, "file of costs")
+    costs = {}
+    for model, amount in data.items():
+        if isinstance(amount, bool) or not isinstance(amount, int | Decimal) or not _is_price(Decimal(amount)):
+            where = f"{path}, line {line_of(text, [model])}"
+            raise ResultFileError(f"{where}: the cost of {model!r} is a number of US dollars an image, 0 or more")
+        costs[model] = Decimal(amount)
+    return costs
+
+
+def _is_price(amount: Decimal) -> bool:
+    return amount.is_finite() and 0 <= amount < 10**9 and Decimal(amount).adjusted() > -30
