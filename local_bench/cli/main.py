@@ -16,6 +16,7 @@ from local_bench.cli.doctor import doctor
 from local_bench.cli.inspect import digest, report
 from local_bench.cli.output import say
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
+from local_bench.cli.score import score
 from local_bench.core.errors import LocalBenchError
 
 
@@ -26,7 +27,22 @@ def cli() -> None:
     what they earn. No network, no proprietary API."""
 
 
-for command in (demo, run, plan, generate, measure, judge, settle, report, agreement, digest, models, suites, doctor):
+for command in (
+    demo,
+    run,
+    plan,
+    generate,
+    measure,
+    judge,
+    settle,
+    report,
+    score,
+    agreement,
+    digest,
+    models,
+    suites,
+    doctor,
+):
     cli.add_command(command)
 
 

@@ -1,0 +1,98 @@
+"""ICE-Bench's scores from an eval_result.txt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum
+
+from local_bench.report.published.answer import Published, figure, listed
+from local_bench.settle.ice import TASKS, composite, dimensions, needed, overall, range_of
+from local_bench.suites.ice_bench.results import Item
+
+
+@dataclass(frozen=True)
+class _Task:
+    score: float | None
+    low: float
+    high: float
+    dimensions: dict[str, float]
+    n: int
+    n_unscored: int
+    lacking: tuple[str, ...]
+    """Metrics that no item has."""
+
+
+def published(items: Sequence[Item]) -> Published:
+    """Tasks and the whole, in [0, 1]. A metric's mean is over the items that have it; the ends put its worst and its
+    best value where it is open. A task of which one metric was never had is unscored (null) and out of the mean."""
+    by_task: dict[str, list[Item]] = {}
+    for item in items:
+        by_task.setdefault(item.task, []).append(item)
+    tasks = {name: _task(name, by_task[name]) for name in TASKS if name in by_task}
+    scores = {name: task.score for name, task in tasks.items()}
+    absent = [name for name in TASKS if name not in by_task]
+    unscored = [name for name, score in scores.items() if score is None]
+    data = {
+        "suite": "ice-bench",
+        "tasks": scores,
+        "overall": overall(scores),
+        "tasks_low": {name: task.low for name, task in tasks.items()},
+        "tasks_high": {name: task.high for name, task in tasks.items()},
+        "overall_low": overall({name: task.low for name, task in tasks.items()}),
+        "overall_high": overall({name: task.high for name, task in tasks.items()}),
+        "dimensions": {name: task.dimensions for name, task in tasks.items()},
+        "missing_tasks": absent,
+        "unscored_tasks": unscored,
+        "n_items": {name: task.n for name, task in tasks.items()},
+        "n_unscored": {name: task.n_unscored for name, task in tasks.items()},
+    }
+    rows = [
+        [name, figure(t.score, ".4f"), figure(t.low, ".4f"), figure(t.high, ".4f"), str(t.n), str(t.n_unscored)]
+        for name, t in tasks.items()
+    ]
+    whole = [figure(data[name], ".4f") for name in ("overall", "overall_low", "overall_high")]  # type: ignore[arg-type]
+    rows.append(["all", *whole, str(len(items)), str(sum(task.n_unscored for task in tasks.values()))])
+    return Published(data, [(["task", "score", "low", "high", "items", "unscored"], rows)], _notes(tasks, absent))
+
+
+def _task(name: str, items: Sequence[Item]) -> _Task:
+    means: dict[str, float] = {}
+    worst: dict[str, float] = {}
+    best: dict[str, float] = {}
+    open_values = 0
+    lacking = []
+    for metric in needed(name):
+        values = [v for v in (item.metrics.get(metric) for item in items) if v is not None]
+        left = len(items) - len(values)
+        open_values += left
+        low, high = range_of(metric)
+        worst[metric] = fsum([*values, left * low]) / len(items)
+        best[metric] = fsum([*values, left * high]) / len(items)
+        if values:
+            means[metric] = fsum(values) / len(values)
+        else:
+            lacking.append(metric)
+    return _Task(
+        score=None if lacking else composite(name, means),
+        low=composite(name, worst),
+        high=composite(name, best),
+        dimensions={} if lacking else dimensions(name, means),
+        n=len(items),
+        n_unscored=open_values,
+        lacking=tuple(lacking),
+    )
+
+
+def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:
+    notes = []
+    if absent:
+        notes.append(f"{len(absent)} of {len(TASKS)} tasks are not in the file and not in the mean: {listed(absent)}")
+    notes += [
+        f"{name} is unscored and not in the mean: no item has {listed(task.lacking)}"
+        for name, task in tasks.items()
+        if task.lacking
+    ]
+    if some := sum(task.n_unscored for task in tasks.values()):
+        notes.append(
+            f"{some} metric values are open: means are over the others, the ends assume the worst and the best"
+        )
+    return notes

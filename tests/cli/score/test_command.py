@@ -1,0 +1,49 @@
+"""`score` itself: which suite, which options, which exit status."""
+
+import sys
+
+import pytest
+
+from local_bench.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ice", "f"], "there is no suite 'ice' with result files of its own: did you mean 'ice-bench'?"),
+        (["studio", "f"], "there are ice-bench, idea-bench, hype-edit-1, servimage"),
+        (["ice-bench", "f", "--costs", "c"], "--costs is for servimage and hype-edit-1: leave it out for ice-bench"),
+        (["servimage", "f", "--retry-cap", "3"], "--retry-cap is for hype-edit-1"),
+        (["servimage", "f"], "say with --tasks where they are"),
+        (["ice-bench", "f", "g"], "ice-bench has its results in one file, and 2 are given"),
+        (["hype-edit-1", "f", "--review-seconds", "x"], "--review-seconds is a number from 0 on, not 'x'"),
+        (["hype-edit-1", "f", "--review-seconds", "inf"], "--review-seconds is a number from 0 on"),
+        (["ice-bench", "absent.txt"], "absent.txt does not exist"),
+        (["idea-bench", "absent.csv"], "absent.csv does not exist"),
+        (["hype-edit-1", "absent.json"], "absent.json does not exist"),
+        (["servimage", "absent.jsonl", "--tasks", "absent.jsonl"], "absent.jsonl does not exist"),
+        (["servimage"], "Missing argument"),
+    ],
+)
+def test_wrong_input_ends_with_two_and_one_sentence(capsys, arguments, says):
+    assert main(["score", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suite", ["ice-bench", "idea-bench", "hype-edit-1", "servimage"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"\x00", b"null", b"[[[[", b"{}"])
+def test_no_file_makes_a_traceback(capsys, tmp_path, suite, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    options = ["--tasks", str(path)] if suite == "servimage" else []
+    assert main(["score", suite, str(path), *options]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert said.count("\n") == 1
+
+
+def test_scoring_imports_no_torch(cli, tmp_path):
+    (tmp_path / "eval_result.txt").write_text("id0#;#Text2Image#;#{}\n")
+    ended = cli("score", "ice-bench", "eval_result.txt", PYTHONPROFILEIMPORTTIME="1")
+    assert ended.returncode == 0, ended.stderr
+    assert "torch" not in {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}, sys.path

@@ -1,0 +1,179 @@
+"""`score hype-edit-1`: hand-worked judgements, random ones against another computation, what is refused."""
+
+import json
+import random
+
+import pytest
+
+from tests.cli.score import slow
+
+EXACT = 1e-9
+
+
+def write(folder, verdicts, costs=None, models=None):
+    """The files, and the arguments that name them; verdicts: (model, task, attempt) -> PASS, FAIL or None."""
+    names = models or list(dict.fromkeys(m for m, _, _ in verdicts))
+    alias = {name: f"M{i:02d}" for i, name in enumerate(names, 1)}
+    judgements = {}
+    for (model, task, attempt), said in verdicts.items():
+        files = judgements.setdefault(task, {}).setdefault(alias[model], {})
+        files[f"{attempt:03d}.webp"] = {"judged_at": "2026-01-22T00:00:00+00:00", "ms": 9, "verdict": said}
+    data = {
+        "schema_version": 2,
+        "dataset": "public",
+        "tasks_dir": "tasks",
+        "models": {a: name for name, a in alias.items()},
+        "judgements": judgements,
+    }
+    (folder / "judgements.json").write_text(json.dumps(data, indent=2))
+    if costs is None:
+        return [folder / "judgements.json"]
+    (folder / "costs.json").write_text("{" + ", ".join(f'"{m}": {c}' for m, c in costs.items()) + "}")
+    return [folder / "judgements.json", "--costs", folder / "costs.json"]
+
+
+def tried(model, **tasks):
+    """tasks: id -> a letter an attempt: P, F, ? (no verdict), or a blank (not there)."""
+    says = {"P": "PASS", "F": "FAIL", "?": None}
+    return {
+        (model, task, a): says[letter]
+        for task, row in tasks.items()
+        for a, letter in enumerate(row, 1)
+        if letter != " "
+    }
+
+
+def test_judgements_worked_by_hand(score, tmp_path):
+    verdicts = tried("a", t1="PFFFFFFFFP", t2="F" * 10) | tried("b", t1="P" * 10, t2="P" * 10)
+    status, told, said = score("hype-edit-1", *write(tmp_path, verdicts, {"a": "0.03", "b": "0.15"}))
+    assert (status, said) == (0, "")
+    a, b = told["models"]["a"], told["models"]["b"]
+    assert (a["pass_rate"], a["pass_at_10"]) == (0.1, 0.5)
+    assert a["pass_at_4"] == pytest.approx((1 - 0.8**4) / 2, abs=EXACT)
+    assert a["pass_at_4_unbiased"] == pytest.approx((1 - 70 / 210) / 2, abs=EXACT)
+    assert a["expected_attempts"] == pytest.approx(((1 - 0.8**4) / 0.2 + 4) / 2, abs=EXACT)
+    assert a["effective_cost_usd"] == pytest.approx(
+        a["expected_attempts"] * (0.03 + 1000 / 3600) / a["pass_at_4"], abs=EXACT
+    )
+    assert a["hype_gap"] == 0, "the only task that passes passes at once"
+    assert (b["pass_rate"], b["pass_at_4"], b["expected_attempts"], b["hype_gap"]) == (1, 1, 1, 0)
+    assert b["effective_cost_usd"] == pytest.approx(0.15 + 1000 / 3600, abs=EXACT)
+
+
+def test_what_never_passes_has_no_effective_cost(score, tmp_path):
+    status, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="F" * 10), {"a": "0.03"}))
+    a = told["models"]["a"]
+    assert status == 0
+    assert (a["effective_cost_usd"], a["expected_attempts"], a["pass_at_4"]) == (None, 4, 0)
+
+
+def test_first_attempts_make_the_hype_gap_not_the_pooled_rate(score, tmp_path):
+    _, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="FPPPPPPPPP", t2="PFFFFFFFFF")))
+    assert told["models"]["a"]["pass_rate"] == 0.5
+    assert told["models"]["a"]["hype_gap"] == 0.5
+
+
+def test_open_attempts_are_counted_and_bounded(score, tmp_path):
+    verdicts = tried("a", t1="?FFFFFFFFF", t2="PPPPPPPPP ")
+    _, told, said = score("hype-edit-1", *write(tmp_path, verdicts, {"a": "1"}))
+    a = told["models"]["a"]
+    assert (a["n"], a["n_unscored"], a["n_missing"]) == (18, 1, 1)
+    assert (a["pass_rate"], a["pass_rate_high"]) == (9 / 20, 11 / 20)
+    assert (a["pass_at_10"], a["pass_at_10_high"]) == (0.5, 1)
+    assert (a["hype_gap_low"], a["hype_gap"], a["hype_gap_high"]) == (0, 0, 0.5)
+    assert a["effective_cost_low_usd"] < a["effective_cost_usd"]
+    assert "2 attempts have no verdict" in said
+
+
+def test_models_without_a_judgement_or_a_cost_are_named(score, tmp_path):
+    arguments = write(tmp_path, tried("a", t1="P" * 10), {"z": "1"}, models=["a", "b"])
+    _, told, said = score("hype-edit-1", *arguments)
+    assert list(told["models"]) == ["a"]
+    assert told["absent_models"] == ["b"]
+    assert told["models"]["a"]["effective_cost_usd"] is None
+    assert "nothing was judged of b" in said
+    assert "there is no cost for a" in said
+
+
+def test_review_and_patience_can_be_set(score, tmp_path):
+    arguments = write(tmp_path, tried("a", t1="PFPFPFPFPF"), {"a": "0.5"})
+    _, told, _ = score(
+        "hype-edit-1", *arguments, "--review-usd-per-hour", "36", "--review-seconds", "12.5", "--retry-cap", "2"
+    )
+    a = told["models"]["a"]
+    assert a["expected_attempts"] == 1.5
+    assert a["effective_cost_usd"] == pytest.approx(1.5 * (0.5 + 0.125) / 0.75, abs=EXACT)
+    assert a["pass_at_4"] == 1 - 0.5**4, "pass@4 is of four tries whatever the cap"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_judgements(score, tmp_path, seed):
+    rng = random.Random(seed)
+    k = rng.choice([10, 10, 10, 4, 12])
+    tasks = [f"t{i}" for i in range(rng.randint(1, 30))]
+    verdicts = {}
+    for m in range(4):
+        rate = [0, 1, 0.3, 0.7][m]
+        for task in tasks:
+            if seed % 2 and m and rng.random() < 0.1:
+                continue
+            for attempt in range(1, k + 1):
+                if m and seed % 2 and rng.random() < 0.05:
+                    continue
+                passed = "PASS" if rng.random() < rate * rng.random() ** 0.2 else "FAIL"
+                verdicts[f"m{m}", task, attempt] = None if seed % 2 and rng.random() < 0.05 else passed
+    costs = {f"m{m}": repr(rng.uniform(0, 0.2)) for m in range(3)}
+    status, told, _ = score("hype-edit-1", *write(tmp_path, verdicts, costs))
+    assert status == 0
+    expected = slow.hype_edit_1(verdicts, tasks, k, costs)
+    assert list(told["models"]) == list(expected)
+    for model, figures in expected.items():
+        for name, value in figures.items():
+            found = told["models"][model][name]
+            if value is None:
+                assert found is None, name
+            else:
+                assert found == pytest.approx(float(value), rel=1e-12, abs=EXACT), name
+        low, high = (told["models"][model][f"hype_gap_{end}"] for end in ("low", "high"))
+        assert low - EXACT <= told["models"][model]["hype_gap"] <= high + EXACT
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d | {"schema_version": 1}, "schema_version is 1"),
+        (lambda d: d | {"models": {"M01": "a", "M02": "a"}}, "line 6: the alias 'M01' stands for one model's name"),
+        (lambda d: d | {"models": {}}, "'M01' stands for no model"),
+        (lambda d: d | {"judgements": []}, "judgements are a JSON object, not list"),
+        (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": "MAYBE"}}}}}, "not 'MAYBE'"),
+        (lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}}, "'one.webp' is no attempt"),
+        (
+            lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {}, "1.webp": {}}}}},
+            "attempt 1 of 'a' stands there twice",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, change, says):
+    write(tmp_path, tried("a", t1="P"))
+    path = tmp_path / "judgements.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2))
+    status, _, said = score("hype-edit-1", path)
+    assert status == 2
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_key_that_stands_there_twice_is_refused(score, tmp_path):
+    path = tmp_path / "judgements.json"
+    path.write_text('{"schema_version": 2, "judgements": {"t": {}, "t": {}}, "models": {}}')
+    status, _, said = score("hype-edit-1", path)
+    assert (status, "the key 't' stands there twice" in said) == (2, True)
+
+
+@pytest.mark.parametrize("cost", ["-1", '"1"', "true", "null"])
+def test_a_cost_that_is_none_is_refused_with_its_line(score, tmp_path, cost):
+    arguments = write(tmp_path, tried("a", t1="P"), {"b": "1", "a": "1"})
+    (tmp_path / "costs.json").write_text('{\n "b": 1,\n "a": ' + cost + "\n}")
+    status, _, said = score("hype-edit-1", *arguments)
+    assert status == 2
+    assert "costs.json, line 3: the cost of 'a'" in said

@@ -1,0 +1,111 @@
+"""`score ice-bench`: every task's formula against another computation, means before weights, what is refused."""
+
+import json
+import random
+
+import pytest
+
+from local_bench.settle.ice import TASKS, needed
+from tests.cli.score import slow
+
+EXACT = 1e-9
+
+
+def write(folder, items):
+    path = folder / "eval_result.txt"
+    path.write_text("".join(f"id{i}#;#{task}#;#{json.dumps(m)}\n" for i, (task, m) in enumerate(items)))
+    return path
+
+
+def measured(rng, task):
+    scale = {"aes_v2.5": 10, "musiq_koniq": 100}
+    return {metric: rng.random() * scale.get(metric, 1) for metric in needed(task)}
+
+
+def test_a_task_worked_by_hand(score, tmp_path):
+    metrics = [
+        {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1},
+        {"aes_v2.5": 6, "musiq_koniq": 40, "clip_cap": 0.2, "vllmqa": 0, "clip_src": 0.7, "l1_raw": 0.3, "ssim": 9},
+    ]
+    _, told, said = score("ice-bench", write(tmp_path, [("Color Editing", m) for m in metrics]))
+    expected = 0.3 * 0.55 + 0.3 * 0.5 + 0.3 * (0.5 + 0.5) / 2 + 0.1 * (0.8 + 1 - 0.2) / 2
+    assert told["tasks"] == {"Color Editing": pytest.approx(expected, abs=EXACT)}
+    assert told["overall"] == pytest.approx(expected, abs=EXACT)
+    assert told["dimensions"]["Color Editing"]["sc"] == pytest.approx(0.8)
+    assert len(told["missing_tasks"]) == 30
+    assert "30 of 31 tasks are not in the file" in said
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_files(score, tmp_path, seed):
+    rng = random.Random(seed)
+    tasks = rng.sample(sorted(TASKS), 31 if seed < 3 else rng.randint(1, 30))
+    items = [(task, measured(rng, task)) for task in tasks for _ in range(rng.randint(1, 6))]
+    rng.shuffle(items)
+    status, told, _ = score("ice-bench", write(tmp_path, items))
+    expected, overall = slow.ice_bench(items)
+    assert status == 0
+    assert told["tasks"] == {task: pytest.approx(float(x), abs=EXACT) for task, x in expected.items()}
+    assert told["overall"] == pytest.approx(float(overall), abs=EXACT)
+    assert told["overall_low"] == pytest.approx(told["overall"], abs=EXACT) == told["overall_high"]
+
+
+def test_there_are_31_tasks_and_their_weights_add_up():
+    assert len(TASKS) == 31
+    for task, recipe in TASKS.items():
+        assert sum(recipe.weights.values()) == pytest.approx(1), task
+        assert ("rc" in recipe.weights) == (recipe.reference is not None), task
+        assert ("ctrl" in recipe.weights) == (recipe.control is not None), task
+
+
+def test_open_values_are_out_of_the_mean_and_bounded_by_the_metric_s_range(score, tmp_path):
+    there = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1}
+    lacks = {name: value for name, value in there.items() if name != "l1_raw"} | {"vllmqa": None}
+    _, told, said = score("ice-bench", write(tmp_path, [("Inpainting", there), ("Inpainting", lacks)]))
+    full = 0.3 * 0.5 + 0.3 * 0.6 + 0.3 * (0.6 + 1) / 2 + 0.1 * (0.9 + 1 - 0.1) / 2
+    assert told["tasks"]["Inpainting"] == pytest.approx(full, abs=EXACT)
+    assert told["tasks_low"]["Inpainting"] == pytest.approx(full - 0.3 * 0.25 - 0.1 * 0.45 / 2, abs=EXACT)
+    assert told["tasks_high"]["Inpainting"] == pytest.approx(full + 0.1 * 0.05 / 2, abs=EXACT)
+    assert told["n_unscored"] == {"Inpainting": 2}
+    assert "2 metric values are open" in said
+
+
+def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path):
+    text = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3}
+    items = [("Text2Image", text), ("Color Editing", text | {"clip_src": 0.9, "l1_raw": 0.1})]
+    _, told, said = score("ice-bench", write(tmp_path, items))
+    assert told["tasks"]["Color Editing"] is None
+    assert told["overall"] == pytest.approx((0.5 + 0.6 + 0.6) / 3, abs=EXACT)
+    assert told["unscored_tasks"] == ["Color Editing"]
+    assert "Color Editing is unscored and not in the mean: no item has vllmqa" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("id1;Text2Image;{}", "line 2: an item is ItemID#;#Task#;#JSON"),
+        ("id1#;#Text2image#;#{}", "line 2: there is no task 'Text2image': did they mean 'Text2Image'?"),
+        ("id1#;#Text2Image#;#{", "line 2: the metrics are not JSON"),
+        ('id1#;#Text2Image#;#{"clip_cap": NaN}', "line 2: the metrics are not JSON (NaN is not a number of JSON)"),
+        ('id1#;#Text2Image#;#{"clip_cap": "1"}', "line 2: clip_cap is a finite number"),
+        ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap is a finite number"),
+        ("id0#;#Text2Image#;#{}", "line 2: the item 'id0' stands on line 1 too"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, line, says):
+    path = tmp_path / "eval_result.txt"
+    path.write_text(f"id0#;#Text2Image#;#{{}}\n{line}\n")
+    status, _, said = score("ice-bench", path)
+    assert status == 2
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_the_table_of_weights_is_the_official_one(shared):
+    facts = json.loads((shared / "reference/ice_bench.json").read_text())
+    assert set(TASKS) == set(facts["task_weights"])
+    raw = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq"}
+    for task, recipe in TASKS.items():
+        assert dict(recipe.weights) == pytest.approx(facts["task_weights"][task], abs=1e-6), task
+        listed = {raw.get(name, name) for name in facts["task_metrics"][task]}
+        assert set(needed(task)) == listed - {"clip_ref"}, task

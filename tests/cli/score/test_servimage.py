@@ -1,0 +1,277 @@
+"""`score servimage`: hand-worked sheets, random sheets against another computation, what is refused."""
+
+import json
+import random
+
+import pytest
+
+from tests.cli.score import slow
+
+EXACT = 1e-9
+
+
+def write(folder, orders, decisions, scores=None, costs=None, per_image=False):
+    """The files, and the arguments that name them."""
+    tasks = [
+        {"task_id": t, "category": c, "price_usd": json.loads(p), "deliverables": q} for t, (c, p, q) in orders.items()
+    ]
+    lines = []
+    for (model, task, i), said in decisions.items():
+        row = {"model": model, "task_id": task, "category": orders[task][0]}
+        if per_image:
+            label = None if said is None else int(said)
+            lines.append(row | {"subtask_idx": i - 1, "subtask_name": f"subtask_{i}", "label": label, "notes": ""})
+        else:
+            found = next((x for x in lines if x["model"] == model and x["task_id"] == task), None)
+            if found is None:
+                found = row | {"annotations": {}}
+                lines.append(found)
+            found["annotations"][f"subtask_{i}"] = said
+    arguments = [folder / "annotations.jsonl", "--tasks", folder / "tasks.jsonl"]
+    jsonl(folder / "annotations.jsonl", lines)
+    jsonl(folder / "tasks.jsonl", tasks)
+    if scores is not None:
+        rows = [
+            {"model": m, "task_id": t, "deliverable": i}
+            | {name: None if x is None else json.loads(x) for name, x in zip(("brf", "veq", "cns"), s, strict=True)}
+            for (m, t, i), s in scores.items()
+        ]
+        jsonl(folder / "scores.jsonl", rows)
+        arguments += ["--scores", folder / "scores.jsonl"]
+    if costs is not None:
+        (folder / "costs.json").write_text("{" + ", ".join(f'"{m}": {c}' for m, c in costs.items()) + "}")
+        arguments += ["--costs", folder / "costs.json"]
+    return arguments
+
+
+def jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+ORDERS = {"t1": ("Digital", "100", 3), "t2": ("Digital", "50.50", 1), "t3": ("Portrait", "10", 2)}
+
+
+def decided(model, **answers):
+    return {(model, task, i): said for task, row in answers.items() for i, said in enumerate(row, 1)}
+
+
+def test_a_sheet_worked_by_hand(score, tmp_path):
+    decisions = decided("a", t1=[True, False, True], t2=[True], t3=[False, False])
+    decisions |= decided("b", t1=[True, True, True], t2=[True], t3=[True, False])
+    scores = {key: ("5", "4", None) if key[0] == "a" else ("4", "4", "0.5") for key in decisions}
+    status, told, said = score(
+        "servimage", *write(tmp_path, ORDERS, decisions, scores, {"a": "0.1", "b": "0.123456789"})
+    )
+    assert (status, said) == (0, "")
+    assert told["suite"] == "servimage"
+    a, b = told["models"]["a"], told["models"]["b"]
+    assert a["revenue_usd"] == pytest.approx(200 / 3 + 50.5, abs=EXACT)
+    assert a["share"] == pytest.approx((200 / 3 + 50.5) / 160.5, abs=EXACT)
+    assert (a["task_acceptance"], a["deliverable_acceptance"]) == (pytest.approx(1 / 3), 0.5)
+    assert a["cost_usd"] == pytest.approx(0.6, abs=EXACT)
+    assert a["model_contribution"] == pytest.approx(50.5 / 160.5, abs=EXACT)
+    assert a["cost_savings"] == pytest.approx(1 - 0.6 / 160.5 - 110 / 160.5, abs=EXACT)
+    assert a["contribution_ratio"] == pytest.approx(50.5 / (0.6 + 110), abs=EXACT)
+    assert a["by_category"]["Portrait"]["revenue_usd"] == 0
+    assert a["by_category"]["Digital"]["share"] == pytest.approx((200 / 3 + 50.5) / 150.5, abs=EXACT)
+    assert b["revenue_usd"] == 155.5
+    assert b["cost_usd"] == pytest.approx(6 * 0.123456789, abs=EXACT)
+    # t1 and t3 go to b, which has more accepted; on t2 a has 9 points and b 8.5
+    assert told["competition"]["a"] | {"n_won": 1} == told["competition"]["a"]
+    assert (told["competition"]["a"]["revenue_usd"], told["competition"]["a"]["rank"]) == (50.5, 2)
+    assert (told["competition"]["b"]["revenue_usd"], told["competition"]["b"]["rank"]) == (110, 1)
+
+
+def test_nothing_accepted_and_everything_accepted(score, tmp_path):
+    decisions = decided("no", t1=[False] * 3, t2=[False], t3=[False] * 2)
+    decisions |= decided("all", t1=[True] * 3, t2=[True], t3=[True] * 2)
+    status, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"no": "0", "all": "0"}))
+    assert status == 0
+    no, every = told["models"]["no"], told["models"]["all"]
+    assert (no["revenue_usd"], no["share"], no["task_acceptance"], no["contribution_ratio"]) == (0, 0, 0, 0)
+    assert no["cost_savings"] == 0
+    assert (every["revenue_usd"], every["share"], every["task_acceptance"], every["cost_savings"]) == (160.5, 1, 1, 1)
+    assert every["contribution_ratio"] is None, "nothing was spent: there is nothing to divide by"
+    assert told["competition"]["no"]["rank"] == 2
+
+
+def test_the_winner_is_paid_in_full_even_with_nothing_accepted_unless_success_is_required(score, tmp_path):
+    decisions = decided("a", t1=[True, False, False], t2=[False], t3=[True, True])
+    decisions |= decided("b", t1=[False] * 3, t2=[False], t3=[True, False])
+    scores = {key: ("1", "1", "1") if key[0] == "a" else ("2", "2", "2") for key in decisions}
+    arguments = write(tmp_path, ORDERS, decisions, scores)
+    _, told, _ = score("servimage", *arguments)
+    assert told["competition"]["a"]["revenue_usd"] == 110
+    assert told["competition"]["b"]["revenue_usd"] == 50.5
+    _, told, _ = score("servimage", *arguments, "--require-success")
+    assert told["competition"]["a"]["revenue_usd"] == 10
+    assert told["competition"]["b"]["revenue_usd"] == 0
+
+
+def test_a_tie_left_after_the_scores_is_shared_equally_and_shares_a_rank(score, tmp_path):
+    decisions = decided("a", t1=[True] * 3) | decided("b", t1=[True] * 3) | decided("c", t1=[True] * 3)
+    # 0.1 + 0.2 is 0.3 here: scores are summed exactly
+    scores = {("a", "t1", i): ("0.1", "0.2", None) for i in (1, 2, 3)}
+    scores |= {("b", "t1", i): ("0.3", "0", None) for i in (1, 2, 3)}
+    scores |= {("c", "t1", i): ("0.1", "0.1", None) for i in (1, 2, 3)}
+    _, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, scores))
+    assert [told["competition"][m]["revenue_usd"] for m in "abc"] == [50, 50, 0]
+    assert [told["competition"][m]["rank"] for m in "abc"] == [1, 1, 3]
+    _, told, said = score("servimage", *write(tmp_path, ORDERS, decisions))
+    assert [told["competition"][m]["revenue_usd"] for m in "abc"] == pytest.approx([100 / 3] * 3, abs=EXACT)
+    assert "every tie of the competition is shared" in said
+
+
+def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
+    decisions = decided("a", t1=[True, None, False], t2=[None]) | decided("b", t1=[True, False, False], t2=[True])
+    status, told, said = score("servimage", *write(tmp_path, ORDERS, decisions))
+    assert status == 0
+    a = told["models"]["a"]
+    assert (a["n_unscored"], a["n_missing"], a["n_accepted"], a["n_deliverables"]) == (2, 2, 1, 6)
+    assert a["revenue_usd"] == pytest.approx(100 / 3, abs=EXACT)
+    assert a["revenue_high_usd"] == pytest.approx(200 / 3 + 50.5 + 10, abs=EXACT)
+    assert (a["deliverable_acceptance"], a["deliverable_acceptance_high"]) == (
+        pytest.approx(1 / 6),
+        pytest.approx(5 / 6),
+    )
+    assert told["n_competition_open"] == 3
+    won = told["competition"]
+    assert won["a"]["revenue_low_usd"] == 0
+    assert won["a"]["revenue_high_usd"] == 160.5
+    assert won["b"]["revenue_low_usd"] == 0
+    assert won["b"]["revenue_usd"] == 100 / 2 + 50.5
+    assert "2 images have no decision" in said
+    assert "4 images have no row" in said
+
+
+def test_an_absent_score_neither_wins_nor_loses_a_tie(score, tmp_path):
+    decisions = decided("a", t2=[True]) | decided("b", t2=[True]) | decided("c", t2=[True])
+    scores = {("a", "t2", 1): ("5", "5", None), ("b", "t2", 1): ("1", "1", None)}
+    _, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, scores))
+    assert [told["competition"][m]["revenue_usd"] for m in "abc"] == [25.25, 0, 25.25]
+
+
+def test_both_published_forms_of_annotations_and_several_files_are_one_sheet(score, tmp_path):
+    decisions = decided("a", t1=[True, None, False]) | decided("b", t1=[True, True, True])
+    _, one, _ = score("servimage", *write(tmp_path, ORDERS, decisions))
+    arguments = write(tmp_path, ORDERS, decisions, per_image=True)
+    _, other, _ = score("servimage", *arguments)
+    assert one == other
+    lines = arguments[0].read_text().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(lines[:3]))
+    (tmp_path / "b.jsonl").write_text("".join(lines[3:]))
+    _, two, _ = score("servimage", tmp_path / "a.jsonl", tmp_path / "b.jsonl", *arguments[1:])
+    assert two == one
+
+
+def test_our_own_order_files_will_do(score, tmp_path):
+    (tmp_path / "annotations.jsonl").write_text(
+        '{"model": "a", "task_id": "poster", "category": "x", "annotations": {"subtask_1": true}}\n'
+    )
+    order = {"task_id": "poster", "category": "x", "price_usd": 3, "title": "t", "deliverables": ["one", "two"]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(order) + "\n")
+    _, told, _ = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path / "tasks.jsonl")
+    assert told["models"]["a"]["revenue_usd"] == 1.5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_sheets(score, tmp_path, seed):
+    rng = random.Random(seed)
+    fine = seed % 3 == 2  # prices finer than a micro-dollar, as binary floats print them
+    orders = {
+        f"t{i}": (
+            rng.choice(["C-Portrait", "C-Product", "C-Digital"]),
+            repr(rng.uniform(1, 900)) if fine else f"{rng.randint(0, 90000) / 100:.2f}",
+            rng.choice([1, 1, 2, 3, 7, 12]),
+        )
+        for i in range(rng.randint(1, 40))
+    }
+    decisions = {}
+    for m in range(rng.randint(1, 6)):
+        rate = [0.0, 1.0, 0.3, 0.6][m % 4]
+        for task, (_, _, q) in orders.items():
+            if seed % 2 and rng.random() < 0.15:
+                continue
+            for i in range(1, q + 1):
+                if not (seed % 2 and rng.random() < 0.05):
+                    decisions[f"m{m}", task, i] = None if seed % 2 and rng.random() < 0.05 else rng.random() < rate
+    scores = {
+        key: tuple(
+            rng.choice(["1", "2.5", "3", "4.25", None]) if n == 2 else f"{rng.randint(0, 10) / 2}" for n in range(3)
+        )
+        for key in decisions
+        if not (seed % 4 == 1 and rng.random() < 0.1)
+    }
+    costs = {f"m{m}": repr(rng.uniform(0, 0.2)) for m in range(5)}
+    for required in (False, True):
+        flags = ["--require-success"] if required else []
+        status, told, _ = score("servimage", *write(tmp_path, orders, decisions, scores, costs), *flags)
+        assert status == 0
+        models, won = slow.servimage(orders, decisions, scores, costs, required)
+        assert list(told["models"]) == list(models)
+        for model, expected in models.items():
+            same(told["models"][model], expected)
+        for model, expected in won.items():
+            same(told["competition"][model], expected)
+            ends = told["competition"][model]
+            assert ends["revenue_low_usd"] <= ends["revenue_usd"] <= ends["revenue_high_usd"]
+
+
+def same(told, expected):
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            same_parts = {c: {k: v for k, v in part.items() if k != "done"} for c, part in value.items()}
+            assert set(told[name]) == set(value)
+            for category, part in same_parts.items():
+                same(told[name][category], part)
+        elif value is None:
+            assert told[name] is None, name
+        else:
+            assert told[name] == pytest.approx(float(value), rel=1e-12, abs=EXACT), name
+
+
+@pytest.mark.parametrize(
+    ("tasks", "annotations", "says"),
+    [
+        ("{}", "", "tasks.jsonl, line 1: task_id is a text"),
+        ('{"task_id": "t", "category": "c", "price_usd": "5", "deliverables": 1}', "", "line 1: price_usd is a number"),
+        ('{"task_id": "t", "category": "c", "price_usd": -5, "deliverables": 1}', "", "price_usd is a number from 0"),
+        ('{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 0}', "", "deliverables is how many"),
+        (None, "[1]", "annotations.jsonl, line 1: an annotation is a JSON object"),
+        (None, '{"model": "a", "task_id": "t"}', "line 1: annotations is an object of subtask_1"),
+        (None, '{"model": "a", "task_id": "t", "annotations": {"subtask_1": 1}}', "subtask_1 is true, false or null"),
+        (None, '{"model": "a", "task_id": "t", "annotations": {"1": true}}', "'1' is no image of an order"),
+        (None, '{"model": "a", "task_id": "u", "annotations": {"subtask_1": true}}', "there is no order 'u'"),
+        (
+            None,
+            '{"model": "a", "task_id": "t", "annotations": {"subtask_2": true}}',
+            "image 2 of 't', which asks for 1",
+        ),
+        (
+            None,
+            '{"model": "a", "task_id": "t", "subtask_name": "subtask_1", "label": 2}',
+            "label is 0, 1 or null, not 2",
+        ),
+        (
+            None,
+            '{"model": "a", "task_id": "t", "annotations": {"subtask_1": true}}\n' * 2,
+            "annotations.jsonl, line 2: image 1 of 't' by 'a' stands in",
+        ),
+        (None, "", "holds no annotations"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, tasks, annotations, says):
+    good = '{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 1}'
+    (tmp_path / "tasks.jsonl").write_text((tasks or good) + "\n")
+    (tmp_path / "annotations.jsonl").write_text(annotations + "\n")
+    status, _, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path / "tasks.jsonl")
+    assert status == 2
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_the_table_for_people(score, tmp_path):
+    decisions = decided("a", t1=[True, False, True], t2=[True], t3=[False, False])
+    status, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"a": "0.1"}), as_json=False)
+    assert status == 0
+    assert ["a", "$117.17", "$117.17", "73.0%", "33.3%", "50.0%", "0", "0"] in [r.split() for r in told.splitlines()]
