@@ -54,20 +54,23 @@ def _done_usd(sheet: Sheet, accepted: Ints, mask: Mask) -> list[Fraction]:
     return [Fraction(int(s), asked.units_per_usd) for s in success @ asked.price[mask]]
 
 
+def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:
+    """R = M / (1 - S) (eqs. 6 to 8); None where nothing is spent."""
+    return contribution / (1 - savings) if savings != 1 else None
+
+
 def _saved(budget: Fraction, cost: Fraction | None, done: Fraction, at_best: Fraction) -> Saved:
-    def per_budget(amount: Fraction | None) -> Fraction | None:
-        return None if amount is None or not budget else amount / budget
-
-    def ratio(of: Fraction) -> Fraction | None:
-        spent = None if cost is None else cost + budget - of
-        return None if not spent else of / spent
-
+    if not budget:
+        return Saved(cost, None, None, None, None, None, None)
+    m, m_high = done / budget, at_best / budget
+    s = None if cost is None else m - cost / budget
+    s_high = None if cost is None else m_high - cost / budget
     return Saved(
         cost_usd=cost,
-        cost_savings=per_budget(None if cost is None else done - cost),
-        cost_savings_high=per_budget(None if cost is None else at_best - cost),
-        model_contribution=per_budget(done),
-        model_contribution_high=per_budget(at_best),
-        contribution_ratio=ratio(done),
-        contribution_ratio_high=ratio(at_best),
+        cost_savings=s,
+        cost_savings_high=s_high,
+        model_contribution=m,
+        model_contribution_high=m_high,
+        contribution_ratio=None if s is None else contribution_ratio(m, s),
+        contribution_ratio_high=None if s_high is None else contribution_ratio(m_high, s_high),
     )
