@@ -10,13 +10,18 @@ import click
 from local_bench.cli.output import say, show, show_json, table
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from local_bench.report.published.answer import Published
+    from local_bench.report.published.hype_edit_1 import Review
 
 SUITES = ("ice-bench", "idea-bench", "hype-edit-1", "servimage")
 FILE = click.Path(path_type=Path)
 OF_SUITE = {
     "--tasks": ("servimage",),
-    "--scores": ("servimage",),
+    "--scores": ("servimage", "hype-edit-1"),
+    "--api-prices": ("servimage", "hype-edit-1"),
+    "--sensitivity": ("servimage", "hype-edit-1"),
     "--require-success": ("servimage",),
     "--costs": ("servimage", "hype-edit-1"),
     "--review-usd-per-hour": ("hype-edit-1",),
@@ -29,8 +34,15 @@ OF_SUITE = {
 @click.argument("suite", metavar="SUITE")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=FILE)
 @click.option("--tasks", type=FILE, help="servimage: the orders (task_id, category, price_usd, deliverables).")
-@click.option("--scores", type=FILE, help="servimage: BRF, VEQ and CNS an image, which break the competition's ties.")
+@click.option(
+    "--scores",
+    type=FILE,
+    help="servimage: BRF, VEQ and CNS an image, which break the competition's ties. hype-edit-1: a judge's score an "
+    "attempt (model, task_id, attempt, score), which picks the best of several.",
+)
 @click.option("--costs", type=FILE, help='servimage, hype-edit-1: {"model": US dollars an image}.')
+@click.option("--api-prices", is_flag=True, default=None, help="In the place of --costs: what the paper assumed.")
+@click.option("--sensitivity", is_flag=True, default=None, help="Other assumptions too, and the rankings that flip.")
 @click.option(
     "--require-success", is_flag=True, default=None, help="servimage: a winner is paid for whole orders only."
 )
@@ -44,6 +56,8 @@ def score(
     tasks: Path | None,
     scores: Path | None,
     costs: Path | None,
+    api_prices: bool | None,
+    sensitivity: bool | None,
     require_success: bool | None,
     review_usd_per_hour: str | None,
     review_seconds: str | None,
@@ -60,6 +74,8 @@ def score(
         "--tasks": tasks,
         "--scores": scores,
         "--costs": costs,
+        "--api-prices": api_prices,
+        "--sensitivity": sensitivity,
         "--require-success": require_success,
         "--review-usd-per-hour": review_usd_per_hour,
         "--review-seconds": review_seconds,
@@ -70,9 +86,12 @@ def score(
         raise UserError(f"{suite} has its results in one file, and {len(files)} are given: score each by itself")
     match suite:
         case "servimage":
-            found = _servimage(files, tasks, scores, costs, bool(require_success))
+            prices = _prices(suite, costs, api_prices)
+            found = _servimage(files, tasks, scores, prices, bool(require_success), bool(sensitivity))
         case "hype-edit-1":
-            found = _hype_edit_1(files[0], costs, review_usd_per_hour, review_seconds, retry_cap)
+            prices = _prices(suite, costs, api_prices)
+            review = _review(review_usd_per_hour, review_seconds, retry_cap)
+            found = _hype_edit_1(files[0], scores, prices, review, bool(sensitivity))
         case "idea-bench":
             found = _idea_bench(files[0])
         case _:
@@ -101,37 +120,63 @@ def _check(suite: str, given: Mapping[str, object]) -> None:
         raise UserError(f"{stray} is for {' and '.join(OF_SUITE[stray])}: leave it out for {suite}")
 
 
+def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "dict[str, Decimal] | None":
+    from local_bench.core.errors import UserError
+    from local_bench.suites.api_prices import api_prices as assumed
+    from local_bench.suites.sheets import read_costs
+
+    if costs is not None and api_prices:
+        raise UserError("--costs and --api-prices both say what an image costs: give one of them")
+    if costs is not None:
+        return read_costs(costs)
+    return assumed(suite).exact if api_prices else None
+
+
 def _servimage(
-    files: tuple[Path, ...], tasks: Path | None, scores: Path | None, costs: Path | None, require_success: bool
+    files: tuple[Path, ...],
+    tasks: Path | None,
+    scores: Path | None,
+    prices: "dict[str, Decimal] | None",
+    require_success: bool,
+    sensitivity: bool,
 ) -> "Published":
     from local_bench.core.errors import UserError
     from local_bench.report.published.servimage import published
     from local_bench.suites.servimage_results import check_images, read_annotations, read_orders, read_scores
-    from local_bench.suites.sheets import read_costs
 
     if tasks is None:
         raise UserError("servimage is settled from its orders' prices: say with --tasks where they are")
+    if sensitivity and scores is None:
+        raise UserError("--sensitivity moves the threshold on the judge's scores: say with --scores where they are")
     orders = read_orders(tasks)
     images = read_annotations(files)
     rated = None if scores is None else read_scores(scores)
     check_images([*images, *(rated or [])], orders)
-    return published(images, orders, rated, None if costs is None else read_costs(costs), require_success)
+    return published(images, orders, rated, prices, require_success, sensitivity)
+
+
+def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "Review":
+    from local_bench.report.published.hype_edit_1 import Review
+
+    stated = Review()
+    return Review(
+        _amount("--review-usd-per-hour", usd_per_hour, stated.usd_per_hour),
+        _amount("--review-seconds", seconds, stated.seconds),
+        stated.retry_cap if cap is None else cap,
+    )
 
 
 def _hype_edit_1(
-    file: Path, costs: Path | None, usd_per_hour: str | None, seconds: str | None, cap: int | None
+    file: Path, scores: Path | None, prices: "dict[str, Decimal] | None", review: "Review", sensitivity: bool
 ) -> "Published":
+    from local_bench.core.errors import UserError
     from local_bench.report.published.hype_edit_1 import published
-    from local_bench.settle.hype import RETRY_CAP, REVIEW_SECONDS, REVIEW_USD_PER_HOUR, review_usd
-    from local_bench.suites.hype_edit_1.results import read_judgements
-    from local_bench.suites.sheets import read_costs
+    from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements
 
-    review = review_usd(
-        _amount("--review-usd-per-hour", usd_per_hour, REVIEW_USD_PER_HOUR),
-        _amount("--review-seconds", seconds, REVIEW_SECONDS),
-    )
-    prices = None if costs is None else read_costs(costs)
-    return published(read_judgements(file), prices, review, RETRY_CAP if cap is None else cap)
+    if sensitivity and prices is None:
+        raise UserError("--sensitivity is of the effective cost: give --costs or --api-prices")
+    ratings = None if scores is None else read_attempt_scores(scores)
+    return published(read_judgements(file), prices, review, ratings, sensitivity)
 
 
 def _idea_bench(file: Path) -> "Published":
@@ -149,14 +194,14 @@ def _ice_bench(file: Path) -> "Published":
     return published(read_eval_result(file, TASKS))
 
 
-def _amount(option: str, text: str | None, default: int) -> Fraction:
+def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
     """An option's number, read exactly. UserError where it is none, or below 0."""
     from decimal import Decimal, InvalidOperation
 
     from local_bench.core.errors import UserError
 
     if text is None:
-        return Fraction(default)
+        return default
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -59,6 +59,11 @@ class Scores:
         """The summed ServImageScore: what does not apply adds nothing."""
         return sum((value for value in self.values if value is not None), Decimal(0))
 
+    @property
+    def lowest(self) -> Decimal | None:
+        """The lowest score that applies; None where none does."""
+        return min((value for value in self.values if value is not None), default=None)
+
 
 def read_orders(path: Path) -> list[Order]:
     """The orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files."""

@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 
 from local_bench.report.published.answer import Published, dollars, figure, listed, number, percent
+from local_bench.report.published.grids import grid_json, grid_table
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.earnings import Earned, by_category, earned
 from local_bench.settle.intervals import wilson
 from local_bench.settle.savings import Saved, savings
-from local_bench.settle.sheet import ACCEPTED, REJECTED, UNSCORED, Sheet, amounts, orders, sheet
+from local_bench.settle.sensitivity import Point, flips, revenues
+from local_bench.settle.sheet import ACCEPTED, REJECTED, UNSCORED, Sheet, amounts, orders, sheet, whole
 from local_bench.suites.servimage_results import Image, Order, Scores
+
+THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
+"""1 to 5 in halves."""
 
 
 def published(
@@ -22,6 +27,7 @@ def published(
     scores: Sequence[Scores] | None,
     costs: Mapping[str, Decimal] | None,
     require_success: bool = False,
+    sensitivity: bool = False,
 ) -> Published:
     """Settles one sheet in all three scenarios; every image belongs to one of the orders."""
     table = tabulated(images, asked, scores)
@@ -36,7 +42,7 @@ def published(
         }
         for m, model in enumerate(table.models)
     }
-    data = {
+    data: dict[str, Any] = {
         "suite": "servimage",
         "models": models,
         "competition": {model: _placed(competition, model) for model in table.models},
@@ -48,6 +54,13 @@ def published(
         _competition(competition),
         *_by_category(table, parts),
     ]
+    if sensitivity and scores is not None:
+        grid = _by_threshold(images, table, scores)
+        turned = flips(
+            {m: e.revenue_usd for m, e in zip(table.models, totals, strict=True)}, grid, lower_is_better=False
+        )
+        data["sensitivity"] = grid_json(grid, turned, "revenue_usd")
+        tables += grid_table(grid, turned)
     return Published(data, tables, _notes(table, scores, costs, competition))
 
 
@@ -72,6 +85,23 @@ def tabulated(images: Sequence[Image], asked: Sequence[Order], scores: Sequence[
         np.array([says[i.accepted] for i in images], dtype=np.int64),
         None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
         None if scores is None else np.array([f is not None for f in found]),
+    )
+
+
+def _by_threshold(images: Sequence[Image], table: Sheet, scores: Sequence[Scores]) -> list[Point]:
+    """The standard scenario where the judge's scores decide, over the threshold that all of them must reach."""
+    lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
+    found = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
+    units, whole_values = whole([Decimal(0) if f is None else f for f in found], at_least=10)
+    models, place = ({name: n for n, name in enumerate(of)} for of in (table.models, table.orders.task_ids))
+    return revenues(
+        table.orders,
+        table.models,
+        np.array([models[i.model] for i in images], dtype=np.int64),
+        np.array([place[i.task_id] for i in images], dtype=np.int64),
+        np.array(whole_values),
+        np.array([f is not None for f in found]),
+        [(threshold, int(threshold * units)) for threshold in THRESHOLDS],
     )
 
 

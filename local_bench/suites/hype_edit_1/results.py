@@ -3,11 +3,13 @@
 `models` in the same file says what the aliases stand for; what else is in it (paths, times) decides nothing.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
 from local_bench.suites.sheets import line_of, read_object
 
@@ -68,6 +70,41 @@ def read_judgements(path: Path) -> Judgements:
                 names[alias], task_id, _objects(files, fault, [*at, alias], "a model's"), fault, [*at, alias]
             )
     return Judgements(str(data.get("dataset", "")), tuple(names.values()), tuple(judgements), tuple(rows))
+
+
+@dataclass(frozen=True)
+class AttemptScore:
+    """How a judge rates one attempt, on any scale on which more is better."""
+
+    model: str
+    task_id: str
+    attempt: int
+    score: float | None
+
+
+def read_attempt_scores(path: Path) -> list[AttemptScore]:
+    """A judge's scores, a JSON object a line: model, task_id, attempt and score (null: it gave none). Not a file of the
+    benchmark's: it is for picking the best of several attempts. ResultFileError with file, line and reason."""
+    rows: dict[tuple[str, str, int], AttemptScore] = {}
+    way_out = "give one JSON object a line: model, task_id, attempt, score"
+    for _, where, data in strictjson.objects(
+        path, ResultFileError, "an attempt's score", missing=way_out, unreadable=way_out
+    ):
+        model, task_id, attempt, score = (data.get(name) for name in ("model", "task_id", "attempt", "score"))
+        if not isinstance(model, str) or not isinstance(task_id, str):
+            raise ResultFileError(f"{where}: model and task_id are texts: {way_out}")
+        if isinstance(attempt, bool) or not isinstance(attempt, int) or not 1 <= attempt <= MAX_ATTEMPTS:
+            raise ResultFileError(f"{where}: attempt is a number from 1 on, not {attempt!r}")
+        if score is not None and (
+            isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score)
+        ):
+            raise ResultFileError(f"{where}: score is a finite number or null, not {score!r}")
+        if (model, task_id, attempt) in rows:
+            raise ResultFileError(
+                f"{where}: attempt {attempt} of {task_id!r} by {model!r} stands there twice: keep one"
+            )
+        rows[model, task_id, attempt] = AttemptScore(model, task_id, attempt, None if score is None else float(score))
+    return list(rows.values())
 
 
 def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: list[str]) -> list[Judgement]:

@@ -177,3 +177,55 @@ def test_a_cost_that_is_none_is_refused_with_its_line(score, tmp_path, cost):
     status, _, said = score("hype-edit-1", *arguments)
     assert status == 2
     assert "costs.json, line 3: the cost of 'a'" in said
+
+
+def test_ways_of_working_stand_beside_each_other(score, tmp_path):
+    arguments = write(tmp_path, tried("a", t1="FPFFFFFFFF", t2="PFFFFFFFFF"), {"a": "1"})
+    ratings = tmp_path / "ratings.jsonl"
+    rows = [{"model": "a", "task_id": "t1", "attempt": k, "score": int(k == 2)} for k in range(1, 11)]
+    rows += [{"model": "a", "task_id": "t2", "attempt": k, "score": None if k == 1 else 0.5} for k in range(1, 11)]
+    ratings.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, told, _ = score("hype-edit-1", *arguments, "--scores", ratings, "--review-seconds", "0")
+    ways = {w["way"]: w for w in told["models"]["a"]["workflows"]}
+    assert {way: (w["n_passed"], w["n_images"], w["n_reviews"]) for way, w in ways.items()} == {
+        "single shot": (1, 2, 2),
+        "up to 4 tries": (2, 3, 3),
+        "best of 4": (1, 8, 2),
+        "best of 10": (1, 20, 2),
+    }
+    assert ways["up to 4 tries"]["usd_per_success"] == 1.5
+    assert ways["best of 10"]["usd_per_success"] == 20
+
+
+def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):
+    verdicts = tried("riverflow-2-b1", t1="P" * 10) | tried("qwen-image-edit-2511", t1="PFPFPFPFPF")
+    arguments = [*write(tmp_path, verdicts), "--api-prices", "--sensitivity"]
+    status, told, _ = score("hype-edit-1", *arguments)
+    assert status == 0
+    points = told["sensitivity"]["points"]
+    assert len(points) == 5 * 4 * 4
+    stated = next(p for p in points if (p["review_seconds"], p["review_usd_per_hour"], p["retry_cap"]) == (20, 50, 4))
+    assert stated["effective_cost_usd"] == {
+        model: pytest.approx(figures["effective_cost_usd"], abs=EXACT) for model, figures in told["models"].items()
+    }
+    (flip,) = told["sensitivity"]["flips"]
+    assert (flip["ahead"], flip["behind"]) == ("riverflow-2-b1", "qwen-image-edit-2511")
+    assert all(s["review_seconds"] * s["review_usd_per_hour"] / 3600 < 0.09 + EXACT for s in flip["settings"])
+    _, text, _ = score("hype-edit-1", *arguments, as_json=False)
+    assert "is overtaken by" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{}", "line 1: model and task_id are texts"),
+        ('{"model": "a", "task_id": "t1", "attempt": 0, "score": 1}', "line 1: attempt is a number from 1 on, not 0"),
+        ('{"model": "a", "task_id": "t1", "attempt": 1, "score": "1"}', "line 1: score is a finite number or null"),
+        ('{"model": "a", "task_id": "t1", "attempt": 1, "score": 1}\n' * 2, "line 2: attempt 1 of 't1' by 'a' stands"),
+    ],
+)
+def test_ratings_that_cannot_be_read_are_refused(score, tmp_path, line, says):
+    arguments = write(tmp_path, tried("a", t1="P" * 10))
+    (tmp_path / "ratings.jsonl").write_text(line + "\n")
+    status, _, said = score("hype-edit-1", *arguments, "--scores", tmp_path / "ratings.jsonl")
+    assert (status, says in said) == (2, True), said

@@ -275,3 +275,28 @@ def test_the_table_for_people(score, tmp_path):
     status, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"a": "0.1"}), as_json=False)
     assert status == 0
     assert ["a", "$117.17", "$117.17", "73.0%", "33.3%", "50.0%", "0", "0"] in [r.split() for r in told.splitlines()]
+
+
+def test_revenue_over_the_threshold_and_who_would_overtake(score, tmp_path):
+    decisions = decided("a", t2=[True]) | decided("b", t2=[False])
+    scores = {("a", "t2", 1): ("3", "4", None), ("b", "t2", 1): ("4.5", "5", "4")}
+    arguments = [*write(tmp_path, ORDERS, decisions, scores), "--sensitivity"]
+    status, told, _ = score("servimage", *arguments)
+    assert status == 0
+    earned = {p["acceptance_threshold"]: p["revenue_usd"] for p in told["sensitivity"]["points"]}
+    assert list(earned) == [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5]
+    assert (earned[3], earned[3.5], earned[4.5]) == ({"a": 50.5, "b": 50.5}, {"a": 0, "b": 50.5}, {"a": 0, "b": 0})
+    (flip,) = told["sensitivity"]["flips"]
+    assert (flip["ahead"], flip["behind"]) == ("a", "b")
+    assert [s["acceptance_threshold"] for s in flip["settings"]] == [3.5, 4]
+    _, text, _ = score("servimage", *arguments, as_json=False)
+    assert "acceptance_threshold 3.5" in text
+
+
+def test_the_paper_s_own_prices(score, tmp_path):
+    decisions = decided("gpt-image-1", t2=[True]) | decided("own", t2=[True])
+    status, told, said = score("servimage", *write(tmp_path, ORDERS, decisions), "--api-prices")
+    assert status == 0
+    assert told["models"]["gpt-image-1"]["cost_usd"] == pytest.approx(0.137406021, abs=1e-12)
+    assert told["models"]["own"]["cost_usd"] is None
+    assert "there is no cost for own" in said

@@ -1,0 +1,73 @@
+"""Ways of working with a model that can be asked again: one shot, the best of N by a judge, again until it passes.
+
+All three are settled on the same attempts as they came (HYPE-EDIT-1, sec. 7 asks for the second). A person looks at
+what is handed in: once for a shot or a pick, at every try where one tries until it passes. An outcome that is open
+counts as not passed; `_high` as passed (law 5).
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from local_bench.settle.hype import FAIL, PASS, RETRY_CAP, Outcomes
+
+
+@dataclass(frozen=True)
+class Worked:
+    """One way of working over T tasks."""
+
+    way: str
+    n_tasks: int
+    n_passed: int
+    n_passed_high: int
+    n_images: int
+    n_reviews: int
+
+    @property
+    def success(self) -> Fraction | None:
+        return Fraction(self.n_passed, self.n_tasks) if self.n_tasks else None
+
+    def cost_usd(self, usd_per_image: Fraction, usd_per_review: Fraction) -> Fraction:
+        """Images and looks at them, over all tasks."""
+        return self.n_images * usd_per_image + self.n_reviews * usd_per_review
+
+    def usd_per_success(self, usd_per_image: Fraction, usd_per_review: Fraction) -> Fraction | None:
+        """None where nothing passes."""
+        return self.cost_usd(usd_per_image, usd_per_review) / self.n_passed if self.n_passed else None
+
+
+def single_shot(outcomes: Outcomes) -> Worked:
+    """The first attempt of each task, looked at once."""
+    first = outcomes[:, 0]
+    t = len(first)
+    return Worked("single shot", t, int((first == PASS).sum()), int((first != FAIL).sum()), t, t)
+
+
+def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Worked:
+    """Of the first n attempts the one that the judge scores highest, the earlier of equals, looked at once.
+
+    `scores` is (T, K), NaN where the judge gave none. Such an attempt is not picked; where none has a score the pick is
+    open: it passes in `_high` unless all n fail.
+    """
+    shown, said = outcomes[:, :n], scores[:, :n]
+    known = ~np.isnan(said)
+    pick: NDArray[Any] = np.where(known, said, -np.inf).argmax(axis=1)
+    picked = shown[np.arange(len(shown)), pick]
+    judged = known.any(axis=1)
+    passed = judged & (picked == PASS)
+    high = np.where(judged, picked != FAIL, (shown != FAIL).any(axis=1))
+    t = len(shown)
+    return Worked(f"best of {shown.shape[1]}", t, int(passed.sum()), int(high.sum()), shown.size, t)
+
+
+def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
+    """Attempts in their order until one passes, `cap` at the most, each looked at."""
+    passes = outcomes[:, :cap] == PASS
+    ever = passes.any(axis=1)
+    tries = np.where(ever, passes.argmax(axis=1) + 1, passes.shape[1])
+    high = int((outcomes[:, :cap] != FAIL).any(axis=1).sum())
+    n = int(tries.sum())
+    return Worked(f"up to {passes.shape[1]} tries", len(passes), int(ever.sum()), high, n, n)

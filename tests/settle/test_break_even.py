@@ -1,0 +1,51 @@
+import random
+from fractions import Fraction as F
+
+import pytest
+
+from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour, curve
+
+API = F("0.04")
+
+
+def test_by_hand():
+    """10 s an image and 5 minutes of loading: at 3.60 an hour an image is 0.01 and the loading 0.30."""
+    local = Local(each_s=F(10), once_s=F(300))
+    assert local.marginal_usd(F("3.6")) == F("0.01")
+    assert local.amortised_usd(30, F("3.6")) == F("0.02")
+    assert break_even_images(local, API, F("3.6")) == 10
+    assert break_even_usd_per_hour(local, API) == F("14.4")
+    assert break_even_usd_per_hour(local, API, images=10) == F("3.6")
+
+
+def test_energy_at_its_own_price():
+    local = Local(each_s=F(10), each_j=F(36_000))  # a hundredth of a kWh an image
+    assert local.marginal_usd(F("3.6"), F("0.5")) == F("0.015")
+    assert break_even_usd_per_hour(local, API, usd_per_kwh=F("0.5")) == F("12.6")
+    assert break_even_usd_per_hour(local, API, usd_per_kwh=F(5)) is None, "the energy alone costs more"
+
+
+def test_never_and_at_once():
+    assert break_even_images(Local(F(100)), API, F("3.6")) is None
+    assert break_even_images(Local(F(40), F(1)), API, F("3.6")) is None, "as dear as the API, and the loading on top"
+    assert break_even_images(Local(F(40)), API, F("3.6")) == 1
+    assert break_even_images(Local(F(10)), API, F("3.6")) == 1
+    assert break_even_usd_per_hour(Local(F(0)), API) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_first_place_on_the_curve(seed):
+    rng = random.Random(seed)
+    local = Local(F(rng.randint(1, 500), 10), F(rng.randint(0, 5000)), F(rng.randint(0, 9000)))
+    price, energy = F(rng.randint(1, 800), 100), F(rng.randint(0, 60), 100)
+    first = break_even_images(local, API, price, energy)
+    sizes = range(1, 400)
+    cheap = [p.images for p in curve(local, API, price, energy, sizes) if p.local_usd <= p.api_usd]
+    if first is None or first >= 400:
+        assert cheap == []
+    else:
+        assert cheap == list(range(first, 400))
+        limit = break_even_usd_per_hour(local, API, first, energy)
+        assert limit is not None
+        assert limit >= price
+        assert local.amortised_usd(first, limit, energy) == API

@@ -1,0 +1,76 @@
+import random
+from decimal import Decimal
+from fractions import Fraction as F
+
+import numpy as np
+import pytest
+
+from local_bench.core.nouns import Decision
+from local_bench.settle.earnings import by_category, earned
+from local_bench.settle.sheet import ACCEPTED, REJECTED, UNSCORED, amounts, orders, sheet, whole
+from local_bench.settle.standard import Line, settle
+
+
+def test_units_are_fine_enough_for_every_amount_and_no_finer():
+    assert whole([Decimal("1.5"), Decimal("2")]) == (10, [15, 20])
+    assert whole([Decimal("1.5")], at_least=1_000_000) == (1_000_000, [1_500_000])
+    assert whole([Decimal("0.0000001"), Decimal("1E+2")]) == (10_000_000, [1, 1_000_000_000])
+    assert whole([]) == (1, [])
+
+
+@pytest.mark.parametrize("price", ["123456789.123456789123456789", "999999999"])
+def test_sums_stay_exact_where_int64_would_not_do(price):
+    of = orders(["a", "b"], ["c", "c"], [Decimal(price)] * 2, [3, 7])
+    model, task = np.zeros(2, dtype=np.int64), np.array([0, 1])
+    (found,) = earned(sheet(of, ["m"], model, task, np.array([ACCEPTED, ACCEPTED])))
+    assert found.revenue_usd == F(price) / 3 + F(price) / 7
+    assert found.value_usd == 2 * F(price)
+
+
+def test_scores_that_int64_cannot_hold_are_summed_all_the_same():
+    wide = amounts([Decimal("1." + "1" * 25), Decimal("2")])
+    assert list(wide) == [int("1" + "1" * 25), 2 * 10**25]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_s_own_settlement_is_the_same_rule_paid_in_whole_micro_dollars(seed):
+    """Equal but for less than a micro-dollar an order that is accepted in part; the same counts."""
+    rng = random.Random(seed)
+    asked = {f"t{i}": (rng.choice("AB"), rng.randint(1, 10**9), rng.randint(1, 7)) for i in range(25)}
+    rows = [
+        (m, task, i, rng.choice([True, False, None]))
+        for m in "xy"
+        for task in asked
+        for i in range(1, asked[task][2] + 1)
+    ]
+    lines = [
+        Line(m, task, asked[task][0], asked[task][1], i, asked[task][2], Decision(d, None if d is not None else "open"))
+        for m, task, i, d in rows
+    ]
+    paid = {s.model: s for s in settle(lines, {})}
+    of = orders(
+        list(asked),
+        [c for c, _, _ in asked.values()],
+        [Decimal(p) / 10**6 for _, p, _ in asked.values()],
+        [q for _, _, q in asked.values()],
+    )
+    place = {task: t for t, task in enumerate(asked)}
+    table = sheet(
+        of,
+        ["x", "y"],
+        np.array(["xy".index(m) for m, *_ in rows]),
+        np.array([place[task] for _, task, *_ in rows]),
+        np.array([UNSCORED if d is None else ACCEPTED if d else REJECTED for *_, d in rows]),
+    )
+    for model, exact in zip(table.models, earned(table), strict=True):
+        total = paid[model].total
+        assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(asked)
+        assert abs((exact.revenue_high_usd - exact.revenue_usd) * 10**6 - total.open_micro_usd) < len(asked)
+        assert exact.value_usd * 10**6 == total.value_micro_usd
+        assert (exact.n_tasks, exact.n_tasks_accepted) == (total.n_tasks, total.n_tasks_accepted)
+        assert (exact.n_accepted, exact.n_unscored, exact.n_missing) == (total.n_accepted, total.n_unscored, 0)
+        assert float(exact.share or 0) == pytest.approx(total.share, abs=1e-6)
+    for category, parts in by_category(table).items():
+        for model, exact in zip(table.models, parts, strict=True):
+            total = paid[model].by_category[category]
+            assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(asked)

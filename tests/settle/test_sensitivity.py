@@ -1,0 +1,52 @@
+from decimal import Decimal
+from fractions import Fraction as F
+
+import numpy as np
+
+from local_bench.settle.hype import Reliability
+from local_bench.settle.sensitivity import Flip, Point, effective_costs, flips, profits, revenues
+from local_bench.settle.sheet import orders
+
+
+def test_rankings_that_flip_are_named_with_where():
+    base = {"a": F(1), "b": F(2), "c": F(3), "d": None}
+    grid = [
+        Point((("x", F(1)),), {"a": F(1), "b": F(2), "c": F(3), "d": F(0)}),
+        Point((("x", F(2)),), {"a": F(3), "b": F(2), "c": F(2)}),
+        Point((("x", F(3)),), {"a": F(4), "b": F(4), "c": None}),
+    ]
+    at_2 = ((("x", F(2)),),)
+    assert flips(base, grid, lower_is_better=True) == [Flip("a", "b", at_2), Flip("a", "c", at_2)]
+    turned = flips({"a": F(2), "b": F(1)}, [Point((("x", F(2)),), {"a": F(1), "b": F(2)})], lower_is_better=False)
+    assert turned == [Flip("a", "b", at_2)]
+
+
+def test_a_cheap_unreliable_model_overtakes_where_looking_costs_nothing():
+    """Per attempt 0.03 against 0.15; half the tries pass against all of them."""
+    models = {"cheap": Reliability(2, (0, 4, 0), 2), "sure": Reliability(2, (0, 0, 4), 4)}
+    usd = {"cheap": F("0.03"), "sure": F("0.15"), "unknown": F(1)}
+    grid = effective_costs(models, usd, [F(0), F(20)], [F(50)], [4])
+    free, paid = (p.values for p in grid)
+    assert free["cheap"] == F("0.06")
+    assert free["sure"] == F("0.15")
+    assert paid["cheap"] == 2 * (F("0.03") + F(1000, 3600))
+    (flip,) = flips(paid, grid, lower_is_better=True)
+    assert (flip.ahead, flip.behind) == ("sure", "cheap")
+    assert flip.settings == (grid[0].setting,)
+
+
+def test_revenue_falls_as_the_threshold_rises_and_open_images_earn_nothing():
+    of = orders(["t"], ["c"], [Decimal(30)], [3])
+    columns = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    lowest, scored = np.array([40, 25, 50]), np.array([True, True, False])
+    thresholds = [(F(1), 10), (F(3), 30), (F(4), 40), (F("4.5"), 45)]
+    grid = revenues(of, ["m"], *columns, lowest, scored, thresholds)
+    assert [p.values["m"] for p in grid] == [20, 10, 10, 0]
+    assert grid[1].setting == (("acceptance_threshold", F(3)),)
+
+
+def test_profit_falls_with_the_price_of_an_hour():
+    grid = profits({"slow": F(10), "quick": F(9), "untimed": F(1)}, {"slow": F(7200), "quick": F(3600)}, [F(0), F(2)])
+    assert [p.values for p in grid] == [{"slow": 10, "quick": 9}, {"slow": 6, "quick": 7}]
+    (flip,) = flips(grid[0].values, grid, lower_is_better=False)
+    assert (flip.ahead, flip.behind, flip.settings) == ("slow", "quick", (grid[1].setting,))
