@@ -1,6 +1,7 @@
-"""JSON as strangers may send it: no constants that JSON has not, no key twice."""
+"""JSON as strangers may send it: no constants that JSON has not, no key twice, no half characters."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,17 @@ from typing import Any
 from local_bench.core.errors import UserError
 
 MAX_LINE_BYTES = 1_000_000
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def loads(text: str, **how: Any) -> Any:
-    """As `json.loads`; ValueError also for NaN and Infinity and for an object with a key that stands there twice,
-    RecursionError for what is nested too deep."""
-    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice, **how)
+    """As `json.loads`; ValueError also for NaN and Infinity, for an object with a key that stands there twice and for
+    half a character (an escaped surrogate without its other half, which nothing can be written with), RecursionError
+    for what is nested too deep."""
+    data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice, **how)
+    if _SURROGATE.search(text) and _has_half(data):
+        raise ValueError("a text holds half a character")
+    return data
 
 
 def objects(
@@ -53,7 +59,17 @@ def _no_constant(name: str) -> None:
 
 
 def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands there twice")
-    return dict(pairs)
+    return found
+
+
+def _has_half(data: Any) -> bool:
+    """Whether a text anywhere in what JSON holds is no Unicode text."""
+    if isinstance(data, str):
+        return any("\ud800" <= c <= "\udfff" for c in data)
+    if isinstance(data, dict):
+        return any(_has_half(key) or _has_half(value) for key, value in data.items())
+    return isinstance(data, list) and any(map(_has_half, data))

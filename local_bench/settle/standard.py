@@ -2,6 +2,7 @@
 
 An order's price is split equally over its deliverables and a deliverable pays its part when it is accepted:
 V_t = sum_i S_ti p_t / Q_t. What could not be settled pays nothing, and is counted as such beside the sum.
+Here an image's part is paid in whole micro-dollars; `earnings` has the same rule over whole sheets, as fractions.
 """
 
 from collections import defaultdict

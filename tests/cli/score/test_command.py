@@ -47,3 +47,16 @@ def test_scoring_imports_no_torch(cli, tmp_path):
     ended = cli("score", "ice-bench", "eval_result.txt", PYTHONPROFILEIMPORTTIME="1")
     assert ended.returncode == 0, ended.stderr
     assert "torch" not in {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}, sys.path
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [(r"\ud800", 2), (r"\udc00\ud800", 2), (r"\ud83d\ude00", 0), (r"\\ud800", 0)]
+)
+def test_half_a_character_is_refused_and_a_whole_one_is_not(capsys, tmp_path, name, status):
+    (tmp_path / "a.jsonl").write_text(f'{{"model": "{name}", "task_id": "t", "annotations": {{"subtask_1": true}}}}\n')
+    (tmp_path / "t.jsonl").write_text('{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 1}\n')
+    ended = main(["score", "servimage", str(tmp_path / "a.jsonl"), "--tasks", str(tmp_path / "t.jsonl"), "--json"])
+    assert ended == status
+    if status:
+        assert "a.jsonl, line 1" in (said := capsys.readouterr().err)
+        assert "half a character" in said
