@@ -65,7 +65,9 @@ def published(
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
     tables = {name: outcomes(by_model[name], judgements.task_ids, attempts) for name in present}
     counted = {name: tried(table) for name, table in tables.items()}
-    worked = {name: _ways(name, tables[name], judgements, review, ratings) for name in present}
+    there = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
+    known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in there]
+    worked = {name: _ways(name, tables[name], judgements, review, known) for name in present}
     models = {
         name: _model(counted[name], usd.get(name), review)
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in worked[name]]}
@@ -96,7 +98,10 @@ def published(
         turned = flips(base, grid, lower_is_better=True)
         data["sensitivity"] = grid_json(grid, turned, "effective_cost_usd")
         shown += grid_table(grid, turned)
-    return Published(data, shown, _notes(models, absent, costs, attempts))
+    notes = _notes(models, absent, costs, attempts)
+    if stray := len(ratings or ()) - len(known or ()):
+        notes.append(f"{stray} scores are of no attempt in the judgements: they pick nothing")
+    return Published(data, shown, notes)
 
 
 def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) -> Outcomes:
@@ -117,8 +122,7 @@ def _ways(
         scores: NDArray[np.float64] = np.full(table.shape, np.nan)
         place = {task_id: t for t, task_id in enumerate(judgements.task_ids)}
         for row in ratings:
-            known = row.model == model and row.task_id in place and row.attempt <= table.shape[1]
-            if known and row.score is not None:
+            if row.model == model and row.score is not None:
                 scores[place[row.task_id], row.attempt - 1] = row.score
         ways += [best_of(table, scores, n) for n in sorted({min(review.retry_cap, table.shape[1]), table.shape[1]})]
     return ways

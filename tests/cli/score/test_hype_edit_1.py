@@ -184,8 +184,9 @@ def test_ways_of_working_stand_beside_each_other(score, tmp_path):
     ratings = tmp_path / "ratings.jsonl"
     rows = [{"model": "a", "task_id": "t1", "attempt": k, "score": int(k == 2)} for k in range(1, 11)]
     rows += [{"model": "a", "task_id": "t2", "attempt": k, "score": None if k == 1 else 0.5} for k in range(1, 11)]
+    rows += [{"model": "a", "task_id": "t1", "attempt": 11, "score": 9}, {"model": "b", "task_id": "t1", "attempt": 1}]
     ratings.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, told, _ = score("hype-edit-1", *arguments, "--scores", ratings, "--review-seconds", "0")
+    _, told, said = score("hype-edit-1", *arguments, "--scores", ratings, "--review-seconds", "0")
     ways = {w["way"]: w for w in told["models"]["a"]["workflows"]}
     assert {way: (w["n_passed"], w["n_images"], w["n_reviews"]) for way, w in ways.items()} == {
         "single shot": (1, 2, 2),
@@ -195,6 +196,7 @@ def test_ways_of_working_stand_beside_each_other(score, tmp_path):
     }
     assert ways["up to 4 tries"]["usd_per_success"] == 1.5
     assert ways["best of 10"]["usd_per_success"] == 20
+    assert "2 scores are of no attempt in the judgements" in said
 
 
 def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):

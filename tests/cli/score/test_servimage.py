@@ -147,8 +147,11 @@ def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
 def test_an_absent_score_neither_wins_nor_loses_a_tie(score, tmp_path):
     decisions = decided("a", t2=[True]) | decided("b", t2=[True]) | decided("c", t2=[True])
     scores = {("a", "t2", 1): ("5", "5", None), ("b", "t2", 1): ("1", "1", None)}
-    _, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, scores))
-    assert [told["competition"][m]["revenue_usd"] for m in "abc"] == [25.25, 0, 25.25]
+    _, told, _ = score("servimage", *write(tmp_path, {"t2": ORDERS["t2"]}, decisions, scores))
+    won = told["competition"]
+    assert [won[m]["revenue_usd"] for m in "abc"] == [25.25, 0, 25.25]
+    assert told["n_competition_open"] == 1
+    assert [(won[m]["revenue_low_usd"], won[m]["revenue_high_usd"]) for m in "ac"] == [(0, 50.5), (0, 50.5)]
 
 
 def test_both_published_forms_of_annotations_and_several_files_are_one_sheet(score, tmp_path):
