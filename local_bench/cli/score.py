@@ -66,8 +66,8 @@ def score(
 ) -> int:
     """Compute a benchmark's published numbers from its own result files.
 
-    SUITE is ice-bench (eval_result.txt), idea-bench (results CSV), hype-edit-1 (judgements.json) or servimage
-    (annotations.jsonl, one or several)."""
+    SUITE is ice-bench (eval_result.txt), idea-bench (results CSV), hype-edit-1 (judgements.json, one or several) or
+    servimage (annotations.jsonl, one or several)."""
     from local_bench.core.errors import UserError
 
     given = {
@@ -82,7 +82,7 @@ def score(
         "--retry-cap": retry_cap,
     }
     _check(suite, given)
-    if suite != "servimage" and len(files) != 1:
+    if suite in ("ice-bench", "idea-bench") and len(files) != 1:
         raise UserError(f"{suite} has its results in one file, and {len(files)} are given: score each by itself")
     match suite:
         case "servimage":
@@ -91,7 +91,7 @@ def score(
         case "hype-edit-1":
             prices = _prices(suite, costs, api_prices)
             review = _review(review_usd_per_hour, review_seconds, retry_cap)
-            found = _hype_edit_1(files[0], scores, prices, review, bool(sensitivity))
+            found = _hype_edit_1(files, scores, prices, review, bool(sensitivity))
         case "idea-bench":
             found = _idea_bench(files[0])
         case _:
@@ -167,7 +167,11 @@ def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "
 
 
 def _hype_edit_1(
-    file: Path, scores: Path | None, prices: "dict[str, Decimal] | None", review: "Review", sensitivity: bool
+    files: tuple[Path, ...],
+    scores: Path | None,
+    prices: "dict[str, Decimal] | None",
+    review: "Review",
+    sensitivity: bool,
 ) -> "Published":
     from local_bench.core.errors import UserError
     from local_bench.report.published.hype_edit_1 import published
@@ -176,7 +180,7 @@ def _hype_edit_1(
     if sensitivity and prices is None:
         raise UserError("--sensitivity is of the effective cost: give --costs or --api-prices")
     ratings = None if scores is None else read_attempt_scores(scores)
-    return published(read_judgements(file), prices, review, ratings, sensitivity)
+    return published(read_judgements(files), prices, review, ratings, sensitivity)
 
 
 def _idea_bench(file: Path) -> "Published":

@@ -5,7 +5,7 @@ and one number of first passes, and every figure is exact. An attempt without a 
 benchmark divides by the images that were asked for; `at_best` has the same figures were all of them passes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
@@ -142,10 +142,3 @@ def _counted(passes: NDArray[np.bool_]) -> Reliability:
     k = passes.shape[1]
     by_passes = np.bincount(passes.sum(axis=1), minlength=k + 1)
     return Reliability(k, tuple(map(int, by_passes)), int(passes[:, 0].sum()) if k else 0)
-
-
-def combined(parts: Sequence[Reliability]) -> Reliability:
-    """Several splits of tasks (public and private) as one; all with the same number of attempts."""
-    assert len({part.attempts for part in parts}) == 1, parts
-    by_passes = zip(*(part.tasks_by_passes for part in parts), strict=True)
-    return Reliability(parts[0].attempts, tuple(map(sum, by_passes)), sum(part.first_passes for part in parts))

@@ -5,7 +5,7 @@ them, so that every sum is exact (law 6); an amount leaves as a Fraction of US d
 (unscored) or without a row (missing) counts as not accepted, and the upper end of every figure as accepted (law 5).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from local_bench.core.money import MICRO
+from local_bench.settle.standard import Line
 
 Ints = NDArray[Any]
 """int64, or Python integers where those would overflow."""
@@ -53,7 +56,7 @@ def orders(
     """The table of orders, categories in the order of their names."""
     names = tuple(sorted(set(category)))
     place = {name: i for i, name in enumerate(names)}
-    units_per_usd, prices = whole(price_usd, at_least=1_000_000)
+    units_per_usd, prices = whole(price_usd, at_least=MICRO)
     room = sum(prices) * max(deliverables, default=1)  # what all accepted images' prices add up to before the division
     return Orders(
         tuple(task_ids),
@@ -137,6 +140,28 @@ def sheet(
         count(cell[decision == UNSCORED]),
         sums,
         rated,
+    )
+
+
+def sheet_of(lines: Iterable[Line]) -> Sheet:
+    """A run's lines (one an image, `standard`) as a sheet: orders and models in the order of their names."""
+    rows = list(lines)
+    asked = {line.task_id: line for line in rows}
+    of = orders(
+        ids := sorted(asked),
+        [asked[i].category for i in ids],
+        [Decimal(asked[i].price_micro_usd) / MICRO for i in ids],
+        [asked[i].deliverables for i in ids],
+    )
+    models = sorted({line.model for line in rows})
+    place, number = ({name: i for i, name in enumerate(names)} for names in (ids, models))
+    said = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    return sheet(
+        of,
+        models,
+        np.array([number[line.model] for line in rows], dtype=np.int64),
+        np.array([place[line.task_id] for line in rows], dtype=np.int64),
+        np.array([said[line.decision.accepted] for line in rows], dtype=np.int64),
     )
 
 

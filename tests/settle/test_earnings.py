@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.core.nouns import Decision
 from local_bench.settle.earnings import by_category, earned
-from local_bench.settle.sheet import ACCEPTED, REJECTED, UNSCORED, amounts, orders, sheet, whole
+from local_bench.settle.sheet import ACCEPTED, amounts, orders, sheet, sheet_of, whole
 from local_bench.settle.standard import Line, settle
 
 
@@ -48,20 +48,7 @@ def test_a_run_s_own_settlement_is_the_same_rule_paid_in_whole_micro_dollars(see
         for m, task, i, d in rows
     ]
     paid = {s.model: s for s in settle(lines, {})}
-    of = orders(
-        list(asked),
-        [c for c, _, _ in asked.values()],
-        [Decimal(p) / 10**6 for _, p, _ in asked.values()],
-        [q for _, _, q in asked.values()],
-    )
-    place = {task: t for t, task in enumerate(asked)}
-    table = sheet(
-        of,
-        ["x", "y"],
-        np.array(["xy".index(m) for m, *_ in rows]),
-        np.array([place[task] for _, task, *_ in rows]),
-        np.array([UNSCORED if d is None else ACCEPTED if d else REJECTED for *_, d in rows]),
-    )
+    table = sheet_of(lines)
     for model, exact in zip(table.models, earned(table), strict=True):
         total = paid[model].total
         assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(asked)

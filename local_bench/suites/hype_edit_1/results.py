@@ -5,6 +5,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,29 @@ class Judgements:
         return max((row.attempt for row in self.rows), default=0)
 
 
-def read_judgements(path: Path) -> Judgements:
+def read_judgements(paths: Sequence[Path]) -> Judgements:
+    """The judgements of one file, or of several as one sheet: the public and the private split, or a file a model.
+
+    ResultFileError as `read_file` says, and for an attempt that two files judge.
+    """
+    parts = [read_file(path) for path in paths]
+    rows: dict[tuple[str, str, int], Path] = {}
+    for path, part in zip(paths, parts, strict=True):
+        for row in part.rows:
+            key = (row.model, row.task_id, row.attempt)
+            if key in rows:
+                what = f"attempt {row.attempt} of {row.task_id!r} by {row.model!r}"
+                raise ResultFileError(f"{path}: {what} is judged in {rows[key]} too: keep one of them")
+            rows[key] = path
+    return Judgements(
+        "+".join(dict.fromkeys(part.dataset for part in parts if part.dataset)),
+        tuple(dict.fromkeys(name for part in parts for name in part.models)),
+        tuple(dict.fromkeys(task_id for part in parts for task_id in part.task_ids)),
+        tuple(row for part in parts for row in part.rows),
+    )
+
+
+def read_file(path: Path) -> Judgements:
     """The judgements in the file. ResultFileError with file, line and reason: for another schema, an alias that stands
     for no model, two aliases for one, an attempt that stands there twice, a verdict that is neither PASS nor FAIL."""
     data, text = read_object(path, "file of judgements")

@@ -231,3 +231,19 @@ def test_ratings_that_cannot_be_read_are_refused(score, tmp_path, line, says):
     (tmp_path / "ratings.jsonl").write_text(line + "\n")
     status, _, said = score("hype-edit-1", *arguments, "--scores", tmp_path / "ratings.jsonl")
     assert (status, says in said) == (2, True), said
+
+
+def test_splits_and_models_in_files_of_their_own_are_one_sheet(score, tmp_path):
+    public = tried("a", t1="PFFFFFFFFF") | tried("b", t1="FFFFFFFFFF")
+    private = tried("b", t2="PPPPPPPPPP") | tried("a", t2="FFFFFFFFFP")
+    files = []
+    for name, verdicts in (("public", public), ("private", private)):
+        (tmp_path / name).mkdir()
+        files += write(tmp_path / name, verdicts)
+    _, told, _ = score("hype-edit-1", *files)
+    (tmp_path / "whole").mkdir()
+    _, whole, _ = score("hype-edit-1", *write(tmp_path / "whole", public | private))
+    assert told == whole
+    assert told["models"]["b"]["pass_at_10"] == 0.5
+    status, _, said = score("hype-edit-1", *files, files[0])
+    assert (status, "attempt 1 of 't1' by 'a' is judged in" in said) == (2, True)
