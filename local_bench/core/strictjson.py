@@ -16,7 +16,10 @@ def loads(text: str, **how: Any) -> Any:
     """As `json.loads`; ValueError also for NaN and Infinity, for an object with a key that stands there twice and for
     half a character (an escaped surrogate without its other half, which nothing can be written with), RecursionError
     for what is nested too deep."""
-    data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice, **how)
+    try:
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice, **how)
+    except ArithmeticError:  # Decimal's, as parse_float
+        raise ValueError("a number's exponent is beyond all measure") from None
     if _SURROGATE.search(text) and _has_half(data):
         raise ValueError("a text holds half a character")
     return data

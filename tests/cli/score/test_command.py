@@ -60,3 +60,10 @@ def test_half_a_character_is_refused_and_a_whole_one_is_not(capsys, tmp_path, na
     if status:
         assert "a.jsonl, line 1" in (said := capsys.readouterr().err)
         assert "half a character" in said
+
+
+def test_an_exponent_beyond_all_measure_is_refused(capsys, tmp_path):
+    order = '{"task_id": "t", "category": "c", "price_usd": 1e99999999999999999999, "deliverables": 1}'
+    (tmp_path / "t.jsonl").write_text(order + "\n")
+    assert main(["score", "servimage", str(tmp_path / "t.jsonl"), "--tasks", str(tmp_path / "t.jsonl")]) == 2
+    assert "t.jsonl, line 1: this is not one JSON object (a number's exponent" in capsys.readouterr().err
