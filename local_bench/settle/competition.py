@@ -52,7 +52,7 @@ def compete(sheet: Sheet, require_success: bool = False) -> Competition:
     wins &= paid
     shares = wins.sum(axis=0)
     revenue = _shared(asked, wins, shares, np.ones(len(paid), dtype=np.bool_))
-    low, high, is_open = _ends(sheet, wins, shares, undecided, require_success)
+    low, high, n_open = _ends(sheet, wins, shares, undecided, require_success)
     placed = {
         model: Placed(
             revenue_usd=revenue[m],
@@ -64,7 +64,7 @@ def compete(sheet: Sheet, require_success: bool = False) -> Competition:
         )
         for m, model in enumerate(sheet.models)
     }
-    return Competition(placed, int(is_open.sum()))
+    return Competition(placed, n_open)
 
 
 def _winners(sheet: Sheet, here: Mask) -> tuple[Mask, Mask]:
@@ -93,8 +93,8 @@ def _shared(of: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
 
 def _ends(
     sheet: Sheet, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
-) -> tuple[list[Fraction], list[Fraction], Mask]:
-    """(lower ends, upper ends, (T,) orders that are open)."""
+) -> tuple[list[Fraction], list[Fraction], int]:
+    """(lower ends, upper ends, how many orders could still go to several or to nobody)."""
     asked = sheet.orders
     is_open = undecided | (sheet.at_best > sheet.accepted).any(axis=0)
     worst, best = sheet.accepted[:, is_open], sheet.at_best[:, is_open]
@@ -109,7 +109,8 @@ def _ends(
         sums = open_wins.astype(np.int64) @ asked.price[is_open]
         return [s + Fraction(int(o), asked.units_per_usd) for s, o in zip(settled, sums, strict=True)]
 
-    return ends(surely), ends(perhaps), is_open
+    unsettled = (perhaps.sum(axis=0) > 0) & (surely.sum(axis=0) == 0)
+    return ends(surely), ends(perhaps), int(unsettled.sum())
 
 
 def _rivals(counts: Ints) -> Ints:

@@ -5,7 +5,7 @@ them, so that every sum is exact (law 6); an amount leaves as a Fraction of US d
 (unscored) or without a row (missing) counts as not accepted, and the upper end of every figure as accepted (law 5).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -143,8 +143,11 @@ def sheet(
     )
 
 
-def sheet_of(lines: Iterable[Line]) -> Sheet:
-    """A run's lines (one an image, `standard`) as a sheet: orders and models in the order of their names."""
+def sheet_of(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> Sheet:
+    """A run's lines (one an image, `standard`) as a sheet: orders and models in the order of their names.
+
+    `scores`: (model, order, deliverable) -> the image's summed scores; left out for those that have not all of them.
+    """
     rows = list(lines)
     asked = {line.task_id: line for line in rows}
     of = orders(
@@ -156,12 +159,15 @@ def sheet_of(lines: Iterable[Line]) -> Sheet:
     models = sorted({line.model for line in rows})
     place, number = ({name: i for i, name in enumerate(names)} for names in (ids, models))
     said = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    found = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows]
     return sheet(
         of,
         models,
         np.array([number[line.model] for line in rows], dtype=np.int64),
         np.array([place[line.task_id] for line in rows], dtype=np.int64),
         np.array([said[line.decision.accepted] for line in rows], dtype=np.int64),
+        None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
+        None if scores is None else np.array([f is not None for f in found], dtype=np.bool_),
     )
 
 

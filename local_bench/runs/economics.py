@@ -1,0 +1,120 @@
+"""A run in every scenario of ServImage, its GPUs' cost beside what an API would charge, and where the two meet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from local_bench.core.money import MICRO
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.performance import Making, makings
+from local_bench.runs.settlement import Books, lines
+from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
+from local_bench.settle.competition import Competition, compete
+from local_bench.settle.earnings import Earned, earned
+from local_bench.settle.savings import Saved, saved, savings
+from local_bench.settle.sheet import Sheet, sheet_of
+
+SCORES = ("brf", "veq", "cns")
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Against:
+    """One model on the run's devices against one API."""
+
+    model: str
+    api: str
+    api_usd: Fraction
+    """An image."""
+    usd_per_hour: Fraction | None
+    """Up to which price of a GPU-hour a job of the run's size is no dearer; None: never, or nothing was timed."""
+    usd_per_hour_endless: Fraction | None
+    """The same for a job so large that loading does not count."""
+    images: int | None
+    """From how many images on it is no dearer at the run's own price; None: never, or there is no price."""
+
+
+@dataclass(frozen=True)
+class Economics:
+    sheet: Sheet
+    earned: list[Earned]
+    competition: Competition
+    by_ledger: list[Saved]
+    """With the cost that the meter found; in the sheet's order of models, as are the others."""
+    by_api: list[Saved]
+    """With what the same images would have cost at an API; None where no price is given for the model."""
+    against: list[Against]
+
+
+def economics(
+    ledger: Ledger,
+    money: Books,
+    usd_of: Mapping[str, Decimal],
+    apis: Mapping[str, Decimal],
+    require_success: bool = False,
+) -> Economics:
+    """Settles what the ledger holds. `usd_of`: what an image of a model of the run would cost at an API, by the run's
+    names; `apis`: API prices to hold each of them against, by the APIs' names."""
+    sheet = sheet_of(lines(ledger), _scores(ledger))
+    costs = {s.model: s.cost_micro_usd for s in money.settlements}
+    known = [costs.get(model) for model in sheet.models]
+    return Economics(
+        sheet=sheet,
+        earned=earned(sheet),
+        competition=compete(sheet, require_success),
+        by_ledger=saved(sheet, [None if micro is None else Fraction(micro, MICRO) for micro in known]),
+        by_api=savings(sheet, {model: Fraction(usd) for model, usd in usd_of.items()}),
+        against=_against(makings(ledger, money, sheet.models), money, apis),
+    )
+
+
+def _scores(ledger: Ledger) -> dict[tuple[str, str, int], Decimal]:
+    """The summed BRF, VEQ and CNS of every image of which all that apply are there."""
+    rows = ledger.rows(
+        """SELECT c.model, c.task_id, c.deliverable, s.name, s.value, s.applies
+           FROM scores s JOIN candidates c USING (work_id) WHERE c.attempt = 1 AND s.kind = 'judge'"""
+    )
+    found: dict[tuple[str, str, int], dict[str, Decimal | None]] = {}
+    for row in rows:
+        if row["name"] in SCORES:
+            value = None if row["value"] is None else Decimal(str(row["value"]))
+            of = found.setdefault((row["model"], row["task_id"], row["deliverable"]), {})
+            of[row["name"]] = value if row["applies"] else Decimal(0)
+    totals: dict[tuple[str, str, int], Decimal] = {}
+    for key, by_name in found.items():
+        values = [value for value in by_name.values() if value is not None]
+        if len(values) == len(SCORES):
+            totals[key] = sum(values, Decimal(0))
+    return totals
+
+
+def _against(made: Sequence[Making], money: Books, apis: Mapping[str, Decimal]) -> list[Against]:
+    hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, MICRO)
+    rows = []
+    for making in made:
+        local = _local(making)
+        if local is None:
+            continue
+        for api, usd in apis.items():
+            price = Fraction(usd)
+            rows.append(
+                Against(
+                    making.model,
+                    api,
+                    price,
+                    break_even_usd_per_hour(local, price, making.timing.n_made),
+                    break_even_usd_per_hour(local, price),
+                    None if hour is None else break_even_images(local, price, hour),
+                )
+            )
+    return rows
+
+
+def _local(making: Making) -> Local | None:
+    """What an image takes: denoising and decoding; all else that was held for the model is held once. None where
+    nothing was timed. The price of an hour holds the electricity."""
+    n, busy_ns = making.timing.n_made, making.timing.busy_ns
+    if making.imported or not n or not busy_ns:
+        return None
+    return Local(Fraction(busy_ns, n * NS_PER_S), Fraction(making.held_ns - busy_ns, NS_PER_S))

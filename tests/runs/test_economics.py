@@ -1,0 +1,52 @@
+"""A run in every scenario, on a run directory written by hand."""
+
+from decimal import Decimal
+from fractions import Fraction as F
+
+from local_bench.runs.economics import economics
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+from tests.report.conftest import make_run  # noqa: F401
+
+APIS = {"some": Decimal("0.04"), "cheap": Decimal("0.0025"), "free": Decimal("0")}
+
+
+def of(path, **more):
+    with RunDir.open(path) as run:
+        return economics(run.ledger, books(run.ledger, run.config.settlement), {"alpha": Decimal("0.1")}, APIS, **more)
+
+
+def test_the_scenarios_are_of_the_run_s_own_lines(make_run):  # noqa: F811
+    found = of(make_run())
+    alpha, beta = found.earned
+    assert found.sheet.models == ("alpha", "beta")
+    assert (alpha.revenue_usd, beta.revenue_usd, beta.revenue_high_usd) == (135, 0, 50)
+    assert [p.revenue_usd for p in found.competition.placed.values()] == [135, 0]
+    assert found.competition.n_open == 0, "whatever beta's last image is, alpha has two of that order's"
+
+
+def test_the_meter_s_cost_stands_beside_the_api_s(make_run):  # noqa: F811
+    found = of(make_run())
+    ledger, api = found.by_ledger[0], found.by_api[0]
+    assert ledger.cost_usd == F(6000, 10**6)  # 12 s at 1.80 an hour
+    assert api.cost_usd == F("0.3")
+    assert (ledger.cost_savings, api.cost_savings) == (1 - F("0.006") / 135, 1 - F("0.3") / 135)
+    assert found.by_api[1].cost_savings is None
+    assert found.by_ledger[1].contribution_ratio == 0
+
+
+def test_where_local_and_api_meet(make_run):  # noqa: F811
+    """`alpha`: three images in 4.4 s each, 51 s besides, at 1.80 an hour."""
+    against = {(a.model, a.api): a for a in of(make_run(on_gpus=True)).against}
+    assert set(against) == {(model, api) for model in ("alpha", "beta") for api in APIS}, "some-api was not timed here"
+    some = against["alpha", "some"]
+    assert some.usd_per_hour == F("0.04") * 3 * 3600 / F("64.2")
+    assert some.usd_per_hour_endless == F("0.04") * 3600 / F("4.4")
+    assert some.images == 1
+    assert against["alpha", "cheap"].images == 85, "0.0255 for what is done once, 0.0003 saved an image"
+    assert against["alpha", "free"].images is None
+    assert against["alpha", "free"].usd_per_hour == 0
+
+
+def test_a_run_whose_images_nobody_timed_is_held_against_nothing(make_run):  # noqa: F811
+    assert of(make_run()).against == [], "its meter has no decoding"
