@@ -210,6 +210,6 @@ def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
         value = Decimal(text)
     except InvalidOperation:
         value = Decimal("nan")
-    if not value.is_finite() or not 0 <= value <= 10**9 or value.as_tuple().exponent < -30:  # type: ignore[operator]
+    if not value.is_finite() or not 0 <= value <= 10**9 or value.adjusted() < -30:
         raise UserError(f"{option} is a number from 0 on, not {text!r}")
     return Fraction(value)

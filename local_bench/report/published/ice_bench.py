@@ -23,22 +23,26 @@ class _Task:
 
 def published(items: Sequence[Item]) -> Published:
     """Tasks and the whole, in [0, 1]. A metric's mean is over the items that have it; the ends put its worst and its
-    best value where it is open. A task of which one metric was never had is unscored (null) and out of the mean."""
+    best value where it is open. A task of which one metric was never had is unscored (null) and out of the mean, and
+    in the ends of the whole all the same."""
     by_task: dict[str, list[Item]] = {}
     for item in items:
         by_task.setdefault(item.task, []).append(item)
     tasks = {name: _task(name, by_task[name]) for name in TASKS if name in by_task}
     scores = {name: task.score for name, task in tasks.items()}
+    lows = {name: task.low for name, task in tasks.items()}
+    highs = {name: task.high for name, task in tasks.items()}
+    whole = [overall(of) for of in (scores, lows, highs)]
     absent = [name for name in TASKS if name not in by_task]
     unscored = [name for name, score in scores.items() if score is None]
     data = {
         "suite": "ice-bench",
         "tasks": scores,
-        "overall": overall(scores),
-        "tasks_low": {name: task.low for name, task in tasks.items()},
-        "tasks_high": {name: task.high for name, task in tasks.items()},
-        "overall_low": overall({name: task.low for name, task in tasks.items()}),
-        "overall_high": overall({name: task.high for name, task in tasks.items()}),
+        "overall": whole[0],
+        "tasks_low": lows,
+        "tasks_high": highs,
+        "overall_low": whole[1],
+        "overall_high": whole[2],
         "dimensions": {name: task.dimensions for name, task in tasks.items()},
         "missing_tasks": absent,
         "unscored_tasks": unscored,
@@ -49,8 +53,14 @@ def published(items: Sequence[Item]) -> Published:
         [name, figure(t.score, ".4f"), figure(t.low, ".4f"), figure(t.high, ".4f"), str(t.n), str(t.n_unscored)]
         for name, t in tasks.items()
     ]
-    whole = [figure(data[name], ".4f") for name in ("overall", "overall_low", "overall_high")]  # type: ignore[arg-type]
-    rows.append(["all", *whole, str(len(items)), str(sum(task.n_unscored for task in tasks.values()))])
+    rows.append(
+        [
+            "all",
+            *(figure(value, ".4f") for value in whole),
+            str(len(items)),
+            str(sum(task.n_unscored for task in tasks.values())),
+        ]
+    )
     return Published(data, [(["task", "score", "low", "high", "items", "unscored"], rows)], _notes(tasks, absent))
 
 
