@@ -1,0 +1,167 @@
+"""The cluster bootstrap: how sure a figure is, when whole tasks might have been others (Efron and Tibshirani 1993).
+
+Every figure here is a function of sums over tasks: a rate is accepted over asked, a share is revenue over value. So a
+resample needs no rows. It gives each task a count, and the counts times the tasks' sums are the resample's sums, for
+all models and columns at once; two models are always held against each other on the same resampled tasks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats], Floats]
+"""Sums (..., columns) -> figures (..., statistics); NaN where a figure is not defined."""
+Method = Literal["percentile", "bca"]
+
+RESAMPLES = 1000
+_CHUNK_BYTES = 64_000_000
+TOO_FEW_TASKS = "fewer than two tasks"
+NOTHING_BELOW = "there is nothing to divide by"
+SELDOM_DEFINED = "it is not defined on more than half of the resamples"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and its bootstrap interval; `low` and `high` are None together, and then `undefined` says why."""
+
+    estimate: float | None
+    """None where the figure itself is not defined."""
+    low: float | None
+    high: float | None
+    level: float
+    method: Method
+    """What was done: `percentile` also where the data have no BCa interval."""
+    n_tasks: int
+    n_resamples: int
+    n_undefined: int = 0
+    """Resamples on which the figure is not defined; they are left out."""
+    undefined: str | None = None
+
+
+def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
+    """Sums by task (n_tasks, columns) of `values` (rows,) or (rows, columns); `tasks` (rows,) numbers them from 0.
+
+    Whole micro-USD stay exact up to 9 billion dollars a sum.
+    """
+    codes, table = np.asarray(tasks, dtype=np.intp), np.asarray(values, dtype=np.float64)
+    columns = table.reshape(len(codes), -1).T
+    return np.stack([np.bincount(codes, column, n_tasks) for column in columns], axis=1)
+
+
+def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """The sums (n_resamples, columns) of tasks drawn with replacement, as many as there are, from `sums` (tasks,
+    columns). The draws depend on the seed and the number of tasks alone."""
+    n_tasks, n_columns = sums.shape
+    rng = np.random.default_rng(seed)
+    drawn = np.empty((n_resamples, n_columns))
+    step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
+    counts = np.empty((step, n_tasks))
+    for start in range(0, n_resamples, step):
+        now = min(step, n_resamples - start)
+        for i in range(now):
+            counts[i] = np.bincount(rng.integers(0, n_tasks, n_tasks), minlength=n_tasks)
+        drawn[start : start + now] = counts[:now] @ sums
+    return drawn
+
+
+def bootstrap(
+    sums: Floats,
+    statistic: Statistic,
+    *,
+    method: Method = "percentile",
+    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Interval]:
+    """An interval for each of the statistic's figures over `sums` (tasks, columns).
+
+    `bca` is bias-corrected and accelerated (Efron 1987, eq. 6.8), the acceleration by the jackknife over tasks, ties
+    with the estimate counted half. Where a figure gives no correction (all resamples on one side of it, or not defined
+    without one of the tasks) its interval is by percentiles and says so.
+    """
+    assert sums.ndim == 2, sums.shape
+    n_tasks = len(sums)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        estimates = np.atleast_1d(statistic(sums.sum(axis=0)))
+        if n_tasks < 2:
+            return [Interval(_known(x), None, None, level, method, n_tasks, 0, 0, TOO_FEW_TASKS) for x in estimates]
+        drawn = statistic(resampled_sums(sums, n_resamples, seed)).reshape(n_resamples, -1)
+        accelerations = _accelerations(sums, statistic) if method == "bca" else np.full(len(estimates), np.nan)
+    tail = (1 - level) / 2
+    found = []
+    for estimate, values, acceleration in zip(estimates, drawn.T, accelerations, strict=True):
+        defined = np.sort(values[~np.isnan(values)])
+        n_undefined = n_resamples - len(defined)
+        why = NOTHING_BELOW if np.isnan(estimate) else SELDOM_DEFINED if 2 * len(defined) < n_resamples else None
+        if why:
+            found.append(Interval(_known(estimate), None, None, level, method, n_tasks, n_resamples, n_undefined, why))
+            continue
+        tails = _bca_tails(defined, estimate, acceleration, tail)
+        used: Method = "percentile" if tails is None else "bca"
+        low, high = ends(defined, *(tails or (tail, 1 - tail)))
+        found.append(Interval(float(estimate), low, high, level, used, n_tasks, n_resamples, n_undefined))
+    return found
+
+
+def ends(ordered: Floats, below: float, above: float) -> tuple[float, float]:
+    """The values (ascending) that leave the parts `below` and 1 - `above` outside, no more."""
+    last = len(ordered) - 1
+    first = min(last, int(below * len(ordered) + 1e-9))
+    return float(ordered[first]), float(ordered[max(first, min(last, int(np.ceil(above * len(ordered) - 1e-9)) - 1))])
+
+
+def ratios(n: int) -> Statistic:
+    """The statistic of n ratios of sums, from 2n columns: all the numerators, then all the denominators."""
+    return lambda sums: sums[..., :n] / np.where(sums[..., n:] == 0, np.nan, sums[..., n:])
+
+
+def ratio_intervals(
+    above: ArrayLike, below: ArrayLike, *, method: Method = "percentile", level: float = 0.95,
+    n_resamples: int = RESAMPLES, seed: int = 0,
+) -> list[Interval]:  # fmt: skip
+    """Intervals of sum(above) / sum(below) for each column of two tables (tasks, columns) of sums by task."""
+    over, under = (np.asarray(x, dtype=np.float64) for x in (above, below))
+    over, under = over.reshape(len(over), -1), under.reshape(len(under), -1)
+    sums = np.hstack([over, under])
+    return bootstrap(sums, ratios(over.shape[1]), method=method, level=level, n_resamples=n_resamples, seed=seed)
+
+
+def sum_intervals(
+    sums: ArrayLike, *, method: Method = "percentile", level: float = 0.95, n_resamples: int = RESAMPLES, seed: int = 0
+) -> list[Interval]:
+    """Intervals of the sums of each column (tasks, columns), over as many tasks like these as there are."""
+    table = np.asarray(sums, dtype=np.float64)
+    table = table.reshape(len(table), -1)
+    return bootstrap(table, lambda x: x, method=method, level=level, n_resamples=n_resamples, seed=seed)
+
+
+def _accelerations(sums: Floats, statistic: Statistic) -> Floats:
+    without = statistic(sums.sum(axis=0) - sums).reshape(len(sums), -1)  # tasks x statistics
+    apart = without.mean(axis=0) - without
+    spread = (apart**2).sum(axis=0)
+    return np.asarray((apart**3).sum(axis=0) / (6 * spread**1.5), dtype=np.float64)  # NaN where nothing moves
+
+
+def _bca_tails(ordered: Floats, estimate: float, acceleration: float, tail: float) -> tuple[float, float] | None:
+    """Which parts of the resamples to leave out, or None where there is no correction."""
+    below = (np.searchsorted(ordered, estimate) + np.searchsorted(ordered, estimate, side="right")) / 2 / len(ordered)
+    if np.isnan(acceleration) or not 0 < below < 1:
+        return None
+    normal = NormalDist()
+    bias = normal.inv_cdf(float(below))
+    moved = []
+    for part in (tail, 1 - tail):
+        z = bias + normal.inv_cdf(part)
+        if 1 - acceleration * z <= 0:
+            return None
+        moved.append(normal.cdf(float(bias + z / (1 - acceleration * z))))
+    return moved[0], moved[1]
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,169 @@
+"""Which of two models is better, on the same tasks (paired), and which differences survive that many were looked at.
+
+The interval of a difference is the cluster bootstrap's, both models on the same resampled tasks. Its p-value is that
+of a sign-flip test over tasks: if the models are alike, each task's difference is as likely to stand the other way
+round. With few tasks all flips are counted and the test is exact; else 9,999 are drawn (Phipson and Smyth 2010: the
+table as it is counts as one of them, so that p is never 0).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from local_bench.settle.bootstrap import RESAMPLES, Floats, Method, bootstrap
+
+FLIPS = 9_999
+EXACT_UP_TO = 13
+"""Tasks that differ: 2^13 flips are fewer than are drawn otherwise."""
+_CHUNK_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`a` less `b` on the tasks that both did."""
+
+    a: str
+    b: str
+    estimate: float | None
+    """In the figure's own unit; None where one of the two is not defined."""
+    low: float | None
+    """Lower end of the cluster bootstrap's interval."""
+    high: float | None
+    method: Method
+    p: float | None
+    """Two-sided, of this difference alone."""
+    p_holm: float | None
+    """With correction for all pairs: the chance of a single false finding among them (Holm 1979)."""
+    p_bh: float | None
+    """The part of false findings among those at least as clear (Benjamini and Hochberg 1995)."""
+    n_tasks: int
+    n_differ: int
+    """Tasks on which the two are not equal."""
+    at_least: float | None = None
+    """The difference if everything unscored had gone against `a` and for `b`; None where nobody asked."""
+    at_most: float | None = None
+
+
+def paired_differences(
+    models: Sequence[str],
+    above: Floats,
+    below: Floats | None = None,
+    *,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    method: Method = "percentile",
+    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Difference]:
+    """Every pair of models, in their order: differences of sums, or with `below` of ratios of sums.
+
+    `above` and `below` are sums by task (tasks, models), such as accepted and asked. `bounds` has each model's figure
+    with everything unscored at its worst and at its best; a difference is bounded by these. Where two models were
+    asked for different things, their ratios are tested by linearised parts: a_g - r b_g, r the ratio of both together.
+    """
+    n = len(models)
+    assert above.shape[1] == n
+    pairs = list(combinations(range(n), 2))
+    if not pairs:
+        return []
+    first, second = np.asarray(pairs).T
+
+    def difference(sums: Floats) -> Floats:
+        figures = sums if below is None else sums[..., :n] / np.where(sums[..., n:] == 0, np.nan, sums[..., n:])
+        return np.asarray(figures[..., first] - figures[..., second], dtype=np.float64)
+
+    sums = above if below is None else np.hstack([above, below])
+    intervals = bootstrap(sums, difference, method=method, level=level, n_resamples=n_resamples, seed=seed)
+    apart = _apart(above, below, first, second)
+    # column i - n is that of the denominators, or i itself where there are none
+    differ = (sums[:, first] != sums[:, second]) | (sums[:, first - n] != sums[:, second - n])
+    defined = [interval.estimate is not None for interval in intervals]
+    p = [value if ok else None for value, ok in zip(sign_flip(apart, seed), defined, strict=True)]
+    holm, bh = adjusted_holm(p), adjusted_bh(p)
+    found = []
+    for k, (i, j) in enumerate(pairs):
+        at_least, at_most = (None, None)
+        if bounds is not None:
+            at_least, at_most = bounds[i][0] - bounds[j][1], bounds[i][1] - bounds[j][0]
+        known, n_differ = intervals[k], int(differ[:, k].sum())
+        ends = (known.estimate, known.low, known.high, known.method)
+        found.append(
+            Difference(
+                models[i], models[j], *ends, p[k], holm[k], bh[k], len(above), n_differ, at_least, at_most
+            )
+        )  # fmt: skip
+    return found
+
+
+def _apart(above: Floats, below: Floats | None, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
+    """What each task adds to each pair's difference (tasks, pairs), linearised at the ratio of both together."""
+    if below is None:
+        return np.asarray(above[:, i] - above[:, j], dtype=np.float64)
+    over, under = above.sum(axis=0), below.sum(axis=0)
+    under = np.where(under == 0, np.nan, under)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        both = (over[i] + over[j]) / (under[i] + under[j])
+        mine = (above[:, i] - both * below[:, i]) / under[i]
+        return np.asarray(mine - (above[:, j] - both * below[:, j]) / under[j], dtype=np.float64)
+
+
+def sign_flip(differences: Floats, seed: int = 0) -> list[float]:
+    """Two-sided p-values of the sums of each column (tasks, columns): how often flipped signs give as large a sum.
+
+    Exact for up to 13 tasks that differ in a column; 1 where none does. NaN differs by nothing.
+    """
+    table = np.nan_to_num(differences)
+    sums = np.abs(table.sum(axis=0))
+    p = np.ones(table.shape[1])
+    n_differ = (table != 0).sum(axis=0)
+    for k in np.flatnonzero((n_differ > 0) & (n_differ <= EXACT_UP_TO)):
+        own = table[table[:, k] != 0, k]
+        bits = np.arange(2 ** len(own))[:, None] >> np.arange(len(own)) & 1
+        p[k] = (np.abs((1 - 2 * bits) @ own) >= _just_below(sums[k])).mean()
+    many = np.flatnonzero(n_differ > EXACT_UP_TO)
+    if len(many):
+        p[many] = (1 + _as_large(table[:, many], sums[many], seed)) / (1 + FLIPS)
+    return [float(x) for x in p]
+
+
+def _as_large(table: Floats, sums: Floats, seed: int) -> NDArray[np.int64]:
+    rng = np.random.default_rng(seed)
+    n_tasks = len(table)
+    step = max(1, min(FLIPS, _CHUNK_BYTES // (9 * n_tasks)))
+    found = np.zeros(table.shape[1], dtype=np.int64)
+    total = table.sum(axis=0)
+    for start in range(0, FLIPS, step):
+        now = min(step, FLIPS - start)
+        heads = np.unpackbits(rng.integers(0, 256, (now, (n_tasks + 7) // 8), dtype=np.uint8), axis=1, count=n_tasks)
+        found += (np.abs(total - 2 * (heads.astype(np.float64) @ table)) >= _just_below(sums)).sum(axis=0)
+    return found
+
+
+def _just_below(sums: Floats) -> Floats:
+    """A sum of the same numbers in another order may be smaller by rounding."""
+    return np.asarray(sums * (1 - 1e-12), dtype=np.float64)
+
+
+def adjusted_holm(p: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down p-values (1979), in the order given; what is None is no test and counts as none."""
+    known = sorted((value, i) for i, value in enumerate(p) if value is not None)
+    adjusted: list[float | None] = [None] * len(p)
+    highest = 0.0
+    for rank, (value, i) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * value))
+        adjusted[i] = highest
+    return adjusted
+
+
+def adjusted_bh(p: Sequence[float | None]) -> list[float | None]:
+    """Benjamini and Hochberg's step-up p-values (1995), in the order given; None as for `adjusted_holm`."""
+    known = sorted((value, i) for i, value in enumerate(p) if value is not None)
+    adjusted: list[float | None] = [None] * len(p)
+    lowest = 1.0
+    for rank, (value, i) in reversed(list(enumerate(known, 1))):
+        lowest = min(lowest, len(known) / rank * value)
+        adjusted[i] = lowest
+    return adjusted
