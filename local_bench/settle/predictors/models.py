@@ -1,0 +1,209 @@
+"""The predictors: what they make of a table of scores. They are plain numbers, and are kept as JSON.
+
+A learned one is log-odds (linear, or a sum of small trees) over columns that its layout makes of the scores, and a
+calibration of these. It says nothing of an image with a score missing (law 5); one that does not apply is no gap: its
+place is held by the mean, and a flag says so.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from local_bench.core.errors import UserError
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.predictors.cells import NOT_THERE, Cells
+from local_bench.settle.predictors.worth import Decisions, Probabilities
+
+
+class Predictor(Protocol):
+    """Who would pay for which image."""
+
+    def decisions(self, cells: Cells) -> Decisions:
+        """What it decides."""
+
+    def probabilities(self, cells: Cells) -> Probabilities:
+        """How sure it is. UserError where it cannot say."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Accepted when every score that applies reaches its threshold (`settle.acceptance`)."""
+
+    thresholds: dict[str, float]
+    paid_if_rejected: float | None = None
+    """The part of what the rule rejects that people paid for; None where no label has been seen."""
+    paid_if_accepted: float | None = None
+    kind: Literal["rule"] = "rule"
+
+    def decisions(self, cells: Cells) -> Decisions:
+        rejected, open_ = np.zeros(len(cells.tasks), dtype=bool), np.zeros(len(cells.tasks), dtype=bool)
+        reasons: dict[int, str] = {}
+        for name, threshold in self.thresholds.items():
+            missing = np.ones(len(cells.tasks), dtype=bool)
+            if name in cells.names:
+                at = cells.names.index(name)
+                rejected |= cells.scores[:, at] < threshold  # no score is below anything
+                missing = cells.applies[:, at] & np.isnan(cells.scores[:, at])
+            reasons |= {int(row): f"{name} {NOT_THERE}" for row in np.flatnonzero(missing & ~open_)}
+            open_ |= missing
+        reasons = {row: why for row, why in reasons.items() if not rejected[row]}
+        return Decisions(~rejected & ~open_, rejected | ~open_, reasons)
+
+    def probabilities(self, cells: Cells) -> Probabilities:
+        if self.paid_if_accepted is None or self.paid_if_rejected is None:
+            raise UserError("a threshold rule that has seen no labels has no probabilities: fit it, or use decisions")
+        decided = self.decisions(cells)
+        values = np.where(decided.accepted, self.paid_if_accepted, self.paid_if_rejected)
+        return Probabilities(np.where(decided.known, values, np.nan), decided.unscored)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How scores become columns: the scores, a flag each for what does not apply, log price, a column a category."""
+
+    names: tuple[str, ...]
+    held: tuple[float, ...]
+    """What stands where a score does not apply."""
+    categories: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        flags = (f"{name} does not apply" for name in self.names)
+        return (*self.names, *flags, "log(1 + price in USD)", *(f"category {name}" for name in self.categories))
+
+    def table(self, cells: Cells) -> Floats:
+        """(images, columns); a category that the layout does not know has none of its columns. UserError where the
+        scores are others."""
+        if cells.names != self.names:
+            raise UserError(
+                f"this predictor has learned from {', '.join(self.names)}, not from {', '.join(cells.names)}: "
+                "give it the same scores, or fit it again"
+            )
+        scores = np.where(cells.applies, cells.scores, np.asarray(self.held))
+        category = np.asarray(cells.categories, dtype=object)
+        return np.column_stack(
+            [
+                scores,
+                (~cells.applies).astype(np.float64),
+                np.log1p(cells.price_micro_usd / 1e6),
+                *((category == name).astype(np.float64) for name in self.categories),
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Logistic regression's log-odds."""
+
+    intercept: float
+    coefficients: tuple[float, ...]
+    kind: Literal["linear"] = "linear"
+
+    def log_odds(self, table: Floats) -> Floats:
+        odds = np.full(len(table), self.intercept)
+        for column, coefficient in zip(table.T, self.coefficients, strict=True):
+            odds += coefficient * column  # column by column: the same bits whatever the number of rows
+        return odds
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One tree, a node a place; a leaf is its own child, and its threshold is no matter."""
+
+    feature: tuple[int, ...]
+    threshold: tuple[float, ...]
+    left: tuple[int, ...]
+    """Where the column is not above the threshold."""
+    right: tuple[int, ...]
+    value: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.value)
+        same = {len(self.feature), len(self.threshold), len(self.left), len(self.right)} == {n}
+        if not n or not same or min(self.feature) < 0 or not all(
+            (i == a == b) or (i < min(a, b) and max(a, b) < n)
+            for i, (a, b) in enumerate(zip(self.left, self.right, strict=True))
+        ):  # fmt: skip
+            raise UserError("a tree of the predictor does not lead from its root to leaves: fit it again")
+
+    def values(self, table: Floats) -> Floats:
+        feature, left, right = np.asarray(self.feature), np.asarray(self.left), np.asarray(self.right)
+        threshold = np.asarray(self.threshold)
+        rows, place = np.arange(len(table)), np.zeros(len(table), dtype=np.intp)
+        while True:
+            on = np.where(table[rows, feature[place]] <= threshold[place], left[place], right[place])
+            if (on == place).all():
+                return np.asarray(self.value, dtype=np.float64)[place]
+            place = on
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Gradient boosting's log-odds."""
+
+    baseline: float
+    trees: tuple[Tree, ...]
+    kind: Literal["trees"] = "trees"
+
+    def log_odds(self, table: Floats) -> Floats:
+        odds = np.full(len(table), self.baseline)
+        for tree in self.trees:
+            odds += tree.values(table)
+        return odds
+
+
+@dataclass(frozen=True)
+class Platt:
+    """A straight line on the log-odds (Platt 1999)."""
+
+    slope: float
+    """Not below 0, so that calibrating turns no order round."""
+    intercept: float
+    kind: Literal["platt"] = "platt"
+
+    def probabilities(self, log_odds: Floats) -> Floats:
+        return np.asarray(1 / (1 + np.exp(-np.clip(self.slope * log_odds + self.intercept, -700, 700))))
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """Steps that never fall, joined by lines (Zadrozny and Elkan 2002); flat beyond the ends."""
+
+    log_odds: tuple[float, ...]
+    paid: tuple[float, ...]
+    kind: Literal["isotonic"] = "isotonic"
+
+    def probabilities(self, log_odds: Floats) -> Floats:
+        return np.asarray(np.interp(log_odds, self.log_odds, self.paid), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class ConceptModel:
+    """A calibrated model on the scores, the category, the price and what does not apply."""
+
+    layout: Layout
+    model: Linear | Trees
+    calibration: Platt | Isotonic
+    kind: Literal["concepts"] = "concepts"
+    cut: float = field(default=0.5)
+    """From which probability an image counts as paid for."""
+
+    def __post_init__(self) -> None:
+        columns = len(self.layout.columns)
+        used = (
+            len(self.model.coefficients)
+            if isinstance(self.model, Linear)
+            else max((i + 1 for tree in self.model.trees for i in tree.feature), default=0)
+        )
+        if used > columns or (isinstance(self.model, Linear) and used != columns):
+            raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
+
+    def probabilities(self, cells: Cells) -> Probabilities:
+        known = cells.known
+        values = np.full(len(known), np.nan)
+        values[known] = self.calibration.probabilities(self.model.log_odds(self.layout.table(cells.rows(known))))
+        return Probabilities(values, cells.reasons())
+
+    def decisions(self, cells: Cells) -> Decisions:
+        return self.probabilities(cells).decided(self.cut)

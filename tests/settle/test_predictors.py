@@ -1,0 +1,319 @@
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from local_bench.core.errors import UserError
+from local_bench.core.nouns import Decision, Score
+from local_bench.settle.acceptance import by_threshold
+from local_bench.settle.predictors import fitting
+from local_bench.settle.predictors.cells import Cells, cells
+from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
+from local_bench.settle.predictors.kept import dumps, loads
+from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
+from local_bench.settle.predictors.worth import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
+
+CATEGORIES = ("Digital", "Portrait", "Product")
+
+
+def world(n_tasks=250, images=3, seed=0):
+    """Images whose payment depends on their scores, their category and something of the order that nobody sees."""
+    rng = np.random.default_rng(seed)
+    n = n_tasks * images
+    tasks = np.repeat(np.arange(n_tasks), images)
+    scores = rng.uniform(0, 5, (n, 3))
+    applies = np.ones((n, 3), dtype=bool)
+    applies[:, 2] = rng.random(n_tasks)[tasks] < 0.6
+    scores[~applies] = np.nan
+    category = rng.integers(0, 3, n_tasks)[tasks]
+    odds = 1.2 * (scores[:, 0] - 2.5) + 0.3 * scores[:, 1] + 0.8 * np.nan_to_num(scores[:, 2] - 3) + category - 2
+    odds += rng.normal(0, 0.5, n_tasks)[tasks]
+    paid = rng.random(n) < 1 / (1 + np.exp(-odds))
+    price = (rng.lognormal(5, 1, n_tasks)[tasks] * 1e6).astype(np.int64)
+    table = Cells(("brf", "veq", "cns"), scores, applies, tuple(CATEGORIES[i] for i in category), price, tasks)
+    return table, paid.astype(float)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    table, labels = world()
+    return {
+        (kind, calibration): fit_concepts(table, labels, kind, calibration, folds=3)
+        for kind in ("logistic", "boosted")
+        for calibration in ("platt", "isotonic")
+    }
+
+
+def test_the_rule_is_the_rule_of_the_house():
+    """The table's rule and the one for single decisions, on every case there is."""
+    rule = {"brf": 3.0, "veq": 2.0, "lighting": 1.0}
+    choices = [Score("x", 1.0), Score("x", 3.0), Score("x", None, "cut off"), Score("x", None, applies=False), None]
+    images = [
+        [replace(score, name=name) for name, score in zip(names, of_image, strict=True) if score]
+        for names in (("brf", "veq", "lighting"),)
+        for of_image in itertools.product(choices, repeat=3)
+    ]
+    table = cells(images, ["Digital"] * 125, [1] * 125, ["t"] * 125, ("brf", "veq", "lighting"))
+    found = Rule(rule).decisions(table)
+    alone = [by_threshold(scores, rule) for scores in images]
+    assert found.accepted.tolist() == [d.accepted is True for d in alone]
+    assert found.known.tolist() == [d.accepted is not None for d in alone]
+    assert set(found.unscored) == {i for i, d in enumerate(alone) if d.unscored}
+    assert {why.split()[0] for why in found.unscored.values()} == {"brf", "veq", "lighting"}
+
+
+def test_a_score_that_the_table_has_not_leaves_what_the_others_do_not_reject():
+    table = cells([[Score("brf", 1.0)], [Score("brf", 4.0)]], ["a"] * 2, [1, 1], ["t", "t"], ("brf",))
+    found = Rule({"brf": 3, "cns": 3}).decisions(table)
+    assert (found.known.tolist(), found.unscored) == ([True, False], {1: "cns was not scored"})
+
+
+def test_every_predictor_tells_better_than_the_commoner_answer_on_orders_it_has_not_seen(fitted):
+    for found in fitted.values():
+        q = found.quality
+        assert q.n == 750
+        assert q.n_tasks == 250
+        assert q.accuracy > max(q.base_rate, 1 - q.base_rate) + 0.1
+        assert q.auc > 0.8
+        assert q.pr_auc > q.base_rate + 0.2
+        assert q.brier < 0.75 * q.base_rate * (1 - q.base_rate)
+        assert q.ece < 0.06, "750 images in ten bins: chance alone gives about 0.03"
+
+
+def test_what_is_told_of_labels_without_a_meaning_is_that_they_have_none():
+    """Random labels, the same for an order's images: splits by image would let the order be known again."""
+    rng = np.random.default_rng(1)
+    tasks = np.repeat(np.arange(120), 4)
+    scores = rng.uniform(0, 5, (120, 3))[tasks]
+    table = Cells(("a", "b", "c"), scores, np.ones((480, 3), bool), ("x",) * 480, np.ones(480, np.int64), tasks)
+    labels = rng.integers(0, 2, 120)[tasks].astype(float)
+    q = fit_concepts(table, labels, folds=3).quality
+    assert 0.35 < q.auc < 0.65
+    leaky = replace(table, tasks=np.arange(480))
+    assert fit_concepts(leaky, labels, folds=3).quality.auc > 0.7, (
+        "the negative control: each image an order of its own"
+    )
+
+
+def test_no_order_lies_on_both_sides():
+    table, _ = world(40)
+    parts = list(fitting._splits(table.tasks, 5, 0))
+    assert len(parts) == 5
+    for learn, see in parts:
+        assert not set(table.tasks[learn]) & set(table.tasks[see])
+    assert sorted(np.concatenate([see for _, see in parts])) == list(range(120))
+
+
+@pytest.mark.parametrize("calibration", ["platt", "isotonic"])
+def test_boosting_never_falls_as_a_score_rises(fitted, calibration):
+    model = fitted["boosted", calibration].predictor
+    table, _ = world(60, seed=5)
+    grid = np.linspace(0, 5, 41)
+    for column in range(3):
+        rows = np.flatnonzero(table.applies[:, column])[:40]
+        at = []
+        for value in grid:
+            scores = table.scores.copy()
+            scores[rows, column] = value
+            at.append(model.probabilities(replace(table, scores=scores)).values[rows])
+        steps = np.diff(at, axis=0)
+        assert (steps >= 0).all()
+        assert (steps > 0).any(), "and it does rise"
+
+
+def test_without_the_constraint_it_does_fall(monkeypatch):
+    """The negative control: payment that falls as veq rises, which the constraint does not learn."""
+    table, _ = world()
+    falls = (np.random.default_rng(2).random(750) < 1 - table.scores[:, 1] / 5).astype(float)
+    low, high = (replace(table, scores=np.where([False, True, False], v, table.scores)) for v in (0.5, 4.5))
+    held = fit_concepts(table, falls, folds=2).predictor
+    assert (held.probabilities(low).values <= held.probabilities(high).values).all()
+    free = HistGradientBoostingClassifier
+    monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", lambda monotonic_cst, **how: free(**how))
+    loose = fit_concepts(table, falls, folds=2).predictor
+    assert loose.probabilities(low).values.mean() > loose.probabilities(high).values.mean() + 0.3
+
+
+def test_our_trees_are_scikit_learns():
+    table, labels = world(80)
+    layout = fitting._layout(table)
+    columns = layout.table(table)
+    ours = fitting._trees(columns, labels > 0, layout, 0)
+    theirs = HistGradientBoostingClassifier(
+        monotonic_cst=[1, 1, 1] + [0] * (columns.shape[1] - 3), random_state=0, **fitting._TREES
+    ).fit(columns, labels > 0)
+    other = layout.table(world(80, seed=9)[0])
+    assert (ours.log_odds(other) == theirs.decision_function(other)).all()
+
+
+def test_read_back_to_the_last_bit(fitted):
+    table, _ = world(40, seed=3)
+    for found in fitted.values():
+        text = dumps(found.predictor)
+        again = loads(text)
+        assert again == found.predictor
+        assert dumps(again) == text
+        assert (again.probabilities(table).values == found.predictor.probabilities(table).values).all()
+    rule = Rule({"brf": 3.5}, 0.1, 0.7)
+    assert loads(dumps(rule)) == rule
+
+
+def test_fitting_again_gives_the_same():
+    table, labels = world(60)
+    for kind in ("logistic", "boosted"):
+        one, other = (fit_concepts(table, labels, kind, folds=2).predictor for _ in range(2))
+        assert dumps(one) == dumps(other)
+
+
+def test_an_image_s_probability_does_not_look_at_its_neighbours(fitted):
+    table, _ = world(30, seed=4)
+    for found in fitted.values():
+        together = found.predictor.probabilities(table).values
+        alone = [found.predictor.probabilities(table.rows(np.array([i]))).values[0] for i in range(90)]
+        assert together.tolist() == alone
+
+
+def test_what_is_unscored_has_no_probability_and_what_does_not_apply_has_one(fitted):
+    table, labels = world(40)
+    scores = table.scores.copy()
+    scores[0, 0] = np.nan
+    holed = replace(table, scores=scores)
+    for found in fitted.values():
+        said = found.predictor.probabilities(holed)
+        assert said.unscored == {0: "brf was not scored"}
+        assert np.isnan(said.values).tolist() == [True] + [False] * 119
+        decided = found.predictor.decisions(holed)
+        assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, said.unscored)
+    given = labels.copy()
+    given[5:9] = np.nan
+    taught = fit_concepts(holed, given, "logistic")
+    assert (taught.quality.n, taught.n_unscored, taught.n_unlabelled) == (115, 1, 4)
+
+
+def test_a_fitted_rule_says_how_often_it_is_right():
+    table, labels = world()
+    found = fit_rule(table, labels, {"brf": 2.5})
+    passed = table.scores[:, 0] >= 2.5
+    assert found.predictor.paid_if_accepted == pytest.approx(labels[passed].mean(), abs=0.002)
+    assert found.predictor.paid_if_rejected == pytest.approx(labels[~passed].mean(), abs=0.002)
+    assert set(found.predictor.probabilities(table).values) == {
+        found.predictor.paid_if_accepted,
+        found.predictor.paid_if_rejected,
+    }
+    assert found.quality.ece < 0.05
+    with pytest.raises(UserError, match="has seen no labels"):
+        Rule({"brf": 2.5}).probabilities(table)
+
+
+def test_expected_and_realised_by_hand():
+    said = Probabilities(np.array([0.25, 0.9, np.nan]), {2: "brf was not scored"})
+    price = np.array([100, 1000, 7])
+    assert said.expected_revenue(price) == ExpectedRevenue(925, 932, 2, 1)
+    assert said.decided().realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
+    decisions = Decisions.of([Decision(True), Decision(False), Decision(None, "no answer")])
+    assert decisions.realised_revenue(price) == RealisedRevenue(100, 107, 2, 1)
+
+
+def test_the_two_kinds_of_money_have_nothing_in_common():
+    """No field, no question and no sum that both could answer."""
+    expected, realised = ExpectedRevenue(1, 1, 1, 0), RealisedRevenue(1, 1, 1, 0)
+    assert expected != realised
+    shared = set(ExpectedRevenue.__dataclass_fields__) & set(RealisedRevenue.__dataclass_fields__)
+    assert shared == {"n", "n_unscored"}
+    assert not hasattr(Decisions, "expected_revenue")
+    assert not hasattr(Probabilities, "realised_revenue")
+    with pytest.raises(TypeError):
+        expected + realised
+
+
+def test_money_of_decisions_is_exact_beyond_floats():
+    price = np.array([2**53 + 1, 2], dtype=np.int64)
+    assert Decisions(np.array([True, True]), np.array([True, True])).realised_revenue(price).realised_micro_usd == (
+        2**53 + 3
+    )
+
+
+def test_calibration_by_hand():
+    assert Platt(2.0, -1.0).probabilities(np.array([0.5]))[0] == 0.5
+    assert Platt(1.0, 0.0).probabilities(np.array([-1e9, 1e9])) == pytest.approx([0, 1])
+    steps = Isotonic((0.0, 1.0), (0.2, 0.6))
+    assert steps.probabilities(np.array([-5, 0, 0.5, 1, 9])) == pytest.approx([0.2, 0.2, 0.4, 0.6, 0.6])
+    odds = np.random.default_rng(0).normal(0, 1, 500)
+    against = fitting._platt(odds, odds < 0)
+    assert against.slope == 0, "calibrating never turns an order round"
+
+
+def test_platt_finds_what_made_the_labels():
+    rng = np.random.default_rng(1)
+    odds = rng.normal(0, 2, 40_000)
+    paid = rng.random(40_000) < 1 / (1 + np.exp(-(0.5 * odds + 0.3)))
+    found = fitting._platt(odds, paid)
+    assert (found.slope, found.intercept) == pytest.approx((0.5, 0.3), abs=0.05)
+
+
+def test_too_few_labels_are_a_sentence():
+    table, _ = world(10)
+    for labels in (np.ones(30), np.full(30, np.nan), np.array([1.0] * 3 + [0.0] * 27)):
+        with pytest.raises(UserError, match="label more images"):
+            fit_concepts(table, labels)
+    few = np.zeros(30)
+    few[[0, 20]] = 1
+    assert fit_concepts(table, few, "logistic").quality.n == 30
+    both = np.array([1.0, 0, 0, 1, 0, 1] + [np.nan] * 24)
+    assert fit_concepts(table, both, "logistic").quality.n == 6, "two orders, so that a fold has one to learn from"
+
+
+def test_other_scores_than_it_learned_from_are_a_sentence(fitted):
+    table = cells([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
+    with pytest.raises(UserError, match="has learned from brf, veq, cns, not from brf"):
+        fitted["logistic", "platt"].predictor.probabilities(table)
+
+
+def test_a_category_it_has_not_met_has_no_column(fitted):
+    table = replace(world(2)[0], categories=("Music",) * 6)
+    assert not np.isnan(fitted["boosted", "platt"].predictor.probabilities(table).values).any()
+
+
+LEAF = {"feature": [0], "threshold": [0.0], "left": [0], "right": [0], "value": [1.0]}
+MODEL = {
+    "kind": "concepts",
+    "cut": 0.5,
+    "layout": {"names": ["brf"], "held": [1.0], "categories": []},
+    "model": {"kind": "trees", "baseline": 0.0, "trees": [LEAF]},
+    "calibration": {"kind": "platt", "slope": 1.0, "intercept": 0.0},
+}
+
+
+def test_a_hand_written_predictor():
+    assert loads(json.dumps(MODEL)) == ConceptModel(
+        Layout(("brf",), (1.0,), ()), Trees(0.0, (Tree((0,), (0.0,), (0,), (0,), (1.0,)),)), Platt(1.0, 0.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no predictor"),
+        ("[]", "no predictor"),
+        ('{"kind": "oracle"}', "oracle"),
+        ("[" * 100_000, "no predictor"),
+        ('{"kind": "rule", "thresholds": {"brf": NaN}}', "NaN"),
+        (json.dumps(MODEL | {"cut": "0.5"}), "cut"),
+        (json.dumps(MODEL | {"model": {"kind": "linear", "intercept": 0.0, "coefficients": [1.0]}}), "reads 1 columns"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [3]}]}}), "reads 4 columns"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [-1]}]}}), "lead from its root"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"left": [7]}]}}), "lead from its root"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"value": []}]}}), "lead from its root"),
+    ],
+)
+def test_a_text_that_is_no_predictor_is_a_sentence(text, says):
+    with pytest.raises(UserError, match=says) as caught:
+        loads(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_linear_by_hand():
+    assert Linear(1.0, (2.0, -1.0)).log_odds(np.array([[3.0, 4.0]])).tolist() == [3.0]
