@@ -5,7 +5,7 @@ resample needs no rows. It gives each task a count, and the counts times the tas
 all models and columns at once; two models are always held against each other on the same resampled tasks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -53,20 +53,23 @@ def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
     return np.stack([np.bincount(codes, column, n_tasks) for column in columns], axis=1)
 
 
-def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """The sums (n_resamples, columns) of tasks drawn with replacement, as many as there are, from `sums` (tasks,
-    columns). The draws depend on the seed and the number of tasks alone."""
-    n_tasks, n_columns = sums.shape
+def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Floats]:
+    """How often each task stands in each resample, some resamples (some, n_tasks) at a time, in one array that is used
+    again. The draws depend on the seed and the number of tasks alone."""
     rng = np.random.default_rng(seed)
-    drawn = np.empty((n_resamples, n_columns))
     step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
     counts = np.empty((step, n_tasks))
     for start in range(0, n_resamples, step):
         now = min(step, n_resamples - start)
         for i in range(now):
             counts[i] = np.bincount(rng.integers(0, n_tasks, n_tasks), minlength=n_tasks)
-        drawn[start : start + now] = counts[:now] @ sums
-    return drawn
+        yield counts[:now]
+
+
+def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """The sums (n_resamples, columns) of tasks drawn with replacement, as many as there are, from `sums` (tasks,
+    columns)."""
+    return np.concatenate([counts @ sums for counts in resampled_counts(len(sums), n_resamples, seed)])
 
 
 def bootstrap(

@@ -1,0 +1,113 @@
+"""What explains payment: any score beside people's labels (ServImage, sec. 5.5, figs. 3 and 5)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from local_bench.settle.agreement import Agreement, spearman
+from local_bench.settle.bootstrap import RESAMPLES, Floats, ends, resampled_counts
+from local_bench.settle.discrimination import Bin, Bools, auc, by_bin, pr_auc
+from local_bench.settle.predictors.cells import Cells
+
+COMPOSITE = "composite"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """How far one score goes along with payment, over the labelled images that have it."""
+
+    name: str
+    auc: float | None
+    """None where all were paid for or none was, as is `pr_auc`."""
+    auc_low: float | None
+    """95 % cluster bootstrap over orders; None with `auc`, and where it is not defined on most resamples."""
+    auc_high: float | None
+    spearman: Agreement
+    """Of the score and the label, ties sharing their ranks."""
+    pr_auc: float | None
+    """Beside `base_rate`, which is what guessing gets."""
+    base_rate: float | None
+    """The part that was paid for; None for no image."""
+    n: int
+    n_unscored: int
+    """Labelled images that should have this score and have not."""
+    n_not_applicable: int
+    n_unlabelled: int
+
+
+def explained(cells: Cells, labels: ArrayLike, *, seed: int = 0) -> list[Explained]:
+    """A row a score, then one of their composite; `labels` (images,) are 1 or 0 for paid for or not, NaN for none."""
+    given = np.asarray(labels, dtype=np.float64)
+    columns = [*zip(cells.names, cells.scores.T, cells.applies.T, strict=True)]
+    columns.append((COMPOSITE, composite(cells), cells.applies.any(axis=1)))
+    return [_explained(name, scores, applies, given, cells.tasks, seed) for name, scores, applies in columns]
+
+
+def composite(cells: Cells) -> Floats:
+    """The mean of the scores that apply (images,); NaN where one of these is missing or none applies.
+
+    The paper does not say how its figure 3 puts BRF, VEQ and CNS together; the mean is our reading.
+    """
+    applies = cells.applies.sum(axis=1)
+    total = np.where(cells.applies, cells.scores, 0.0).sum(axis=1)  # NaN for what is missing
+    mean = np.full(len(total), np.nan)
+    np.divide(total, applies, out=mean, where=applies > 0)
+    return mean
+
+
+def acceptance_by_score(cells: Cells, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10) -> tuple[Bin, ...]:
+    """Acceptance by bin of a score, bins of equal width from 0 to 5 (ServImage, fig. 3)."""
+    given = np.asarray(labels, dtype=np.float64)
+    scores = composite(cells) if name == COMPOSITE else cells.scores[:, cells.names.index(name)]
+    both = ~np.isnan(given) & ~np.isnan(scores)
+    return by_bin(scores[both], given[both] >= 0.5, np.linspace(0, 5, bins + 1))
+
+
+def _explained(
+    name: str, scores: Floats, applies: Bools, labels: Floats, tasks: NDArray[np.intp], seed: int
+) -> Explained:
+    labelled = ~np.isnan(labels)
+    here = labelled & applies & ~np.isnan(scores)
+    numbers, accepted = scores[here], labels[here] >= 0.5
+    area = auc(numbers, accepted) if here.any() else None
+    low, high = (None, None) if area is None else auc_interval(numbers, accepted, tasks[here], seed) or (None, None)
+    return Explained(
+        name=name,
+        auc=area,
+        auc_low=low,
+        auc_high=high,
+        spearman=spearman(numbers.tolist(), accepted.astype(float).tolist()),
+        pr_auc=pr_auc(numbers, accepted) if here.any() else None,
+        base_rate=float(accepted.mean()) if here.any() else None,
+        n=int(here.sum()),
+        n_unscored=int((labelled & applies & np.isnan(scores)).sum()),
+        n_not_applicable=int((labelled & ~applies).sum()),
+        n_unlabelled=int((~labelled).sum()),
+    )
+
+
+def auc_interval(
+    numbers: Floats, accepted: Bools, tasks: NDArray[np.intp], seed: int = 0, level: float = 0.95
+) -> tuple[float, float] | None:
+    """The percentile cluster bootstrap of the area under the ROC curve over tasks; None for fewer than two tasks or
+    where most resamples have only one kind of label."""
+    places, codes = np.unique(tasks, return_inverse=True)
+    if len(places) < 2:
+        return None
+    order = np.argsort(numbers, kind="stable")
+    codes, accepted = codes[order], accepted[order]
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(numbers[order]) != 0]))  # of runs of equal numbers
+    areas = []
+    for counts in resampled_counts(len(places), RESAMPLES, seed):
+        for count in counts:
+            weights = count[codes]
+            paid = np.add.reduceat(weights * accepted, starts)
+            not_paid = np.add.reduceat(weights * ~accepted, starts)
+            pairs = paid.sum() * not_paid.sum()
+            if pairs:
+                areas.append(float(paid @ (np.cumsum(not_paid) - not_paid / 2) / pairs))
+    if 2 * len(areas) < RESAMPLES:
+        return None
+    tail = (1 - level) / 2
+    return ends(np.sort(areas), tail, 1 - tail)
