@@ -12,6 +12,7 @@ import click
 import local_bench
 from local_bench.cli.agreement import agreement
 from local_bench.cli.catalogue import models, suites
+from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
 from local_bench.cli.inspect import digest, report
 from local_bench.cli.output import say
@@ -28,20 +29,8 @@ def cli() -> None:
 
 
 for command in (
-    demo,
-    run,
-    plan,
-    generate,
-    measure,
-    judge,
-    settle,
-    report,
-    score,
-    agreement,
-    digest,
-    models,
-    suites,
-    doctor,
+    *(demo, run, plan, generate, measure, judge, settle),
+    *(score, report, agreement, compare, digest, models, suites, doctor),
 ):
     cli.add_command(command)
 

@@ -15,7 +15,7 @@ from local_bench.cli.output import clean, table
 def test_the_commands_are_these():
     assert set(commands.commands) == {
         *("demo", "run", "plan", "generate", "judge", "measure", "settle"),
-        *("report", "agreement", "digest", "models", "suites", "doctor"),
+        *("report", "agreement", "compare", "digest", "models", "suites", "doctor"),
     }
     for command in commands.commands.values():
         options = {o for p in command.params for o in p.opts}
@@ -52,6 +52,7 @@ def test_help_is_quick(cli):
         (["run", "good.yaml", "--run-dir", "good.yaml"], "is a file"),
         (["digest", "."], "is not a run directory"),
         (["report", "nowhere"], "is not a run directory"),
+        (["compare", ".", "nowhere"], "is not a run directory"),
         (["measure", ".", "--metrics", "piqe"], "holds no"),
         (["models", "show", "flux"], "there is no model 'flux'"),
         (["suites", "show", "hype"], "there is no suite 'hype'"),

@@ -1,0 +1,116 @@
+"""`local-bench compare`: the models of two runs, on the orders that both were given."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from local_bench.cli.output import say, show, show_json, table
+
+if TYPE_CHECKING:
+    from local_bench.runs.compare import Compared, Comparison
+
+RUN = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("run_a", metavar="RUN_A", type=RUN)
+@click.argument("run_b", metavar="RUN_B", type=RUN)
+@click.option("--all-pairs", is_flag=True, help="Every model of A with every one of B, not only those of one name.")
+@click.option("--bca", is_flag=True, help="Bias-corrected and accelerated intervals instead of percentiles.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool) -> int:
+    """Hold the models of RUN_A against those of RUN_B.
+
+    In pairs, order by order: what they earn, how much is accepted, and every score that both have."""
+    from local_bench.runs.compare import compare as side_by_side
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
+        found = side_by_side(a, b, every_pair=all_pairs, method="bca" if bca else "percentile")
+    for sentence in found.notes:
+        say(f"local-bench: {sentence}")
+    if as_json:
+        show_json({"run_a": str(run_a), "run_b": str(run_b)} | comparison_json(found))
+    else:
+        show(comparison_text(found))
+    return 0
+
+
+def comparison_text(found: "Comparison") -> str:
+    """The table, and how to read it."""
+    header = ["A", "B", "figure", "of A", "of B", "A less B", "95 %", "p", "p (Holm)", "orders", "unscored"]
+    return "\n".join(
+        [
+            table([*header, "if unscored"], [_row(row) for row in found.rows]),
+            f"{found.n_tasks} orders in both; intervals by bootstrap over orders, p by flipping signs of orders, "
+            "Holm's over the pairs of a figure",
+        ]
+    )
+
+
+def _row(row: "Compared") -> list[str]:
+    d = row.difference
+    return [
+        *(d.a, d.b, row.figure, _shown(row, row.a), _shown(row, row.b), _shown(row, d.estimate, sign=True)),
+        _ends(row, d.low, d.high),
+        *("-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)),
+        f"{d.n_differ} of {d.n_tasks} differ",
+        str(row.n_unscored),
+        _ends(row, d.at_least, d.at_most) if row.n_unscored else "-",
+    ]
+
+
+def _ends(row: "Compared", low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{_shown(row, low)} to {_shown(row, high)}"
+
+
+def _shown(row: "Compared", value: float | None, sign: bool = False) -> str:
+    from local_bench.core.money import usd
+    from local_bench.runs.compare import IMAGES, ORDERS, REVENUE
+
+    if value is None:
+        return "-"
+    if row.figure == REVENUE:
+        return ("+" if sign and value > 0 else "") + usd(round(value))
+    plus = "+" if sign else ""
+    return f"{100 * value:{plus}.1f} %" if row.figure in (ORDERS, IMAGES) else f"{value:{plus}.3f}"
+
+
+def comparison_json(found: "Comparison") -> dict[str, Any]:
+    """The same for programs: money in US dollars, parts as fractions, scores in points."""
+    return {
+        "n_tasks": found.n_tasks,
+        "n_tasks_only_a": found.n_tasks_only_a,
+        "n_tasks_only_b": found.n_tasks_only_b,
+        "notes": found.notes,
+        "comparisons": [_compared_json(row) for row in found.rows],
+    }
+
+
+_NAMES = {"revenue": "revenue_usd", "orders accepted": "task_acceptance", "images accepted": "deliverable_acceptance"}
+
+
+def _compared_json(row: "Compared") -> dict[str, Any]:
+    from local_bench.core.money import usd_number
+    from local_bench.runs.compare import REVENUE
+
+    d = row.difference
+    values = {"a_value": row.a, "b_value": row.b, "difference": d.estimate}
+    values |= {"low": d.low, "high": d.high, "at_least": d.at_least, "at_most": d.at_most}
+    if row.figure == REVENUE:
+        values = {name: None if value is None else usd_number(round(value)) for name, value in values.items()}
+    return {
+        "a": d.a,
+        "b": d.b,
+        "figure": _NAMES.get(row.figure, row.figure),
+        **values,
+        "method": d.method,
+        "p": d.p,
+        "p_holm": d.p_holm,
+        "p_bh": d.p_bh,
+        "n": row.n,
+        "n_unscored": row.n_unscored,
+        "n_tasks": d.n_tasks,
+        "n_tasks_differ": d.n_differ,
+    }

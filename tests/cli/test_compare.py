@@ -1,0 +1,152 @@
+"""`compare`: two runs written by hand, whose every figure can be reckoned."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from local_bench.cli.compare import comparison_json
+from local_bench.runs.compare import compare
+from local_bench.runs.config import AcceptanceConfig, JudgeConfig, ModelConfig, RunConfig
+from local_bench.runs.rundir import RunDir
+from tests.report.conftest import GAMMA, Writer, order
+
+YES, NO, OPEN = True, False, None
+ORDERS = {"t1": (35_000_000, 1), "t2": (100_000_000, 2), "t3": (10_000_000, 1)}
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A run of models -> order -> decisions; an image's brf is 4, 2, or unscored, as it is decided."""
+
+    def run(
+        name: str, said: dict[str, dict[str, list[bool | None]]], prices=None, judge: str = GAMMA, **config
+    ) -> Path:
+        path = tmp_path / name
+        models = [ModelConfig(card=model) for model in said]
+        settings = RunConfig(name=name, models=models, judge=JudgeConfig(card="gamma"), metrics=[], **config)
+        with RunDir.begin(path, settings) as made, made.ledger.transaction():
+            to = Writer(made)
+            to.judges({judge: "gamma"})
+            given = ORDERS | (prices or {})
+            asked = {t: order(t, "Digital", *given[t]) for t in dict.fromkeys(t for of in said.values() for t in of)}
+            for position, task in enumerate(asked.values()):
+                to.task(task, position)
+            for model, of in said.items():
+                for task_id, decisions in of.items():
+                    for i, decision in enumerate(decisions, 1):
+                        work_id = to.candidate(asked[task_id], i, model)
+                        to.decision(work_id, decision, "cut off" if decision is None else None)
+                        value = None if decision is None else 4.0 if decision else 2.0
+                        to.score(work_id, "brf", value, "cut off" if decision is None else None)
+        return path
+
+    return run
+
+
+def compared(a: Path, b: Path, **how):
+    with RunDir.open(a) as first, RunDir.open(b) as second:
+        return compare(first, second, **how)
+
+
+def test_every_figure_by_hand(cli, make):
+    a = make("a", {"m": {"t1": [YES], "t2": [YES, OPEN], "t3": [YES]}})
+    b = make("b", {"m": {"t1": [NO], "t2": [YES, YES], "t3": [NO]}})
+    ended = cli("compare", a, b, "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["n_tasks"], told["n_tasks_only_a"], told["n_tasks_only_b"], told["notes"]) == (3, 0, 0, [])
+    rows = {row["figure"]: row for row in told["comparisons"]}
+    assert list(rows) == ["revenue_usd", "task_acceptance", "deliverable_acceptance", "brf"]
+    money = rows["revenue_usd"]
+    assert (money["a_value"], money["b_value"], money["difference"]) == (95, 100, -5)
+    assert (money["at_least"], money["at_most"], money["n_unscored"]) == (-5, 45, 1)
+    assert (money["n"], money["n_tasks"], money["n_tasks_differ"]) == (4, 3, 3)
+    assert money["p"] == 1, "35 + 10 - 50: of the eight flips all are as large"
+    assert money["low"] <= -5 <= money["high"]
+    orders = rows["task_acceptance"]
+    assert (orders["a_value"], orders["b_value"]) == pytest.approx((2 / 3, 1 / 3))
+    assert (orders["at_least"], orders["at_most"]) == pytest.approx((1 / 3, 2 / 3))
+    assert (orders["n"], orders["n_unscored"]) == (3, 1)
+    images = rows["deliverable_acceptance"]
+    assert (images["a_value"], images["b_value"], images["at_most"]) == (0.75, 0.5, 0.5)
+    brf = rows["brf"]
+    assert (brf["a_value"], brf["b_value"], brf["n"], brf["n_unscored"]) == (4, pytest.approx(8 / 3), 3, 1)
+    assert (brf["at_least"], brf["at_most"]) == (3 - 3, 4.25 - 3)
+
+
+def test_a_run_is_not_better_than_itself(cli, make):
+    a = make("a", {"m": {"t1": [YES], "t2": [YES, NO]}})
+    ended = cli("compare", a, a)
+    assert ended.returncode == 0, ended.stderr
+    assert ["m", "m", "revenue", "$85.00", "$85.00", "$0.00"] in [
+        line.split()[:6] for line in ended.stdout.splitlines()
+    ]
+    for row in compared(a, a).rows:
+        d = row.difference
+        assert (d.estimate, d.low, d.high, d.p, d.n_differ) == (0, 0, 0, 1, 0)
+
+
+def test_models_of_one_name_or_all_with_all(make):
+    said = {"t1": [YES]}
+    a, b = make("a", {"m": said, "n": said}), make("b", {"m": said, "o": said})
+    other = make("c", {"p": said, "q": said})
+    assert {(r.difference.a, r.difference.b) for r in compared(a, b).rows} == {("m", "m")}
+    assert len({(r.difference.a, r.difference.b) for r in compared(a, b, every_pair=True).rows}) == 4
+    assert len({(r.difference.a, r.difference.b) for r in compared(a, other).rows}) == 4
+
+
+def test_holm_is_over_the_pairs_of_a_figure(make):
+    orders = {f"o{i}": (1_000_000, 1) for i in range(8)}
+    good, bad = {t: [YES] for t in orders}, {t: [NO] for t in orders}
+    a = make("a", {"m": good, "n": bad}, orders)
+    b = make("b", {"m": bad, "n": bad}, orders)
+    first, second = (r.difference for r in compared(a, b).rows if r.figure == "revenue")
+    assert (first.p, first.p_holm, first.p_bh) == (2 / 256, 4 / 256, 4 / 256)
+    assert (second.p, second.p_holm) == (1, 1)
+
+
+def test_orders_that_only_one_has_are_counted_and_said(cli, make):
+    a = make("a", {"m": {"t1": [YES], "t3": [YES]}})
+    b = make("b", {"m": {"t1": [NO], "t2": [YES, YES]}})
+    ended = cli("compare", a, b, "--json")
+    told = json.loads(ended.stdout)
+    assert (told["n_tasks"], told["n_tasks_only_a"], told["n_tasks_only_b"]) == (1, 1, 1)
+    assert told["comparisons"][0]["difference"] == 35
+    assert told["comparisons"][0]["low"] is None
+    assert len(told["notes"]) == 1
+    assert "the runs' orders differ: 1 are only in" in ended.stderr
+
+
+def test_other_judges_and_thresholds_are_said(make):
+    said = {"m": {"t1": [YES]}}
+    a = make("a", said)
+    assert "different judges" in compared(a, make("b", said, judge="0" * 64)).notes[0]
+    assert "different thresholds" in compared(a, make("c", said, acceptance=AcceptanceConfig(brf=1.0))).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"t2": [YES, YES]}, "have no order in common: compare runs of one suite"),
+        ({"t1": [YES]}, "the order 't1' of"),
+    ],
+)
+def test_runs_whose_orders_are_others_are_one_sentence(cli, make, other, says):
+    a = make("a", {"m": {"t1": [YES]}})
+    b = make("b", {"m": other}, {"t1": (36_000_000, 1)})
+    ended = cli("compare", a, b)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert not ended.stdout
+
+
+def test_bca_is_said_where_it_was_done(make):
+    orders = {f"o{i}": ((i + 1) * 1_000_000, 1) for i in range(9)}
+    a = make("a", {"m": {t: [i % 3 != 0] for i, t in enumerate(orders)}}, orders)
+    b = make("b", {"m": {t: [i % 4 == 0] for i, t in enumerate(orders)}}, orders)
+    told = comparison_json(compared(a, b, method="bca"))
+    assert {row["method"] for row in told["comparisons"]} == {"bca"}
