@@ -8,6 +8,7 @@ import click
 from local_bench.cli.output import progress, say, show, show_json
 
 if TYPE_CHECKING:
+    from local_bench.cli.labels import LabelsAsked
     from local_bench.runs.rundir import RunDir
 
 SETTING = click.option("--set", "settings", multiple=True, metavar="KEY.SUB=VALUE", help="Lay a value over the config.")
@@ -69,12 +70,34 @@ def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tup
 
 @click.command()
 @TARGET
+@click.option("--people", metavar="FILE", type=FOLDER, help="Also say what people would pay, by their labels on some.")
+@click.option(
+    "--plan-labels",
+    metavar="WIDTH",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Also say how many labels make the interval of the revenue share so wide (0.1: ten points), and which.",
+)
+@click.option("--questions", metavar="FILE", type=FOLDER, help="Write a line for each of these into a new file.")
 @RUN_DIR
 @SETTING
 @JSON
-def settle(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Only settle what has been judged."""
-    return _work(target, run_dir, settings, ("settle",), as_json)
+def settle(
+    target: Path,
+    people: Path | None,
+    plan_labels: float | None,
+    questions: Path | None,
+    run_dir: Path | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Only settle what has been judged.
+
+    With --people, correct the judge's word on all images by people's on some; --plan-labels says on which."""
+    from local_bench.cli.labels import LabelsAsked
+
+    asked = LabelsAsked(people, plan_labels, questions)
+    asked.check()
+    return _work(target, run_dir, settings, ("settle",), as_json, labels=asked)
 
 
 @click.command()
@@ -168,6 +191,7 @@ def _work(
     as_json: bool,
     rejudge: int = 0,
     require_metrics: bool = False,
+    labels: "LabelsAsked | None" = None,
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.core.errors import UserError
@@ -187,10 +211,11 @@ def _work(
         outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
         report = _write_report(finished) if stages is None or "settle" in stages else None
+        text, values = labels.answer(finished) if labels else ("", {})
         if as_json:
-            show_json(outcome_json(finished, outcome, report))
+            show_json(outcome_json(finished, outcome, report) | values)
         else:
-            show(outcome_text(finished, outcome, report))
+            show(outcome_text(finished, outcome, report) + text)
     if outcome.n_failed:
         say(f"local-bench: {outcome.n_failed} images could not be made; the report says why")
         return 1

@@ -42,6 +42,8 @@ class People:
 
     word: Opinion
     raters: dict[str, Opinion] = field(default_factory=dict)
+    asked: dict[str, float | None] = field(default_factory=dict)
+    """Work id -> the chance with which it came to be asked about, where that is told; also of what nobody rated."""
 
 
 class LabelLine(Strict):
@@ -52,21 +54,25 @@ class LabelLine(Strict):
     deliverable: int = Field(ge=1)
     attempt: int = Field(1, ge=1)
     rater: str = Field(PEOPLE, min_length=1, max_length=100)
+    probability: float | None = Field(None, gt=0, le=1)
+    """With which chance it was drawn to be labelled (`settle --plan-labels`)."""
 
 
 def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> People:
     """The labels in `path`, about images of `run`; `applies`: work id -> the deciding scores that apply to it.
 
     A line is an object of `model`, `task_id`, `deliverable`, `attempt` (1 if left out), `rater` (`people` if left
-    out), and any of the suite's score names or `overall`: true or false (would it be accepted), a number on the
-    score's scale, or null (not rated). A number decides by the config's threshold. Of several raters the word is the
-    majority of their decisions (a tie rejects) and the mean of their numbers. Where nobody gave `overall`, it follows
-    from the scores that apply as acceptance does. UserError names the file, the line and the reason.
+    out), `probability` (with which it was drawn to be labelled; may be left out), and any of the suite's score names
+    or `overall`: true or false (would it be accepted), a number on the score's scale, or null (not rated). A number
+    decides by the config's threshold. Of several raters the word is the majority of their decisions (a tie rejects)
+    and the mean of their numbers. Where nobody gave `overall`, it follows from the scores that apply as acceptance
+    does. UserError names the file, the line and the reason.
     """
     thresholds = run.config.acceptance.thresholds
     known = {_key(row): str(row["work_id"]) for row in run.ledger.rows("SELECT * FROM candidates")}
     raters: dict[str, Opinion] = {}
     first: dict[tuple[str, str], int] = {}
+    asked: dict[str, float | None] = {}
     for number, line, given in _lines(path, run):
         where = f"{path}, line {number}"
         work_id = known.get((line.model, line.task_id, line.deliverable, line.attempt))
@@ -77,6 +83,8 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> P
                 f"{where}: {line.rater!r} rates this image on line {first[line.rater, work_id]} too: keep one"
             )
         first[line.rater, work_id] = number
+        if asked.setdefault(work_id, line.probability) != line.probability:
+            raise UserError(f"{where}: its probability is another one on an earlier line: an image has one")
         opinion = raters.setdefault(line.rater, defaultdict(dict))
         for name, value in given.items():
             if isinstance(value, bool) and name not in thresholds and name != OVERALL:
@@ -90,7 +98,7 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> P
         raise UserError(f"{path} rates nothing: beside the image's keys, give scores that are not null")
     for opinion in (*raters.values(), word):
         _add_overall(opinion, applies)
-    return People(word, raters)
+    return People(word, raters, asked)
 
 
 def _key(row: Any) -> tuple[str, str, int, int]:

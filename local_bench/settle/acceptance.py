@@ -1,6 +1,7 @@
 """Who would pay: a stated rule over the scores, until there is a better predictor."""
 
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 from local_bench.core.nouns import Decision, Score
 
@@ -22,3 +23,18 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
         elif score.unscored:
             open_reason = open_reason or f"{name}: {score.unscored}"
     return Decision(accepted=None, unscored=open_reason) if open_reason else Decision(accepted=True)
+
+
+def likely(scores: Sequence[Score], thresholds: Mapping[str, float]) -> float | None:
+    """How likely people's acceptance is, as a guess before any of them was asked; None where nothing can be said.
+
+    The normal probability of the margin, in points, by which the worst of the deciding scores clears its threshold: a
+    judge is supposed to be a point off two times of three. It is only to say whom to ask; `settle.predictors` has
+    probabilities that labels have taught.
+    """
+    of_deciding = [score for score in scores if score.name in thresholds and score.applies]
+    margins = [score.value - thresholds[score.name] for score in of_deciding if score.value is not None]
+    complete = len(margins) == len(of_deciding) and {score.name for score in scores} >= set(thresholds)
+    if not margins or (not complete and min(margins) >= 0):
+        return None
+    return NormalDist().cdf(min(margins))

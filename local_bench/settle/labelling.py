@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy.special import chdtri, stdtrit
 
 from local_bench.settle.bootstrap import Floats
 
@@ -70,8 +70,8 @@ def plan_labels(
         if free < 1:
             return float("inf")
         variance = np.sum(value[drawn] ** 2 * doubt[drawn] * (1 / chances[drawn] - 1))
-        unlucky = stats.chi2.ppf(assurance, free) / free
-        return float(2 * stats.t.ppf((1 + level) / 2, free) * np.sqrt(variance * unlucky) / value.sum())
+        unlucky = chdtri(free, 1 - assurance) / free  # the quantile of chi-squared
+        return float(2 * stdtrit(free, (1 + level) / 2) * np.sqrt(variance * unlucky) / value.sum())
 
     fewest, most = 0, int(np.count_nonzero(size))
     if most:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from local_bench.settle.bootstrap import Floats
 
@@ -126,7 +126,7 @@ def prediction_powered(
     else:
         contributions = labels_part + power * judge_part
         error = np.sqrt(free / (free - 1) * float(contributions @ contributions))
-        half = float(stats.t.ppf((1 + level) / 2, free - 1 - tuned)) * float(error)
+        half = float(stdtrit(free - 1 - tuned, (1 + level) / 2)) * float(error)
         low, high = max(0.0, estimate - half), min(1.0, estimate + half)
     vain = wanted & ~answered
     return Powered(

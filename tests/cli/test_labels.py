@@ -1,0 +1,200 @@
+"""`settle --plan-labels` and `--people`, from the plan to the labels and back, on a run written by hand."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from local_bench.cli.labels import LabelsAsked
+from local_bench.core.errors import UserError
+from local_bench.core.nouns import Score
+from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
+from local_bench.runs.labelling import NOT_TOLD, labelling, write_questions
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.acceptance import likely
+from tests.report.conftest import GAMMA, Writer, order
+
+MODEL, N = "tiny-flux", 120
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """120 orders of one image, of 10 to 200 dollars; the last two orders' images are unscored and not made."""
+    path = tmp_path / "run"
+    config = RunConfig(
+        name="labels", models=[ModelConfig(card=MODEL)], judge=JudgeConfig(card="tiny-qwen3-vl"), metrics=[]
+    )
+    draw = random.Random(1)
+    with RunDir.begin(path, config) as made, made.ledger.transaction():
+        to = Writer(made)
+        to.judges({GAMMA: "gamma"})
+        for i in range(N):
+            task = order(f"o{i:03}", "Digital", draw.randrange(10, 201) * 1_000_000, 1)
+            to.task(task, i)
+            work_id = to.candidate(
+                task, 1, MODEL, "done" if i < N - 1 else "unscored", None if i < N - 1 else "no room"
+            )
+            if i < N - 1:
+                gap = "cut off" if i == N - 2 else None
+                to.score(work_id, "brf", None if gap else draw.uniform(0, 5), gap)
+                to.score(work_id, "veq", 4.0)
+                to.score(work_id, "cns", None)
+        made.ledger.set_meta("planned", "1")
+    return path
+
+
+def truth(run: Path, seed: int = 0) -> dict[str, bool]:
+    """What people think: as the judge, who is a point off two times of three, and half a point too kind."""
+    draw = random.Random(seed)
+    with RunDir.open(run) as open_run:
+        rows = open_run.ledger.rows(
+            "SELECT task_id, value FROM scores JOIN candidates USING (work_id) WHERE name = 'brf' ORDER BY position"
+        )
+    return {row["task_id"]: (row["value"] or 2) + draw.gauss(-0.5, 1) >= 3 for row in rows}
+
+
+def filled(path: Path, said: dict[str, bool]) -> Path:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    labels = path.with_name(f"{path.stem}-filled.jsonl")
+    labels.write_text("".join(json.dumps(line | {"overall": said[line["task_id"]]}) + "\n" for line in lines))
+    return labels
+
+
+def line(**more: object) -> str:
+    return json.dumps({"model": MODEL, "task_id": "o000", "deliverable": 1, "overall": True} | more) + "\n"
+
+
+def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
+    """The real commands: plan, label, estimate; then all is labelled and nothing is left open."""
+    said = truth(run)
+    ended = cli("settle", run, "--plan-labels", "0.2", "--questions", "ask.jsonl", "--json")
+    assert ended.returncode == 0, ended.stderr
+    plan = json.loads(ended.stdout)["labels"][MODEL]["plan"]
+    asked = [json.loads(line) for line in (tmp_path / "ask.jsonl").read_text().splitlines()]
+    assert len(asked) == plan["n_labels"] == len(plan["ask"])
+    assert 10 < plan["n_labels"] < N
+    assert plan["width"] <= 0.2
+    assert all(line["overall"] is None and 0 < line["probability"] <= 1 for line in asked)
+    labels = filled(tmp_path / "ask.jsonl", said)
+
+    ended = cli("settle", run, "--people", labels, "--plan-labels", "0.1", "--questions", "more.jsonl", "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)["labels"][MODEL]
+    with RunDir.open(run) as open_run:
+        rows = open_run.ledger.rows("SELECT task_id, price_micro_usd FROM tasks ORDER BY position")
+    price = {row["task_id"]: row["price_micro_usd"] for row in rows if row["task_id"] in said}
+    whole = sum(price.values())
+    assert (told["n_images"], told["n_not_made"], told["value_usd"]) == (N - 1, 1, whole / 1e6)
+    share = told["estimates"]["revenue_share"]
+    paid = sum(price[t] for t in said if said[t]) / whole
+    assert share["low"] <= paid <= share["high"]
+    assert share["high"] - share["low"] < 0.3
+    assert (share["n_labelled"], share["n_unanswered"], share["n_unpredicted"]) == (plan["n_labels"], 0, 1)
+    assert 0 < share["power"] <= 1
+
+    more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
+    known = [line for line in more if line["overall"] is not None]
+    assert {line["task_id"] for line in known} == {line["task_id"] for line in asked}
+    assert {line["probability"] for line in known} == {1}
+    assert len(more) == told["plan"]["n_labels"] + told["plan"]["n_known"]
+
+    everything = tmp_path / "all.jsonl"
+    everything.write_text(
+        "".join(
+            json.dumps({"model": MODEL, "task_id": t, "deliverable": 1, "overall": ok, "probability": 1}) + "\n"
+            for t, ok in said.items()
+        )
+    )
+    with RunDir.open(run) as open_run:
+        (model,) = labelling(open_run, 0.1, everything).models
+    assert model.estimates.revenue.low == model.estimates.revenue.high == pytest.approx(paid)
+    assert model.plan.n_labels == 0
+
+
+def test_the_tables_for_people(run, tmp_path, capsys):
+    people = tmp_path / "few.jsonl"
+    people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
+    with RunDir.open(run) as open_run:
+        text, _ = LabelsAsked(people, 0.2, None).answer(open_run)
+        nothing = LabelsAsked(None, None, None).answer(open_run)
+    assert "people would pay" in text
+    assert "to be asked" in text
+    assert NOT_TOLD in capsys.readouterr().err
+    assert nothing == ("", {})
+
+
+def test_the_same_plan_twice_and_another_seed_s(run):
+    def plan(**how):
+        with RunDir.open(run) as open_run:
+            open_run.config = open_run.config.model_copy(update=how)
+            return labelling(open_run, 0.2, None).models[0].plan
+
+    assert plan().ask.tolist() == plan().ask.tolist() != plan(seed=99).ask.tolist()
+
+
+def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):
+    rows = [{"model": MODEL, "task_id": f"o{i:03}", "deliverable": 1, "probability": 0.3} for i in range(40)]
+    path = tmp_path / "people.jsonl"
+    path.write_text(
+        "".join(json.dumps(r | {"overall": None if i < 4 else i % 2 == 0}) + "\n" for i, r in enumerate(rows))
+    )
+    with RunDir.open(run) as open_run:
+        (model,) = labelling(open_run, None, path).models
+    images = model.estimates.images
+    assert (images.n_labelled, images.n_unanswered) == (36, 4)
+    assert images.at_least < images.estimate < images.at_most
+    assert model.plan is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--questions", "new.jsonl"], "--questions writes what --plan-labels plans"),
+        (["--plan-labels", "0.2", "--questions", "there.jsonl"], "may hold labels: give the name of a new file"),
+        (["--plan-labels", "0"], "--plan-labels"),
+    ],
+)
+def test_wrong_options_are_one_sentence_and_exit_2(cli, run, tmp_path, arguments, says):
+    (tmp_path / "there.jsonl").write_text("")
+    ended = cli("settle", run, *arguments)
+    assert ended.returncode == 2, ended.stderr
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([{"probability": 0.5}, {"task_id": "o001"}], "tells the probability of some images and not of others"),
+        ([{"probability": 0}], "people.jsonl, line 1"),
+        ([{"probability": 0.5}, {"rater": "other", "probability": 0.6}], "line 2: its probability is another one"),
+    ],
+)
+def test_labels_that_cannot_be_read_are_one_sentence(run, tmp_path, lines, says):
+    people = tmp_path / "people.jsonl"
+    people.write_text("".join(line(**more) for more in lines))
+    with RunDir.open(run) as open_run, pytest.raises(UserError, match=says) as caught:
+        labelling(open_run, None, people)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_of_later_attempts_are_not_passed_over_in_silence(run, tmp_path):
+    path = tmp_path / "people.jsonl"
+    path.write_text(line() + line(task_id=f"o{N - 1}"))
+    with RunDir.open(run) as open_run:
+        found = labelling(open_run, None, path)
+    assert "1 labels are about a later attempt" in found.notes[1]
+    with RunDir.open(run) as open_run:
+        assert write_questions(labelling(open_run, 0.5, None), tmp_path / "new.jsonl") > 0
+
+
+def test_likely_by_hand():
+    rule = {"brf": 3.0, "veq": 3.0}
+    assert likely([Score("brf", 3.0), Score("veq", 5.0)], rule) == 0.5
+    assert likely([Score("brf", 4.0), Score("veq", 5.0), Score("x", 0.0)], rule) == pytest.approx(0.8413, abs=1e-4)
+    assert likely([Score("brf", 4.0), Score("veq", None, applies=False)], rule) == pytest.approx(0.8413, abs=1e-4)
+    assert likely([Score("brf", 4.0), Score("veq", None, "cut off")], rule) is None
+    assert likely([Score("brf", 4.0)], rule) is None
+    assert likely([Score("brf", 2.0), Score("veq", None, "cut off")], rule) == pytest.approx(0.1587, abs=1e-4)
+    assert likely([], rule) is None
