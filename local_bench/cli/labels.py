@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelsAsked:
-    """What the command line asks about labels; nothing, where all three are None."""
+    """What the command line asks about labels; nothing, where all are left out."""
 
     people: Path | None
     width: float | None
     questions: Path | None
+    explain: bool = False
 
     def check(self) -> None:
         """UserError before any work is done."""
@@ -30,6 +31,8 @@ class LabelsAsked:
             if self.width is None:
                 raise UserError("--questions writes what --plan-labels plans: give it a width too")
             refuse_existing(self.questions)
+        if self.explain and self.people is None:
+            raise UserError("--explain looks at people's labels: give them with --people FILE")
 
     def answer(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
         """The answer for people and for programs; sentences about it go to stderr."""
@@ -43,7 +46,14 @@ class LabelsAsked:
         if self.questions is not None:
             write_questions(found, self.questions)
             say(f"local-bench: the images to be labelled are in {self.questions}: put true or false for each `overall`")
-        return "\n\n" + labels_text(found), {"labels": {m.model: _model_json(m) for m in found.models}}
+        text, values = labels_text(found), {"labels": {m.model: _model_json(m) for m in found.models}}
+        if self.explain and self.people is not None:
+            from local_bench.cli.payment import payment_json, payment_text
+            from local_bench.runs.payment import payment
+
+            paid = payment(run, self.people)
+            text, values = f"{text}\n\n{payment_text(paid)}", values | {"payment": payment_json(paid)}
+        return f"\n\n{text}", values
 
 
 def labels_text(found: "Labelling") -> str:

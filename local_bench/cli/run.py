@@ -77,6 +77,7 @@ def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tup
     type=click.FloatRange(0, 1, min_open=True),
     help="Also say how many labels make the interval of the revenue share so wide (0.1: ten points), and which.",
 )
+@click.option("--explain", is_flag=True, help="Also say what goes along with people's payment, and teach predictors.")
 @click.option("--questions", metavar="FILE", type=FOLDER, help="Write a line for each of these into a new file.")
 @RUN_DIR
 @SETTING
@@ -86,6 +87,7 @@ def settle(
     people: Path | None,
     plan_labels: float | None,
     questions: Path | None,
+    explain: bool,
     run_dir: Path | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -95,7 +97,7 @@ def settle(
     With --people, correct the judge's word on all images by people's on some; --plan-labels says on which."""
     from local_bench.cli.labels import LabelsAsked
 
-    asked = LabelsAsked(people, plan_labels, questions)
+    asked = LabelsAsked(people, plan_labels, questions, explain)
     asked.check()
     return _work(target, run_dir, settings, ("settle",), as_json, labels=asked)
 

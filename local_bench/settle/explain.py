@@ -36,11 +36,13 @@ class Explained:
     n_unlabelled: int
 
 
-def explained(cells: Cells, labels: ArrayLike, *, seed: int = 0) -> list[Explained]:
-    """A row a score, then one of their composite; `labels` (images,) are 1 or 0 for paid for or not, NaN for none."""
+def explained(cells: Cells, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
+    """A row a score, and if `together` one of their composite; `labels` (images,) are 1 or 0 for paid for or not, NaN
+    for none."""
     given = np.asarray(labels, dtype=np.float64)
     columns = [*zip(cells.names, cells.scores.T, cells.applies.T, strict=True)]
-    columns.append((COMPOSITE, composite(cells), cells.applies.any(axis=1)))
+    if together:
+        columns.append((COMPOSITE, composite(cells), cells.applies.any(axis=1)))
     return [_explained(name, scores, applies, given, cells.tasks, seed) for name, scores, applies in columns]
 
 

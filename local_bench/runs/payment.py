@@ -1,0 +1,120 @@
+"""What explains that people pay for a run's images, and what predictors make of it (ServImage, sec. 5.5, table 12)."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from local_bench.core.errors import UserError
+from local_bench.core.money import split
+from local_bench.core.nouns import Score
+from local_bench.runs.people import OVERALL, people_labels
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.discrimination import Bin
+from local_bench.settle.explain import Explained, acceptance_by_score, explained
+from local_bench.settle.failures import Failures, Ties, failures
+from local_bench.settle.predictors.cells import Cells, cells
+from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
+from local_bench.settle.predictors.worth import ExpectedRevenue
+
+DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
+"""Table 12's, in its order."""
+
+
+@dataclass(frozen=True)
+class Payment:
+    """All that the labels say of payment, over the images of all models together."""
+
+    explained: list[Explained]
+    """The deciding scores and their composite, then every other score and metric."""
+    by_composite: tuple[Bin, ...]
+    """Acceptance by the deciding scores' mean."""
+    failures: Failures
+    predictors: dict[str, Fitted]
+    """`rule`, `logistic`, `boosted`; empty where the labels are too few to teach any."""
+    expected: dict[str, dict[str, ExpectedRevenue]]
+    """Predictor -> model -> what its images are expected to earn, those without labels too."""
+    untaught: str | None
+    """Why there is no predictor."""
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The images that were made, first attempts, of all models."""
+
+    models: list[str]
+    categories: list[str]
+    pays: list[int]
+    task_ids: list[str]
+    scores: list[dict[str, Score]]
+    labels: Floats
+
+    def cells(self, names: Sequence[str]) -> Cells:
+        of_images = [list(of.values()) for of in self.scores]
+        return cells(of_images, self.categories, self.pays, self.task_ids, names)
+
+
+def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
+    """By people's labels (`runs.people`; their `overall` decides). UserError where they cannot be read."""
+    thresholds = run.config.acceptance.thresholds
+    scores: dict[str, dict[str, Score]] = defaultdict(dict)
+    for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, kind, name"):
+        score = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
+        scores[row["work_id"]][row["name"]] = score
+    applies = {w: {s.name for s in of.values() if s.applies and s.name in thresholds} for w, of in scores.items()}
+    word = people_labels(people, run, applies).word.get(OVERALL, {})
+    decided = {work_id: rating.decision for work_id, rating in word.items() if rating.decision is not None}
+    images = _images(run, scores, decided)
+    concepts = images.cells(tuple(thresholds))
+    others = sorted({name for of in images.scores for name in of} - set(thresholds))
+    dimensions = [name for name in DIMENSIONS if name in thresholds or name in others]
+    predictors, untaught = _taught(concepts, images.labels, thresholds)
+    return Payment(
+        explained=explained(concepts, images.labels) + explained(images.cells(others), images.labels, together=False),
+        by_composite=acceptance_by_score(concepts, images.labels),
+        failures=failures(images.cells(dimensions), images.labels, ties),
+        predictors=predictors,
+        expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
+        untaught=untaught,
+    )
+
+
+def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:
+    rows = run.ledger.rows(
+        """SELECT c.work_id, c.model, c.task_id, t.category, c.deliverable, t.price_micro_usd,
+           (SELECT count(DISTINCT deliverable) FROM candidates
+            WHERE task_id = c.task_id AND model = c.model) AS deliverables
+           FROM candidates c JOIN tasks t USING (task_id) WHERE c.attempt = 1 AND c.state = 'done' ORDER BY c.work_id"""
+    )
+    return _Images(
+        [row["model"] for row in rows],
+        [row["category"] for row in rows],
+        [split(row["price_micro_usd"], row["deliverables"])[row["deliverable"] - 1] for row in rows],
+        [row["task_id"] for row in rows],
+        [scores.get(row["work_id"], {}) for row in rows],
+        np.array([float(decided.get(row["work_id"], np.nan)) for row in rows]),
+    )
+
+
+def _taught(concepts: Cells, labels: Floats, thresholds: Mapping[str, float]) -> tuple[dict[str, Fitted], str | None]:
+    try:
+        return {
+            "rule": fit_rule(concepts, labels, thresholds),
+            "logistic": fit_concepts(concepts, labels, "logistic"),
+            "boosted": fit_concepts(concepts, labels, "boosted"),
+        }, None
+    except UserError as e:
+        return {}, str(e)
+
+
+def _expected(found: Fitted, concepts: Cells, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
+    """By model; the images of all go through the predictor."""
+    of_model = np.array(models, dtype=object)
+    return {
+        model: found.predictor.probabilities(part).expected_revenue(part.price_micro_usd)
+        for model in sorted(set(models))
+        for part in [concepts.rows(np.flatnonzero(of_model == model))]
+    }
