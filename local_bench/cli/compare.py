@@ -16,7 +16,11 @@ RUN = click.Path(path_type=Path)
 @click.command()
 @click.argument("run_a", metavar="RUN_A", type=RUN)
 @click.argument("run_b", metavar="RUN_B", type=RUN)
-@click.option("--all-pairs", is_flag=True, help="Every model of A with every one of B, not only those of one name.")
+@click.option(
+    "--all-pairs",
+    is_flag=True,
+    help="Every model of A with every one of B, not only those of one name; a run with itself: every two.",
+)
 @click.option("--bca", is_flag=True, help="Bias-corrected and accelerated intervals instead of percentiles.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool) -> int:

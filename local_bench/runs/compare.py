@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -70,7 +71,8 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """The models of `a` less those of `b`: those of the same name, or all with all where none is shared or asked for.
+    """The models of `a` less those of `b`: those of the same name, or all with all where none is shared or asked for;
+    of a run and itself, every two of its models.
 
     UserError where the runs share no order, or where an order of one name is not the same in both.
     """
@@ -78,6 +80,8 @@ def compare(
     first, second = _sides(a, shared), _sides(b, shared)
     same = [(model, model) for model in first if model in second]
     pairs = [(x, y) for x in first for y in second] if every_pair or not same else same
+    if every_pair and a.path.resolve() == b.path.resolve():
+        pairs = list(combinations(first, 2))  # a run's own models, each pair once
     names = [name for name in _score_names(a) if name in set(_score_names(b))]
     judged = {row["name"] for row in a.ledger.rows("SELECT DISTINCT name FROM scores WHERE kind = 'judge'")}
     by_figure: dict[str, list[Compared]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
@@ -131,6 +135,8 @@ def _figures(
     how: tuple[Method, float, int],
 ) -> Iterator[Compared]:
     keys = [key for key in x.lines if key in y.lines]
+    if not keys:
+        return
     tasks = _numbers(keys)
     n_tasks = len(set(tasks))
     part = np.array([x.lines[key].part_micro_usd for key in keys], dtype=np.float64)

@@ -98,6 +98,14 @@ def test_models_of_one_name_or_all_with_all(make):
     assert len({(r.difference.a, r.difference.b) for r in compared(a, other).rows}) == 4
 
 
+def test_a_run_s_own_models_each_pair_once(make):
+    said = {"t1": [YES]}
+    a = make("a", {"m": said, "n": {"t1": [NO]}, "o": said})
+    found = compared(a, a, every_pair=True).rows
+    assert [(r.difference.a, r.difference.b) for r in found[:3]] == [("m", "n"), ("m", "o"), ("n", "o")]
+    assert [r.difference.estimate for r in found[:3]] == [35e6, 0, -35e6]
+
+
 def test_holm_is_over_the_pairs_of_a_figure(make):
     orders = {f"o{i}": (1_000_000, 1) for i in range(8)}
     good, bad = {t: [YES] for t in orders}, {t: [NO] for t in orders}

@@ -50,7 +50,8 @@ def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(ru
         found = payment(open_run, people)
         judged = open_run.ledger.rows(
             """SELECT sum(price_micro_usd) AS paid
-               FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id) WHERE name = 'brf' AND value >= 3"""
+               FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
+               WHERE name = 'brf' AND value >= 3"""
         )[0]["paid"]
     paid = sum(row["price_micro_usd"] for row in rows if said.get(row["task_id"]))
     for name in ("rule", "logistic", "boosted"):
