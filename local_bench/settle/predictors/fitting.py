@@ -5,6 +5,7 @@ that the model had not seen, and so is what is told of the predictor's quality: 
 are learned anew on the others.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +22,12 @@ from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout,
 Kind = Literal["logistic", "boosted"]
 Calibration = Literal["platt", "isotonic"]
 FOLDS = 5
-_TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "min_samples_leaf": 20, "early_stopping": False}
+_TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "early_stopping": False}
+
+
+def _min_samples_leaf(n: int) -> int:
+    """scikit-learn's 20 from 400 images on; a hundred labels would make no tree with it."""
+    return max(5, min(20, n // 20))
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def fit_concepts(
     taught, accepted, n_unscored, n_unlabelled = _taught(cells, labels)
     folds = _folds(taught, accepted, folds)
     guesses = np.full(len(accepted), np.nan)
-    for learn, see in _splits(taught.tasks, folds, seed):
+    for learn, see in _splits(taught.tasks, accepted, folds, seed):
         part = _fit(taught.rows(learn), accepted[learn], kind, calibration, folds, seed)
         guesses[see] = part.probabilities(taught.rows(see)).values
     model = _fit(taught, accepted, kind, calibration, folds, seed)
@@ -66,7 +72,7 @@ def fit_rule(
     taught, accepted, n_unscored, n_unlabelled = _taught(cells, labels)
     folds = _folds(taught, accepted, folds)
     guesses = np.full(len(accepted), np.nan)
-    for learn, see in _splits(taught.tasks, folds, seed):
+    for learn, see in _splits(taught.tasks, accepted, folds, seed):
         part = _rule(taught.rows(learn), accepted[learn], thresholds)
         guesses[see] = part.probabilities(taught.rows(see)).values
     rule = _rule(taught, accepted, thresholds)
@@ -97,20 +103,30 @@ def _folds(cells: Cells, accepted: Bools, folds: int) -> int:
     return min(folds, fewest)
 
 
-def _splits(tasks: NDArray[np.intp], folds: int, seed: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Places to learn from and to look at, in each fold whole orders; none where there is only one order."""
-    from sklearn.model_selection import GroupKFold
+def _splits(
+    tasks: NDArray[np.intp], accepted: Bools, folds: int, seed: int
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Places to learn from and to look at, in each fold whole orders, with as even a part of accepted images as orders
+    allow (else a fold that has many would be told few, and the reverse); none where there is only one order."""
+    from sklearn.model_selection import StratifiedGroupKFold
 
     folds = min(folds, len(np.unique(tasks)))
-    if folds > 1:
-        yield from GroupKFold(folds, shuffle=True, random_state=seed).split(tasks, groups=tasks)
+    if folds < 2:
+        return
+    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a fold may lack one kind, which `_log_odds` knows
+        parts = list(cut.split(np.zeros(len(tasks)), accepted, tasks))
+    for learn, see in parts:
+        if len(learn) and len(see):
+            yield learn, see
 
 
 def _fit(cells: Cells, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> ConceptModel:
     layout = _layout(cells)
     table = layout.table(cells)
     odds = np.full(len(accepted), np.nan)
-    for learn, see in _splits(cells.tasks, folds, seed):
+    for learn, see in _splits(cells.tasks, accepted, folds, seed):
         odds[see] = _log_odds(table[learn], accepted[learn], kind, layout, seed).log_odds(table[see])
     seen = ~np.isnan(odds)
     return ConceptModel(
@@ -147,8 +163,11 @@ def _trees(table: Floats, accepted: Bools, layout: Layout, seed: int) -> Trees:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     rising = [1] * len(layout.names) + [0] * (table.shape[1] - len(layout.names))
-    found = HistGradientBoostingClassifier(monotonic_cst=rising, random_state=seed, **_TREES).fit(table, accepted)
-    return Trees(float(found._baseline_prediction.ravel()[0]), tuple(_tree(of[0].nodes) for of in found._predictors))
+    leaf = _min_samples_leaf(len(table))
+    forest = HistGradientBoostingClassifier(
+        monotonic_cst=rising, random_state=seed, min_samples_leaf=leaf, **_TREES
+    ).fit(table, accepted)
+    return Trees(float(forest._baseline_prediction.ravel()[0]), tuple(_tree(of[0].nodes) for of in forest._predictors))
 
 
 def _tree(nodes: Any) -> Tree:
