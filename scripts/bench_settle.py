@@ -114,6 +114,21 @@ def our_retries(rows: Rows, cells: Any) -> Figures:
     return figures
 
 
+def our_bootstrap(rows: Rows, cells: Any) -> Figures:
+    """1,000 cluster-bootstrap resamples of revenue share, images and orders accepted: by model, over all and by
+    category."""
+    from local_bench.settle.bootstrap import ratio_intervals
+
+    accepted = rows.accepted.reshape(rows.models, -1, IMAGES)
+    images, whole = accepted.sum(axis=2).T, accepted.min(axis=2).T
+    price = np.broadcast_to(rows.price_cents[:, None], images.shape)
+    above = np.hstack([images * price / IMAGES, images, whole])
+    below = np.hstack([price, np.full(images.shape, IMAGES), np.ones(images.shape)])
+    masks = [np.ones(len(price)), *(rows.category == c for c in range(len(CATEGORIES)))]
+    columns = [np.hstack([table * mask[:, None] for mask in masks]) for table in (above, below)]
+    return [x or 0.0 for interval in ratio_intervals(*columns) for x in (interval.low, interval.high)]
+
+
 def their_cells(rows: Rows) -> Any:
     import pandas as pd
 
@@ -171,6 +186,7 @@ SECTIONS: dict[str, tuple[Callable[..., Figures], Callable[..., Figures] | None]
     "competition": (our_competition, their_competition),
     "savings": (our_savings, their_savings),
     "retries": (our_retries, their_retries),
+    "bootstrap": (our_bootstrap, None),
 }
 """Scenario -> (ours, theirs or None), both (rows, cells) -> figures."""
 CELLS = (our_cells, their_cells)
