@@ -35,7 +35,7 @@ def short(identity: str) -> str:
 
 def percent(fraction: float | None) -> str:
     """`61.2%`, or n/a."""
-    return NOT_APPLICABLE if fraction is None else f"{100 * fraction:.1f}%"
+    return NOT_APPLICABLE if fraction is None else f"{100 * fraction:z.1f}%"
 
 
 def interval(low: float, high: float) -> str:

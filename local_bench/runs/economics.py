@@ -1,6 +1,6 @@
 """A run in every scenario of ServImage, its GPUs' cost beside what an API would charge, and where the two meet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -33,6 +33,10 @@ class Against:
     """The same for a job so large that loading does not count."""
     images: int | None
     """From how many images on it is no dearer at the run's own price; None: never, or there is no price."""
+    usd_here: Fraction | None
+    """What an image of the run's job costs at the run's own price; None where there is none."""
+    usd_one_more: Fraction | None
+    """The same for one image more."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Economics:
     """With the cost that the meter found; in the sheet's order of models, as are the others."""
     by_api: list[Saved]
     """With what the same images would have cost at an API; None where no price is given for the model."""
+    timed: dict[str, Local]
+    """What an image takes here, by model; only of those that were timed."""
     against: list[Against]
 
 
@@ -59,13 +65,17 @@ def economics(
     sheet = sheet_of(lines(ledger), _scores(ledger))
     costs = {s.model: s.cost_micro_usd for s in money.settlements}
     known = [costs.get(model) for model in sheet.models]
+    made = makings(ledger, money, sheet.models)
+    timed = {making.model: local for making in made if (local := _local(making)) is not None}
+    n_made = {making.model: making.timing.n_made for making in made}
     return Economics(
         sheet=sheet,
         earned=earned(sheet),
         competition=compete(sheet, require_success),
         by_ledger=saved(sheet, [None if micro is None else Fraction(micro, MICRO) for micro in known]),
         by_api=savings(sheet, {model: Fraction(usd) for model, usd in usd_of.items()}),
-        against=_against(makings(ledger, money, sheet.models), money, apis),
+        timed=timed,
+        against=_against(timed, n_made, money, apis),
     )
 
 
@@ -89,23 +99,24 @@ def _scores(ledger: Ledger) -> dict[tuple[str, str, int], Decimal]:
     return totals
 
 
-def _against(made: Sequence[Making], money: Books, apis: Mapping[str, Decimal]) -> list[Against]:
+def _against(
+    timed: Mapping[str, Local], n_made: Mapping[str, int], money: Books, apis: Mapping[str, Decimal]
+) -> list[Against]:
     hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, MICRO)
     rows = []
-    for making in made:
-        local = _local(making)
-        if local is None:
-            continue
+    for model, local in timed.items():
         for api, usd in apis.items():
             price = Fraction(usd)
             rows.append(
                 Against(
-                    making.model,
+                    model,
                     api,
                     price,
-                    break_even_usd_per_hour(local, price, making.timing.n_made),
+                    break_even_usd_per_hour(local, price, n_made[model]),
                     break_even_usd_per_hour(local, price),
                     None if hour is None else break_even_images(local, price, hour),
+                    None if hour is None else local.amortised_usd(n_made[model], hour),
+                    None if hour is None else local.marginal_usd(hour),
                 )
             )
     return rows

@@ -3,6 +3,8 @@
 from decimal import Decimal
 from fractions import Fraction as F
 
+from local_bench.report.economics import economics_view
+from local_bench.report.page import render as page
 from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
@@ -50,3 +52,33 @@ def test_where_local_and_api_meet(make_run):  # noqa: F811
 
 def test_a_run_whose_images_nobody_timed_is_held_against_nothing(make_run):  # noqa: F811
     assert of(make_run()).against == [], "its meter has no decoding"
+
+
+def test_the_report_has_the_scenarios_and_where_local_and_api_meet(make_run):  # noqa: F811
+    with RunDir.open(make_run(on_gpus=True)) as run:
+        found = economics_view(run, books(run.ledger, run.config.settlement))
+        html = page(run)
+    assert [(row.model, row.rank) for row in found.rows] == [("alpha", "1"), ("some-api", "2"), ("beta", "3")]
+    assert sum(Decimal(row.won[0].strip("$")) for row in found.rows) == 135, "all orders are paid in full"
+    cheapest, middle, dearest = (row for row in found.break_even if row.model == "alpha")
+    assert (cheapest.api, dearest.api) == (
+        ("$0.015948", "gemini-2.5-flash-image"), ("$0.137406", "gpt-image-1")
+    )  # fmt: skip
+    # three images in 4.4 s each, 51 s besides, at 1.80 an hour
+    assert middle.local == ("$0.010700", "one more $0.002200")
+    assert cheapest.images == "2", "0.0255 once, and 0.0137 saved an image"
+    assert [curve.model for curve in found.curves] == ["alpha", "beta"]
+    assert html.count("<polyline") == 2
+    assert "GPU-hour up to" in html
+
+
+def test_the_curve_falls_to_one_image_more(make_run):  # noqa: F811
+    with RunDir.open(make_run(on_gpus=True)) as run:
+        (first, *_) = economics_view(run, books(run.ledger, run.config.settlement)).curves
+    across, heights = zip(*((float(n) for n in pair.split(",")) for pair in first.line.split()), strict=True)
+    assert across[0] == 0
+    assert across[-1] == 100
+    assert list(across) == sorted(across)
+    assert list(heights) == sorted(heights), "dear above, cheap below"
+    levels = [height for height, _ in first.apis]
+    assert levels == sorted(levels, reverse=True)
