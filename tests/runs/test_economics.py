@@ -69,7 +69,7 @@ def test_the_report_has_the_scenarios_and_where_local_and_api_meet(make_run):  #
     assert cheapest.images == "2", "0.0255 once, and 0.0137 saved an image"
     assert [curve.model for curve in found.curves] == ["alpha", "beta"]
     assert html.count("<polyline") == 2
-    assert "GPU-hour up to" in html
+    assert "Hour up to" in html
 
 
 def test_the_curve_falls_to_one_image_more(make_run):  # noqa: F811
