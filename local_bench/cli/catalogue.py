@@ -157,9 +157,10 @@ def list_suites(as_json: bool) -> int:
 
 @suites.command("show")
 @click.argument("name")
-@click.option("--path", help="The suite's own file, for one that is read from one.")
+@click.option("--path", help="The suite's own file or folder, for one that is read from one.")
+@click.option("--part", help="Only this part of it: a category, `mini`, `public` and the like.")
 @JSON
-def show_suite(name: str, path: str | None, as_json: bool) -> int:
+def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> int:
     """One suite: its orders, images asked for, worth, licence and source."""
     from local_bench.core.images import pixel_digest
     from local_bench.core.money import usd_number
@@ -167,11 +168,13 @@ def show_suite(name: str, path: str | None, as_json: bool) -> int:
 
     entry = suite(name)
     data: dict[str, Any] = {"suite": entry.name, "title": entry.title, "licence": entry.licence, "source": entry.source}
+    data |= {"read_from": "ships with us" if entry.path else entry.layout, "attempts": entry.attempts}
     if entry.path is not None or path is not None:
-        tasks = entry.tasks(path, pixel_digest)
+        tasks = entry.tasks(path, pixel_digest, part)
         data |= {
             "n_tasks": len(tasks),
             "n_deliverables": sum(len(t.deliverables) for t in tasks),
+            "n_images": sum(len(t.deliverables) for t in tasks) * entry.attempts,
             "n_tasks_unscored": sum(t.unscored is not None for t in tasks),
             "value_usd": usd_number(sum(t.price_micro_usd for t in tasks)),
             "by_category": {c: sum(t.category == c for t in tasks) for c in sorted({t.category for t in tasks})},

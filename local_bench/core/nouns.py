@@ -1,12 +1,14 @@
 """The nouns of the house. Frozen, typed, units in the names."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from local_bench.core.identity import digest, seed_of
 
 NOT_FINITE = "the model produced values that are not finite"
 """Why a candidate is unscored whose latents hold infinities or NaN: a failure of the model, not of the order."""
+UNSUPPORTED = "not supported: "
+"""How the reason begins why a model is not asked for something that is not its kind of work."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,23 @@ class Task:
     """What is missing from the order but does not stop it, a sentence each."""
     unscored: str | None = None
     """Why the order cannot be carried out at all, in one sentence."""
+    mask_sha256: str | None = None
+    """Pixel digest of a mask, white where the source is to be changed."""
+    caption: str | None = None
+    """What the finished image shows, for metrics that read words; None: its prompt says so, "": nobody does."""
+    size: tuple[int, int] | None = None
+    """(width, height) in pixels that the client wants; a model that chooses its size takes this aspect."""
+    metrics: tuple[str, ...] = ()
+    """Those of the benchmark's metrics that are taken of this task's images."""
+    own: dict[str, Any] = field(default_factory=dict)
+    """What only its benchmark knows of it, as JSON; under `parts` the parts of the benchmark that it belongs to."""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All of it as JSON, the fields from `mask_sha256` on only where they say something: tasks of benchmarks
+        without them are what they were before there were such fields."""
+        later = ("mask_sha256", "caption", "size", "metrics", "own")
+        return {name: value for name, value in asdict(self).items() if name not in later or value not in (None, (), {})}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.nouns import Score, Verdict
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.people import OVERALL, PEOPLE, Opinion, People, Rating, people_labels
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
@@ -117,7 +118,7 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
         )
     tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
     scored = {label: scores_of(run, tasks, verdicts_of(run.ledger, judge_id)) for judge_id, label in labels.items()}
-    thresholds = run.config.acceptance.thresholds
+    thresholds = thresholds_of(run.config)
     opinions = {label: _opinion(scores, thresholds) for label, scores in scored.items()}
     said = None
     if people is not None:

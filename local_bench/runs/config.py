@@ -31,6 +31,8 @@ class SuiteConfig(Strict):
     """The benchmark's own file, for suites that are read from one; relative to the working folder."""
     limit: int | None = Field(None, ge=1)
     """Only the first so many tasks."""
+    part: str | None = None
+    """Only the tasks of this category, or of this part of the benchmark (`mini`, `public`, a kind of task)."""
 
 
 class LossyConfig(Strict):

@@ -15,6 +15,7 @@ from local_bench.core.identity import digest, seed_of
 from local_bench.core.money import split
 from local_bench.core.nouns import Score
 from local_bench.core.storage import write_atomic
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.people import OVERALL, People, people_labels
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.acceptance import likely
@@ -75,7 +76,7 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labellin
     scores: dict[str, list[Score]] = defaultdict(list)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge' ORDER BY work_id, name"):
         scores[row["work_id"]].append(Score(row["name"], row["value"], row["unscored"], bool(row["applies"])))
-    thresholds = run.config.acceptance.thresholds
+    thresholds = thresholds_of(run.config)
     said = None
     if people is not None:
         applies = {w: {s.name for s in of if s.applies and s.name in thresholds} for w, of in scores.items()}

@@ -1,7 +1,7 @@
 """The metric phase: every metric of the config on every image that is there, each row once."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.provenance import versions
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.workers import Workers
+from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"
 """Why an image has no number by a metric whose model is not here; such a row is taken again once it is."""
@@ -111,18 +112,25 @@ def _wanted(run: RunDir) -> list[Wanted]:
         """SELECT work_id, task_id, pixels_sha256, prompt FROM candidates WHERE state = 'done'
            ORDER BY task_id, deliverable, work_id"""
     )
+    by_task: Set[str] = getattr(suite(run.config.suite.name).load(), "METRICS", frozenset())
     wanted = []
     for row in rows:
-        names = tuple(name for name in run.config.metrics if (row["work_id"], name) not in there)
+        task = tasks[row["task_id"]]
+        left_out = by_task - set(task.metrics)
+        names = tuple(
+            name
+            for name in run.config.metrics
+            if (row["work_id"], name) not in there and name.partition(":")[0] not in left_out
+        )
         if names:
-            task = tasks[row["task_id"]]
-            source, *references = (
+            source, mask, *references = (
                 None if sha256 is None else Picture(image_path(run.inputs, sha256), sha256)
-                for sha256 in (task.source_sha256, *task.reference_sha256)
+                for sha256 in (task.source_sha256, task.mask_sha256, *task.reference_sha256)
             )
             image = Picture(run.image(row["pixels_sha256"]), row["pixels_sha256"])
             belongs = tuple(reference for reference in references if reference)
-            wanted.append((Subject(row["work_id"], image, source, None, belongs, row["prompt"]), names))
+            caption = row["prompt"] if task.caption is None else task.caption
+            wanted.append((Subject(row["work_id"], image, source, mask, belongs, caption), names))
     return wanted
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from local_bench.core.errors import UserError
 from local_bench.core.money import split
 from local_bench.core.nouns import Score
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.people import OVERALL, people_labels
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats
@@ -59,7 +60,7 @@ class _Images:
 
 def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     """By people's labels (`runs.people`; their `overall` decides). UserError where they cannot be read."""
-    thresholds = run.config.acceptance.thresholds
+    thresholds = thresholds_of(run.config)
     scores: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, kind, name"):
         score = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))

@@ -13,6 +13,7 @@ from pydantic import Field, PlainValidator, ValidationError, create_model
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.yamlfile import Strict, explain
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import majority
 from local_bench.suites.registry import suite
@@ -68,7 +69,7 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> P
     and the mean of their numbers. Where nobody gave `overall`, it follows from the scores that apply as acceptance
     does. UserError names the file, the line and the reason.
     """
-    thresholds = run.config.acceptance.thresholds
+    thresholds = thresholds_of(run.config)
     known = {_key(row): str(row["work_id"]) for row in run.ledger.rows("SELECT * FROM candidates")}
     raters: dict[str, Opinion] = {}
     first: dict[tuple[str, str], int] = {}
@@ -160,7 +161,7 @@ def _value(given: Any) -> bool | float | None:
 
 
 def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, LabelLine, dict[str, bool | float | None]]]:
-    names = [*dict.fromkeys((*run.config.acceptance.thresholds, OVERALL, *suite(run.config.suite.name).load().SCORES))]
+    names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).load().SCORES))]
     scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
     model: type[LabelLine] = create_model("Label", __base__=LabelLine, **scores)
     labels = strictjson.objects(

@@ -87,7 +87,9 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
-    tasks = entry.tasks(config.suite.path, _keeper(run_dir and run_dir / INPUTS, sizes))[: config.suite.limit]
+    tasks = entry.tasks(config.suite.path, _keeper(run_dir and run_dir / INPUTS, sizes), config.suite.part)[
+        : config.suite.limit
+    ]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = []
     planned: list[Planned] = []
@@ -97,6 +99,11 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
         else:
             planned += _to_make(model, model.card, entry, tasks, sizes, config.seed)
             notes += _unseen(model.label, model.card, entry, tasks)
+        if model.config.attempts != entry.attempts and entry.attempts > 1:
+            own = model.config.attempts
+            notes.append(
+                f"{model.label} makes {own} of each image, the benchmark's protocol asks for {entry.attempts}."
+            )
     _refuse_twins([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes)
 
@@ -174,6 +181,19 @@ def _deliverables(entry: SuiteEntry, tasks: list[Task], attempts: int) -> Iterat
                 yield task, deliverable, attempt
 
 
+def _fitted(
+    entry: SuiteEntry, tasks: list[Task], takes: Takes, attempts: int
+) -> Iterator[tuple[Task, Deliverable, int, str | None]]:
+    """What a model is asked, with the reason where it is not its kind of work."""
+    asked = entry.load()
+    for task in tasks:
+        fitted = entry.fitted(task, takes)
+        reason = fitted if isinstance(fitted, str) else None
+        for deliverable in asked.deliverables(task) if isinstance(fitted, str) else fitted:
+            for attempt in range(1, attempts + 1):
+                yield task, deliverable, attempt, reason
+
+
 def _to_make(
     model: ModelPlan,
     described: ModelCard,
@@ -183,12 +203,13 @@ def _to_make(
     seed: int,
 ) -> Iterator[Planned]:
     takes = described.takes
-    for task, deliverable, attempt in _deliverables(entry, tasks, model.config.attempts):
+    for task, deliverable, attempt, reason in _fitted(entry, tasks, takes, model.config.attempts):
         seen = deliverable.pictures[: takes.pictures]
         sampler = dict(model.sampler)
         if takes.size_from_picture and seen:
             area = sampler["height"] * sampler["width"]
-            sampler["height"], sampler["width"] = size_like(*sizes[seen[0]], area, takes.size_multiple)
+            shape = task.size or sizes[seen[0]]
+            sampler["height"], sampler["width"] = size_like(*shape, area, takes.size_multiple)
         work = {
             "task": task.task_id,
             "deliverable": deliverable.index,
@@ -199,7 +220,7 @@ def _to_make(
             "attempt": attempt,
             "run_seed": seed,
         }
-        unscored = task.unscored
+        unscored = task.unscored or reason
         if unscored is None and not seen and not takes.text_alone:
             unscored = f"{model.label} works on a picture, and this order gives none."
         if unscored is None and not all(_takes(takes, *sizes[sha]) for sha in seen):
@@ -215,9 +236,12 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
 
 def _unseen(label: str, described: ModelCard, entry: SuiteEntry, tasks: list[Task]) -> list[str]:
     takes = described.takes
-    given = [len(d.pictures) for task, d, _ in _deliverables(entry, tasks, 1) if not task.unscored]
+    asked = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
+    given = [len(d.pictures) for task, d, reason in asked if not task.unscored and not reason]
     blind = sum(n > takes.pictures for n in given)
     sentences = []
+    if beyond := len({task.task_id for task, _, reason in asked if reason}):
+        sentences.append(f"{label}: {beyond} of {len(tasks)} tasks are not its kind of work, and it is not asked.")
     if blind:
         sees = f"{takes.pictures} picture{'s' * (takes.pictures != 1)}" if takes.pictures else "no pictures"
         sentences.append(f"{label} looks at {sees}: {blind} of {len(given)} images are asked for with more.")

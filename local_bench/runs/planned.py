@@ -1,6 +1,5 @@
 """The plan as it stands in the ledger: written once, then held against every later session's."""
 
-from dataclasses import asdict
 from sqlite3 import Row
 from typing import Any
 
@@ -26,7 +25,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> None:
         ledger.write_many(
             "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
             (
-                (t.task_id, i, t.category, t.price_micro_usd, canonical_json(asdict(t)), t.unscored)
+                (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
                 for i, t in enumerate(plan.tasks)
             ),
         )
@@ -67,7 +66,7 @@ def _refuse_other_plan(run: RunDir, plan: RunPlan) -> None:
     there = {row["work_id"]: row for row in run.ledger.rows("SELECT * FROM candidates")}
     here = {c.work_id for c in plan.candidates}
     tasks = {row["task_id"]: row["content"] for row in run.ledger.rows("SELECT task_id, content FROM tasks")}
-    changed = next((t.task_id for t in plan.tasks if tasks.get(t.task_id) != canonical_json(asdict(t))), None)
+    changed = next((t.task_id for t in plan.tasks if tasks.get(t.task_id) != canonical_json(t.content)), None)
     if changed is not None:
         raise ConfigError(
             f"{run.path}: the order {changed!r} is not what it was when this run began: give a new --run-dir"

@@ -7,6 +7,7 @@ import numpy as np
 
 from local_bench.core.images import load_image
 from local_bench.core.nouns import Score, Truth, Verdict
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.agreement import judge_labels
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
@@ -73,7 +74,7 @@ def _value(answer: dict[str, object] | None) -> float | None:
 
 
 def _paid(run: RunDir, truths: dict[str, Truth], faultless: dict[str, list[Score]]) -> list[Paid]:
-    thresholds = run.config.acceptance.thresholds
+    thresholds = thresholds_of(run.config)
     judged: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
         judged[row["work_id"]][row["name"]] = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))

@@ -10,10 +10,12 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
     """Accepted when every score named in `thresholds` that applies reaches its threshold.
 
     One that misses its threshold rejects whatever the others say. Otherwise a score that is unscored, or not there,
-    leaves the decision open, with the reason (law 5).
+    leaves the decision open, with the reason (law 5); so it stays where none of them applies.
     """
     by_name = {score.name: score for score in scores}
     open_reason = None
+    if thresholds and all(name in by_name and not by_name[name].applies for name in thresholds):
+        return Decision(accepted=None, unscored=f"nothing that decides applies to it ({', '.join(thresholds)})")
     for name, threshold in thresholds.items():
         score = by_name.get(name)
         if score is None:

@@ -22,7 +22,8 @@ KeepImage = Callable[[Image.Image], str]
 """Keeps canonical pixels and returns their digest."""
 
 
-def _task_id(value: str) -> str:
+def task_id(value: str) -> str:
+    """`value`, if it can name a task. ValueError where it cannot."""
     if not is_safe_id(value):
         raise ValueError("a task id has letters, digits, '.', '_' and '-' only, and starts with a letter or digit")
     return value
@@ -41,13 +42,14 @@ Text = Annotated[str, Field(min_length=1, max_length=20_000)]
 class OrderLine(Strict):
     """One line of an order file. Prices in US dollars; image paths relative to the file's folder."""
 
-    task_id: Annotated[str, AfterValidator(_task_id)]
+    task_id: Annotated[str, AfterValidator(task_id)]
     category: Annotated[str, Field(min_length=1, max_length=100)]
     price_usd: Annotated[Decimal | int, AfterValidator(_price)]
     title: Text
     brief: Text
     deliverables: list[Text] = Field(min_length=1, max_length=100)
-    evaluation_points: list[Text] = Field(min_length=1, max_length=200)
+    evaluation_points: list[Text] = Field(max_length=200)
+    """None where nobody has extracted them: BRF is unscored then."""
     source_image: Text | None = None
     reference_images: list[Text] = Field(default=[])
     rules: list[HardRules] = Field(default=[])

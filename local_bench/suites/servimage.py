@@ -78,6 +78,8 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
 def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> Score:
     met: list[tuple[float, float]] = []
     unknown, total = 0, len(task.evaluation_points)
+    if not total:
+        return Score(BRF, None, "the order has no evaluation points: have them extracted, or write them down")
     for k in range(total):
         of_images = [verdicts.get((i, BRF, k, 0)) for i in range(1, len(task.deliverables) + 1)]
         known = [(v.value("met"), v.variance("met") or 0.0) for v in of_images if v is not None]

@@ -7,33 +7,46 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError
+from local_bench.core.errors import ResultFileError, UserError
 
 MAX_BYTES = 500_000_000
 ENDS = "give the file with one JSON object in it"
 
 
-def read_object(path: Path, what: str) -> tuple[dict[str, Any], str]:
-    """(the JSON object in the file, its text), numbers with a point as Decimal. ResultFileError if it is none."""
+def read_object(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[dict[str, Any], str]:
+    """(the JSON object in the file, its text), numbers with a point as Decimal. `error` if it is none."""
+    data, text = read_json(path, what, error)
+    if not isinstance(data, dict):
+        raise error(f"{path}: a {what} is a JSON object, not {type(data).__name__}: {ENDS}")
+    return data, text
+
+
+def read_list(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[list[Any], str]:
+    """(the JSON array in the file, its text), numbers with a point as Decimal. `error` if it is none."""
+    data, text = read_json(path, what, error)
+    if not isinstance(data, list):
+        raise error(f"{path}: a {what} is a JSON array, not {type(data).__name__}: give the file with one array in it")
+    return data, text
+
+
+def read_json(path: Path, what: str, error: type[UserError]) -> tuple[Any, str]:
+    """(what the file holds, its text), numbers with a point as Decimal. `error` if it is no JSON."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ResultFileError(f"{path} is larger than {MAX_BYTES:,} bytes: this is no {what}")
-        text = path.read_text("utf-8")
+            raise error(f"{path} is larger than {MAX_BYTES:,} bytes: this is no {what}")
+        text = path.read_text("utf-8-sig")
     except FileNotFoundError:
-        raise ResultFileError(f"{path} does not exist: give the {what}") from None
+        raise error(f"{path} does not exist: give the {what}") from None
     except OSError as e:
-        raise ResultFileError(f"{path} cannot be read ({e.strerror}): give the {what}") from None
+        raise error(f"{path} cannot be read ({e.strerror}): give the {what}") from None
     except UnicodeDecodeError:
-        raise ResultFileError(f"{path} is no UTF-8 text: give the {what}") from None
+        raise error(f"{path} is no UTF-8 text: give the {what}") from None
     try:
-        data = strictjson.loads(text, parse_float=Decimal)
+        return strictjson.loads(text, parse_float=Decimal), text
     except json.JSONDecodeError as e:
-        raise ResultFileError(f"{path}, line {e.lineno}: this is not JSON ({e.msg}): mend the line") from None
+        raise error(f"{path}, line {e.lineno}: this is not JSON ({e.msg}): mend the line") from None
     except (ValueError, RecursionError) as e:
-        raise ResultFileError(f"{path}: this is not JSON ({e}): mend the file") from None
-    if not isinstance(data, dict):
-        raise ResultFileError(f"{path}: a {what} is a JSON object, not {type(data).__name__}: {ENDS}")
-    return data, text
+        raise error(f"{path}: this is not JSON ({e}): mend the file") from None
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:

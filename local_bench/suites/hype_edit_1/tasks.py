@@ -1,0 +1,94 @@
+"""HYPE-EDIT-1's task files (public.json, private.json): one JSON array, an edit each.
+
+A task's pictures lie in a folder of its id beside the file, or beside it under `tasks` or `images`, as somebody put
+them there: the benchmark keeps them on a server of its own.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.images import load_image
+from local_bench.core.nouns import Task
+from local_bench.core.paths import safe_join
+from local_bench.core.yamlfile import Strict, explain
+from local_bench.suites.orders import KeepImage, task_id
+from local_bench.suites.sheets import line_of, read_list
+
+_FOLDERS = ("", "tasks/", "images/")
+
+
+class EditTask(Strict):
+    """One entry. The ids are as they are in the file, the pictures' names relative to the task's folder."""
+
+    task_id: Annotated[str, AfterValidator(task_id)]
+    input_images: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(min_length=1, max_length=16)
+    task_type: str | list[str]
+    """One kind of work, or several; a list in 4 of the 50 public tasks."""
+    instruction: Annotated[str, Field(min_length=1, max_length=20_000)]
+    width: int = Field(ge=1, le=100_000)
+    height: int = Field(ge=1, le=100_000)
+    changes: list[str] = Field(default=[])
+    """What must be done, a line each; not in the benchmark's file, where the judge makes the list in its head."""
+    preservations: list[str] = Field(default=[])
+
+    @property
+    def types(self) -> list[str]:
+        return [self.task_type] if isinstance(self.task_type, str) else self.task_type
+
+
+def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+    """The tasks in the file, in its order; one of whose pictures is not here is unscored, and says so.
+
+    TaskFileError names the file, the line and the reason; ImageError a picture that is there but unreadable.
+    """
+    entries, text = read_list(path, "file of HYPE-EDIT-1's tasks", TaskFileError)
+    tasks: dict[str, Task] = {}
+    for number, data in enumerate(entries, 1):
+        named = data.get("task_id") if isinstance(data, dict) else None
+        where = f"{path}, line {line_of(text, [named])}" if isinstance(named, str) else f"{path}, entry {number}"
+        if not isinstance(data, dict):
+            raise TaskFileError(f"{where}: a task is a JSON object, not {type(data).__name__}: mend the entry")
+        try:
+            entry = EditTask.model_validate(data)
+            task = _task(entry, path, keep)
+        except ValidationError as e:
+            raise TaskFileError(explain(e, EditTask, where, {})) from None
+        except UserError as e:
+            raise type(e)(f"{where}: {e}") from e
+        if task.task_id in tasks:
+            raise TaskFileError(f"{where}: the task id {task.task_id!r} stands there twice: give each task its own")
+        tasks[task.task_id] = task
+    if not tasks:
+        raise TaskFileError(f"{path} holds no tasks: give public.json, or a file like it")
+    return list(tasks.values())
+
+
+def _task(entry: EditTask, path: Path, keep: KeepImage) -> Task:
+    pictures, absent = [], []
+    for name in entry.input_images:
+        ways = [safe_join(path.parent, f"{folder}{entry.task_id}/{name}") for folder in _FOLDERS]
+        there = next((way for way in ways if way.exists()), None)
+        if there is None:
+            absent.append(name)
+        else:
+            pictures.append(keep(load_image(there)))
+    unscored = f"Its picture {absent[0]} is not at {entry.task_id}/{absent[0]} beside {path.name}." if absent else None
+    return Task(
+        task_id=entry.task_id,
+        category="+".join(entry.types),
+        price_micro_usd=0,
+        title=entry.task_id,
+        brief=entry.instruction,
+        deliverables=("The edited picture",),
+        evaluation_points=(),
+        source_sha256=None if absent else pictures[0],
+        reference_sha256=() if absent else tuple(pictures[1:]),
+        size=(entry.width, entry.height),
+        unscored=unscored,
+        own={"dataset": path.stem, "parts": [path.stem, *entry.types]}
+        | ({"changes": entry.changes} if entry.changes else {})
+        | ({"preservations": entry.preservations} if entry.preservations else {}),
+    )

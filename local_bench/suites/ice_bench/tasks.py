@@ -1,0 +1,126 @@
+"""ICE-Bench's data.jsonl: one item a line, 31 tasks; an absent picture is an empty string (or an empty list)."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from local_bench.core import strictjson
+from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.images import load_image
+from local_bench.core.nouns import Task
+from local_bench.core.paths import safe_join
+from local_bench.core.yamlfile import explain
+from local_bench.suites.orders import KeepImage, task_id
+
+_QUALITY = ("aes_v2.5", "musiq_koniq")
+_CREATED = (*_QUALITY, "clip_cap")
+_EDITED = (*_CREATED, "clip_src", "l1_raw", "vllmqa")
+_BY_INSTRUCTION = (
+    *("Color Editing", "Face Editing", "Style Editing", "Texture Editing", "Motion Editing", "Scene Editing"),
+    *("Subject Addition", "Subject Change", "Subject Removal", "Text Removal", "Text Render", "Composite Editing"),
+    *("Inpainting", "Outpainting", "Local Subject Addition", "Local Subject Removal", "Local Text Render"),
+    "Local Text Removal",
+)
+METRICS_OF = {
+    "Text2Image": _CREATED,
+    "Face Reference Generation": (*_CREATED, "clip_ref", "face_ref"),
+    "Subject Reference Generation": (*_CREATED, "clip_ref", "dino_ref"),
+    "Style Reference Generation": (*_CREATED, "clip_ref", "style_ref"),
+    **dict.fromkeys(_BY_INSTRUCTION, _EDITED),
+    "Virtual Try On": (*_EDITED, "dino_ref"),
+    "Face Swap": (*_EDITED, "face_ref"),
+    "Subject-guided Inpainting": (*_EDITED, "dino_ref"),
+    "Style Reference Editing": (*_EDITED, "style_ref"),
+    "Pose-guided Generation": (*_CREATED, "l1_pose"),
+    "Depth-guided Generation": (*_CREATED, "l1_depth"),
+    "Edge-guided Generation": (*_CREATED, "l1_canny"),
+    "Image Deblur": (*_QUALITY, "ssim"),
+    "Image Colorize": (*_CREATED, "l1_colorize", "colorfulness"),
+}
+"""The 31 tasks by the names in the benchmark's files, with the raw metrics that its code takes of each."""
+
+
+class Item(BaseModel):
+    """One line. Pictures by their paths below the data's root; keys that we do not read may be there."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    ItemID: Annotated[str, AfterValidator(task_id)]
+    Task: str
+    TaskLevel1: str = ""
+    TaskLevel2: str = ""
+    SourceImage: str = ""
+    SourceMask: str = ""
+    ReferenceImages: list[str] = Field(default=[], max_length=16)
+    Instruction: str = ""
+    TargetCaption: str = ""
+
+
+def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+    """The items of the file, in its order; one whose pictures are not here is unscored, and says so.
+
+    TaskFileError names the file, the line and the reason; ImageError a picture that is there but unreadable.
+    """
+    tasks: dict[str, Task] = {}
+    first: dict[str, int] = {}
+    way_out = "set suite.path to ICE-Bench's data.jsonl"
+    for number, where, data in strictjson.objects(path, TaskFileError, "an item", missing=way_out, unreadable=way_out):
+        item = _item(data, where)
+        if item.ItemID in tasks:
+            raise TaskFileError(f"{where}: the item {item.ItemID!r} stands on line {first[item.ItemID]} too: keep one")
+        first[item.ItemID] = number
+        try:
+            tasks[item.ItemID] = _task(item, path, keep)
+        except UserError as e:
+            raise type(e)(f"{where}: {e}") from e
+    if not tasks:
+        raise TaskFileError(f"{path} holds no items: {way_out}")
+    return list(tasks.values())
+
+
+def _item(data: dict[str, Any], where: str) -> Item:
+    try:
+        item = Item.model_validate(data)
+    except ValidationError as e:
+        raise TaskFileError(explain(e, Item, where, {})) from None
+    if item.Task not in METRICS_OF:
+        near = difflib.get_close_matches(item.Task, METRICS_OF, 1, 0.5)
+        hint = f"did they mean {near[0]!r}?" if near else "there are 31, by the names of the benchmark's config.py"
+        raise TaskFileError(f"{where}: there is no task {item.Task!r}: {hint}")
+    return item
+
+
+def _task(item: Item, path: Path, keep: KeepImage) -> Task:
+    absent: list[str] = []
+
+    def kept(relative: str) -> str | None:
+        if not relative:
+            return None
+        ways = [safe_join(root, relative) for root in (path.parent, path.parent.parent)]
+        there = next((way for way in ways if way.exists()), None)
+        if there is None:
+            absent.append(relative)
+            return None
+        return keep(load_image(there))
+
+    source, mask = kept(item.SourceImage), kept(item.SourceMask)
+    references = [sha for sha in map(kept, item.ReferenceImages) if sha]
+    levels = [level for level in (item.TaskLevel1, item.TaskLevel2) if level]
+    return Task(
+        task_id=item.ItemID,
+        category=item.Task,
+        price_micro_usd=0,
+        title=item.Task,
+        brief=item.Instruction or item.TargetCaption,
+        deliverables=("The picture",),
+        evaluation_points=(),
+        source_sha256=source,
+        reference_sha256=tuple(references),
+        mask_sha256=mask,
+        caption=item.TargetCaption,
+        metrics=METRICS_OF[item.Task],
+        unscored=f"Its picture {absent[0]} is not there." if absent else None,
+        own={"parts": levels},
+    )

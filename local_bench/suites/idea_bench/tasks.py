@@ -1,0 +1,194 @@
+"""IDEA-Bench's case folders: instruction.txt, meta.json, the pictures that are given, and the six questions.
+
+The questions are those for a judge (auto_eval.jsonl, in the mini subset) or those for people (eval.json). Beside the
+cases there may be a `rephrased.jsonl` of ours, a line a case: `{"case": folder, "prompts": [one an image]}`, written by
+a judge with the rubric `rephrase` or by people; with it, models are asked that take words alone (the paper's dagger).
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from local_bench.core import strictjson
+from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.images import load_image
+from local_bench.core.nouns import Task
+from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.yamlfile import explain
+from local_bench.suites.idea_bench.results import QUESTIONS
+from local_bench.suites.orders import KeepImage
+from local_bench.suites.sheets import read_json, read_object
+
+COUNT_CARD = "Is the number in the image the digit"
+"""What a question has in it that is answered from a card with the number of outputs."""
+REPHRASED = "rephrased.jsonl"
+M = TypeVar("M", bound=BaseModel)
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+MAX_OUTPUTS = 100
+
+
+class Meta(BaseModel):
+    """meta.json; keys that we do not read may be there."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    task_name: str
+    uid: str = Field(pattern=r"^[0-9]{4}$")
+    case_id: str = Field(pattern=r"^[0-9]{4}$")
+    image_reference: bool
+    multi_image_reference: bool
+    multi_image_output: bool
+    output_image_count: int = Field(1, ge=1, le=MAX_OUTPUTS)
+
+    @property
+    def category(self) -> str:
+        given = "I(s)" if self.multi_image_output else "Is" if self.multi_image_reference else "I"
+        some = self.image_reference or self.multi_image_reference
+        return f"{given if some else 'T'}2I{'s' * self.multi_image_output}"
+
+
+class AutoEval(BaseModel):
+    """A line of auto_eval.jsonl: which pictures are laid on the sheet, and the question about it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    input_images: list[str] = Field(default=[], max_length=100)
+    output_images: list[str] = Field(default=[], max_length=MAX_OUTPUTS)
+    question: str = Field(min_length=1, max_length=20_000)
+
+
+def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+    """One task a case, by the folders' names. TaskFileError names the file and the reason; ImageError a picture that
+    is there but unreadable."""
+    if not path.is_dir():
+        raise TaskFileError(f"{path} is no folder: set suite.path to IDEA-Bench's dataset folder")
+    rephrased = _rephrased(path / REPHRASED)
+    tasks: dict[str, Task] = {}
+    for file in sorted(path.rglob("meta.json")):
+        task = _task(file.parent, rephrased, keep)
+        if task.task_id in tasks:
+            raise TaskFileError(f"{file}: the case {task.task_id!r} is there twice: keep one folder of it")
+        tasks[task.task_id] = task
+    if not tasks:
+        raise TaskFileError(f"{path} holds no case (a folder with meta.json): set suite.path to IDEA-Bench's dataset")
+    left = next((case for case in rephrased if case not in {t.own["case_dir"] for t in tasks.values()}), None)
+    if left is not None:
+        raise TaskFileError(f"{path / REPHRASED}: there is no case {left!r}: name the case's folder")
+    return list(tasks.values())
+
+
+def _task(folder: Path, rephrased: dict[str, list[str]], keep: KeepImage) -> Task:
+    data, _ = read_object(folder / "meta.json", "case's meta.json", TaskFileError)
+    meta = _checked(Meta, data, str(folder / "meta.json"))
+    pictures = {
+        file.name: keep(load_image(file))
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in _SUFFIXES and file.stem.isdigit()
+    }
+    absent = []
+    if meta.image_reference and not pictures:
+        absent.append("picture that its brief goes with")
+    questions, kind = _questions(folder, meta, pictures)
+    for asked in questions:
+        absent += [name for name in asked["given"] if name not in pictures]
+        asked["given"] = [pictures[name] for name in asked["given"] if name in pictures]
+    prompts = rephrased.get(folder.name)
+    if prompts is not None and len(prompts) != meta.output_image_count:
+        n = meta.output_image_count
+        raise TaskFileError(f"{folder.parent / REPHRASED}: {folder.name} asks for {n} images: give {n} prompts")
+    name = folder.name if is_safe_id(folder.name) else f"{meta.uid}_{meta.case_id}"
+    return Task(
+        task_id=name,
+        category=meta.category,
+        price_micro_usd=0,
+        title=meta.task_name,
+        brief=_text(folder / "instruction.txt"),
+        deliverables=tuple(f"Image {i} of {meta.output_image_count}" for i in range(1, meta.output_image_count + 1)),
+        evaluation_points=tuple(asked["question"] for asked in questions),
+        reference_sha256=tuple(pictures.values()),
+        unscored=f"Of the case {folder.name} this is not there: {', '.join(dict.fromkeys(absent))}."
+        if absent
+        else None,
+        own={
+            "uid": meta.uid,
+            "case_id": meta.case_id,
+            "case_dir": folder.name,
+            "sheets": [{key: asked[key] for key in ("given", "outputs", "card")} for asked in questions],
+            "parts": [meta.task_name, meta.uid, *(["mini"] if kind == "auto_eval" else [])],
+        }
+        | ({} if prompts is None else {"prompts": prompts}),
+    )
+
+
+def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
+    """(the case's questions with what each is shown, where they come from)."""
+    file = folder / "auto_eval.jsonl"
+    if file.exists():
+        found = []
+        for _, where, data in strictjson.objects(file, TaskFileError, "a question", missing="", unreadable=""):
+            line = _checked(AutoEval, data, where)
+            card = COUNT_CARD in line.question
+            outputs = [_number(name, where) for name in line.output_images]
+            found.append({"question": line.question, "given": line.input_images, "outputs": outputs, "card": card})
+        kind = "auto_eval"
+    else:
+        file, kind = folder / "eval.json", "eval"
+        outputs = list(range(1, meta.output_image_count + 1))
+        found = [
+            {"question": text, "given": list(pictures), "outputs": outputs, "card": False} for text in _for_people(file)
+        ]
+    if len(found) != QUESTIONS:
+        raise TaskFileError(f"{file} has {len(found)} questions, not {QUESTIONS}: take the case's own file")
+    return found, kind
+
+
+def _for_people(file: Path) -> list[str]:
+    """The questions of an eval.json: texts, or objects with a `question`, in a list that may lie in an object."""
+    data = read_json(file, "case's eval.json", TaskFileError)[0]
+    if isinstance(data, dict):
+        data = next((value for value in data.values() if isinstance(value, list)), list(data.values()))
+    texts = [entry.get("question") if isinstance(entry, dict) else entry for entry in data or ()]
+    bad = next((text for text in texts if not isinstance(text, str) or not text), None)
+    if bad is not None or not texts:
+        raise TaskFileError(f"{file}: a question is a text, not {bad!r}: take the case's own file")
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _rephrased(file: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    if not file.exists():
+        return found
+    for _, where, data in strictjson.objects(file, TaskFileError, "a case's prompts", missing="", unreadable=""):
+        case, prompts = data.get("case"), data.get("prompts")
+        texts = isinstance(prompts, list) and prompts and all(isinstance(p, str) and p for p in prompts)
+        if not isinstance(case, str) or not texts or len(data) > 2:
+            raise TaskFileError(f'{where}: a line is {{"case": folder, "prompts": [text, …]}}: mend it')
+        if case in found:
+            raise TaskFileError(f"{where}: the case {case!r} stands there twice: keep one line")
+        found[case] = list(prompts)  # type: ignore[arg-type]
+    return found
+
+
+def _checked(model: type[M], data: Any, where: str) -> M:
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        raise TaskFileError(explain(e, model, where, {})) from None
+
+
+def _number(name: str, where: str) -> int:
+    stem = Path(name).stem
+    if not stem.isdecimal() or not 1 <= int(stem) <= MAX_OUTPUTS:
+        raise TaskFileError(f"{where}: {name!r} is no output: they are 0001.jpg, 0002.jpg and so on")
+    return int(stem)
+
+
+def _text(file: Path) -> str:
+    try:
+        text = safe_join(file.parent, file.name).read_text("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError, UserError) as e:
+        raise TaskFileError(f"{file} cannot be read ({e}): put the case's own file there") from None
+    if not text:
+        raise TaskFileError(f"{file} is empty: put the case's own file there")
+    return text

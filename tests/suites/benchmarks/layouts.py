@@ -1,0 +1,120 @@
+"""A few tasks of our own in each benchmark's layout, with pictures of a few pixels."""
+
+import json
+from pathlib import Path
+
+from PIL import Image
+
+COLOURS = ["#b03030", "#30a050", "#3050b0", "#c0a020", "#803090", "#206070"]
+
+
+def picture(path: Path, number: int = 0, size: tuple[int, int] = (64, 64)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.new("RGB", size, COLOURS[number % len(COLOURS)])
+    image.paste("white", (8 + number, 8, 24 + number, 30))
+    image.save(path)
+    return path
+
+
+def hype(folder: Path) -> Path:
+    """Three edits: of one picture, of two, and one whose kind is a list."""
+    tasks = [
+        {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint the mug blue."},
+        {"task_id": "two-1", "input_images": ["001.png", "002.png"], "task_type": "restructure"}
+        | {"instruction": "Put the logo of the second picture on the first."},
+        {"task_id": "list-1", "input_images": ["001.png"], "task_type": ["remove", "enhance"]}
+        | {"instruction": "Take the shadow away."},
+    ]
+    for n, task in enumerate(tasks):
+        task |= {"width": 4096, "height": 2048}
+        for i, name in enumerate(task["input_images"]):
+            picture(folder / str(task["task_id"]) / name, n + i)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "public.json").write_text(json.dumps(tasks, indent=2))
+    return folder / "public.json"
+
+
+def ice(folder: Path) -> Path:
+    """Five items: from words, an edit, an edit in a mask, one by a reference, one by a depth map."""
+    blank = {"SourceImage": "", "SourceMask": "", "ReferenceImages": [], "SourceCaption": "", "RegionBased": "0"}
+    items = [
+        {"ItemID": "i1", "Task": "Text2Image", "Instruction": "", "TargetCaption": "A red barn."},
+        {
+            "ItemID": "i2",
+            "Task": "Color Editing",
+            "Instruction": "Make <SOURCE> green.",
+            "TargetCaption": "A green box.",
+        }
+        | {"SourceImage": "images/i2.png"},
+        {"ItemID": "i3", "Task": "Local Subject Removal", "Instruction": "Remove the box.", "TargetCaption": "A wall."}
+        | {"SourceImage": "images/i3.png", "SourceMask": "masks/i3.png"},
+        {"ItemID": "i4", "Task": "Subject Reference Generation", "Instruction": "The thing of <REF_1> on a beach."}
+        | {"TargetCaption": "A thing on a beach.", "ReferenceImages": ["images/i4.png"]},
+        {"ItemID": "i5", "Task": "Depth-guided Generation", "Instruction": "A room.", "TargetCaption": "A room."}
+        | {"SourceImage": "images/i5.png"},
+    ]
+    for n, item in enumerate(items):
+        names = (item.get("SourceImage"), item.get("SourceMask"), *item.get("ReferenceImages", []))
+        for k, name in enumerate(names):
+            if name:
+                picture(folder / name, n + k)
+    folder.mkdir(parents=True, exist_ok=True)
+    levels = {"TaskLevel1": "L1", "TaskLevel2": "L2", "SourceImageType": "real"}
+    (folder / "data.jsonl").write_text("".join(json.dumps(blank | levels | item) + "\n" for item in items))
+    return folder / "data.jsonl"
+
+
+def idea(folder: Path, rephrased: bool = False) -> Path:
+    """Three cases: from words (uid 0024), from a picture (0063), and two images from words (0014)."""
+    cases = [("plain", "0024", 0, 1), ("relight", "0063", 1, 1), ("pair", "0014", 0, 2)]
+    for n, (name, uid, given, count) in enumerate(cases):
+        case = folder / f"{name}_0001"
+        case.mkdir(parents=True)
+        meta = {"task_name": name, "num_of_cases": 1, "image_reference": bool(given), "multi_image_reference": False}
+        meta |= {"multi_image_output": count > 1, "uid": uid, "output_image_count": count, "case_id": "0001"}
+        (case / "meta.json").write_text(json.dumps(meta))
+        (case / "instruction.txt").write_text(f"Draw {name}.\n")
+        inputs = [picture(case / f"000{i}.jpg", n).name for i in range(1, given + 1)]
+        outputs = [f"000{i}.jpg" for i in range(1, count + 1)]
+        asked = [
+            {"input_images": inputs, "output_images": outputs, "question": f"Is it {name}, {k}?"} for k in range(6)
+        ]
+        if count > 1:
+            asked[0]["question"] = f"Is the number in the image the digit {count}?"
+        (case / "auto_eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    if rephrased:
+        (folder / "rephrased.jsonl").write_text(
+            json.dumps({"case": "relight_0001", "prompts": ["A lamp at dusk."]})
+            + "\n"
+            + json.dumps({"case": "pair_0001", "prompts": ["A left shoe.", "A right shoe."]})
+        )
+    return folder
+
+
+def servimage(folder: Path) -> Path:
+    """Two orders as the authors have them: two images from words, and one edit of a photograph."""
+
+    def order(name: str, price: float, subtasks: list[str], points: list[str]) -> dict[str, object]:
+        original = {"task_name_original": f"Order {name}", "requirements_original": f"The brief of {name}."}
+        rules = {"visual_specs": {"aspect_ratio": "1:1", "dimensions": {"width": 1, "height": 1.5}}, "file_type": ["x"]}
+        entries = [{"subtask": what, "rules": rules, "price_usd": "$1"} for what in subtasks]
+        return {
+            "task_id": name,
+            "task_category": "C-" + name.partition("-")[0].capitalize(),
+            "subcategory": "Some",
+            "original_task_data": original | {"output_quantity": len(subtasks), "price_usd": price},
+            "hard_rules": {"deliverables": entries},
+            "soft_rules": {"points": [{"point_id": "ep_001", "point_requirement": p} for p in points]},
+        }
+
+    digital = folder / "C-Digital" / "Digital.json"
+    portrait = folder / "C-Portrait" / "Portrait.json"
+    for file, entry in (
+        (digital, order("digital-001", 100.01, ["A logo", "A card"], ["It is blue", "It says Nord"])),
+        (portrait, order("portrait-010", 5.42, ["A white ground"], ["The ground is white"])),
+    ):
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps([entry], indent=2))
+    picture(folder / "C-Portrait" / "inputs" / "task_10" / "1.png", 1)
+    picture(folder / "C-Digital" / "refs" / "task_001" / "1.png", 2)
+    return folder

@@ -1,0 +1,292 @@
+"""Each benchmark's own layout becomes tasks: what is asked, what a model is given, what it cannot do."""
+
+import json
+
+import pytest
+
+from local_bench.core.cards import Takes
+from local_bench.core.errors import ConfigError, TaskFileError
+from local_bench.core.images import pixel_digest
+from local_bench.core.nouns import UNSUPPORTED, Task, Verdict
+from local_bench.settle.ice import TASKS, needed
+from local_bench.suites.ice_bench.tasks import METRICS_OF
+from local_bench.suites.registry import suite
+from tests.conftest import SHARED
+from tests.suites.benchmarks import layouts
+
+WORDS, ONE, THREE = Takes(), Takes(pictures=1, size_from_picture=True), Takes(pictures=3)
+
+
+def read(name, path, part=None):
+    return {task.task_id: task for task in suite(name).tasks(str(path), pixel_digest, part)}
+
+
+def yes(**answer):
+    return Verdict(answer, None, "")
+
+
+def no(reason="not JSON"):
+    return Verdict(None, reason, "")
+
+
+def test_a_task_without_the_later_fields_is_what_it_was():
+    old = Task("t", "C", 1, "T", "B", ("one",), ("p",))
+    assert list(old.content) == [*list(old.__dataclass_fields__)[:12]]
+    assert Task("t", "C", 1, "T", "B", ("one",), ("p",), caption="").content["caption"] == ""
+
+
+class TestHypeEdit1:
+    def test_tasks(self, tmp_path):
+        tasks = read("hype-edit-1", layouts.hype(tmp_path))
+        assert {t.category for t in tasks.values()} == {"change", "restructure", "remove+enhance"}
+        assert tasks["two-1"].size == (4096, 2048)
+        assert len(tasks["two-1"].reference_sha256) == 1
+        assert list(read("hype-edit-1", tmp_path / "public.json", "enhance")) == ["list-1"]
+        with pytest.raises(ConfigError, match="did you mean 'public'"):
+            read("hype-edit-1", tmp_path / "public.json", "pubic")
+
+    def test_an_attempt_passes_when_all_three_parts_do(self, tmp_path):
+        asked = suite("hype-edit-1").load()
+        task = read("hype-edit-1", layouts.hype(tmp_path))["two-1"]
+        [(key, question)] = asked.questions(task, {1: "made"})
+        assert question.roles == ("source", "source", "result")
+        assert dict(question.slots)["changes"] == f"1. {task.brief}"
+        for values, passed in (((True, True, True), 1), ((True, True, False), 0)):
+            answer = dict(zip(asked.PARTS, values, strict=True))
+            assert asked.scores(task, {key: yes(**answer)})[1][0].value == passed
+        assert asked.scores(task, {key: no()})[1][0].unscored == "not JSON"
+        assert asked.scores(task, {})[1][0].unscored
+
+    def test_a_model_that_takes_too_few_pictures_is_not_asked(self, tmp_path):
+        entry, tasks = suite("hype-edit-1"), read("hype-edit-1", layouts.hype(tmp_path))
+        assert entry.fitted(tasks["two-1"], THREE)[0].prompt == tasks["two-1"].brief
+        assert "2 pictures, and the model takes 1" in entry.fitted(tasks["two-1"], ONE)
+        assert entry.fitted(tasks["mug-1"], WORDS).startswith(UNSUPPORTED)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"width": 0}, "line 11: width"),
+            ({"task_id": "a/b"}, "task id"),
+            ({"input_images": []}, "input_images"),
+            ({"input_images": ["../../x.png"]}, "leads out"),
+            ({"task_id": "mug-1"}, "twice"),
+            ({"instrucion": "x"}, "instrucion"),
+        ],
+    )
+    def test_a_bad_entry_is_refused(self, tmp_path, change, says):
+        path = layouts.hype(tmp_path)
+        tasks = json.loads(path.read_text())
+        tasks[1] |= change
+        path.write_text(json.dumps(tasks, indent=2))
+        with pytest.raises(Exception, match=says.replace("line 11: ", "")) as caught:
+            read("hype-edit-1", path)
+        assert "public.json, " in str(caught.value)
+
+    def test_the_public_split_as_it_is(self):
+        path = SHARED / "data" / "hype-edit-1" / "public.json"
+        if not path.exists():
+            pytest.skip(f"{path} is not here")
+        tasks = read("hype-edit-1", path)
+        assert len(tasks) == 50
+        assert all(task.unscored and "001.webp is not at" in task.unscored for task in tasks.values())
+        assert {task.category for task in tasks.values()} <= {"change", "remove", "restructure", "enhance"}
+
+
+class TestIceBench:
+    def test_metrics_are_those_that_the_composite_needs(self):
+        assert set(METRICS_OF) == set(TASKS)
+        for task in TASKS:
+            assert set(needed(task)) <= set(METRICS_OF[task])
+
+    def test_metrics_are_those_of_the_reference(self):
+        path = SHARED / "reference" / "ice_bench.json"
+        if not path.exists():
+            pytest.skip(f"{path} is not here")
+        words = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq"}
+        reference = json.loads(path.read_text())["task_metrics"]
+        assert {t: {words.get(m, m) for m in ms} for t, ms in reference.items()} == {
+            t: set(ms) for t, ms in METRICS_OF.items()
+        }
+
+    def test_items(self, tmp_path):
+        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench").load()
+        assert tasks["i1"].source_sha256 is tasks["i1"].mask_sha256 is None
+        assert tasks["i3"].mask_sha256 != tasks["i3"].source_sha256
+        prompts = {name: asked.deliverables(task)[0].prompt for name, task in tasks.items()}
+        assert prompts["i1"] == "A red barn."
+        assert prompts["i2"] == "Make image 1 green."
+        assert prompts["i3"] == "Remove the box. Image 2 is a mask: only what is white in it is to change."
+        assert prompts["i4"] == "The thing of image 1 on a beach."
+
+    def test_the_judge_is_asked_of_edits_alone(self, tmp_path):
+        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench").load()
+        assert not list(asked.questions(tasks["i1"], {1: "made"}))
+        assert not asked.scores(tasks["i1"], {})[1][0].applies
+        [(key, question)] = asked.questions(tasks["i3"], {1: "made"})
+        assert question.roles == ("source", "mask", "result")
+        [(_, plain)] = asked.questions(tasks["i2"], {1: "made"})
+        assert dict(plain.slots) == {"instruction": "Make SOURCE green."}
+        assert asked.scores(tasks["i3"], {key: yes(success=1)})[1][0].value == 1
+        assert asked.scores(tasks["i3"], {key: no()})[1][0].unscored == "not JSON"
+
+    @pytest.mark.parametrize(
+        ("takes", "can"),
+        [
+            (WORDS, {"i1"}),
+            (ONE, {"i1", "i2", "i4", "i5"}),
+            (THREE, {"i1", "i2", "i3", "i4", "i5"}),
+            (Takes(text_alone=False, pictures=1, condition="depth"), {"i5"}),
+            (Takes(text_alone=False, pictures=1), {"i2", "i4", "i5"}),
+        ],
+    )
+    def test_what_a_model_can_do(self, tmp_path, takes, can):
+        entry = suite("ice-bench")
+        tasks = read("ice-bench", layouts.ice(tmp_path))
+        assert {name for name, task in tasks.items() if not isinstance(entry.fitted(task, takes), str)} == can
+
+    @pytest.mark.parametrize(
+        ("line", "says"),
+        [
+            ({"ItemID": "i1", "Task": "Text2Image"}, "line 6: the item 'i1' stands on line 1 too"),
+            ({"ItemID": "x", "Task": "Text2Images"}, "did they mean 'Text2Image'"),
+            ({"ItemID": "x/y", "Task": "Text2Image"}, "task id"),
+            ({"ItemID": "x", "Task": "Text2Image", "ReferenceImages": ""}, "ReferenceImages"),
+            ({"ItemID": "x", "Task": "Color Editing", "SourceImage": "/etc/passwd"}, "not a relative path"),
+        ],
+    )
+    def test_a_bad_line_is_refused(self, tmp_path, line, says):
+        path = layouts.ice(tmp_path)
+        path.write_text(path.read_text() + json.dumps(line) + "\n")
+        with pytest.raises(Exception, match=says):
+            read("ice-bench", path)
+
+    def test_a_picture_that_is_not_there_leaves_the_item_unscored(self, tmp_path):
+        path = layouts.ice(tmp_path)
+        (tmp_path / "masks" / "i3.png").unlink()
+        assert read("ice-bench", path)["i3"].unscored == "Its picture masks/i3.png is not there."
+
+
+class TestIdeaBench:
+    def test_cases(self, tmp_path):
+        tasks = read("idea-bench", layouts.idea(tmp_path / "d"))
+        assert {t.task_id: t.category for t in tasks.values()} == {
+            "plain_0001": "T2I",
+            "relight_0001": "I2I",
+            "pair_0001": "T2Is",
+        }
+        assert list(read("idea-bench", tmp_path / "d", "I2I")) == ["relight_0001"]
+        assert len(read("idea-bench", tmp_path / "d", "mini")) == 3
+
+    def test_six_questions_three_times_on_sheets(self, tmp_path):
+        tasks, asked = read("idea-bench", layouts.idea(tmp_path / "d")), suite("idea-bench").load()
+        found = dict(asked.questions(tasks["relight_0001"], {1: "made"}))
+        assert len(found) == 18
+        one = found[1, "idea_question", 3, 2]
+        assert (one.sheet.rows, len(one.images), one.repeat) == ((1, 1), 2, 2)
+        pair = dict(asked.questions(tasks["pair_0001"], {2: "second"}))
+        assert pair[2, "idea_question", 0, 0].sheet.count == 1  # the card counts what is there
+        assert pair[2, "idea_question", 0, 0].images == ()
+        assert pair[2, "idea_question", 1, 0].images == ("second",)
+
+    def test_a_question_without_all_its_answers_is_unscored(self, tmp_path):
+        task, asked = read("idea-bench", layouts.idea(tmp_path / "d"))["pair_0001"], suite("idea-bench").load()
+        heard = {(2, "idea_question", k, r): yes(met=int(k != 5 or r > 0)) for k in range(6) for r in range(3)}
+        heard[2, "idea_question", 0, 1] = no()
+        scores = asked.scores(task, heard)
+        assert scores[1] == scores[2]
+        assert [s.value for s in scores[1]] == [None, 1, 1, 1, 1, pytest.approx(2 / 3)]
+        assert scores[1][0].unscored == "1 of 3 askings have no answer"
+
+    def test_what_a_model_cannot_do_is_rephrased_or_said(self, tmp_path):
+        entry = suite("idea-bench")
+        plain, dagger = (read("idea-bench", layouts.idea(tmp_path / str(r), r)) for r in (False, True))
+        assert "2 images, and the model makes one" in entry.fitted(plain["pair_0001"], WORDS)
+        assert entry.fitted(plain["relight_0001"], WORDS).startswith(UNSUPPORTED)
+        assert [d.prompt for d in entry.fitted(dagger["pair_0001"], WORDS)] == ["A left shoe.", "A right shoe."]
+        assert entry.fitted(dagger["relight_0001"], WORDS)[0].pictures == ()
+        assert entry.fitted(dagger["relight_0001"], ONE)[0].prompt == "Draw relight."
+        assert entry.fitted(dagger["pair_0001"], Takes(text_alone=False, pictures=1)).startswith(UNSUPPORTED)
+
+    def test_without_questions_for_a_judge_people_s_are_asked(self, tmp_path):
+        folder = layouts.idea(tmp_path / "d")
+        case = folder / "relight_0001"
+        (case / "auto_eval.jsonl").unlink()
+        (case / "eval.json").write_text(json.dumps([{"question": f"q{k}"} for k in range(6)]))
+        task = read("idea-bench", folder)["relight_0001"]
+        assert task.evaluation_points == ("q0", "q1", "q2", "q3", "q4", "q5")
+        assert "mini" not in task.own["parts"]
+        (case / "eval.json").write_text(json.dumps({"questions": ["one"]}))
+        with pytest.raises(TaskFileError, match="has 1 questions, not 6"):
+            read("idea-bench", folder)
+
+    @pytest.mark.parametrize(
+        ("file", "text", "says"),
+        [
+            ("plain_0001/meta.json", "[]", "JSON object"),
+            ("plain_0001/meta.json", '{"uid": "24"}', "meta.json"),
+            ("plain_0001/instruction.txt", " ", "is empty"),
+            ("plain_0001/auto_eval.jsonl", '{"question": "q", "output_images": ["x.jpg"]}\n', "line 1: 'x.jpg'"),
+            ("rephrased.jsonl", '{"case": "nobody", "prompts": ["x"]}', "no case 'nobody'"),
+            ("rephrased.jsonl", '{"case": "pair_0001", "prompts": ["x"]}', "asks for 2 images: give 2 prompts"),
+            ("rephrased.jsonl", '{"case": "pair_0001", "prompts": [""]}', "line 1"),
+        ],
+    )
+    def test_a_damaged_case_is_refused(self, tmp_path, file, text, says):
+        folder = layouts.idea(tmp_path / "d")
+        (folder / file).write_text(text)
+        with pytest.raises(TaskFileError, match=says):
+            read("idea-bench", folder)
+
+
+class TestServImage:
+    def test_orders_in_the_authors_folders(self, tmp_path):
+        tasks, asked = read("servimage", layouts.servimage(tmp_path)), suite("servimage").load()
+        digital, portrait = tasks["digital-001"], tasks["portrait-010"]
+        assert (digital.category, digital.price_micro_usd) == ("C-Digital", 100_010_000)
+        assert portrait.source_sha256
+        assert not portrait.reference_sha256
+        assert len(digital.reference_sha256) == 1
+        assert digital.source_sha256 is None
+        assert digital.rules == ({"visual_specs": {"aspect_ratio": "1:1"}},) * 2
+        one, two = (d.prompt for d in asked.deliverables(digital))
+        assert one.startswith("Make image 1 of the 2")
+        assert two.startswith("Make image 2 of the 2")
+        assert "- It says Nord" in one
+        assert "2. A card" in one
+        assert asked.deliverables(portrait)[0].prompt.startswith("Order portrait-010: A white ground")
+
+    def test_an_order_without_points_is_unscored_by_brf(self, tmp_path):
+        folder = layouts.servimage(tmp_path)
+        file = folder / "C-Portrait" / "Portrait.json"
+        [entry] = json.loads(file.read_text())
+        del entry["soft_rules"]
+        file.write_text(json.dumps([entry]))
+        asked = suite("servimage").load()
+        brf = asked.scores(read("servimage", file)["portrait-010"], {})[1][0]
+        assert "no evaluation points" in brf.unscored
+
+    def test_the_paper_s_cases(self):
+        path = SHARED / "data" / "servimage-cases" / "tasks.jsonl"
+        if not path.exists():
+            pytest.skip(f"{path} is not here")
+        tasks, asked = read("servimage", path), suite("servimage").load()
+        assert len(asked.deliverables(tasks["digital-009"])) == 4
+        assert tasks["portrait-001"].unscored
+        assert tasks["product-015"].notes
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"task_id": "a b"}, "task id"),
+            ({"hard_rules": {"deliverables": []}}, "deliverables"),
+            ({"original_task_data": {}}, "task_name_original"),
+        ],
+    )
+    def test_a_bad_order_is_refused(self, tmp_path, change, says):
+        file = layouts.servimage(tmp_path) / "C-Digital" / "Digital.json"
+        [entry] = json.loads(file.read_text())
+        file.write_text(json.dumps([entry | change]))
+        with pytest.raises(TaskFileError, match=says) as caught:
+            read("servimage", tmp_path)
+        assert "Digital.json, line 1" in str(caught.value)
