@@ -79,7 +79,7 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
     """Enters the run's scores: its judge's, or where there are several the panel's word."""
     said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_ids]
     if len(said) > 1 and run.config.panel_word == "majority":
-        said = [_majority(said)]
+        said = [majority_of(said)]
     each = [scores_of(run, tasks, one) for one in said]
     word = each[0] if len(each) == 1 else _mean(each)
     judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
@@ -106,7 +106,8 @@ def mean_score(scores: Sequence[Score]) -> Score:
     return Score(name, mean, spread=pstdev(values))
 
 
-def _majority(said: Sequence[OfWork]) -> OfWork:
+def majority_of(said: Sequence[OfWork]) -> OfWork:
+    """What most judges say, question by question."""
     words: dict[str, dict[VerdictKey, Verdict]] = defaultdict(dict)
     for work_id in {work_id for one in said for work_id in one}:
         for key in {key for one in said for key in one.get(work_id, {})}:

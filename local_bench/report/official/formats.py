@@ -1,0 +1,61 @@
+"""The benchmarks' own layouts by name."""
+
+import difflib
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from local_bench.core.errors import UserError
+from local_bench.core.nouns import Task
+from local_bench.report.published.answer import Published
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.rundir import RunDir
+
+OFFICIAL = ("servimage", "idea-bench", "hype-edit-1", "ice-bench")
+_OF_SUITE = {"studio": "servimage", "printshop": "servimage"}
+"""Suites that are settled as another benchmark is."""
+
+
+def format_of(run: RunDir) -> str | None:
+    """In which layout the run's results are given; None for a suite without one."""
+    name = run.config.suite.name
+    name = _OF_SUITE.get(name, name)
+    return name if name in OFFICIAL else None
+
+
+def export(run: RunDir, name: str, out: Path) -> list[Path]:
+    """Writes the run in the layout `name` below `out`, and returns the files that `local-bench score` reads.
+
+    UserError for a layout that there is not or that is another suite's, StorageError if the disk refuses.
+    """
+    check_format(name)
+    own = format_of(run)
+    if name != own:
+        raise UserError(
+            f"{run.path} is a run of {run.config.suite.name}, which is written as {own}: give --format {own}"
+        )
+    files: list[Path] = _module(name).write(run, out)
+    return files
+
+
+def check_format(name: str) -> None:
+    """UserError where there is no such layout."""
+    if name not in OFFICIAL:
+        near = difflib.get_close_matches(name, OFFICIAL, 1, 0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OFFICIAL)}"
+        raise UserError(f"there is no layout {name!r}: {hint}")
+
+
+def official(run: RunDir) -> dict[str, Published]:
+    """The benchmark's published numbers from the ledger, by model, or under `all` where the benchmark gives them
+    together; nothing before the run is planned, and for a suite without numbers of its own."""
+    name = format_of(run)
+    tasks: list[Task] = planned_tasks(run.ledger)
+    if name is None or not tasks:
+        return {}
+    found: dict[str, Published] = _module(name).published(run)
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"local_bench.report.official.{name.replace('-', '_')}")

@@ -1,0 +1,74 @@
+"""A run as HYPE-EDIT-1's results: outputs/DATASET/MODEL/TASK/001.webp (lossless) and judgements in schema 2.
+
+An attempt that is not decided has the verdict null, which the benchmark's page reads as not judged yet; one that the
+model does not support has no entry. Beside them lies ratings.jsonl, the judge's score of each attempt, by which the
+best of several is picked. No clock is written: when something was judged decides nothing.
+"""
+
+import json
+from pathlib import Path
+
+from local_bench.report.official.made import Made, made, models, write_picture, write_text
+from local_bench.report.published import hype_edit_1 as numbers
+from local_bench.report.published.answer import Published
+from local_bench.runs.rundir import RunDir
+from local_bench.suites.hype_edit_1.results import SCHEMA_VERSION, AttemptScore, Judgement, Judgements
+from local_bench.suites.hype_edit_1.suite import RATING
+
+WORDS = {True: "PASS", False: "FAIL", None: None}
+
+
+def published(run: RunDir) -> dict[str, Published]:
+    """The numbers of all models together, as the benchmark gives them, from the ledger; without costs."""
+    rows = made(run)
+    task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
+    judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
+    if not judged:
+        return {}
+    sheet = Judgements(_dataset(rows), tuple(models(rows)), task_ids, judged)
+    return {"all": numbers.published(sheet, None, numbers.Review(), _ratings(rows))}
+
+
+def write(run: RunDir, out: Path) -> list[Path]:
+    """Writes images, judgements and ratings below `out`; returns the file of judgements."""
+    rows = made(run)
+    dataset = _dataset(rows)
+    names = models(rows)
+    width = max(2, len(str(len(names))))
+    alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
+    judgements: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
+    for row in rows:
+        of_task = judgements.setdefault(row.task.task_id, {})
+        if not row.supported:
+            continue
+        name = f"{row.attempt:03d}.webp"
+        of_task.setdefault(alias[row.model], {})[name] = {"verdict": WORDS[_passed(row)]}
+        if row.pixels_sha256:
+            write_picture(run, row.pixels_sha256, out / "outputs" / dataset / row.model / row.task.task_id / name)
+    sheet = {
+        "schema_version": SCHEMA_VERSION,
+        "dataset": dataset,
+        "tasks_dir": "tasks",
+        "outputs_dir": "outputs",
+        "models": {alias[model]: model for model in names},
+        "judgements": judgements,
+    }
+    ratings = [json.dumps(vars(rating)) for rating in _ratings(rows)]
+    write_text(out / "ratings.jsonl", "".join(f"{line}\n" for line in ratings))
+    return [write_text(out / "judgements" / f"{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
+
+
+def _passed(row: Made) -> bool | None:
+    return row.accepted if row.pixels_sha256 else None
+
+
+def _dataset(rows: list[Made]) -> str:
+    return str(rows[0].task.own["dataset"])
+
+
+def _ratings(rows: list[Made]) -> list[AttemptScore]:
+    found = [(row, row.scores.get(RATING)) for row in rows if row.supported and row.pixels_sha256]
+    return [
+        AttemptScore(row.model, row.task.task_id, row.attempt, None if score is None else score.value)
+        for row, score in found
+    ]

@@ -1,0 +1,133 @@
+"""A run as IDEA-Bench's results: outputs/METHOD/CASE/0001.jpg, and a CSV of six questions a case with three answers.
+
+The columns are the benchmark's own, `gemini_result` too: it holds what the run's judge said. Of several judges the word
+is that of the most. A case that was tried and has no answers has its rows, without scores; one that the model does not
+support has none.
+"""
+
+import csv
+import io
+from pathlib import Path
+
+from local_bench.core.images import image_path, load_image
+from local_bench.core.nouns import Sheet, Verdict
+from local_bench.core.storage import write_atomic
+from local_bench.judges.vlm.pictures import count_card, stitched
+from local_bench.report.official.made import FORMATS, Made, made, models, write_picture, write_text
+from local_bench.report.published import idea_bench as numbers
+from local_bench.report.published.answer import Published
+from local_bench.runs.agreement import judge_labels
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import OfWork, majority_of, verdicts_of
+from local_bench.suites.idea_bench.results import HEADER, QUESTIONS, REPEATS, Row
+from local_bench.suites.idea_bench.suite import RUBRIC
+
+Case = list[Made]
+"""One model's images of one case."""
+
+
+def published(run: RunDir) -> dict[str, Published]:
+    """Each model's numbers, from the ledger."""
+    said, found = _said(run), {}
+    for model, cases in _cases(run).items():
+        rows = [row for case in cases for row in _rows(case, said)]
+        if rows:
+            found[model] = numbers.published(rows)
+    return found
+
+
+def write(run: RunDir, out: Path) -> list[Path]:
+    """Writes images, sheets and answers below `out`; returns the CSVs, one a model."""
+    said, files = _said(run), []
+    for model, cases in _cases(run).items():
+        buffer = io.StringIO(newline="")
+        lines = csv.writer(buffer)
+        lines.writerow(HEADER)
+        for case in cases:
+            own = case[0].task.own
+            for image in case:
+                if image.pixels_sha256:
+                    name = f"{image.deliverable:04d}.jpg"
+                    write_picture(run, image.pixels_sha256, out / "outputs" / model / own["case_dir"] / name)
+            for row in _rows(case, said):
+                sheet = _write_sheet(run, case, row.question, out / "outputs" / f"{model}_stitched" / own["case_dir"])
+                heard = [_verdict(case, said, row.question - 1, k) for k in range(REPEATS)]
+                answers = [_cells(score, verdict) for score, verdict in zip(row.scores, heard, strict=True)]
+                text = case[0].task.evaluation_points[row.question - 1]
+                shown = "" if sheet is None else sheet.relative_to(out).as_posix()
+                lines.writerow(
+                    [
+                        row.task_name,
+                        row.task_id,
+                        row.case_id,
+                        row.question,
+                        text,
+                        shown,
+                        *(x for a in answers for x in a),
+                    ]
+                )
+        files.append(write_text(out / "eval_results" / f"{model}.csv", buffer.getvalue()))
+    return files
+
+
+def _cases(run: RunDir) -> dict[str, list[Case]]:
+    rows = [row for row in made(run) if row.attempt == 1]
+    found: dict[str, dict[str, Case]] = {model: {} for model in models(rows)}
+    for row in rows:
+        if row.supported:
+            found[row.model].setdefault(row.task.task_id, []).append(row)
+    return {model: list(cases.values()) for model, cases in found.items()}
+
+
+def _said(run: RunDir) -> OfWork:
+    said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_labels(run)]
+    return {} if not said else said[0] if len(said) == 1 else majority_of(said)
+
+
+def _verdict(case: Case, said: OfWork, point: int, repeat: int) -> Verdict | None:
+    found = (said.get(image.work_id, {}).get((RUBRIC, point, repeat)) for image in case if image.pixels_sha256)
+    return next((verdict for verdict in found if verdict is not None), None)
+
+
+def _rows(case: Case, said: OfWork) -> list[Row]:
+    own = case[0].task.own
+    return [
+        Row(
+            own["uid"],
+            case[0].task.title,
+            own["case_id"],
+            k + 1,
+            tuple(_score(_verdict(case, said, k, repeat)) for repeat in range(REPEATS)),
+        )
+        for k in range(QUESTIONS)
+    ]
+
+
+def _score(verdict: Verdict | None) -> int | None:
+    return None if verdict is None or verdict.answer is None else int(verdict.answer["met"])
+
+
+def _cells(score: int | None, verdict: Verdict | None) -> tuple[str, str, str]:
+    if verdict is None:
+        return "", "", "the judge was not reached"
+    return verdict.raw, "" if score is None else str(score), verdict.unscored or ""
+
+
+def _write_sheet(run: RunDir, case: Case, question: int, folder: Path) -> Path | None:
+    """What the judge was shown for a question; None where there is no output to show."""
+    asked = case[0].task.own["sheets"][question - 1]
+    there = {image.deliverable: image.pixels_sha256 for image in case if image.pixels_sha256}
+    outputs = [there[i] for i in asked["outputs"] if i in there]
+    if not outputs:
+        return None
+    if asked["card"]:
+        picture = count_card(len(outputs))
+    else:
+        given = [load_image(image_path(run.inputs, sha)) for sha in asked["given"]]
+        shown = [*given, *(load_image(run.image(sha)) for sha in outputs)]
+        picture = stitched(shown, Sheet(rows=(len(given), len(outputs))))
+    buffer = io.BytesIO()
+    picture.save(buffer, **FORMATS["jpg"])
+    target = folder / f"{question:04d}.jpg"
+    write_atomic(target, buffer.getvalue())
+    return target

@@ -1,0 +1,87 @@
+"""What a run made and what was said of it, one row an image, as the writers of official files need it."""
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.images import load_image
+from local_bench.core.nouns import UNSUPPORTED, Score, Task
+from local_bench.core.storage import write_atomic
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.rundir import RunDir
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"format": "PNG", "compress_level": 1},
+    "jpg": {"format": "JPEG", "quality": 100, "subsampling": 0},
+    "webp": {"format": "WEBP", "lossless": True, "quality": 0, "method": 0},
+}
+"""By the file's ending. JPEG alone loses anything, and IDEA-Bench alone asks for it."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """One image that was asked for."""
+
+    work_id: str
+    model: str
+    task: Task
+    deliverable: int
+    attempt: int
+    pixels_sha256: str | None
+    """None where there is no image; `unscored` says why."""
+    unscored: str | None
+    accepted: bool | None
+    """None where it is not decided."""
+    scores: dict[str, Score] = field(default_factory=dict)
+
+    @property
+    def supported(self) -> bool:
+        """Whether the model was asked at all: what is not its kind of work is missing from its results."""
+        return self.unscored is None or not self.unscored.startswith(UNSUPPORTED)
+
+
+def made(run: RunDir) -> list[Made]:
+    """All that the run asked for, in the plan's order."""
+    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    scores: dict[str, dict[str, Score]] = {}
+    for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, name"):
+        found = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
+        scores.setdefault(row["work_id"], {})[row["name"]] = found
+    rows = run.ledger.rows(
+        "SELECT c.*, d.accepted FROM candidates c LEFT JOIN decisions d USING (work_id) ORDER BY c.position"
+    )
+    return [
+        Made(
+            work_id=row["work_id"],
+            model=row["model"],
+            task=tasks[row["task_id"]],
+            deliverable=row["deliverable"],
+            attempt=row["attempt"],
+            pixels_sha256=row["pixels_sha256"] if row["state"] == "done" else None,
+            unscored=row["unscored"],
+            accepted=None if row["accepted"] is None else bool(row["accepted"]),
+            scores=scores.get(row["work_id"], {}),
+        )
+        for row in rows
+    ]
+
+
+def models(rows: Iterable[Made]) -> list[str]:
+    """The run's models, in the plan's order."""
+    return list(dict.fromkeys(row.model for row in rows))
+
+
+def write_picture(run: RunDir, pixels_sha256: str, target: Path) -> Path:
+    """Writes the image in the format of the target's ending. StorageError if the disk refuses, ImageError where the
+    run's own file is damaged."""
+    buffer = io.BytesIO()
+    load_image(run.image(pixels_sha256)).save(buffer, **FORMATS[target.suffix.removeprefix(".")])
+    write_atomic(target, buffer.getvalue())
+    return target
+
+
+def write_text(target: Path, text: str) -> Path:
+    write_atomic(target, text.encode())
+    return target

@@ -1,0 +1,81 @@
+"""A run as ServImage's annotations, one file a model, with what `score servimage` wants beside them.
+
+The decisions are the run's own: `true`, `false`, and null where one is open. `tasks.jsonl` has the orders' prices,
+`scores.jsonl` the judge's scores of every image of which all that apply are there.
+"""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.money import MICRO
+from local_bench.report.official.made import Made, made, models, write_picture, write_text
+from local_bench.report.published import servimage as numbers
+from local_bench.report.published.answer import Published
+from local_bench.runs.rundir import RunDir
+from local_bench.suites.servimage_results import SCORES, Image, Order, Scores
+
+
+def published(run: RunDir) -> dict[str, Published]:
+    """The numbers of all models together, from the ledger; without costs."""
+    rows = [row for row in made(run) if row.attempt == 1]
+    images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows]
+    return {"all": numbers.published(images, _orders(rows), _scores(rows), None)}
+
+
+def write(run: RunDir, out: Path) -> list[Path]:
+    """Writes images, annotations, orders and scores below `out`; returns the annotations."""
+    rows = [row for row in made(run) if row.attempt == 1]
+    files = []
+    for model in models(rows):
+        orders: dict[str, dict[str, Any]] = {}
+        for row in (row for row in rows if row.model == model):
+            task = row.task
+            line = {"model": model, "task_id": task.task_id, "category": task.category, "annotations": {}}
+            decisions = orders.setdefault(task.task_id, line)["annotations"]
+            decisions[f"subtask_{row.deliverable}"] = row.accepted
+            if row.pixels_sha256:
+                write_picture(run, row.pixels_sha256, out / "images" / model / task.task_id / f"{row.deliverable}.png")
+        files.append(_write_lines(out / f"{model}_annotations.jsonl", list(orders.values())))
+    _write_lines(
+        out / "tasks.jsonl",
+        [
+            f'{{"task_id": {json.dumps(o.task_id)}, "category": {json.dumps(o.category, ensure_ascii=False)}, '
+            f'"price_usd": {o.price_usd:f}, "deliverables": {o.deliverables}}}'
+            for o in _orders(rows)
+        ],
+    )
+    rated = [
+        {"model": s.model, "task_id": s.task_id, "deliverable": s.deliverable}
+        | {name: None if value is None else float(value) for name, value in zip(SCORES, s.values, strict=True)}
+        for s in _scores(rows)
+    ]
+    _write_lines(out / "scores.jsonl", rated)
+    return files
+
+
+def _write_lines(target: Path, lines: list[Any]) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines]
+    return write_text(target, "".join(f"{text}\n" for text in texts))
+
+
+def _orders(rows: list[Made]) -> list[Order]:
+    tasks = {row.task.task_id: row.task for row in rows}
+    asked = {row.task.task_id: 0 for row in rows}
+    for row in rows:
+        asked[row.task.task_id] = max(asked[row.task.task_id], row.deliverable)
+    return [
+        Order(task.task_id, task.category, Decimal(task.price_micro_usd) / MICRO, asked[task.task_id])
+        for task in tasks.values()
+    ]
+
+
+def _scores(rows: list[Made]) -> list[Scores]:
+    found = []
+    for row in rows:
+        of = [row.scores.get(name) for name in SCORES]
+        if row.pixels_sha256 and all(score is not None and score.unscored is None for score in of):
+            values = tuple(None if s is None or s.value is None else Decimal(repr(s.value)) for s in of)
+            found.append(Scores(row.model, row.task.task_id, row.deliverable, values, "the ledger"))
+    return found

@@ -1,0 +1,85 @@
+"""Runs whose pictures were made elsewhere and whose judge and metrics are dice: all of a run but the models."""
+
+import json
+import random
+from pathlib import Path
+
+from local_bench.core.nouns import Score, Verdict
+from local_bench.judges.vlm.rubrics import rubric
+from local_bench.runs.config import RunConfig
+from local_bench.runs.decide import decide
+from local_bench.runs.engine import run_stages
+from local_bench.runs.judge import verdict_columns
+from local_bench.runs.measure import write_scores
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import score, sets
+from local_bench.settle.ice import range_of
+from local_bench.suites.registry import suite
+from tests.suites.benchmarks.layouts import picture
+
+JUDGE = "d" * 64
+LAYOUTS = {"hype-edit-1": "hype", "ice-bench": "ice", "idea-bench": "idea", "servimage": "servimage"}
+
+
+def config(name: str, path: Path, made: dict[str, Path], attempts: int = 1) -> RunConfig:
+    models = [
+        {"card": "imported", "name": label, "imported": {"images": str(folder)}, "attempts": attempts}
+        for label, folder in made.items()
+    ]
+    suite_config = {"name": name, "path": str(path)}
+    return RunConfig(name="t", suite=suite_config, models=models, metrics=[], engine={"device": "cpu"})
+
+
+def draw(name: str, path: Path, folder: Path, seed: int, attempts: int = 1, left_out: float = 0.15) -> Path:
+    """Pictures for a suite's tasks, some left out, as a folder for `imported`."""
+    dice = random.Random(seed)
+    folder.mkdir(parents=True)
+    for n, task in enumerate(suite(name).tasks(str(path), lambda image: "0" * 64)):
+        for deliverable in range(1, len(task.deliverables) + 1):
+            for attempt in range(1, attempts + 1):
+                if n == 0 or dice.random() >= left_out:
+                    number = dice.randrange(20)
+                    picture(folder / f"{task.task_id}_{deliverable}_{attempt}.png", number, (48 + 16 * deliverable, 48))
+    return folder
+
+
+def answer(dice: random.Random, name: str) -> Verdict:
+    asked = rubric(name)
+    if dice.random() < 0.08:
+        return Verdict(None, "the judge's answer is not JSON", "?!")
+    labels = {c.name: dice.choice([*c.labels, max(c.labels)]) for c in asked.criteria}
+    return Verdict(asked.from_labels(labels), None, json.dumps({"said": 'yes, "so"\n'}))
+
+
+def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
+    """A run, as far as the dice carry it: every question answered or unscored, every metric of every task."""
+    run_stages(settings, run_dir, ("generate",))
+    dice = random.Random(seed)
+    asked = suite(settings.suite.name).load()
+    with RunDir.begin(run_dir, settings) as run:
+        tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+        rows, metrics = [], []
+        for (task_id, _, _), images in sets(run.ledger).items():
+            shown = {i: sha for i, (_, sha) in images.items() if sha}
+            for key, question in asked.questions(tasks[task_id], shown):
+                columns = verdict_columns(answer(dice, question.rubric))
+                rows.append((images[key[0]][0], *key[1:], "q", rubric(question.rubric).sha256, JUDGE, *columns))
+            metrics += [
+                (images[1][0], _metric(dice, name))
+                for name in tasks[task_id].metrics
+                if 1 in shown and name != "vllmqa"
+            ]
+        with run.ledger.transaction():
+            run.ledger.write_many(f"INSERT INTO verdicts VALUES ({', '.join('?' * 11)})", rows)
+            run.ledger.set_meta("judges", json.dumps({JUDGE: "dice"}))
+        write_scores(run.ledger, "metric", metrics)
+        score(run, tasks, [JUDGE])
+        decide(run)
+
+
+def _metric(dice: random.Random, name: str) -> Score:
+    if dice.random() < 0.1:
+        return Score(f"{name}:tiny", None, "no face was found")
+    low, high = sorted(range_of(name))
+    return Score(f"{name}:tiny", dice.uniform(low, high))

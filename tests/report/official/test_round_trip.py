@@ -1,0 +1,120 @@
+"""run -> export -> `score` on what was written gives what the run itself comes to, in all four layouts."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+
+from local_bench.cli.main import cli
+from local_bench.core.images import load_image, pixel_digest
+from local_bench.core.money import MICRO
+from local_bench.report.official.formats import export, official
+from local_bench.runs.economics import economics
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+from local_bench.suites.hype_edit_1.results import read_judgements
+from local_bench.suites.idea_bench.results import HEADER
+from tests.report.official.simulated import LAYOUTS, config, draw, judged
+from tests.suites.benchmarks import layouts
+
+
+def scored(name, *arguments):
+    done = CliRunner().invoke(cli, ["score", name, *map(str, arguments), "--json"], standalone_mode=False)
+    assert done.exception is None, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One run a layout, each with two models."""
+    found = {}
+    for seed, (name, layout) in enumerate(LAYOUTS.items()):
+        folder = tmp_path_factory.mktemp(layout)
+        path = getattr(layouts, layout)(folder / "data")
+        attempts = 3 if name == "hype-edit-1" else 1
+        made = {
+            label: draw(name, path, folder / label, seed + 7 * i, attempts) for i, label in enumerate(("one", "two"))
+        }
+        settings = config(name, path, made, attempts)
+        judged(folder / "run", settings, seed)
+        with RunDir.open(folder / "run") as run:
+            files = export(run, name, folder / "out")
+            found[name] = (folder / "run", folder / "out", files, official(run))
+    return found
+
+
+def test_ice_bench(runs):
+    _, out, files, own = runs["ice-bench"]
+    assert [file.parent.name for file in files] == ["one", "two"] == list(own)
+    for file, published in zip(files, own.values(), strict=True):
+        told = scored("ice-bench", file)
+        assert told == json.loads(json.dumps(published.data))
+        assert sum(told["n_items"].values()) == 5
+        places = json.loads((file.parent / "gen_info.json").read_text())
+        assert places
+        assert all((out / place).is_file() for place in places.values())
+
+
+def test_idea_bench(runs):
+    _, out, files, own = runs["idea-bench"]
+    for file, published in zip(files, own.values(), strict=True):
+        told = scored("idea-bench", file)
+        assert told == json.loads(json.dumps(published.data))
+        assert told["n_rows"] == 18
+        assert told["n_missing"] == 0
+        assert file.read_text().splitlines()[0] == ",".join(HEADER)
+        assert (out / "outputs" / file.stem / "pair_0001" / "0001.jpg").is_file()
+    assert (out / "outputs" / "one_stitched" / "pair_0001" / "0006.jpg").is_file()
+
+
+def test_hype_edit_1(runs):
+    run_dir, out, files, own = runs["hype-edit-1"]
+    told = scored("hype-edit-1", *files, "--scores", out / "ratings.jsonl")
+    assert told == json.loads(json.dumps(own["all"].data))
+    assert {way["way"] for way in told["models"]["one"]["workflows"]} > {"best of 3"}
+    with RunDir.open(run_dir) as run:
+        rows = run.ledger.rows("SELECT * FROM candidates JOIN decisions USING (work_id)")
+        decided = {(r["model"], r["task_id"], r["attempt"]): r["accepted"] for r in rows}
+        for r in rows:
+            place = out / "outputs" / "public" / r["model"] / r["task_id"] / f"{r['attempt']:03d}.webp"
+            assert place.exists() == (r["state"] == "done")
+            if r["state"] == "done":
+                assert pixel_digest(load_image(place)) == r["pixels_sha256"]  # WebP without loss
+    judgements = read_judgements(files)
+    assert len(judgements.rows) == len(decided) == 18
+    assert all(decided[row.model, row.task_id, row.attempt] == row.passed for row in judgements.rows)
+    assert None in decided.values()
+
+
+def test_servimage(runs):
+    run_dir, out, files, own = runs["servimage"]
+    told = scored("servimage", *files, "--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl")
+    assert told == json.loads(json.dumps(own["all"].data))
+    with RunDir.open(run_dir) as run:
+        money = books(run.ledger, run.config.settlement)
+        found = economics(run.ledger, money, {}, {})
+    for settled in money.settlements:  # another way to the same: whole micro-dollars an image
+        of_model = told["models"][settled.model]
+        assert of_model["revenue_usd"] == pytest.approx(settled.total.revenue_micro_usd / MICRO, abs=1e-5)
+        assert (of_model["n_accepted"], of_model["n_unscored"]) == (settled.total.n_accepted, settled.total.n_unscored)
+    for model, placed in found.competition.placed.items():
+        assert Fraction(told["competition"][model]["revenue_usd"]) == Fraction(float(placed.revenue_usd))
+        assert told["competition"][model]["rank"] == placed.rank
+
+
+def test_a_layout_of_another_suite_is_refused(runs, cli_status):
+    run_dir = runs["ice-bench"][0]
+    assert "give --format ice-bench" in cli_status("export", run_dir, "--format", "servimage")
+    assert "did you mean 'ice-bench'" in cli_status("export", run_dir, "--format", "icebench")
+
+
+@pytest.fixture
+def cli_status(capsys):
+    from local_bench.cli.main import main
+
+    def run(*arguments):
+        assert main([*map(str, arguments)]) == 2
+        return capsys.readouterr().err
+
+    return run
