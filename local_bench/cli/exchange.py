@@ -35,3 +35,55 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         each = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
         show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{beside}" for group in each))
     return 0
+
+
+@click.command("import")
+@click.argument("name", metavar="FORMAT")
+@click.argument("paths", metavar="FOLDER|FILE…", nargs=-1, required=True, type=FILE)
+@click.option("--run", "run_dir", metavar="RUN", type=FILE, help="Take result files as labels of this run's images.")
+@click.option("--labels", metavar="OUT", type=FILE, help="Where the labels go, a JSON object a line.")
+@click.option("--rater", metavar="NAME", help="Who the labels are from [default: people].")
+@JSON
+def import_files(
+    name: str, paths: tuple[Path, ...], run_dir: Path | None, labels: Path | None, rater: str | None, as_json: bool
+) -> int:
+    """Take in a benchmark's own files: pictures as a model's, results as labels.
+
+    FORMAT is ice-bench, idea-bench, hype-edit-1 or servimage. A FOLDER of outputs becomes a manifest a method, for
+    models with `card: imported`; result FILEs with --run and --labels become labels for agreement and settle."""
+    from local_bench.core.errors import UserError
+    from local_bench.report.official.formats import check_format
+
+    check_format(name)
+    if run_dir is None and labels is None and rater is None:
+        if len(paths) != 1:
+            raise UserError(f"pictures are taken from one folder, and {len(paths)} are given: give one at a time")
+        return _pictures(name, paths[0], as_json)
+    if run_dir is None or labels is None:
+        raise UserError("results become labels of a run's images: give both --run RUN and --labels OUT")
+    from local_bench.report.official.labels_in import write_labels
+    from local_bench.runs.people import PEOPLE
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(run_dir) as run:
+        n, left = write_labels(run, name, paths, rater or PEOPLE, labels)
+    if as_json:
+        show_json({"format": name, "labels": str(labels), "n": n, "n_without_verdict": left})
+    else:
+        show(f"{n} labels in {labels}, {left} entries without a verdict left out")
+        show(f"local-bench agreement {run_dir} --people {labels}")
+    return 0
+
+
+def _pictures(name: str, folder: Path, as_json: bool) -> int:
+    from local_bench.report.official.pictures_in import write_manifests
+
+    found = write_manifests(name, folder)
+    if as_json:
+        rows = [{"method": m.method, "manifest": str(m.path), "n": m.n_pictures, "attempts": m.attempts} for m in found]
+        show_json({"format": name, "manifests": rows})
+    else:
+        show("models:")
+        for m in found:
+            show(f"  - {{card: imported, name: {m.method}, attempts: {m.attempts}, imported: {{images: {m.path}}}}}")
+    return 0

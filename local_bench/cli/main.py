@@ -14,7 +14,7 @@ from local_bench.cli.agreement import agreement
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
-from local_bench.cli.exchange import export_run
+from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.inspect import digest, report
 from local_bench.cli.output import say
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
@@ -31,7 +31,7 @@ def cli() -> None:
 
 for command in (
     *(demo, run, plan, generate, measure, judge, settle),
-    *(score, export_run, report, agreement, compare, digest, models, suites, doctor),
+    *(score, export_run, import_files, report, agreement, compare, digest, models, suites, doctor),
 ):
     cli.add_command(command)
 

@@ -6,6 +6,7 @@ from typing import Any
 from local_bench.cli.output import table
 from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.report.judging import judges
+from local_bench.report.official.formats import official
 from local_bench.runs.engine import Outcome
 from local_bench.runs.retest import RetestRow, retest_rows
 from local_bench.runs.rundir import RunDir
@@ -24,8 +25,20 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
     parts += judging_text(run)
     if report:
         kept = books(run.ledger, run.config.settlement)
-        parts += ["", settlement_text(kept), "", f"report: {report}", *earnings(kept, refereed(run))]
+        priced = any(s.total.value_micro_usd for s in kept.settlements)
+        parts += ["", settlement_text(kept) if priced else official_text(run), "", f"report: {report}"]
+        parts += earnings(kept, refereed(run)) if priced else []
     return "\n".join(parts)
+
+
+def official_text(run: RunDir) -> str:
+    """The benchmark's own numbers, a model after another where it gives them so."""
+    found = official(run)
+    tables = [
+        "\n\n".join(([] if label == "all" else [label]) + [table(header, rows) for header, rows in of.tables])
+        for label, of in found.items()
+    ]
+    return "\n\n".join(tables) or "nothing that the benchmark publishes"
 
 
 def earnings(kept: Books, known: Refereed | None) -> list[str]:
@@ -146,6 +159,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
         result["report"] = str(report)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
         result["cost_usd"] = _money(kept.cost_micro_usd)
+        result["benchmark"] = {label: of.data for label, of in official(run).items()}
         known = refereed(run)
         if known is not None:
             result["truth"] = {row.model: _truth_json(row) for row in known.money}
