@@ -1,0 +1,61 @@
+"""The four benchmarks end to end: own files, small models, a judge in this process, metrics, report, export, score."""
+
+import json
+
+import pytest
+
+from local_bench.cli.main import main
+from tests.suites.benchmarks import layouts
+
+pytestmark = pytest.mark.slow
+CASES = {
+    "hype-edit-1": ("hype", ["tiny-omnigen"], 2),
+    "ice-bench": ("ice", ["tiny-flux", "tiny-omnigen"], 1),
+    "idea-bench": ("idea", ["tiny-flux"], 1),
+    "servimage": ("servimage", ["tiny-omnigen"], 1),
+}
+
+
+def call(capsys, *arguments):
+    status = main([*map(str, arguments), "--json"])
+    out = capsys.readouterr()
+    assert status == 0, out.err
+    return json.loads(out.out)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
+    layout, cards, attempts = CASES[name]
+    path = getattr(layouts, layout)(tmp_path / "data")
+    shown = call(capsys, "suites", "show", name, "--path", path)
+    assert shown["n_images"] == shown["n_deliverables"] * shown["attempts"]
+    config = {
+        "name": "bench",
+        "suite": {"name": name, "path": str(path)},
+        "models": [{"card": card, "attempts": attempts} for card in cards],
+        "judge": {"card": "tiny-qwen3-vl", "transport": "local", "canaries": False},
+        "metrics": ["l1_raw", "colorfulness", "entropy"],
+        "engine": {"device": "cpu"},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    run = tmp_path / "run"
+    told = call(capsys, "run", tmp_path / "run.yaml", "--run-dir", run)
+    assert told["candidates"]["n"] == shown["n_deliverables"] * attempts * len(cards)
+    assert told["candidates"]["n_done"] > 0
+    assert told["verdicts"]["n"] > 0
+    assert (run / "report" / "index.html").is_file()
+    files = call(capsys, "export", run, "--format", name, "--out", tmp_path / "out")["files"]
+    if name in ("ice-bench", "idea-bench"):
+        assert [told["benchmark"][card] for card in cards] == [call(capsys, "score", name, file) for file in files]
+        if name == "ice-bench":
+            assert told["benchmark"]["tiny-flux"]["n_items"] == {"Text2Image": 1}  # the rest is not its kind of work
+            assert sum(told["benchmark"]["tiny-omnigen"]["n_items"].values()) == 5
+        else:
+            assert told["benchmark"]["tiny-flux"]["without_tasks"] == ["I2I", "Is2I", "T2Is", "I(s)2Is"]
+    elif name == "hype-edit-1":
+        assert told["benchmark"]["all"] == call(
+            capsys, "score", name, *files, "--scores", tmp_path / "out/ratings.jsonl"
+        )
+    else:
+        beside = ("--tasks", tmp_path / "out/tasks.jsonl", "--scores", tmp_path / "out/scores.jsonl")
+        assert told["benchmark"]["all"] == call(capsys, "score", name, *files, *beside)
