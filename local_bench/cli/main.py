@@ -15,6 +15,7 @@ from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
 from local_bench.cli.exchange import export_run, import_files
+from local_bench.cli.extract import extract
 from local_bench.cli.inspect import digest, report
 from local_bench.cli.output import say
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
@@ -31,7 +32,7 @@ def cli() -> None:
 
 for command in (
     *(demo, run, plan, generate, measure, judge, settle),
-    *(score, export_run, import_files, report, agreement, compare, digest, models, suites, doctor),
+    *(extract, score, export_run, import_files, report, agreement, compare, digest, models, suites, doctor),
 ):
     cli.add_command(command)
 

@@ -29,6 +29,8 @@ class SuiteConfig(Strict):
     name: str = "studio"
     path: str | None = None
     """The benchmark's own file, for suites that are read from one; relative to the working folder."""
+    written: str | None = None
+    """What `extract` wrote about the tasks before the run: evaluation points, checklists, prompts."""
     limit: int | None = Field(None, ge=1)
     """Only the first so many tasks."""
     part: str | None = None

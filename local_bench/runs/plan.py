@@ -87,9 +87,9 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
-    tasks = entry.tasks(config.suite.path, _keeper(run_dir and run_dir / INPUTS, sizes), config.suite.part)[
-        : config.suite.limit
-    ]
+    asked = config.suite
+    keep = _keeper(run_dir and run_dir / INPUTS, sizes)
+    tasks = entry.tasks(asked.path, keep, asked.part, asked.written)[: asked.limit]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = []
     planned: list[Planned] = []

@@ -109,7 +109,13 @@ def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
 # Files are compared by what is in them: the plan sees to that.
 _FREE_SECTIONS = {"acceptance", "settlement", "panel", "panel_word"}
 _FREE_KEYS = {
-    *(("suite", "path"), ("engine", "batch_order"), ("engine", "io_workers"), ("engine", "workers")),
+    *(
+        ("suite", "path"),
+        ("suite", "written"),
+        ("engine", "batch_order"),
+        ("engine", "io_workers"),
+        ("engine", "workers"),
+    ),
     *(("engine", "offload"), ("judge", "weights"), ("judge", "transport"), ("judge", "canaries")),
     *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),
     *(("judge", "in_flight"), ("judge", "request_timeout_s"), ("judge", "start_timeout_s"), ("judge", "max_restarts")),

@@ -1,7 +1,8 @@
 """The suites by name: a module with `deliverables`, `questions`, `scores` and `SCORES`, and a way to the tasks.
 
 A module may also have `fitted` (what a model is asked that takes only so much, or why it is not), `THRESHOLDS` (what
-decides acceptance in the place of the config's) and `METRICS` (those of which each task has its own list).
+decides acceptance in the place of the config's), `METRICS` (those of which each task has its own list) and `writes`
+(what a judge is to write about a task before the run).
 """
 
 import difflib
@@ -16,6 +17,7 @@ from local_bench.core.cards import Takes
 from local_bench.core.errors import ConfigError
 from local_bench.core.nouns import Deliverable, Task, Truth
 from local_bench.suites.orders import KeepImage
+from local_bench.suites.written import with_written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,8 +54,11 @@ class SuiteEntry:
         referee."""
         return {} if self.referee is None else importlib.import_module(self.referee).truths(task, pictures)
 
-    def tasks(self, path: str | None, keep: KeepImage, part: str | None = None) -> list[Task]:
-        """Reads the suite's tasks, or those of one part. ConfigError or TaskFileError where they cannot be."""
+    def tasks(
+        self, path: str | None, keep: KeepImage, part: str | None = None, written: str | None = None
+    ) -> list[Task]:
+        """Reads the suite's tasks, or those of one part, with what the file `written` says of them. ConfigError or
+        TaskFileError where they cannot be."""
         if self.path is not None and path is not None:
             raise ConfigError(f"suite.path: the suite {self.name!r} ships with its tasks: leave the path out")
         if self.path is None and path is None:
@@ -61,6 +66,8 @@ class SuiteEntry:
         module, _, function = self.reader.partition(":")
         read: Callable[[Path, KeepImage], list[Task]] = getattr(importlib.import_module(module), function)
         tasks = read(self.path or Path(str(path)), keep)
+        if written is not None:
+            tasks = with_written(tasks, Path(written))
         return tasks if part is None else _of_part(tasks, part)
 
     def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:

@@ -19,13 +19,13 @@ from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.nouns import Deliverable, Task
+from local_bench.core.nouns import Deliverable, Question, Task
 from local_bench.core.yamlfile import explain
 from local_bench.suites.orders import KeepImage, read_orders, task_id
 from local_bench.suites.servimage import SCORES, questions, scores
 from local_bench.suites.sheets import line_of, read_list
 
-__all__ = ["SCORES", "deliverables", "questions", "read_tasks", "scores"]
+__all__ = ["SCORES", "deliverables", "questions", "read_tasks", "scores", "writes"]
 _FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "GIF"}
 _ASPECT = re.compile(r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}|square|portrait|landscape")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -102,6 +102,12 @@ def deliverables(task: Task) -> list[Deliverable]:
     source = () if task.source_sha256 is None else (task.source_sha256,)
     pictures = (*source, *task.reference_sha256)
     return [Deliverable(task.task_id, i, _prompt(task, i), pictures) for i in range(1, len(task.deliverables) + 1)]
+
+
+def writes(task: Task) -> Question | None:
+    """What a judge is asked to write: the evaluation points of an order that has none."""
+    slots = (("title", task.title), ("brief", task.brief))
+    return None if task.evaluation_points else Question("evaluation_points", 0, (), slots)
 
 
 def _prompt(task: Task, number: int) -> str:

@@ -36,6 +36,11 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
     return deliverables(task)
 
 
+def writes(task: Task) -> Question | None:
+    """What a judge is asked to write: the instruction as a checklist."""
+    return None if "changes" in task.own else Question("hype_checklist", 0, (), (("instruction", task.brief),))
+
+
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
     """The one question about an attempt: its inputs, then the result."""
     given = _given(task)

@@ -30,9 +30,6 @@ class EditTask(Strict):
     instruction: Annotated[str, Field(min_length=1, max_length=20_000)]
     width: int = Field(ge=1, le=100_000)
     height: int = Field(ge=1, le=100_000)
-    changes: list[str] = Field(default=[])
-    """What must be done, a line each; not in the benchmark's file, where the judge makes the list in its head."""
-    preservations: list[str] = Field(default=[])
 
     @property
     def types(self) -> list[str]:
@@ -88,7 +85,5 @@ def _task(entry: EditTask, path: Path, keep: KeepImage) -> Task:
         reference_sha256=() if absent else tuple(pictures[1:]),
         size=(entry.width, entry.height),
         unscored=unscored,
-        own={"dataset": path.stem, "parts": [path.stem, *entry.types]}
-        | ({"changes": entry.changes} if entry.changes else {})
-        | ({"preservations": entry.preservations} if entry.preservations else {}),
+        own={"dataset": path.stem, "parts": [path.stem, *entry.types]},
     )

@@ -37,6 +37,15 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
     return [Deliverable(task.task_id, i, prompt) for i, prompt in enumerate(prompts, 1)]
 
 
+def writes(task: Task) -> Question | None:
+    """What a judge is asked to write: the brief as prompts for models that take words alone; None where it will do."""
+    given = task.reference_sha256
+    if "prompts" in task.own or (not given and len(task.deliverables) == 1):
+        return None
+    slots = (("brief", task.brief), ("count", str(len(task.deliverables))))
+    return Question("rephrase", 0, given, slots, ("input",) * len(given))
+
+
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
     """The six questions, three times each, about sheets of what is there of the outputs; they stand with the first
     image that there is."""

@@ -1,8 +1,6 @@
 """IDEA-Bench's case folders: instruction.txt, meta.json, the pictures that are given, and the six questions.
 
-The questions are those for a judge (auto_eval.jsonl, in the mini subset) or those for people (eval.json). Beside the
-cases there may be a `rephrased.jsonl` of ours, a line a case: `{"case": folder, "prompts": [one an image]}`, written by
-a judge with the rubric `rephrase` or by people; with it, models are asked that take words alone (the paper's dagger).
+The questions are those for a judge (auto_eval.jsonl, in the mini subset) or those for people (eval.json).
 """
 
 from pathlib import Path
@@ -22,7 +20,6 @@ from local_bench.suites.sheets import read_json, read_object
 
 COUNT_CARD = "Is the number in the image the digit"
 """What a question has in it that is answered from a card with the number of outputs."""
-REPHRASED = "rephrased.jsonl"
 M = TypeVar("M", bound=BaseModel)
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_OUTPUTS = 100
@@ -63,22 +60,18 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
     is there but unreadable."""
     if not path.is_dir():
         raise TaskFileError(f"{path} is no folder: set suite.path to IDEA-Bench's dataset folder")
-    rephrased = _rephrased(path / REPHRASED)
     tasks: dict[str, Task] = {}
     for file in sorted(path.rglob("meta.json")):
-        task = _task(file.parent, rephrased, keep)
+        task = _task(file.parent, keep)
         if task.task_id in tasks:
             raise TaskFileError(f"{file}: the case {task.task_id!r} is there twice: keep one folder of it")
         tasks[task.task_id] = task
     if not tasks:
         raise TaskFileError(f"{path} holds no case (a folder with meta.json): set suite.path to IDEA-Bench's dataset")
-    left = next((case for case in rephrased if case not in {t.own["case_dir"] for t in tasks.values()}), None)
-    if left is not None:
-        raise TaskFileError(f"{path / REPHRASED}: there is no case {left!r}: name the case's folder")
     return list(tasks.values())
 
 
-def _task(folder: Path, rephrased: dict[str, list[str]], keep: KeepImage) -> Task:
+def _task(folder: Path, keep: KeepImage) -> Task:
     data, _ = read_object(folder / "meta.json", "case's meta.json", TaskFileError)
     meta = _checked(Meta, data, str(folder / "meta.json"))
     pictures = {
@@ -93,10 +86,6 @@ def _task(folder: Path, rephrased: dict[str, list[str]], keep: KeepImage) -> Tas
     for asked in questions:
         absent += [name for name in asked["given"] if name not in pictures]
         asked["given"] = [pictures[name] for name in asked["given"] if name in pictures]
-    prompts = rephrased.get(folder.name)
-    if prompts is not None and len(prompts) != meta.output_image_count:
-        n = meta.output_image_count
-        raise TaskFileError(f"{folder.parent / REPHRASED}: {folder.name} asks for {n} images: give {n} prompts")
     name = folder.name if is_safe_id(folder.name) else f"{meta.uid}_{meta.case_id}"
     return Task(
         task_id=name,
@@ -116,8 +105,7 @@ def _task(folder: Path, rephrased: dict[str, list[str]], keep: KeepImage) -> Tas
             "case_dir": folder.name,
             "sheets": [{key: asked[key] for key in ("given", "outputs", "card")} for asked in questions],
             "parts": [meta.task_name, meta.uid, *(["mini"] if kind == "auto_eval" else [])],
-        }
-        | ({} if prompts is None else {"prompts": prompts}),
+        },
     )
 
 
@@ -153,21 +141,6 @@ def _for_people(file: Path) -> list[str]:
     if bad is not None or not texts:
         raise TaskFileError(f"{file}: a question is a text, not {bad!r}: take the case's own file")
     return [text for text in texts if isinstance(text, str)]
-
-
-def _rephrased(file: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    if not file.exists():
-        return found
-    for _, where, data in strictjson.objects(file, TaskFileError, "a case's prompts", missing="", unreadable=""):
-        case, prompts = data.get("case"), data.get("prompts")
-        texts = isinstance(prompts, list) and prompts and all(isinstance(p, str) and p for p in prompts)
-        if not isinstance(case, str) or not texts or len(data) > 2:
-            raise TaskFileError(f'{where}: a line is {{"case": folder, "prompts": [text, …]}}: mend it')
-        if case in found:
-            raise TaskFileError(f"{where}: the case {case!r} stands there twice: keep one line")
-        found[case] = list(prompts)  # type: ignore[arg-type]
-    return found
 
 
 def _checked(model: type[M], data: Any, where: str) -> M:

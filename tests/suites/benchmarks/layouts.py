@@ -64,7 +64,7 @@ def ice(folder: Path) -> Path:
     return folder / "data.jsonl"
 
 
-def idea(folder: Path, rephrased: bool = False) -> Path:
+def idea(folder: Path) -> Path:
     """Three cases: from words (uid 0024), from a picture (0063), and two images from words (0014)."""
     cases = [("plain", "0024", 0, 1), ("relight", "0063", 1, 1), ("pair", "0014", 0, 2)]
     for n, (name, uid, given, count) in enumerate(cases):
@@ -82,13 +82,17 @@ def idea(folder: Path, rephrased: bool = False) -> Path:
         if count > 1:
             asked[0]["question"] = f"Is the number in the image the digit {count}?"
         (case / "auto_eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
-    if rephrased:
-        (folder / "rephrased.jsonl").write_text(
-            json.dumps({"case": "relight_0001", "prompts": ["A lamp at dusk."]})
-            + "\n"
-            + json.dumps({"case": "pair_0001", "prompts": ["A left shoe.", "A right shoe."]})
-        )
     return folder
+
+
+def rephrased(file: Path) -> Path:
+    """What a judge might write about the cases of `idea`."""
+    lines = [
+        {"task_id": "relight_0001", "prompts": ["A lamp at dusk."]},
+        {"task_id": "pair_0001", "prompts": ["A left shoe.", "A right shoe."], "judge": "somebody"},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
 
 
 def servimage(folder: Path) -> Path:

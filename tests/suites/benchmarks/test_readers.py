@@ -17,8 +17,8 @@ from tests.suites.benchmarks import layouts
 WORDS, ONE, THREE = Takes(), Takes(pictures=1, size_from_picture=True), Takes(pictures=3)
 
 
-def read(name, path, part=None):
-    return {task.task_id: task for task in suite(name).tasks(str(path), pixel_digest, part)}
+def read(name, path, part=None, written=None):
+    return {task.task_id: task for task in suite(name).tasks(str(path), pixel_digest, part, written)}
 
 
 def yes(**answer):
@@ -200,7 +200,8 @@ class TestIdeaBench:
 
     def test_what_a_model_cannot_do_is_rephrased_or_said(self, tmp_path):
         entry = suite("idea-bench")
-        plain, dagger = (read("idea-bench", layouts.idea(tmp_path / str(r), r)) for r in (False, True))
+        plain = read("idea-bench", layouts.idea(tmp_path / "d"))
+        dagger = read("idea-bench", tmp_path / "d", written=layouts.rephrased(tmp_path / "written.jsonl"))
         assert "2 images, and the model makes one" in entry.fitted(plain["pair_0001"], WORDS)
         assert entry.fitted(plain["relight_0001"], WORDS).startswith(UNSUPPORTED)
         assert [d.prompt for d in entry.fitted(dagger["pair_0001"], WORDS)] == ["A left shoe.", "A right shoe."]
@@ -227,9 +228,6 @@ class TestIdeaBench:
             ("plain_0001/meta.json", '{"uid": "24"}', "meta.json"),
             ("plain_0001/instruction.txt", " ", "is empty"),
             ("plain_0001/auto_eval.jsonl", '{"question": "q", "output_images": ["x.jpg"]}\n', "line 1: 'x.jpg'"),
-            ("rephrased.jsonl", '{"case": "nobody", "prompts": ["x"]}', "no case 'nobody'"),
-            ("rephrased.jsonl", '{"case": "pair_0001", "prompts": ["x"]}', "asks for 2 images: give 2 prompts"),
-            ("rephrased.jsonl", '{"case": "pair_0001", "prompts": [""]}', "line 1"),
         ],
     )
     def test_a_damaged_case_is_refused(self, tmp_path, file, text, says):
@@ -290,3 +288,32 @@ class TestServImage:
         with pytest.raises(TaskFileError, match=says) as caught:
             read("servimage", tmp_path)
         assert "Digital.json, line 1" in str(caught.value)
+
+
+class TestWritten:
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ('{"task_id": "nobody", "prompts": ["x"]}', "no task 'nobody'"),
+            ('{"task_id": "pair_0001", "prompts": ["x"]}', "asks for 2 images, and there are 1 prompts"),
+            ('{"task_id": "pair_0001", "prompts": [""]}', "line 1: prompts"),
+            ('{"task_id": "pair_0001", "prompt": ["x"]}', "did you mean 'prompts'"),
+            ('{"task_id": "pair_0001"}\n{"task_id": "pair_0001"}', "line 2: the task 'pair_0001' stands there twice"),
+        ],
+    )
+    def test_a_line_that_fits_nothing_is_refused(self, tmp_path, text, says):
+        (tmp_path / "w.jsonl").write_text(text)
+        with pytest.raises(TaskFileError, match=says):
+            read("idea-bench", layouts.idea(tmp_path / "d"), written=tmp_path / "w.jsonl")
+
+    def test_what_is_written_takes_the_place_of_what_is_lacking(self, tmp_path):
+        (tmp_path / "w.jsonl").write_text(
+            '{"task_id": "mug-1", "changes": ["Blue mug"], "preservations": ["The table"]}'
+        )
+        path, asked = layouts.hype(tmp_path / "d"), suite("hype-edit-1").load()
+        task = read("hype-edit-1", path, written=tmp_path / "w.jsonl")["mug-1"]
+        [(_, question)] = asked.questions(task, {1: "made"})
+        assert dict(question.slots)["changes"] == "1. Blue mug"
+        assert dict(question.slots)["preservations"] == "1. The table"
+        assert asked.writes(task) is None
+        assert asked.writes(read("hype-edit-1", path)["mug-1"]).rubric == "hype_checklist"

@@ -1,0 +1,46 @@
+"""What a small judge writes about tasks before a run, and what becomes of it."""
+
+import json
+
+import pytest
+
+from local_bench.cli.main import main
+from local_bench.core.images import pixel_digest
+from local_bench.suites.registry import suite
+from tests.suites.benchmarks import layouts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "field"), [("hype-edit-1", "changes"), ("idea-bench", "prompts")])
+def test_every_task_is_written_down_once(name, field, tmp_path, capsys):
+    path = {"hype-edit-1": layouts.hype, "idea-bench": layouts.idea}[name](tmp_path / "data")
+    config = {
+        "name": "x",
+        "suite": {"name": name, "path": str(path)},
+        "models": [{"card": "tiny-flux"}],
+        "judge": {"card": "tiny-qwen3-vl", "transport": "local", "max_tokens": 512},
+        "engine": {"device": "cpu"},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    out = tmp_path / "written.jsonl"
+    status = main(["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    tasks = suite(name).tasks(str(path), pixel_digest)
+    lacking = [task.task_id for task in tasks if suite(name).load().writes(task)]
+    assert told["n"] + len(told["refused"]) == len(lacking) > 0
+    assert told["n"] > 0
+    assert status == bool(told["refused"])  # a judge of chance may babble on until it is cut off: said, not guessed
+    written = {task.task_id: task for task in suite(name).tasks(str(path), pixel_digest, None, str(out))}
+    done = [task_id for task_id in lacking if task_id not in told["refused"]]
+    assert all(written[task_id].own[field] for task_id in done)
+    before = out.read_bytes()
+    main(["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--json"])
+    again = json.loads(capsys.readouterr().out)
+    assert again["n_there"] == told["n"]
+    assert out.read_bytes() == before
+
+
+def test_a_suite_whose_files_have_it_all_is_refused(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
+    assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w")]) == 2
+    assert "there is nothing to write" in capsys.readouterr().err
