@@ -38,5 +38,5 @@ def test_every_real_model_stands_in_the_table_with_what_it_needs():
 
 
 def test_the_table_names_no_model_that_is_not_there():
-    suites = {"studio", "printshop", "servimage"}
+    suites = {"studio", "printshop", "servimage", "idea-bench", "hype-edit-1", "ice-bench"}
     assert {name for name in rows() if not name.startswith("tiny-")} - suites <= set(cards())

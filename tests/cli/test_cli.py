@@ -15,7 +15,19 @@ from local_bench.cli.output import clean, table
 def test_the_commands_are_these():
     assert set(commands.commands) == {
         *("demo", "run", "plan", "generate", "judge", "measure", "settle"),
-        *("score", "report", "agreement", "compare", "digest", "models", "suites", "doctor"),
+        *(
+            "score",
+            "export",
+            "import",
+            "extract",
+            "report",
+            "agreement",
+            "compare",
+            "digest",
+            "models",
+            "suites",
+            "doctor",
+        ),
     }
     for command in commands.commands.values():
         options = {o for p in command.params for o in p.opts}

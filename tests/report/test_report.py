@@ -22,8 +22,8 @@ from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
 TAGS = """html head meta title style body header main footer nav section article aside h1 h2 h3 h4 p ul li a div
-span br strong table caption thead tbody tfoot tr th td svg title line polyline circle details summary figure figcaption img dl dt dd
-pre code"""
+span br strong table caption thead tbody tfoot tr th td svg title line polyline circle details summary figure figcaption
+img dl dt dd pre code"""
 
 
 class Page(HTMLParser):
