@@ -1,5 +1,6 @@
 """The run in the other scenarios, for people: a competition, what a client saves, and where it meets an API's price."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -9,6 +10,7 @@ from local_bench.core.money import usd, usd_fine
 from local_bench.report.text import NOT_APPLICABLE, percent
 from local_bench.runs.economics import Against, Economics, economics
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.sensitivity import Swept, over_prices, over_thresholds
 from local_bench.runs.settlement import Books
 from local_bench.settle.break_even import Point, curve
 from local_bench.settle.competition import Placed
@@ -34,6 +36,18 @@ class ScenarioRow:
     savings: str
     contribution: str
     ratio: str
+    api: tuple[str, str, str] | None
+    """The same at an API's price: cost, savings and ratio; None where the config has no price for the model."""
+
+
+@dataclass(frozen=True)
+class SweptView:
+    """Every model's figure over the settings of one assumption."""
+
+    settings: list[str]
+    rows: list[tuple[str, list[str]]]
+    flips: list[str]
+    """A sentence for each pair that changes places."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,8 @@ class EconomicsView:
     """Orders of the competition that open images could still decide."""
     break_even: list[BreakEvenRow]
     curves: list[CurveView]
+    thresholds: SweptView | None
+    prices: SweptView | None
     source: str
     """Where the APIs' prices are from."""
 
@@ -78,17 +94,23 @@ def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
     if not money.settlements:
         return None
     prices = api_prices("servimage")
-    found = economics(run.ledger, money, {}, _few(prices.exact))
+    asked = run.config.settlement
+    usd_of = {model: Decimal(text) for model, text in asked.api_usd_per_image.items()}
+    kwh = Fraction(asked.usd_per_kwh or 0)
+    found = economics(run.ledger, money, usd_of, _few(prices.exact), usd_per_kwh=kwh)
     placed = found.competition.placed
     rows = [
-        _scenario(model, placed[model], saved) for model, saved in zip(found.sheet.models, found.by_ledger, strict=True)
+        _scenario(model, placed[model], saved, at_api)
+        for model, saved, at_api in zip(found.sheet.models, found.by_ledger, found.by_api, strict=True)
     ]
     hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, _MICRO)
     return EconomicsView(
         rows=sorted(rows, key=lambda row: (int(row.rank), row.model)),
         n_open=found.competition.n_open,
         break_even=[_break_even(against, hour) for against in found.against],
-        curves=[] if hour is None else _curves(found, hour),
+        curves=[] if hour is None else _curves(found, hour, kwh),
+        thresholds=_swept(over_thresholds(run), lambda value: f"{float(value):.1f}"),
+        prices=_swept(over_prices(run, money), _fine),
         source=f"{prices.source}, {prices.date}",
     )
 
@@ -99,7 +121,23 @@ def _few(prices: dict[str, Decimal]) -> dict[str, Decimal]:
     return {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}
 
 
-def _scenario(model: str, placed: Placed, saved: Saved) -> ScenarioRow:
+def _swept(found: Swept | None, said: Callable[[Fraction], str]) -> SweptView | None:
+    if found is None or len(found.points) == 0:
+        return None
+    models = list(found.points[0].values)
+    rows = [(model, [_money(point.values[model]) for point in found.points]) for model in models]
+    sentences = []
+    for flip in found.flips:
+        where = ", ".join(said(value) for setting in flip.settings for _, value in setting)
+        sentences.append(f"{flip.behind} is ahead of {flip.ahead} at {where}.")
+    return SweptView([said(point.setting[0][1]) for point in found.points], rows, sentences)
+
+
+def _money(amount: Fraction | None) -> str:
+    return NOT_APPLICABLE if amount is None else _usd(amount)
+
+
+def _scenario(model: str, placed: Placed, saved: Saved, at_api: Saved) -> ScenarioRow:
     low, high = placed.revenue_low_usd, placed.revenue_high_usd
     return ScenarioRow(
         model=model,
@@ -109,8 +147,15 @@ def _scenario(model: str, placed: Placed, saved: Saved) -> ScenarioRow:
         cost=_fine(saved.cost_usd),
         savings=_percent(saved.cost_savings),
         contribution=_percent(saved.model_contribution),
-        ratio=NOT_APPLICABLE if saved.contribution_ratio is None else f"{float(saved.contribution_ratio):.2f}",
+        ratio=_ratio(saved.contribution_ratio),
+        api=None
+        if at_api.cost_usd is None
+        else (_fine(at_api.cost_usd), _percent(at_api.cost_savings), _ratio(at_api.contribution_ratio)),
     )
+
+
+def _ratio(ratio: Fraction | None) -> str:
+    return NOT_APPLICABLE if ratio is None else f"{float(ratio):.2f}"
 
 
 def _break_even(against: Against, hour: Fraction | None) -> BreakEvenRow:
@@ -124,11 +169,11 @@ def _break_even(against: Against, hour: Fraction | None) -> BreakEvenRow:
     )
 
 
-def _curves(found: Economics, hour: Fraction) -> list[CurveView]:
+def _curves(found: Economics, hour: Fraction, kwh: Fraction) -> list[CurveView]:
     views = []
     for model, local in found.timed.items():
         levels = [(against.api, against.api_usd) for against in found.against if against.model == model]
-        points = curve(local, Fraction(0), hour)
+        points = curve(local, Fraction(0), hour, kwh)
         views.append(
             CurveView(
                 model=model,

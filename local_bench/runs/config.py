@@ -193,6 +193,10 @@ class SettlementConfig(Strict):
     price: Literal["low", "mid", "high"] = "mid"
     usd_per_hour: str | None = None
     """The lab's own price for an hour of the device, instead of the table's."""
+    usd_per_kwh: str | None = None
+    """Of electricity, for an hour's price that does not hold it; it counts where the device's energy was measured."""
+    api_usd_per_image: dict[str, str] = Field(default={})
+    """What an image of a model of this run would cost at an API, by the model's label; beside the meter's cost."""
     coverage_min: Number = Field(0.98, ge=0, le=1)
     """Below this part of the orders' value settled, the report says so on its face."""
 
@@ -200,6 +204,13 @@ class SettlementConfig(Strict):
     def _own_price_is_money(self) -> "SettlementConfig":
         if self.usd_per_hour is not None and not _is_amount(self.usd_per_hour):
             raise ValueError("usd_per_hour must be an amount like '1.79'")
+        if self.usd_per_kwh is not None and not _is_amount(self.usd_per_kwh):
+            raise ValueError("usd_per_kwh must be an amount like '0.30'")
+        wrong = next(
+            (model for model, text in self.api_usd_per_image.items() if not _is_amount(text, nearest_micro_usd)), None
+        )
+        if wrong is not None:
+            raise ValueError(f"api_usd_per_image: {wrong}'s price must be an amount in quotation marks like '0.04'")
         return self
 
 

@@ -59,9 +59,11 @@ def economics(
     usd_of: Mapping[str, Decimal],
     apis: Mapping[str, Decimal],
     require_success: bool = False,
+    usd_per_kwh: Fraction = Fraction(0),
 ) -> Economics:
     """Settles what the ledger holds. `usd_of`: what an image of a model of the run would cost at an API, by the run's
-    names; `apis`: API prices to hold each of them against, by the APIs' names."""
+    names; `apis`: API prices to hold each of them against, by the APIs' names; `usd_per_kwh`: of electricity that the
+    hour's price does not hold, where it was measured."""
     sheet = sheet_of(lines(ledger), _scores(ledger))
     costs = {s.model: s.cost_micro_usd for s in money.settlements}
     known = [costs.get(model) for model in sheet.models]
@@ -75,7 +77,7 @@ def economics(
         by_ledger=saved(sheet, [None if micro is None else Fraction(micro, MICRO) for micro in known]),
         by_api=savings(sheet, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed=timed,
-        against=_against(timed, n_made, money, apis),
+        against=_against(timed, n_made, money, apis, usd_per_kwh),
     )
 
 
@@ -100,7 +102,11 @@ def _scores(ledger: Ledger) -> dict[tuple[str, str, int], Decimal]:
 
 
 def _against(
-    timed: Mapping[str, Local], n_made: Mapping[str, int], money: Books, apis: Mapping[str, Decimal]
+    timed: Mapping[str, Local],
+    n_made: Mapping[str, int],
+    money: Books,
+    apis: Mapping[str, Decimal],
+    usd_per_kwh: Fraction,
 ) -> list[Against]:
     hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, MICRO)
     rows = []
@@ -112,11 +118,11 @@ def _against(
                     model,
                     api,
                     price,
-                    break_even_usd_per_hour(local, price, n_made[model]),
-                    break_even_usd_per_hour(local, price),
-                    None if hour is None else break_even_images(local, price, hour),
-                    None if hour is None else local.amortised_usd(n_made[model], hour),
-                    None if hour is None else local.marginal_usd(hour),
+                    break_even_usd_per_hour(local, price, n_made[model], usd_per_kwh),
+                    break_even_usd_per_hour(local, price, None, usd_per_kwh),
+                    None if hour is None else break_even_images(local, price, hour, usd_per_kwh),
+                    None if hour is None else local.amortised_usd(n_made[model], hour, usd_per_kwh),
+                    None if hour is None else local.marginal_usd(hour, usd_per_kwh),
                 )
             )
     return rows
@@ -124,8 +130,9 @@ def _against(
 
 def _local(making: Making) -> Local | None:
     """What an image takes: denoising and decoding; all else that was held for the model is held once. None where
-    nothing was timed. The price of an hour holds the electricity."""
+    nothing was timed. Energy that nobody measured counts as none."""
     n, busy_ns = making.timing.n_made, making.timing.busy_ns
     if making.imported or not n or not busy_ns:
         return None
-    return Local(Fraction(busy_ns, n * NS_PER_S), Fraction(making.held_ns - busy_ns, NS_PER_S))
+    joules = Fraction(making.busy_energy_mj or 0, 1000 * n)
+    return Local(Fraction(busy_ns, n * NS_PER_S), Fraction(making.held_ns - busy_ns, NS_PER_S), joules)

@@ -7,6 +7,7 @@ from local_bench.report.economics import economics_view
 from local_bench.report.page import render as page
 from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.sensitivity import over_prices
 from local_bench.runs.settlement import books
 from tests.report.conftest import make_run  # noqa: F401
 
@@ -82,3 +83,44 @@ def test_the_curve_falls_to_one_image_more(make_run):  # noqa: F811
     assert list(heights) == sorted(heights), "dear above, cheap below"
     levels = [height for height, _ in first.apis]
     assert levels == sorted(levels, reverse=True)
+
+
+def test_an_api_s_price_for_a_model_of_the_run_stands_beside_the_meter_s(make_run):  # noqa: F811
+    path = make_run(on_gpus=True)
+    with RunDir.open(path) as run:
+        run.config.settlement.api_usd_per_image["alpha"] = "0.1"
+        found = economics_view(run, books(run.ledger, run.config.settlement))
+        html = page(run)
+    alpha, beta = (next(row for row in found.rows if row.model == model) for model in ("alpha", "beta"))
+    assert alpha.api[0] == "$0.300000"
+    assert beta.api is None
+    assert "At an API" in html
+    assert "no price" in html
+
+
+def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811
+    with RunDir.open(make_run(on_gpus=True)) as run:
+        money = books(run.ledger, run.config.settlement)
+        free, dear = (economics(run.ledger, money, {}, APIS, usd_per_kwh=kwh) for kwh in (F(0), F(3600)))
+    joules = free.timed["alpha"].each_j
+    before, after = ({a.model: a.usd_one_more for a in found.against}["alpha"] for found in (free, dear))
+    assert joules > 0
+    assert after - before == joules * F(3600) / 3_600_000
+
+
+def test_what_hangs_on_an_assumption_is_shown_and_named(make_run):  # noqa: F811
+    with RunDir.open(make_run(on_gpus=True)) as run:
+        money = books(run.ledger, run.config.settlement)
+        found = economics_view(run, money)
+        by_price = over_prices(run, money)
+        html = page(run)
+    assert found.thresholds.settings == ["2.0", "2.5", "3.0", "3.5", "4.0", "4.5", "5.0"]
+    revenues = dict(found.thresholds.rows)["alpha"]
+    dollars = [float(text.strip("$").replace(",", "")) for text in revenues]
+    assert dollars == sorted(dollars, reverse=True), "a higher threshold never pays more"
+    assert len(by_price.points) == 5
+    base, dear = by_price.points[2], by_price.points[4]
+    for model, value in base.values.items():
+        assert dear.values[model] <= value
+    assert "t-thresholds" in html
+    assert "t-prices" in html
