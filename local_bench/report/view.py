@@ -7,6 +7,7 @@ from local_bench.core.money import usd
 from local_bench.report.costs import cost_text
 from local_bench.report.judging import judge_warnings
 from local_bench.report.text import amount, count, interval, percent
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books
 from local_bench.settle.standard import Settlement, Total
@@ -41,7 +42,7 @@ def model_order(run: RunDir) -> list[str]:
 
 def thresholds(run: RunDir) -> dict[str, float]:
     """The acceptance rule's thresholds by score name."""
-    return {k: float(v) for k, v in run.config.acceptance.model_dump().items() if k != "rule"}
+    return dict(thresholds_of(run.config))
 
 
 def size_line(run: RunDir) -> str:
