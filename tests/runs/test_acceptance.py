@@ -1,0 +1,26 @@
+"""What decides: the suite's own rule where it has one, else the config's."""
+
+from local_bench.core.nouns import Decision, Score
+from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.config import RunConfig
+from local_bench.settle.acceptance import by_threshold
+
+
+def config(name):
+    return RunConfig(name="t", suite={"name": name}, models=[{"card": "tiny-flux"}], acceptance={"brf": 4.0})
+
+
+def test_a_suite_may_have_a_rule_of_its_own():
+    assert thresholds_of(config("servimage")) == {"brf": 4.0, "veq": 3.0, "cns": 3.0}
+    assert thresholds_of(config("hype-edit-1")) == {"pass": 1.0}
+    assert thresholds_of(config("ice-bench")) == {"vllmqa": 0.5}
+    assert len(thresholds_of(config("idea-bench"))) == 6
+
+
+def test_where_nothing_that_decides_applies_it_stays_open():
+    rule = thresholds_of(config("ice-bench"))
+    open_ = by_threshold([Score("vllmqa", None, applies=False)], rule)
+    assert open_ == Decision(None, "nothing that decides applies to it (vllmqa)")
+    assert by_threshold([Score("vllmqa", 1.0)], rule) == Decision(True)
+    assert by_threshold([Score("vllmqa", 0.0)], rule) == Decision(False)
+    assert by_threshold([], rule).unscored == "vllmqa was not scored"
