@@ -35,6 +35,6 @@ def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
     subjects = {item: subject for item, (subject, _) in wanted.items()}
     assert subjects["i3"].mask is not None
     assert subjects["i2"].mask is None
-    assert subjects["i2"].caption == "Green."  # what the picture is to show, not what the model was told
+    assert subjects["i2"].caption == "A green box."  # what the picture is to show, not what the model was told
     assert len(subjects["i4"].references) == 1
     assert subjects["i4"].source is None
