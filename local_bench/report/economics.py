@@ -90,8 +90,8 @@ class EconomicsView:
 
 
 def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
-    """None where nothing is settled yet."""
-    if not money.settlements:
+    """None where nothing is settled yet, or nothing is worth anything."""
+    if not any(s.total.value_micro_usd for s in money.settlements):
         return None
     prices = api_prices("servimage")
     asked = run.config.settlement

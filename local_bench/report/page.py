@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.core.storage import write_atomic
-from local_bench.report import costs, economics, gallery, judging, making, provenance, scores, truth, view
+from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.text import clean
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import cuts, makings
@@ -55,6 +55,7 @@ def render(run: RunDir) -> str:
             judging=judging.judging(run),
             score_reasons=scores.score_reasons(run),
             costs=costs.cost_table(run, money),
+            benchmark=benchmark.benchmark_view(run),
             economics=economics.economics_view(run, money),
             making=making.making_rows(made, priced=money.price is not None),
             hour=making.hour(made),

@@ -5,11 +5,13 @@ from fractions import Fraction
 
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
 from local_bench.cli.main import cli
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
 from local_bench.report.official.formats import export, official
+from local_bench.report.page import render
 from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
@@ -118,3 +120,22 @@ def cli_status(capsys):
         return capsys.readouterr().err
 
     return run
+
+
+@pytest.mark.parametrize("name", ["ice-bench", "idea-bench", "hype-edit-1"])
+def test_the_page_has_what_the_benchmark_publishes(runs, name):
+    path, _, _, own = runs[name]
+    with RunDir.open(path) as run:
+        html = render(run)
+    assert 'id="benchmark"' in html
+    assert 'id="economics"' not in html  # nothing in it is worth money
+    cells = [cell for found in own.values() for _, rows in found.tables for row in rows for cell in row]
+    assert len(cells) > 4
+    assert all(str(escape(cell)) in html for cell in cells)
+
+
+def test_a_suite_of_orders_is_its_settlement(runs):
+    with RunDir.open(runs["servimage"][0]) as run:
+        html = render(run)
+    assert 'id="benchmark"' not in html
+    assert 'id="economics"' in html

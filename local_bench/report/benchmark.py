@@ -1,0 +1,31 @@
+"""What a benchmark publishes, from the run's own ledger, for the page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from local_bench.report.official.formats import format_of, official
+from local_bench.runs.rundir import RunDir
+
+_SETTLED = "servimage"
+"""Its published numbers are the settlement itself."""
+
+
+@dataclass(frozen=True)
+class BenchmarkView:
+    """The numbers of one model, or of all of them together."""
+
+    label: str
+    """The model; empty where the benchmark gives all of them together."""
+    tables: Sequence[tuple[Sequence[str], list[list[str]]]]
+    """(header, rows)"""
+    notes: list[str]
+
+
+def benchmark_view(run: RunDir) -> list[BenchmarkView]:
+    """Nothing for a suite that is settled in money, or that publishes nothing of its own."""
+    if format_of(run) in (None, _SETTLED):
+        return []
+    return [
+        BenchmarkView("" if label == "all" else label, found.tables, found.notes)
+        for label, found in official(run).items()
+    ]
