@@ -62,7 +62,7 @@ def test_the_rule_is_the_rule_of_the_house():
     assert found.accepted.tolist() == [d.accepted is True for d in alone]
     assert found.known.tolist() == [d.accepted is not None for d in alone]
     assert set(found.unscored) == {i for i, d in enumerate(alone) if d.unscored}
-    assert {why.split()[0] for why in found.unscored.values()} == {"brf", "veq", "lighting"}
+    assert {why.split()[0] for why in found.unscored.values()} == {"brf", "veq", "lighting", "nothing"}
 
 
 def test_a_score_that_the_table_has_not_leaves_what_the_others_do_not_reject():

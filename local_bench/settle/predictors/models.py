@@ -15,6 +15,8 @@ from local_bench.settle.bootstrap import Floats
 from local_bench.settle.predictors.cells import NOT_THERE, Cells
 from local_bench.settle.predictors.worth import Decisions, Probabilities
 
+NOTHING_APPLIES = "nothing that decides applies to it"
+
 
 class Predictor(Protocol):
     """Who would pay for which image."""
@@ -47,6 +49,11 @@ class Rule:
                 missing = cells.applies[:, at] & np.isnan(cells.scores[:, at])
             reasons |= {int(row): f"{name} {NOT_THERE}" for row in np.flatnonzero(missing & ~open_)}
             open_ |= missing
+        if self.thresholds and set(self.thresholds) <= set(cells.names):
+            deciding = [cells.names.index(name) for name in self.thresholds]
+            nothing = ~cells.applies[:, deciding].any(axis=1)
+            reasons |= {int(row): NOTHING_APPLIES for row in np.flatnonzero(nothing)}
+            open_ |= nothing
         reasons = {row: why for row, why in reasons.items() if not rejected[row]}
         return Decisions(~rejected & ~open_, rejected | ~open_, reasons)
 
