@@ -55,6 +55,10 @@ class Look:
     torn: bool = False
     written: bool = False
 
+    def told(self) -> Scene | None:
+        """What stands in it, as far as anybody can tell."""
+        return self.scene or (self.seen.scene() if self.seen is not None else None)
+
     def met(self, point: Point) -> bool | None:
         if self.scene is not None:
             return true_of(point, self.scene)
@@ -114,8 +118,9 @@ def one_picture(found: Look, rng: np.random.Generator) -> Case:
     title, brief = frame("alone" if rng.random() < 0.7 else "set", language, rng)
     asked += [(_brf(title, brief, write_point(p, language), ("delivered",)), {"met": int(met)}) for p, met in points]
     bare = [(write_point(point, sample_language(rng)), str(int(met))) for point, met in _points(found, rng, 10)]
-    if found.scene is not None and found.strength < 4 and not found.torn:
-        bare += _read(found.scene)
+    scene = found.told()
+    if scene is not None and found.strength < 4 and not found.torn:
+        bare += _read(scene)
     return Case((found.pixels,), tuple(asked), tuple(bare))
 
 
@@ -183,7 +188,7 @@ def _of_edit(
     asked += [
         (_brf(title, brief, write_point(p, language), ("delivered", "source")), {"met": int(met)}) for p, met in points
     ]
-    scene = found.scene or (found.seen.scene() if found.seen is not None else None)
+    scene = found.told()
     return Case((found.pixels, source), tuple(asked), _compared(edit.source, scene, worded, done))
 
 
@@ -261,7 +266,7 @@ def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Poi
         return [(sample_point(train_scene(rng), True, rng), False) for _ in range(count)] if found.strength == 5 else []
     if found.strength == 4:
         return []
-    base = found.scene or (found.seen.scene() if found.seen is not None else None) or train_scene(rng)
+    base = found.told() or train_scene(rng)
     made: list[tuple[Point, bool]] = []
     for i in range(count):
         point = choose(rng, points_of(base)) if rng.random() < 0.2 else sample_point(base, i % 2 == 0, rng)
@@ -292,7 +297,7 @@ def _realism(found: Look) -> int:
 
 def _aesthetic(found: Look) -> int:
     """Contrast, size, a calm surface: what can be told without taste."""
-    scene = found.scene or (found.seen.scene() if found.seen is not None else None)
+    scene = found.told()
     if scene is None:
         return 0 if found.strength == 5 else 2
     ground = np.array(BACKGROUNDS[scene.background])
