@@ -67,10 +67,6 @@ class Point:
     api_usd: Fraction
     """An image."""
 
-    @property
-    def local_is_cheaper(self) -> bool:
-        return self.local_usd < self.api_usd
-
 
 def curve(
     local: Local,
