@@ -35,7 +35,10 @@ def payment_text(found: "Payment") -> str:
             "ECE",
             *next(iter(found.expected.values())),
         ]
-        rows = [
+        labelled = sum(revenue.n for revenue in found.realised.values())
+        realised = [usd(revenue.realised_micro_usd) for revenue in found.realised.values()]
+        rows = [["as labelled", str(labelled), *5 * ["-"], *realised]]
+        rows += [
             [
                 *(name, str(f.quality.n), _percent(f.quality.accuracy), _figure(f.quality.auc)),
                 *(_figure(f.quality.pr_auc), _figure(f.quality.brier), _figure(f.quality.ece)),
@@ -45,7 +48,8 @@ def payment_text(found: "Payment") -> str:
         ]
         parts.append(table(header, rows))
         parts.append(
-            "under a model's name: what its images are expected to earn; the other figures are of unseen orders"
+            "under a model's name: what its labelled images do earn, then what all its images are expected "
+            "to; the other figures are of unseen orders"
         )
     else:
         parts.append(f"no predictor: {found.untaught}")
@@ -91,6 +95,15 @@ def payment_json(found: "Payment") -> dict[str, Any]:
         "acceptance_by_composite": [asdict(b) for b in found.by_composite],
         "failures": asdict(found.failures),
         "untaught": found.untaught,
+        "realised_revenue": {
+            model: {
+                "realised_usd": usd_number(revenue.realised_micro_usd),
+                "at_most_realised_usd": usd_number(revenue.at_most_realised_micro_usd),
+                "n": revenue.n,
+                "n_unscored": revenue.n_unscored,
+            }
+            for model, revenue in found.realised.items()
+        },
         "predictors": {
             name: {
                 "quality": asdict(f.quality),

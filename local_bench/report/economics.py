@@ -12,6 +12,7 @@ from local_bench.runs.economics import Against, Economics, economics
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.sensitivity import Swept, over_prices, over_thresholds
 from local_bench.runs.settlement import Books
+from local_bench.runs.ways import Way, ways
 from local_bench.settle.break_even import Point, curve
 from local_bench.settle.competition import Placed
 from local_bench.settle.savings import Saved
@@ -38,6 +39,21 @@ class ScenarioRow:
     ratio: str
     api: tuple[str, str, str] | None
     """The same at an API's price: cost, savings and ratio; None where the config has no price for the model."""
+
+
+@dataclass(frozen=True)
+class WayRow:
+    """One model, worked with in one way."""
+
+    model: str
+    way: str
+    passed: tuple[str, str]
+    """Of what was asked for, and with everything open passed."""
+    images: str
+    looks: str
+    earned: str
+    cost: str
+    """Of the images that the way takes."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,7 @@ class EconomicsView:
     rows: list[ScenarioRow]
     n_open: int
     """Orders of the competition that open images could still decide."""
+    ways: list[WayRow]
     break_even: list[BreakEvenRow]
     curves: list[CurveView]
     thresholds: SweptView | None
@@ -107,6 +124,7 @@ def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
     return EconomicsView(
         rows=sorted(rows, key=lambda row: (int(row.rank), row.model)),
         n_open=found.competition.n_open,
+        ways=[_way(way) for way in ways(run.ledger, money)],
         break_even=[_break_even(against, hour) for against in found.against],
         curves=[] if hour is None else _curves(found, hour, kwh),
         thresholds=_swept(over_thresholds(run), lambda value: f"{float(value):.1f}"),
@@ -151,6 +169,20 @@ def _scenario(model: str, placed: Placed, saved: Saved, at_api: Saved) -> Scenar
         api=None
         if at_api.cost_usd is None
         else (_fine(at_api.cost_usd), _percent(at_api.cost_savings), _ratio(at_api.contribution_ratio)),
+    )
+
+
+def _way(way: Way) -> WayRow:
+    worked = way.worked
+    high = "" if worked.n_passed == worked.n_passed_high else f"{worked.n_passed_high:,} at best"
+    return WayRow(
+        model=way.model,
+        way=worked.way,
+        passed=(f"{worked.n_passed:,} of {worked.n_tasks:,}", high),
+        images=f"{worked.n_images:,}",
+        looks=f"{worked.n_reviews:,}",
+        earned=usd(way.revenue_micro_usd),
+        cost=_fine(way.images_usd),
     )
 
 

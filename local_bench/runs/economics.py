@@ -17,6 +17,8 @@ from local_bench.settle.sheet import Sheet, sheet_of
 
 SCORES = ("brf", "veq", "cns")
 NS_PER_S = 1_000_000_000
+Attempt = tuple[str, str, int, int]
+"""Model, task, deliverable, attempt."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def economics(
     """Settles what the ledger holds. `usd_of`: what an image of a model of the run would cost at an API, by the run's
     names; `apis`: API prices to hold each of them against, by the APIs' names; `usd_per_kwh`: of electricity that the
     hour's price does not hold, where it was measured."""
-    sheet = sheet_of(lines(ledger), _scores(ledger))
+    first = {key[:3]: total for key, total in summed_scores(ledger).items() if key[3] == 1}
+    sheet = sheet_of(lines(ledger), first)
     costs = {s.model: s.cost_micro_usd for s in money.settlements}
     known = [costs.get(model) for model in sheet.models]
     made = makings(ledger, money, sheet.models)
@@ -81,19 +84,19 @@ def economics(
     )
 
 
-def _scores(ledger: Ledger) -> dict[tuple[str, str, int], Decimal]:
+def summed_scores(ledger: Ledger) -> dict[Attempt, Decimal]:
     """The summed BRF, VEQ and CNS of every image of which all that apply are there."""
     rows = ledger.rows(
-        """SELECT c.model, c.task_id, c.deliverable, s.name, s.value, s.applies
-           FROM scores s JOIN candidates c USING (work_id) WHERE c.attempt = 1 AND s.kind = 'judge'"""
+        """SELECT c.model, c.task_id, c.deliverable, c.attempt, s.name, s.value, s.applies
+           FROM scores s JOIN candidates c USING (work_id) WHERE s.kind = 'judge'"""
     )
-    found: dict[tuple[str, str, int], dict[str, Decimal | None]] = {}
+    found: dict[Attempt, dict[str, Decimal | None]] = {}
     for row in rows:
         if row["name"] in SCORES:
             value = None if row["value"] is None else Decimal(str(row["value"]))
-            of = found.setdefault((row["model"], row["task_id"], row["deliverable"]), {})
+            of = found.setdefault((row["model"], row["task_id"], row["deliverable"], row["attempt"]), {})
             of[row["name"]] = value if row["applies"] else Decimal(0)
-    totals: dict[tuple[str, str, int], Decimal] = {}
+    totals: dict[Attempt, Decimal] = {}
     for key, by_name in found.items():
         values = [value for value in by_name.values() if value is not None]
         if len(values) == len(SCORES):

@@ -19,7 +19,7 @@ from local_bench.settle.explain import Explained, acceptance_by_score, explained
 from local_bench.settle.failures import Failures, Ties, failures
 from local_bench.settle.predictors.cells import Cells, cells
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
-from local_bench.settle.predictors.worth import ExpectedRevenue
+from local_bench.settle.predictors.worth import Decisions, ExpectedRevenue, RealisedRevenue
 
 DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
 """Table 12's, in its order."""
@@ -38,6 +38,8 @@ class Payment:
     """`rule`, `logistic`, `boosted`; empty where the labels are too few to teach any."""
     expected: dict[str, dict[str, ExpectedRevenue]]
     """Predictor -> model -> what its images are expected to earn, those without labels too."""
+    realised: dict[str, RealisedRevenue]
+    """Model -> what its images earn by the labels themselves; those without one are open."""
     untaught: str | None
     """Why there is no predictor."""
 
@@ -79,6 +81,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
         failures=failures(images.cells(dimensions), images.labels, ties),
         predictors=predictors,
         expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
+        realised=_realised(images),
         untaught=untaught,
     )
 
@@ -109,6 +112,15 @@ def _taught(concepts: Cells, labels: Floats, thresholds: Mapping[str, float]) ->
         }, None
     except UserError as e:
         return {}, str(e)
+
+
+def _realised(images: _Images) -> dict[str, RealisedRevenue]:
+    known, pays, of_model = ~np.isnan(images.labels), np.array(images.pays), np.array(images.models, dtype=object)
+    return {
+        model: Decisions(images.labels[own] == 1, known[own]).realised_revenue(pays[own])
+        for model in sorted(set(images.models))
+        for own in [of_model == model]
+    }
 
 
 def _expected(found: Fitted, concepts: Cells, models: Sequence[str]) -> dict[str, ExpectedRevenue]:

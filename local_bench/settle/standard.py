@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from local_bench.core.money import split
 from local_bench.core.nouns import Decision
-from local_bench.settle.intervals import bootstrap_revenue, wilson
+from local_bench.settle.intervals import bootstrap_revenue, wilson_clustered
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ def total(lines: Sequence[Line]) -> Total:
     values = [group[0].price_micro_usd for _, group in sorted(tasks.items())]
     settled = [x for x in lines if x.decision.accepted is not None]
     accepted = sum(x.decision.accepted is True for x in settled)
-    acceptance_low, acceptance_high = wilson(accepted, len(lines))
+    passed = [sum(x.decision.accepted is True for x in group) for group in tasks.values()]
+    acceptance_low, acceptance_high = wilson_clustered(passed, [len(group) for group in tasks.values()])
     return Total(
         value_micro_usd=sum(values),
         revenue_micro_usd=sum(earned),

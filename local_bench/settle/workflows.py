@@ -5,7 +5,7 @@ what is handed in: once for a shot or a pick, at every try where one tries until
 counts as not passed; `_high` as passed (law 5).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +25,8 @@ class Worked:
     n_passed_high: int
     n_images: int
     n_reviews: int
+    passed: NDArray[np.bool_] = field(repr=False, compare=False)
+    """(T,)."""
 
     @property
     def success(self) -> Fraction | None:
@@ -42,8 +44,7 @@ class Worked:
 def single_shot(outcomes: Outcomes) -> Worked:
     """The first attempt of each task, looked at once."""
     first = outcomes[:, 0]
-    t = len(first)
-    return Worked("single shot", t, int((first == PASS).sum()), int((first != FAIL).sum()), t, t)
+    return _worked("single shot", first == PASS, first != FAIL, len(first), len(first))
 
 
 def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Worked:
@@ -59,8 +60,7 @@ def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Worked:
     judged = known.any(axis=1)
     passed = judged & (picked == PASS)
     high = np.where(judged, picked != FAIL, (shown != FAIL).any(axis=1))
-    t = len(shown)
-    return Worked(f"best of {shown.shape[1]}", t, int(passed.sum()), int(high.sum()), shown.size, t)
+    return _worked(f"best of {shown.shape[1]}", passed, high, shown.size, len(shown))
 
 
 def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
@@ -68,6 +68,10 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
     passes = outcomes[:, :cap] == PASS
     ever = passes.any(axis=1)
     tries = np.where(ever, passes.argmax(axis=1) + 1, passes.shape[1])
-    high = int((outcomes[:, :cap] != FAIL).any(axis=1).sum())
+    high = (outcomes[:, :cap] != FAIL).any(axis=1)
     n = int(tries.sum())
-    return Worked(f"up to {passes.shape[1]} tries", len(passes), int(ever.sum()), high, n, n)
+    return _worked(f"up to {passes.shape[1]} tries", ever, high, n, n)
+
+
+def _worked(way: str, passed: NDArray[np.bool_], high: NDArray[np.bool_], n_images: int, n_reviews: int) -> Worked:
+    return Worked(way, len(passed), int(passed.sum()), int(high.sum()), n_images, n_reviews, passed)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from local_bench.cli.main import main
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.server
@@ -42,23 +43,25 @@ def test_a_port_in_use_is_said_before_anything_is_made(cli, judge_server, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_stages_one_by_one_come_to_the_same(cli, judge_server, tmp_path):
+def test_the_stages_one_by_one_come_to_the_same(judge_server, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VLLM_API_KEY", str(judge_server.api_key))
+
+    def said(*arguments):
+        capsys.readouterr()
+        assert main([*arguments]) == 0
+        return capsys.readouterr().out
+
     (tmp_path / "c.yaml").write_text(
         "name: c\nsuite: {name: studio, limit: 2}\nmodels: [{card: tiny-flux, height: 64, width: 64}]\n"
         f"judge: {{card: tiny-qwen3-vl, base_url: '{judge_server.base_url}'}}\nmetrics: [entropy]\n"
     )
-    env = {"VLLM_API_KEY": str(judge_server.api_key)}
-    assert cli("run", "c.yaml", "--run-dir", "whole", **env).returncode == 0
+    said("run", "c.yaml", "--run-dir", "whole")
     for stage, target in (("generate", "c.yaml"), ("measure", "runs/c"), ("judge", "runs/c"), ("settle", "runs/c")):
-        ended = cli(stage, target, **env)
-        assert ended.returncode == 0, ended.stderr
-    assert cli("digest", "runs/c", "--json").stdout == cli("digest", "whole", "--json").stdout
-    again = json.loads(
-        cli("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0, cns: 5.0}", "--json", **env).stdout
-    )
+        said(stage, target)
+    assert said("digest", "runs/c", "--json") == said("digest", "whole", "--json")
+    again = json.loads(said("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0, cns: 5.0}", "--json"))
     strict = again["models"]["tiny-flux"]["revenue_usd"]
-    again = json.loads(
-        cli("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0, cns: 0.0}", "--json", **env).stdout
-    )
+    again = json.loads(said("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0, cns: 0.0}", "--json"))
     assert strict < again["models"]["tiny-flux"]["revenue_usd"] == again["models"]["tiny-flux"]["value_usd"]
-    assert cli("report", "runs/c").stdout == "report: runs/c/report/index.html\n"
+    assert said("report", "runs/c") == "report: runs/c/report/index.html\n"

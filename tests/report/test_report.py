@@ -180,7 +180,7 @@ def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
     page = report(path)
     assert "alpha: 3 of 3 images have not been made yet." in page.text
     assert [row[3:7] for row in page.tables["t-settlement"][1:]] == [
-        ["0/2", "0/3 0.0% to 56.1%", "3 $135.00 open", "not metered"]
+        ["0/2", "0/3 0.0% to 65.8%", "3 $135.00 open", "not metered"]
     ] * 2
     assert ["alpha", "missing", "0", "0", "0", "3"] in page.tables["t-scores"]
     assert "no held time on the meter" in page.text
@@ -195,7 +195,7 @@ def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
         settled = {s.model: s for s in books(run.ledger, run.config.settlement).settlements}
     assert {model: micro(row[1].split()[0]) for model, row in rows.items()} == {"alpha": 135_000_000, "beta": 0}
     assert rows["alpha"][2].split() == ["100.0%"]
-    assert rows["alpha"][3:5] == ["2/2", "3/3 43.9% to 100.0%"]
+    assert rows["alpha"][3:5] == ["2/2", "3/3 34.2% to 100.0%"]
     assert rows["beta"][5] == "1 $50.00 open"
     assert micro(rows["alpha"][6]) == settled["alpha"].cost_micro_usd
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
+from local_bench.runs.digest import digests
 from local_bench.runs.rundir import RunDir
 
 CHILD = Path(__file__).with_name("child.py")
@@ -59,14 +60,8 @@ def command(folder, forks, judge_server):
 @pytest.fixture(scope="module")
 def digest(folder):
     def of(name):
-        found = subprocess.run(
-            [sys.executable, "-m", "local_bench", "digest", name, "--json"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return json.loads(found.stdout)
+        with RunDir.open(folder / name) as run:
+            return digests(run)
 
     return of
 
