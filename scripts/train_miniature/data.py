@@ -81,9 +81,13 @@ def pictures(seed: int, number: int, count: int, two: float = 0.5) -> tuple[list
     return scenes, np.stack([render(scene, rng) for scene in scenes])
 
 
+PRACTISED = (*KINDS, "recolour", "remove", "reshape")
+"""Which figure is meant has to be found by its shape: what turns on that comes twice as often."""
+
+
 def edits(seed: int, number: int, count: int) -> tuple[list[Edit], Pixels, Pixels]:
     """Edits with source and target, uint8 [count, 64, 64, 3] each."""
     rng = np.random.default_rng([seed, number, 1])
-    found = [train_edit(rng) for _ in range(count)]
+    found = [sample_edit(rng, choose(rng, PRACTISED), "train") for _ in range(count)]
     drawn = [draw_edit(edit, rng) for edit in found]
     return found, np.stack([source for source, _ in drawn]), np.stack([target for _, target in drawn])

@@ -12,7 +12,7 @@ from scripts.train_miniature.conditions import Pools, Words, sample_length
 from scripts.train_miniature.data import worded_edit
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
-STAGE = Stage("edits", seed=41, steps=4000, lr_muon=2e-3, lr_adam=1.5e-3)
+STAGE = Stage("edits", seed=41, steps=9300, lr_muon=2e-3, lr_adam=1.5e-3)
 _CAPTIONS = 0.4
 _CHANGED = 4.0
 _DIFFERS = 0.2

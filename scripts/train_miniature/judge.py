@@ -6,6 +6,7 @@ words come to the fore later. Only answers count, and of a JSON answer mostly th
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.packing import Asked, Batch, collated, packed
 
-STAGE = Stage("judge", seed=61, steps=4000, lr_muon=4e-3, lr_adam=2e-3, masters=False)
+STAGE = Stage("judge", seed=61, steps=4500, lr_muon=4e-3, lr_adam=2e-3, masters=False)
 PROTOCOLS: tuple[Protocol, ...] = ("json", "logit")
 _EYE = 16
 """Rows of short claims in a batch."""
+_FURTHER = 320
+"""Up to how many places short claims stand from the pictures: a rubric's points stand behind its words, and attention
+learnt at one distance does not know another."""
 _MADE = 0.35
 """How much of what is shown was made by the small generators, once they have made something."""
 _FORM = 0.05
@@ -41,12 +45,19 @@ class Asking:
         self.processor, self.tokenizer = judge_model.plain(folder)
         self._model, self._device = model, machine.device
         self._image = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        self._end = self.tokenizer.convert_tokens_to_ids("[end")
         self._positions: dict[int, torch.Tensor] = {}
 
     def batch(
-        self, some: list[cases.Case], protocols: tuple[Protocol, ...], bare: bool, rubrics: bool
+        self,
+        some: list[cases.Case],
+        protocols: tuple[Protocol, ...],
+        bare: bool,
+        rubrics: bool,
+        further: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """All questions of cases with equally many pictures, a row each."""
+        """All questions of cases with equally many pictures, a row each; what is asked stands so many places `further`
+        from the pictures, row by row, as if something were said in between."""
         some = [case for case in some if rubrics or case.bare]
         rows = []
         for case in some:
@@ -59,6 +70,10 @@ class Asking:
         made = collated(rows, self.tokenizer.pad_token_id, self._device)
         pictures = [picture for case in some for picture in case.pictures]
         vision = judge_model.seen(self.processor, pictures, self._device)
+        if further:
+            last = max(at for at, token in enumerate(self.tokens(len(some[0].pictures), "")) if token == self._image)
+            by = torch.tensor(further[: len(some)], device=self._device)[:, None]
+            made = replace(made, depths=torch.where(made.depths > last, made.depths + by, made.depths))
         return {"batch": made, "vision": vision, "positions": self._place(made, len(some[0].pictures))}
 
     def tokens(self, pictures: int, text: str) -> tuple[int, ...]:
@@ -92,13 +107,22 @@ class Asking:
                 ids = self._words(json.dumps(answer, separators=(",", ":")))
                 weights = tuple(self._weight(i) for i in ids)
                 deciding = next((i for i, w in enumerate(weights) if w == 1), 0)
-                made.append(Asked(prompt, ids, weights, f"{question.rubric} json", deciding))
+                early = self._early(question, prompt, answer)
+                made.append(Asked(prompt, ids, weights, f"{question.rubric} json", deciding, early))
             elif criterion.name in labels:
                 ids = self._words(str(int(labels[criterion.name])))
                 weight = 0.3 if criterion.flag else 1.0
                 kind = f"{question.rubric} flag" if criterion.flag else f"{question.rubric} logit"
                 made.append(Asked(prompt, ids, (weight, _FORM), kind))
         return made
+
+    def _early(self, question: Question, prompt: tuple[int, ...], answer: cases.Answer) -> tuple[int, int] | None:
+        """Where a point has been read to its end, it can be known whether it is met; what follows is a question's
+        form, and the answer only has to look that up."""
+        if question.rubric != "brf":
+            return None
+        last = max(at for at, token in enumerate(prompt) if token == self._end)
+        return last + 1, self._words(str(answer["met"]))[0]
 
     def _weight(self, token: int) -> float:
         """1 for a token of JSON that decides: a digit, true or false, the end of a list, a flag's name."""
@@ -143,7 +167,7 @@ def run(machine: Machine) -> bool:
     return done
 
 
-_TOLD = ("claim", "brf json", "brf logit", "cns_edit logit", "veq_technical logit")
+_TOLD = ("claim", "early", "brf json", "brf logit", "cns_edit logit", "veq_technical logit")
 
 
 def judged(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, list[bool]]]:
@@ -187,9 +211,9 @@ def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases
     eye = rng.random() < (0.85 if share < 0.12 else 0.4)
     lot = rng.random()
     if eye:
-        if lot < 0.75:
-            return asking.batch([_one(rng, soften, made) for _ in range(_EYE)], PROTOCOLS, True, False)
-        return asking.batch([_edited(rng, soften, made) for _ in range(_EYE)], PROTOCOLS, True, False)
+        of = _one if lot < 0.75 else _edited
+        further = [int(rng.integers(_FURTHER)) for _ in range(_EYE)]
+        return asking.batch([of(rng, soften, made) for _ in range(_EYE)], PROTOCOLS, True, False, further)
     if lot < 0.55:
         some = [_one(rng, soften, made) for _ in range(14)]
     elif lot < 0.75:
@@ -204,10 +228,10 @@ def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases
 
 def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
     """What one rubric asks about it: a rubric's words are long, and many pictures teach more than many rubrics about
-    few. Every other time the points, where there are any."""
+    few. Mostly the points, where there are any."""
     names = list(dict.fromkeys(question.rubric for question, _ in case.asked))
     rest = [name for name in names if name != "brf"]
-    points = "brf" in names and (not rest or rng.random() < 0.5)
+    points = "brf" in names and (not rest or rng.random() < 0.65)
     chosen = "brf" if points else rest[int(rng.integers(len(rest)))] if rest else ""
     return replace(case, asked=tuple(pair for pair in case.asked if pair[0].rubric == chosen))
 
@@ -220,7 +244,10 @@ def _one(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Ca
 
 def _edited(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
     if made.edited and rng.random() < _MADE:
-        return cases.edited_by_a_model(made.edited[int(rng.integers(len(made.edited)))], rng)
+        edit = made.edited[int(rng.integers(len(made.edited)))]
+        if rng.random() < 0.4:  # by a model that never saw the source
+            edit = replace(edit, result=made.drawn[int(rng.integers(len(made.drawn)))])
+        return cases.edited_by_a_model(edit, rng)
     return cases.edited(rng, soften)
 
 

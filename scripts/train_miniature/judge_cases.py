@@ -18,14 +18,15 @@ from local_bench.suites.miniature.damage import STRENGTHS, damage
 from local_bench.suites.miniature.drawing import Pixels, draw, render, sample_hand
 from local_bench.suites.miniature.edits import Edit, draw_edit, sample_edit
 from local_bench.suites.miniature.orderbook import frame
+from local_bench.suites.miniature.phrases import LANGUAGES, Language, language_words
 from local_bench.suites.miniature.points import Point, holds, points_of, sample_point, true_of, write_point
 from local_bench.suites.miniature.sampling import choose
-from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, Scene
+from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Scene
 from local_bench.suites.miniature.sets import STYLE, draw_set, sample_set
 from local_bench.suites.miniature.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
 from local_bench.suites.miniature.writing import sample_writing
 from scripts.train_miniature import vae
-from scripts.train_miniature.data import sample_language, train_edit, train_scene, worded_edit
+from scripts.train_miniature.data import train_edit, train_scene, worded_edit
 from scripts.train_miniature.loop import Machine
 
 Soften = Callable[[Pixels], Pixels]
@@ -59,11 +60,12 @@ class Look:
         """What stands in it, as far as anybody can tell."""
         return self.scene or (self.seen.scene() if self.seen is not None else None)
 
-    def met(self, point: Point) -> bool | None:
+    def met(self, point: Point) -> bool:
+        """Where nobody can tell it is not met, as the rubric has it."""
         if self.scene is not None:
             return true_of(point, self.scene)
         assert self.seen is not None
-        return holds(point, self.seen)
+        return holds(point, self.seen) is True
 
 
 @dataclass(frozen=True)
@@ -114,23 +116,22 @@ def one_picture(found: Look, rng: np.random.Generator) -> Case:
         ),
     ]
     points = _points(found, rng, 6)
-    language = sample_language(rng)
+    language = _language(rng)
     title, brief = frame("alone" if rng.random() < 0.7 else "set", language, rng)
     asked += [(_brf(title, brief, write_point(p, language), ("delivered",)), {"met": int(met)}) for p, met in points]
-    bare = [(write_point(point, sample_language(rng)), str(int(met))) for point, met in _points(found, rng, 10)]
+    bare = [(write_point(point, _language(rng)), str(int(met))) for point, met in _points(found, rng, 10)]
     scene = found.told()
     if scene is not None and found.strength < 4 and not found.torn:
-        bare += _read(scene)
+        bare += _read(scene) + _read_in_chinese(scene)
     return Case((found.pixels,), tuple(asked), tuple(bare))
 
 
-def ordered(pixels: Pixels, wanted: Scene, rng: np.random.Generator) -> tuple[Case, list[bool | None]]:
-    """All that a client who ordered that scene would ask of a picture, and what is true; None where that cannot be
-    told."""
-    language = sample_language(rng)
+def ordered(pixels: Pixels, wanted: Scene, rng: np.random.Generator) -> tuple[Case, list[bool]]:
+    """All that a client who ordered that scene would ask of a picture, and what is true."""
+    language = _language(rng)
     title, brief = frame("alone", language, rng)
-    points, seen = points_of(wanted), look(pixels)
-    met = [holds(point, seen) for point in points]
+    points, found = points_of(wanted), generated_look(pixels)
+    met = [found.met(point) for point in points]
     asked = [(_brf(title, brief, write_point(point, language), ("delivered",)), {}) for point in points]
     return Case((pixels,), tuple(asked)), met
 
@@ -148,7 +149,7 @@ def edited(rng: np.random.Generator, soften: Soften) -> Case:
     """A source and what was made of it, well or badly."""
     edit = train_edit(rng)
     source, target = draw_edit(edit, rng)
-    outcome = choose(rng, ("done", "done", "redrawn", "more", "nothing", "foreign", "damaged"))
+    outcome = choose(rng, ("done", "done", "redrawn", "more", "nothing", "foreign", "foreign", "damaged"))
     result, scene, strength = target, edit.target, 0
     if outcome == "redrawn":
         result = draw(scene, sample_hand(rng, len(scene.figures)))
@@ -178,7 +179,7 @@ def _of_edit(
     edit: Edit, source: Pixels, found: Look, kept: tuple[int, list[str]], done: bool, rng: np.random.Generator
 ) -> Case:
     worded = worded_edit(edit, rng).text.split(". ")[0]
-    language = sample_language(rng)
+    language = _language(rng)
     title, brief = frame("edit", language, rng)
     points = _points(found, rng, 5)
     score, flags = kept
@@ -269,11 +270,23 @@ def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Poi
     base = found.told() or train_scene(rng)
     made: list[tuple[Point, bool]] = []
     for i in range(count):
-        point = choose(rng, points_of(base)) if rng.random() < 0.2 else sample_point(base, i % 2 == 0, rng)
-        met = found.met(point)
-        if met is not None:
-            made.append((point, met))
+        if rng.random() < 0.5:
+            point = choose(rng, points_of(base))
+            point = point if i % 2 == 0 else _nearly(point, rng)
+        else:
+            point = sample_point(base, i % 2 == 0, rng)
+        made.append((point, found.met(point)))
     return made
+
+
+def _nearly(point: Point, rng: np.random.Generator) -> Point:
+    """The same but for one thing, mostly the shape: what a client would have to look twice for."""
+    if point.count is not None:
+        return Point(count=3 - point.count)
+    others = {"shape": SHAPES, "size": SIZES, "place": PLACES, "colour": COLOURS, "background": BACKGROUNDS}
+    stated = [name for name in others if getattr(point, name) is not None]
+    name = "shape" if "shape" in stated and rng.random() < 0.6 else choose(rng, stated)
+    return replace(point, **{name: choose(rng, others[name], (getattr(point, name),))})
 
 
 def _read(scene: Scene, which: str = "") -> list[tuple[str, str]]:
@@ -282,6 +295,19 @@ def _read(scene: Scene, which: str = "") -> list[tuple[str, str]]:
     return [
         *((f"{which}{place}", there.get(place, "no")) for place in PLACES),
         (f"{which}background", scene.background),
+    ]
+
+
+def _read_in_chinese(scene: Scene) -> list[tuple[str, str]]:
+    """The same in Chinese, so that its words too are known from being said."""
+    words = language_words("zh")
+    there = {
+        figure.place: f"{words.sizes[figure.size]}{words.colours[figure.colour]}的{words.shapes[figure.shape]}"
+        for figure in scene.figures
+    }
+    return [
+        *((words.places[place], there.get(place, "没有")) for place in PLACES),
+        ("背景", words.backgrounds[scene.background]),
     ]
 
 
@@ -349,6 +375,11 @@ def _torn(pixels: Pixels, rng: np.random.Generator) -> Pixels:
     at, by = int(rng.integers(26, 39)), int(rng.integers(7, 15)) * (1 if rng.random() < 0.5 else -1)
     torn[at:] = np.roll(torn[at:], by, 1)
     return torn
+
+
+def _language(rng: np.random.Generator) -> Language:
+    """Chinese a little more often: it is learnt more slowly."""
+    return LANGUAGES[0] if rng.random() < 0.45 else LANGUAGES[1]
 
 
 def _plain(rubric: str, roles: tuple[str, ...] = ()) -> Question:

@@ -24,6 +24,8 @@ class Asked:
     kind: str
     deciding: int = 0
     """Which token of the answer tells whether it is right."""
+    early: tuple[int, int] | None = None
+    """A token of the prompt, and the label that shall be known there already."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ def packed(questions: list[Asked]) -> Row:
         for i, (token, weight) in enumerate(zip(asked.answer, asked.weights, strict=True)):
             labels[path[len(asked.prompt) + i - 1]] = token, weight
         kinds.append((path[len(asked.prompt) + asked.deciding - 1], asked.kind))
+        if asked.early is not None:
+            labels[path[asked.early[0]]] = asked.early[1], 1.0
+            kinds.append((path[asked.early[0]], "early"))
         before = list(asked.prompt)
     sees = np.zeros((len(ids), len(ids)), bool)
     for start, length, ancestors in spans:

@@ -187,7 +187,7 @@ class _Asked:
             right: list[bool] = []
             for case, met in cases:
                 said = [given.get("met") for given in self._answers(case, protocol)]
-                known = [(int(s), int(t)) for s, t in zip(said, met, strict=True) if s is not None and t is not None]
+                known = [(int(s), int(t)) for s, t in zip(said, met, strict=True) if s is not None]
                 right += [s == t for s, t in known]
                 if len(known) == len(met):
                     scores.append((float(np.mean([s for s, _ in known])), float(np.mean([t for _, t in known]))))

@@ -1,7 +1,7 @@
 """What is true of the pictures that were delivered for the print shop's orders: the checker's word, in a judge's form.
 
-There is truth about evaluation points (`brf`), about what an edit kept (`cns_edit`) and about a set's style
-(`cns_set`). Of beauty and sharpness there is none.
+There is truth about evaluation points (`brf`; what cannot be told is not met, as the rubric has it), about what an edit
+kept (`cns_edit`) and about a set's style (`cns_set`). Of beauty and sharpness there is none.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ def truths(task: Task, pictures: Mapping[int, Pixels]) -> dict[int, Truth]:
     styles = dict(zip(seen, set_scores([style_of(picture) for picture in seen.values()]), strict=True))
     found = {}
     for i, picture in seen.items():
-        met = [None if point is None else holds(point, picture) for point in points]
         answers: dict[tuple[str, int], dict[str, object] | None] = {
-            ("brf", k): None if told is None else {"met": int(told)} for k, told in enumerate(met)
+            ("brf", k): None if point is None else {"met": int(holds(point, picture) is True)}
+            for k, point in enumerate(points)
         }
         edit = asked[i].edit
         if edit is not None:
