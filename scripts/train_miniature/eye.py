@@ -6,7 +6,9 @@ afterwards, the whole scene by its places, and how badly it is damaged. That tak
 encoders of the generators (`text`).
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +22,10 @@ from scripts.train_miniature.text import Heads
 STAGE = Stage("eye", seed=60, steps=1600, lr_muon=4e-3, lr_adam=2e-3, masters=False)
 _BATCH = 48
 _IGNORED = -100
-_NOTHING = ("",)
+_NOTHING = ("", "?")
+"""No figure, and one of which that cannot be told."""
 _VALUES: dict[str, tuple[str, ...]] = {
-    "background": tuple(BACKGROUNDS),
+    "background": (*BACKGROUNDS, "?"),
     **{
         f"{place} {name}": (*_NOTHING, *of)
         for place in PLACES
@@ -40,16 +43,18 @@ def run(machine: Machine) -> bool:
     folder = machine.work / "judge"
     processor, tokenizer = judge_model.plain(folder)
     visual = judge_model.new(tokenizer, STAGE.seed).model.visual
-    models = Models(STAGE, machine, {"visual": visual, "heads": Heads(judge_model.WIDTH, _VALUES)})
+    models = Models(STAGE, machine, {"visual": visual, "heads": heads()})
     soften = cases.softener(machine)
 
     def loss(step: int, steps: int) -> Loss:
-        return _loss(models.run, rng_of(STAGE, step), soften, processor, machine.device)
+        rng = rng_of(STAGE, step)
+        return understood(models.run, [cases.drawn_look(rng, soften) for _ in range(_BATCH)], processor)
 
     done = train(models, loss)
     averaged = models.averaged()
     with torch.no_grad():
-        _, right = _loss(averaged, np.random.default_rng(96), soften, processor, machine.device, 300)
+        rng = np.random.default_rng(96)
+        _, right = understood(averaged, [cases.drawn_look(rng, soften) for _ in range(300)], processor)
     print("eye, 300 fresh pictures:", {name: round(value, 3) for name, value in right.items()}, flush=True)
     save({"visual": averaged["visual"].state_dict()}, machine.work / "eye.trained.pt")
     return done
@@ -61,15 +66,14 @@ def trained(work: Path) -> dict[str, torch.Tensor] | None:
     return torch.load(path, map_location="cpu", weights_only=True)["visual"] if path.exists() else None
 
 
-def _loss(
-    run: dict[str, torch.nn.Module],
-    rng: np.random.Generator,
-    soften: cases.Soften,
-    processor: object,
-    device: torch.device,
-    count: int = _BATCH,
-) -> Loss:
-    looks = [cases.drawn_look(rng, soften) for _ in range(count)]
+def heads() -> Heads:
+    """What reads the tower's tokens while it learns."""
+    return Heads(judge_model.WIDTH, _VALUES)
+
+
+def understood(run: Mapping[str, Any], looks: Sequence[cases.Look], processor: object) -> Loss:
+    """How far `visual` (the tower) and `heads` tell what is in the pictures."""
+    device = run["heads"].proj_out.weight.device
     seen = judge_model.seen(processor, [look.pixels for look in looks], device)
     tokens = run["visual"](seen["pixel_values"], grid_thw=seen["image_grid_thw"]).pooler_output
     wanted = torch.from_numpy(np.stack([_told(look) for look in looks])).to(device)
@@ -88,12 +92,13 @@ def _told(look: cases.Look) -> np.ndarray:
     """What is so of a picture, int64 [things]; _IGNORED what cannot be seen in it any more."""
     wanted = np.full(len(_VALUES), _IGNORED, np.int64)
     wanted[_OF_SCENE:] = look.strength, look.torn, look.written
-    if look.scene is None or look.strength > 3 or look.torn:
+    scene = look.scene or look.seen
+    if scene is None or look.strength > 3 or look.torn:
         return wanted
-    there = {figure.place: figure for figure in look.scene.figures}
-    wanted[0] = _VALUES["background"].index(look.scene.background)
+    there = {figure.place: figure for figure in scene.figures}
+    wanted[0] = _VALUES["background"].index(scene.background or "?")
     for i, place in enumerate(PLACES):
         for k, name in enumerate(("shape", "colour", "size")):
-            value = getattr(there[place], name) if place in there else ""
+            value = (getattr(there[place], name) or "?") if place in there else ""
             wanted[1 + 3 * i + k] = _VALUES[f"{place} {name}"].index(value)
     return wanted

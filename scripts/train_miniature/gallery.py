@@ -16,7 +16,7 @@ from scripts.train_miniature.loop import Machine
 
 SEED = 91
 FILE = "generated.npz"
-_EACH = 700
+_EACH = 1500
 
 
 def made(machine: Machine) -> dict[str, Pixels]:

@@ -55,15 +55,22 @@ class Asking:
         bare: bool,
         rubrics: bool,
         further: Sequence[int] = (),
+        whole: int = 100,
     ) -> dict[str, Any]:
         """All questions of cases with equally many pictures, a row each; what is asked stands so many places `further`
-        from the pictures, row by row, as if something were said in between."""
-        some = [case for case in some if rubrics or case.bare]
+        from the pictures, row by row, as if something were said in between. Of points, `whole` are asked to the end;
+        of the rest only what can be known where they end."""
+        some = [case for case in some if (bare and case.bare) or (rubrics and case.asked)]
         rows = []
         for case in some:
             asked = [self._bare(len(case.pictures), text, answer) for text, answer in case.bare] if bare else []
             if rubrics:
+                points = 0
                 for question, answer in case.asked:
+                    points += question.rubric == "brf"
+                    if points > whole:
+                        asked.append(self._point_alone(len(case.pictures), question, answer))
+                        continue
                     for protocol in protocols:
                         asked += self._asked(len(case.pictures), question, answer, protocol)
             rows.append(packed(asked))
@@ -124,6 +131,12 @@ class Asking:
         last = max(at for at, token in enumerate(prompt) if token == self._end)
         return last + 1, self._words(str(answer["met"]))[0]
 
+    def _point_alone(self, pictures: int, question: Question, answer: cases.Answer) -> Asked:
+        prompt = self.tokens(pictures, texts(question, "logit")[0][0])
+        early = self._early(question, prompt, answer)
+        assert early is not None
+        return Asked(prompt[: early[0] + 1], (early[1],), (1.0,), "early")
+
     def _weight(self, token: int) -> float:
         """1 for a token of JSON that decides: a digit, true or false, the end of a list, a flag's name."""
         piece = self.tokenizer.decode([token])
@@ -160,14 +173,14 @@ def run(machine: Machine) -> bool:
         rng, share = rng_of(STAGE, step), step / steps
         batch = _batch(asking, rng, share, soften, made)
         found, right = judged(models.run["judge"], batch)
-        return found, {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in _TOLD}
+        return found, {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in TOLD}
 
     done = train(models, loss)
     save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "judge.trained.pt")
     return done
 
 
-_TOLD = ("claim", "early", "brf json", "brf logit", "cns_edit logit", "veq_technical logit")
+TOLD = ("claim", "early", "brf json", "brf logit", "cns_edit logit", "veq_technical logit")
 
 
 def judged(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, list[bool]]]:
@@ -211,19 +224,23 @@ def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases
     eye = rng.random() < (0.85 if share < 0.12 else 0.4)
     lot = rng.random()
     if eye:
-        of = _one if lot < 0.75 else _edited
+        of = _one if lot < 0.75 else an_edit
         further = [int(rng.integers(_FURTHER)) for _ in range(_EYE)]
         return asking.batch([of(rng, soften, made) for _ in range(_EYE)], PROTOCOLS, True, False, further)
     if lot < 0.55:
         some = [_one(rng, soften, made) for _ in range(14)]
     elif lot < 0.75:
-        some = [_edited(rng, soften, made) for _ in range(10)]
+        some = [an_edit(rng, soften, made) for _ in range(10)]
     elif lot < 0.85:
         some = [cases.instructed(rng, soften) for _ in range(10)]
     else:
-        some = [_set(rng, soften, made) for _ in range(12)]
-        some = [case for case in some if len(case.pictures) == len(some[0].pictures)][:5]
+        some = equally_large([a_set(rng, soften, made) for _ in range(12)], 5)
     return asking.batch([_by_one_rubric(case, rng) for case in some], PROTOCOLS, True, True)
+
+
+def equally_large(sets: list[cases.Case], most: int) -> list[cases.Case]:
+    """Those that have as many pictures as the first."""
+    return [case for case in sets if len(case.pictures) == len(sets[0].pictures)][:most]
 
 
 def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
@@ -236,14 +253,20 @@ def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
     return replace(case, asked=tuple(pair for pair in case.asked if pair[0].rubric == chosen))
 
 
+def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Look:
+    """A picture, in a `share` of all cases by a small generator."""
+    if made.drawn and rng.random() < share:
+        return cases.generated_look(made.drawn[int(rng.integers(len(made.drawn)))])
+    return cases.drawn_look(rng, soften)
+
+
 def _one(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
-    if made.drawn and rng.random() < _MADE:
-        return cases.one_picture(cases.generated_look(made.drawn[int(rng.integers(len(made.drawn)))]), rng)
-    return cases.one_picture(cases.drawn_look(rng, soften), rng)
+    return cases.one_picture(a_look(rng, soften, made), rng)
 
 
-def _edited(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
-    if made.edited and rng.random() < _MADE:
+def an_edit(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Case:
+    """A source and a result, in a `share` of all cases by a small generator."""
+    if made.edited and rng.random() < share:
         edit = made.edited[int(rng.integers(len(made.edited)))]
         if rng.random() < 0.4:  # by a model that never saw the source
             edit = replace(edit, result=made.drawn[int(rng.integers(len(made.drawn)))])
@@ -251,7 +274,8 @@ def _edited(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases
     return cases.edited(rng, soften)
 
 
-def _set(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
-    if made.by_style and rng.random() < _MADE:
+def a_set(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Case:
+    """Pictures that were ordered as one set, in a `share` of all cases by the small generators."""
+    if made.by_style and rng.random() < share:
         return cases.in_a_made_set(made.by_style, rng)
     return cases.in_a_set(rng, soften)

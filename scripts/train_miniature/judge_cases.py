@@ -21,7 +21,7 @@ from local_bench.suites.miniature.orderbook import frame
 from local_bench.suites.miniature.phrases import LANGUAGES, Language, language_words
 from local_bench.suites.miniature.points import Point, holds, points_of, sample_point, true_of, write_point
 from local_bench.suites.miniature.sampling import choose
-from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Scene
+from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
 from local_bench.suites.miniature.sets import STYLE, draw_set, sample_set
 from local_bench.suites.miniature.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
 from local_bench.suites.miniature.writing import sample_writing
@@ -31,6 +31,15 @@ from scripts.train_miniature.loop import Machine
 
 Soften = Callable[[Pixels], Pixels]
 Answer = dict[str, Any]
+
+
+_ATTRIBUTES: Mapping[str, Sequence[str] | Mapping[str, object]] = {
+    "shape": SHAPES,
+    "colour": COLOURS,
+    "place": PLACES,
+    "size": SIZES,
+}
+"""Of a figure, in its order."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +114,8 @@ def generated_look(pixels: Pixels) -> Look:
     return Look(pixels, None, look(pixels))
 
 
-def one_picture(found: Look, rng: np.random.Generator) -> Case:
-    """All that is asked about a single picture."""
+def one_picture(found: Look, rng: np.random.Generator, points: int = 6) -> Case:
+    """All that is asked about a single picture; up to so many points."""
     asked: list[tuple[Question, Answer]] = [
         (_plain("veq_technical"), {"clarity": 5 - found.strength, "realism": _realism(found)}),
         (_plain("veq_aesthetic"), {"aesthetic": _aesthetic(found)}),
@@ -115,10 +124,10 @@ def one_picture(found: Look, rng: np.random.Generator) -> Case:
             {"has_text": True, "text": max(0, 5 - found.strength)} if found.written else {"has_text": False},
         ),
     ]
-    points = _points(found, rng, 6)
     language = _language(rng)
     title, brief = frame("alone" if rng.random() < 0.7 else "set", language, rng)
-    asked += [(_brf(title, brief, write_point(p, language), ("delivered",)), {"met": int(met)}) for p, met in points]
+    for point, met in _points(found, rng, points):
+        asked.append((_brf(title, brief, write_point(point, language), ("delivered",)), {"met": int(met)}))
     bare = [(write_point(point, _language(rng)), str(int(met))) for point, met in _points(found, rng, 10)]
     scene = found.told()
     if scene is not None and found.strength < 4 and not found.torn:
@@ -237,7 +246,8 @@ def in_a_set(rng: np.random.Generator, soften: Soften) -> Case:
         slots = (("count", str(count)), ("index", str(index + 1)))
         question = Question("cns_set", 0, _shown(count), slots, ("image",) * count)
         asked.append((question, _agrees(pictures.broken, index == pictures.breaker)))
-    return Case(tuple(drawn), tuple(asked))
+    styles = [(s.background, s.figures[0].colour, s.figures[0].size) for s in pictures.scenes]
+    return Case(tuple(drawn), tuple(asked), _alike(styles))
 
 
 def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Generator) -> Case:
@@ -258,7 +268,7 @@ def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Gener
         }
         answer = {"score": score, "flags": flags.get(score, [])}
         asked.append((Question("cns_set", 0, _shown(count), slots, ("image",) * count), answer))
-    return Case(tuple(drawn), tuple(asked))
+    return Case(tuple(drawn), tuple(asked), _alike(chosen))
 
 
 def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Point, bool]]:
@@ -267,7 +277,7 @@ def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Poi
         return [(sample_point(train_scene(rng), True, rng), False) for _ in range(count)] if found.strength == 5 else []
     if found.strength == 4:
         return []
-    base = found.told() or train_scene(rng)
+    base = found.told() or _supposed(found.seen, rng) or train_scene(rng)
     made: list[tuple[Point, bool]] = []
     for i in range(count):
         if rng.random() < 0.5:
@@ -279,11 +289,24 @@ def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Poi
     return made
 
 
+def _supposed(seen: Seen | None, rng: np.random.Generator) -> Scene | None:
+    """What somebody may take for granted who cannot tell all of it; None where no scene of ours is near."""
+    if seen is None:
+        return None
+    figures = [
+        Figure(*(getattr(figure, name) or choose(rng, of) for name, of in _ATTRIBUTES.items()))
+        for figure in seen.figures
+    ]
+    if not is_scene(tuple(figures)):
+        return None
+    return Scene(seen.background or choose(rng, BACKGROUNDS), tuple(figures))
+
+
 def _nearly(point: Point, rng: np.random.Generator) -> Point:
     """The same but for one thing, mostly the shape: what a client would have to look twice for."""
     if point.count is not None:
         return Point(count=3 - point.count)
-    others = {"shape": SHAPES, "size": SIZES, "place": PLACES, "colour": COLOURS, "background": BACKGROUNDS}
+    others = {**_ATTRIBUTES, "background": BACKGROUNDS}
     stated = [name for name in others if getattr(point, name) is not None]
     name = "shape" if "shape" in stated and rng.random() < 0.6 else choose(rng, stated)
     return replace(point, **{name: choose(rng, others[name], (getattr(point, name),))})
@@ -361,12 +384,30 @@ def _agrees(broken: str | None, breaker: bool) -> Answer:
     return {"score": score, "flags": raised}
 
 
+def _alike(styles: Sequence[Style]) -> tuple[tuple[str, str], ...]:
+    """What the pictures of a set share."""
+    return tuple(
+        (f"same {name}", str(int(len({style[i] for style in styles}) == 1)))
+        for i, name in enumerate(("background", "colour", "size"))
+    )
+
+
 def _compared(source: Scene, result: Scene | None, instruction: str, done: bool) -> tuple[tuple[str, str], ...]:
     return (
         (f"done: {instruction}", str(int(done))),
         *(_read(result, "first ") if result is not None else ()),
         *_read(source, "second "),
+        *(_kept_where(source, result) if result is not None else ()),
     )
+
+
+def _kept_where(source: Scene, result: Scene) -> list[tuple[str, str]]:
+    """At which places, and whether behind them, all is as it was."""
+    was, became = ({figure.place: figure for figure in scene.figures} for scene in (source, result))
+    return [
+        *((f"same {place}", str(int(was.get(place) == became.get(place)))) for place in PLACES),
+        ("same background", str(int(source.background == result.background))),
+    ]
 
 
 def _torn(pixels: Pixels, rng: np.random.Generator) -> Pixels:

@@ -1,0 +1,73 @@
+"""Stage `drill`: the judge goes on where it is weak: points that are nearly met, pictures that models made, edits by
+models that never saw the source, sets that break their style.
+
+Its eye goes on with it: every third step asks the vision tower alone, as `eye` did, here also about pictures by models.
+A point's answer is known where the point ends; only two of a dozen are asked to the end, in both protocols.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from scripts.train_miniature import eye, judge, judge_model
+from scripts.train_miniature import judge_cases as cases
+from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
+
+STAGE = Stage("drill", seed=62, steps=4500, lr_muon=2e-3, lr_adam=1e-3, masters=False)
+_LOOKS, _EYE = 48, 0.33
+_MADE = 0.5
+"""How much of what is shown was made by the small generators."""
+_POINTS, _WHOLE = 12, 2
+
+
+def run(machine: Machine) -> bool:
+    """Trains the stage; its outcome is `drill.trained.pt`."""
+    folder = machine.work / "judge"
+    processor, tokenizer = judge_model.plain(folder)
+    model = judge_model.new(tokenizer, STAGE.seed)
+    kept = torch.load(machine.work / "judge.trained.pt", map_location="cpu", weights_only=True)
+    model.load_state_dict(kept["judge"])
+    models = Models(STAGE, machine, {"judge": model, "heads": eye.heads()})
+    trained = models.run["judge"]
+    asking = judge.Asking(machine, trained, folder)
+    soften, made = cases.softener(machine), judge.Made.of(machine)
+    tower = {"visual": trained.model.visual, "heads": models.run["heads"]}
+
+    def loss(step: int, steps: int) -> Loss:
+        rng = rng_of(STAGE, step)
+        if rng.random() < _EYE:
+            looks = [judge.a_look(rng, soften, made, _MADE) for _ in range(_LOOKS)]
+            found, right = eye.understood(tower, looks, processor)
+            return found, {f"eye {name}": right[name] for name in ("shape", "size")}
+        found, told = judge.judged(trained, _batch(asking, rng, soften, made))
+        return found, {kind: float(np.mean(values)) for kind, values in sorted(told.items()) if kind in judge.TOLD}
+
+    done = train(models, loss)
+    save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "drill.trained.pt")
+    return done
+
+
+def _batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
+    lot = rng.random()
+    if lot < 0.45:
+        some = [cases.one_picture(judge.a_look(rng, soften, made, _MADE), rng, _POINTS) for _ in range(14)]
+        return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
+    if lot < 0.6:
+        some = [judge.an_edit(rng, soften, made, _MADE) for _ in range(16)]
+        return asking.batch(some, judge.PROTOCOLS, True, False)
+    if lot < 0.8:
+        some = [_of(judge.an_edit(rng, soften, made, _MADE), rng.random() < 0.3) for _ in range(10)]
+    elif lot < 0.92:
+        some = judge.equally_large([judge.a_set(rng, soften, made, _MADE) for _ in range(12)], 5)
+    elif lot < 0.97:
+        some = [_of(cases.one_picture(judge.a_look(rng, soften, made, _MADE), rng), False) for _ in range(10)]
+    else:
+        some = [cases.instructed(rng, soften) for _ in range(10)]
+    return asking.batch(some, judge.PROTOCOLS, True, True, whole=_WHOLE)
+
+
+def _of(case: cases.Case, points: bool) -> cases.Case:
+    """Its points, or all else."""
+    return replace(case, asked=tuple(pair for pair in case.asked if (pair[0].rubric == "brf") == points))
