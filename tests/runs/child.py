@@ -79,6 +79,7 @@ def script(moment: str) -> None:
         case "settle":
             at_call(decide, "by_threshold", 4, die)
         case "interrupt":
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         case "full disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
