@@ -18,14 +18,14 @@ from local_bench.suites.miniature.damage import STRENGTHS, damage
 from local_bench.suites.miniature.drawing import Pixels, draw, render, sample_hand
 from local_bench.suites.miniature.edits import Edit, draw_edit, sample_edit
 from local_bench.suites.miniature.orderbook import frame
-from local_bench.suites.miniature.phrases import LANGUAGES, Language, language_words
+from local_bench.suites.miniature.phrases import LANGUAGES, Language
 from local_bench.suites.miniature.points import Point, holds, points_of, sample_point, true_of, write_point
 from local_bench.suites.miniature.sampling import choose
 from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
 from local_bench.suites.miniature.sets import STYLE, draw_set, sample_set
 from local_bench.suites.miniature.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
 from local_bench.suites.miniature.writing import sample_writing
-from scripts.train_miniature import vae
+from scripts.train_miniature import readings, vae
 from scripts.train_miniature.data import train_edit, train_scene, worded_edit
 from scripts.train_miniature.loop import Machine
 
@@ -131,7 +131,7 @@ def one_picture(found: Look, rng: np.random.Generator, points: int = 6) -> Case:
     bare = [(write_point(point, _language(rng)), str(int(met))) for point, met in _points(found, rng, 10)]
     scene = found.told()
     if scene is not None and found.strength < 4 and not found.torn:
-        bare += _read(scene) + _read_in_chinese(scene)
+        bare += readings.read(scene) + readings.read_in_chinese(scene)
     return Case((found.pixels,), tuple(asked), tuple(bare))
 
 
@@ -199,7 +199,7 @@ def _of_edit(
         (_brf(title, brief, write_point(p, language), ("delivered", "source")), {"met": int(met)}) for p, met in points
     ]
     scene = found.told()
-    return Case((found.pixels, source), tuple(asked), _compared(edit.source, scene, worded, done))
+    return Case((found.pixels, source), tuple(asked), readings.compared(edit.source, scene, worded, done))
 
 
 def instructed(rng: np.random.Generator, soften: Soften) -> Case:
@@ -247,7 +247,7 @@ def in_a_set(rng: np.random.Generator, soften: Soften) -> Case:
         question = Question("cns_set", 0, _shown(count), slots, ("image",) * count)
         asked.append((question, _agrees(pictures.broken, index == pictures.breaker)))
     styles = [(s.background, s.figures[0].colour, s.figures[0].size) for s in pictures.scenes]
-    return Case(tuple(drawn), tuple(asked), _alike(styles))
+    return Case(tuple(drawn), tuple(asked), readings.alike(styles))
 
 
 def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Generator) -> Case:
@@ -268,7 +268,7 @@ def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Gener
         }
         answer = {"score": score, "flags": flags.get(score, [])}
         asked.append((Question("cns_set", 0, _shown(count), slots, ("image",) * count), answer))
-    return Case(tuple(drawn), tuple(asked), _alike(chosen))
+    return Case(tuple(drawn), tuple(asked), readings.alike(chosen))
 
 
 def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Point, bool]]:
@@ -310,28 +310,6 @@ def _nearly(point: Point, rng: np.random.Generator) -> Point:
     stated = [name for name in others if getattr(point, name) is not None]
     name = "shape" if "shape" in stated and rng.random() < 0.6 else choose(rng, stated)
     return replace(point, **{name: choose(rng, others[name], (getattr(point, name),))})
-
-
-def _read(scene: Scene, which: str = "") -> list[tuple[str, str]]:
-    """What stands at each place and behind it all: plain readings, which teach the eye much faster than claims do."""
-    there = {figure.place: f"{figure.size} {figure.colour} {figure.shape}" for figure in scene.figures}
-    return [
-        *((f"{which}{place}", there.get(place, "no")) for place in PLACES),
-        (f"{which}background", scene.background),
-    ]
-
-
-def _read_in_chinese(scene: Scene) -> list[tuple[str, str]]:
-    """The same in Chinese, so that its words too are known from being said."""
-    words = language_words("zh")
-    there = {
-        figure.place: f"{words.sizes[figure.size]}{words.colours[figure.colour]}的{words.shapes[figure.shape]}"
-        for figure in scene.figures
-    }
-    return [
-        *((words.places[place], there.get(place, "没有")) for place in PLACES),
-        ("背景", words.backgrounds[scene.background]),
-    ]
 
 
 def _realism(found: Look) -> int:
@@ -382,32 +360,6 @@ def _agrees(broken: str | None, breaker: bool) -> Answer:
     }
     score, raised = flags[broken]
     return {"score": score, "flags": raised}
-
-
-def _alike(styles: Sequence[Style]) -> tuple[tuple[str, str], ...]:
-    """What the pictures of a set share."""
-    return tuple(
-        (f"same {name}", str(int(len({style[i] for style in styles}) == 1)))
-        for i, name in enumerate(("background", "colour", "size"))
-    )
-
-
-def _compared(source: Scene, result: Scene | None, instruction: str, done: bool) -> tuple[tuple[str, str], ...]:
-    return (
-        (f"done: {instruction}", str(int(done))),
-        *(_read(result, "first ") if result is not None else ()),
-        *_read(source, "second "),
-        *(_kept_where(source, result) if result is not None else ()),
-    )
-
-
-def _kept_where(source: Scene, result: Scene) -> list[tuple[str, str]]:
-    """At which places, and whether behind them, all is as it was."""
-    was, became = ({figure.place: figure for figure in scene.figures} for scene in (source, result))
-    return [
-        *((f"same {place}", str(int(was.get(place) == became.get(place)))) for place in PLACES),
-        ("same background", str(int(source.background == result.background))),
-    ]
 
 
 def _torn(pixels: Pixels, rng: np.random.Generator) -> Pixels:

@@ -20,7 +20,7 @@ from local_bench.judges.vlm.transport import answers
 from local_bench.judges.vlm.written import deliverables, lines
 
 pytestmark = pytest.mark.server
-N_REQUESTS, N_EMBEDDED = 300, 90
+N_REQUESTS = 300
 BRIEFS = (
     "A poster for a mountain hut in two colours; print quality, PNG, 1024x768.",
     "一张茶馆海报,红色圆形,白色背景,横版,300 DPI。",
@@ -80,12 +80,10 @@ def spec(described, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["json", "logit"])
-def test_every_rubric_is_answered_in_form_every_time(judge, questions, protocol):
-    """Of 300 by the server; the engine in our own process has the same grammars, so fewer do."""
+def test_every_rubric_is_answered_in_form_300_times_of_300(judge, questions, protocol):
     transport, described, _ = judge
-    questions = questions if isinstance(transport, Client) else questions[:N_EMBEDDED]
     said = dict(answers(transport, spec(described, protocol), questions))
-    assert len(said) == len(questions)
+    assert len(said) == N_REQUESTS
     assert [(q.rubric, said[i].unscored) for i, q in questions if said[i].answer is None] == []
     for i, asked in questions:
         if rubric(asked.rubric).writes is None:
