@@ -1,7 +1,7 @@
 """Stage `drill`: the judge goes on where it is weak: points that are nearly met, pictures that models made, edits by
 models that never saw the source, sets that break their style.
 
-Its eye goes on with it: every third step asks the vision tower alone, as `eye` did, here also about pictures by models.
+Its eye goes on with it: every second step asks the vision tower alone, as `eye` did, here also about pictures by models.
 A point's answer is known where the point ends; only two of a dozen are asked to the end, in both protocols.
 """
 
@@ -16,7 +16,7 @@ from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
 STAGE = Stage("drill", seed=62, steps=4500, lr_muon=2e-3, lr_adam=1e-3, masters=False)
-_LOOKS, _EYE = 48, 0.33
+_LOOKS, _EYE = 48, 0.5
 _MADE = 0.5
 """How much of what is shown was made by the small generators."""
 _POINTS, _WHOLE = 12, 2
