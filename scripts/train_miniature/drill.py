@@ -1,8 +1,8 @@
 """Stage `drill`: the judge goes on where it is weak: points that are nearly met, pictures that models made, edits by
 models that never saw the source, sets that break their style.
 
-Its eye goes on with it: every second step asks the vision tower alone, as `eye` did, here also about pictures by models.
-A point's answer is known where the point ends; only two of a dozen are asked to the end, in both protocols.
+Its eye goes on with it: every second step asks the vision tower alone, as `eye` did, here also about pictures by
+models. A point's answer is known where the point ends; only two of a dozen are asked to the end, in both protocols.
 """
 
 from dataclasses import replace

@@ -61,6 +61,7 @@ def _is_ours(pid: int) -> bool:
 
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
+    from local_bench.judges.vlm import embedded
     from local_bench.runs import decide, judge, maker
     from local_bench.runs.ledger import Ledger
 
@@ -75,6 +76,7 @@ def script(moment: str) -> None:
         case "judge":
             at_call(judge.Sitting, "_commit", 3, die)
         case "server":
+            embedded.AHEAD = 16  # else a quick judge may have answered all of it by then
             at_call(judge.Sitting, "_commit", 2, kill_server)
         case "settle":
             at_call(decide, "by_threshold", 4, die)
