@@ -15,7 +15,7 @@ from scripts.train_miniature import eye, judge, judge_model
 from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
-STAGE = Stage("drill", seed=62, steps=4500, lr_muon=2e-3, lr_adam=1e-3, masters=False)
+STAGE = Stage("drill", seed=62, steps=6000, lr_muon=2e-3, lr_adam=1e-3, masters=False)
 _LOOKS, _EYE = 48, 0.5
 _MADE = 0.5
 """How much of what is shown was made by the small generators."""
