@@ -134,15 +134,6 @@ def ratio_intervals(
     return bootstrap(sums, ratios(over.shape[1]), method=method, level=level, n_resamples=n_resamples, seed=seed)
 
 
-def sum_intervals(
-    sums: ArrayLike, *, method: Method = "percentile", level: float = 0.95, n_resamples: int = RESAMPLES, seed: int = 0
-) -> list[Interval]:
-    """Intervals of the sums of each column (tasks, columns), over as many tasks like these as there are."""
-    table = np.asarray(sums, dtype=np.float64)
-    table = table.reshape(len(table), -1)
-    return bootstrap(table, lambda x: x, method=method, level=level, n_resamples=n_resamples, seed=seed)
-
-
 def _accelerations(sums: Floats, statistic: Statistic) -> Floats:
     without = statistic(sums.sum(axis=0) - sums).reshape(len(sums), -1)  # tasks x statistics
     apart = without.mean(axis=0) - without

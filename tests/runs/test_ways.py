@@ -1,6 +1,8 @@
 """A run with three attempts at each image, settled in every way of working, against a computation row by row."""
 
 from collections import defaultdict
+from dataclasses import replace
+from fractions import Fraction
 from itertools import takewhile
 
 import pytest
@@ -66,6 +68,21 @@ def test_every_way_is_what_the_rows_say(run_dir):
         w = way.worked
         found = [w.n_passed, w.n_images, w.n_reviews, way.revenue_micro_usd]
         assert found == expected[way.model, w.way], (way.model, w.way)
+
+
+def test_what_the_images_of_a_way_cost_is_what_one_cost_in_the_run(run_dir):
+    with RunDir.open(run_dir) as run:
+        money = books(run.ledger, run.config.settlement)
+        assert {way.images_usd for way in ways(run.ledger, money)} == {None}  # imported: nobody knows
+        first, *others = money.settlements
+        paid = replace(money, settlements=[replace(first, cost_micro_usd=7_000_001), *others])
+        told = ways(run.ledger, paid)
+        (n_made,) = run.ledger.rows(
+            "SELECT count(*) AS n FROM candidates WHERE model = ? AND state = 'done'", first.model
+        )
+    for way in told:
+        due = Fraction(7_000_001 * way.worked.n_images, 1_000_000 * n_made["n"]) if way.model == first.model else None
+        assert way.images_usd == due
 
 
 def test_the_report_has_them_where_there_is_more_than_one_attempt(run_dir):

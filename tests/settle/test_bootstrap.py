@@ -10,10 +10,14 @@ from local_bench.settle.bootstrap import (
     ends,
     ratio_intervals,
     resampled_sums,
-    sum_intervals,
     task_sums,
 )
 from local_bench.settle.intervals import bootstrap_mean, clustered_se, wilson, wilson_clustered
+
+
+def sum_interval(values, **how):
+    (found,) = bootstrap(np.asarray(values, float)[:, None], lambda sums: sums, **how)
+    return found
 
 
 def rates(rng, n_simulations, n_tasks, rate=0.4):
@@ -60,8 +64,8 @@ def test_percentile_and_bca_are_those_of_scipy():
 
 def test_bca_leans_where_the_data_are_skewed():
     values = np.random.default_rng(3).lognormal(0, 1.2, 40)
-    (plain,) = sum_intervals(values, n_resamples=4000)
-    (leaning,) = sum_intervals(values, method="bca", n_resamples=4000)
+    plain = sum_interval(values, n_resamples=4000)
+    leaning = sum_interval(values, method="bca", n_resamples=4000)
     assert leaning.low > plain.low
     assert leaning.high > plain.high
 
@@ -74,7 +78,7 @@ def test_bca_by_hand():
     jack = np.array([56 - v for v in values])
     a = np.sum((jack.mean() - jack) ** 3) / (6 * np.sum((jack.mean() - jack) ** 2) ** 1.5)
     tails = [stats.norm.cdf(bias + (bias + z) / (1 - a * (bias + z))) for z in stats.norm.ppf([0.025, 0.975])]
-    (found,) = sum_intervals(values, method="bca", n_resamples=2000)
+    found = sum_interval(values, method="bca", n_resamples=2000)
     assert (found.low, found.high) == ends(drawn, *tails)
     assert found.low > drawn[50]
 
@@ -83,7 +87,7 @@ def test_columns_do_not_look_at_each_other_and_a_seed_is_a_seed():
     rng = np.random.default_rng(0)
     table = rng.random((30, 6))
     together = bootstrap(table, lambda sums: sums)
-    alone = [sum_intervals(column)[0] for column in table.T]
+    alone = [sum_interval(column) for column in table.T]
     for one, other in zip(together, alone, strict=True):
         assert one.low == pytest.approx(other.low, rel=1e-12)
         assert one.high == pytest.approx(other.high, rel=1e-12)
@@ -106,7 +110,7 @@ def test_micro_dollars_stay_exact():
 
 
 def test_what_is_not_defined_says_why():
-    (one,) = sum_intervals([5.0])
+    one = sum_interval([5.0])
     assert (one.estimate, one.low, one.high, one.undefined) == (5, None, None, TOO_FEW_TASKS)
     nothing, seldom, often = ratio_intervals(
         np.column_stack([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]), np.column_stack([[0] * 4, [1, 0, 0, 0], [1] * 4])
