@@ -8,7 +8,22 @@ import torch
 
 from scripts.train_miniature.loop import Machine
 
-STAGES = ("text", "vae", "flow", "edits", "sd3", "gallery", "eye", "judge", "drill", "clip", "musiq", "export", "score")
+STAGES = (
+    "text",
+    "vae",
+    "flow",
+    "edits",
+    "sd3",
+    "gallery",
+    "eye",
+    "judge",
+    "drill",
+    "compare",
+    "clip",
+    "musiq",
+    "export",
+    "score",
+)
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
 STAGE = Stage("drill", seed=62, steps=6000, lr_muon=2e-3, lr_adam=1e-3, masters=False)
-_LOOKS, _EYE = 48, 0.5
-_MADE = 0.5
+LOOKS, _EYE = 48, 0.5
+MADE = 0.5
 """How much of what is shown was made by the small generators."""
 _POINTS, _WHOLE = 12, 2
 
@@ -38,10 +38,10 @@ def run(machine: Machine) -> bool:
     def loss(step: int, steps: int) -> Loss:
         rng = rng_of(STAGE, step)
         if rng.random() < _EYE:
-            looks = [judge.a_look(rng, soften, made, _MADE) for _ in range(_LOOKS)]
+            looks = [judge.a_look(rng, soften, made, MADE) for _ in range(LOOKS)]
             found, right = eye.understood(tower, looks, processor)
             return found, {f"eye {name}": right[name] for name in ("shape", "size")}
-        found, told = judge.judged(trained, _batch(asking, rng, soften, made))
+        found, told = judge.judged(trained, batch(asking, rng, soften, made))
         return found, {kind: float(np.mean(values)) for kind, values in sorted(told.items()) if kind in judge.TOLD}
 
     done = train(models, loss)
@@ -49,20 +49,21 @@ def run(machine: Machine) -> bool:
     return done
 
 
-def _batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
+def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
+    """A step's questions: points on one picture most of all."""
     lot = rng.random()
     if lot < 0.45:
-        some = [cases.one_picture(judge.a_look(rng, soften, made, _MADE), rng, _POINTS) for _ in range(14)]
+        some = [cases.one_picture(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
         return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
     if lot < 0.6:
-        some = [judge.an_edit(rng, soften, made, _MADE) for _ in range(16)]
+        some = [judge.an_edit(rng, soften, made, MADE) for _ in range(16)]
         return asking.batch(some, judge.PROTOCOLS, True, False)
     if lot < 0.8:
-        some = [_of(judge.an_edit(rng, soften, made, _MADE), rng.random() < 0.3) for _ in range(10)]
+        some = [_of(judge.an_edit(rng, soften, made, MADE), rng.random() < 0.3) for _ in range(10)]
     elif lot < 0.92:
-        some = judge.equally_large([judge.a_set(rng, soften, made, _MADE) for _ in range(12)], 5)
+        some = judge.equally_large([judge.a_set(rng, soften, made, MADE) for _ in range(12)], 5)
     elif lot < 0.97:
-        some = [_of(cases.one_picture(judge.a_look(rng, soften, made, _MADE), rng), False) for _ in range(10)]
+        some = [_of(cases.one_picture(judge.a_look(rng, soften, made, MADE), rng), False) for _ in range(10)]
     else:
         some = [cases.instructed(rng, soften) for _ in range(10)]
     return asking.batch(some, judge.PROTOCOLS, True, True, whole=_WHOLE)

@@ -34,7 +34,7 @@ def run(machine: Machine) -> bool:
         if (machine.work / file).exists():
             pipe = pipelines.built(name, machine)
             pipe.to(dtype=torch.float16).save_pretrained(target / name)
-    if (machine.work / "drill.trained.pt").exists():
+    if (machine.work / "compare.trained.pt").exists():
         _judge(machine, target / "mini-judge")
     if (machine.work / "clip.trained.pt").exists():
         _clip(machine, target / "mini-clip")
@@ -52,7 +52,7 @@ def run(machine: Machine) -> bool:
 def _judge(machine: Machine, folder: Path) -> None:
     processor, tokenizer = judge_model.plain(machine.work / "judge")
     model = judge_model.new(tokenizer, judge.STAGE.seed)
-    kept = torch.load(machine.work / "drill.trained.pt", map_location="cpu", weights_only=True)
+    kept = torch.load(machine.work / "compare.trained.pt", map_location="cpu", weights_only=True)
     model.load_state_dict(kept["judge"])
     copy.deepcopy(model).half().save_pretrained(folder)
     processor.save_pretrained(folder)
