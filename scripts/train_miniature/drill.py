@@ -53,8 +53,7 @@ def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, 
     """A step's questions: points on one picture most of all."""
     lot = rng.random()
     if lot < 0.45:
-        some = [cases.one_picture(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
-        return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
+        return points(asking, rng, soften, made)
     if lot < 0.6:
         some = [judge.an_edit(rng, soften, made, MADE) for _ in range(16)]
         return asking.batch(some, judge.PROTOCOLS, True, False)
@@ -67,6 +66,12 @@ def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, 
     else:
         some = [cases.instructed(rng, soften) for _ in range(10)]
     return asking.batch(some, judge.PROTOCOLS, True, True, whole=_WHOLE)
+
+
+def points(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
+    """A step's questions, all of them points on one picture."""
+    some = [cases.one_picture(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
+    return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
 
 
 def _of(case: cases.Case, points: bool) -> cases.Case:

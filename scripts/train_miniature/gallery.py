@@ -7,6 +7,7 @@ import numpy as np
 
 from local_bench.suites.miniature.checker import look
 from local_bench.suites.miniature.drawing import Pixels
+from local_bench.suites.miniature.scene import Scene
 from local_bench.suites.miniature.truth import Style, style_of
 from scripts.train_miniature import pipelines
 from scripts.train_miniature.data import edits, train_scene, worded_edit, worded_scene
@@ -23,6 +24,24 @@ def made(machine: Machine) -> dict[str, Pixels]:
     """Of each model that has drawn some, its pictures, uint8 [n, 64, 64, 3]."""
     path = machine.work / FILE
     return dict(np.load(path)) if path.exists() else {}
+
+
+def ordered(pictures: Mapping[str, Pixels]) -> list[tuple[Pixels, Scene]]:
+    """Each with the scene that its prompt asked for."""
+    found: list[tuple[Pixels, Scene]] = []
+    for name, drawn in pictures.items():
+        number = list(pipelines.CALLS).index(name)
+        if name == "mini-kontext":
+            scenes = [edit.target for edit in edits(SEED, number, len(drawn))[0]]
+        else:
+            scenes = [scene for scene, _ in _prompts(np.random.default_rng([SEED, number]), len(drawn))]
+        found += zip(drawn, scenes, strict=True)
+    return found
+
+
+def _prompts(rng: np.random.Generator, count: int) -> list[tuple[Scene, str]]:
+    scenes = (train_scene(rng, 0.7) for _ in range(count))
+    return [(scene, worded_scene(scene, rng).text) for scene in scenes]
 
 
 def edited(pictures: Mapping[str, Pixels]) -> list[Edited]:
@@ -60,8 +79,7 @@ def run(machine: Machine) -> bool:
             wanted, sources, _ = edits(SEED, number, count)
             found[name] = draw(pipe, [worded_edit(edit, rng).text for edit in wanted], sources, number)
         else:
-            prompts = [worded_scene(train_scene(rng, 0.7), rng).text for _ in range(count)]
-            found[name] = draw(pipe, prompts, seed=number)
+            found[name] = draw(pipe, [words for _, words in _prompts(rng, count)], seed=number)
         print(f"gallery: {count} pictures by {name}", flush=True)
     aside = path.with_suffix(".writing.npz")
     np.savez(aside, **found)

@@ -19,6 +19,7 @@ from local_bench.core.nouns import Question
 from local_bench.judges.vlm.protocols import Protocol, texts
 from local_bench.judges.vlm.rubrics import rubric, system
 from local_bench.suites.miniature.drawing import Pixels
+from local_bench.suites.miniature.scene import Scene
 from local_bench.suites.miniature.truth import Style
 from scripts.train_miniature import eye, gallery, judge_model
 from scripts.train_miniature import judge_cases as cases
@@ -209,15 +210,16 @@ def judged(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, l
 class Made:
     """What the small generators made, where they have."""
 
-    drawn: list[Pixels]
+    drawn: list[tuple[Pixels, Scene]]
+    """With what was asked for."""
     edited: list[cases.Edited]
     by_style: dict[Style, list[Pixels]]
 
     @classmethod
     def of(cls, machine: Machine) -> "Made":
         made = gallery.made(machine)
-        drawn = [picture for pictures in made.values() for picture in pictures]
-        return cls(drawn, gallery.edited(made), gallery.by_style(drawn))
+        drawn = gallery.ordered(made)
+        return cls(drawn, gallery.edited(made), gallery.by_style([pixels for pixels, _ in drawn]))
 
 
 def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases.Soften, made: Made) -> dict[str, Any]:
@@ -256,7 +258,7 @@ def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
 def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Look:
     """A picture, in a `share` of all cases by a small generator."""
     if made.drawn and rng.random() < share:
-        return cases.generated_look(made.drawn[int(rng.integers(len(made.drawn)))])
+        return cases.generated_look(*made.drawn[int(rng.integers(len(made.drawn)))])
     return cases.drawn_look(rng, soften)
 
 
@@ -269,7 +271,7 @@ def an_edit(rng: np.random.Generator, soften: cases.Soften, made: Made, share: f
     if made.edited and rng.random() < share:
         edit = made.edited[int(rng.integers(len(made.edited)))]
         if rng.random() < 0.4:  # by a model that never saw the source
-            edit = replace(edit, result=made.drawn[int(rng.integers(len(made.drawn)))])
+            edit = replace(edit, result=made.drawn[int(rng.integers(len(made.drawn)))][0])
         return cases.edited_by_a_model(edit, rng)
     return cases.edited(rng, soften)
 

@@ -64,6 +64,8 @@ class Look:
     """Of damage; 5 is nothing but noise."""
     torn: bool = False
     written: bool = False
+    ordered: Scene | None = None
+    """What a model was asked for: where it fails, it fails near that."""
 
     def told(self) -> Scene | None:
         """What stands in it, as far as anybody can tell."""
@@ -109,9 +111,9 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
     return found
 
 
-def generated_look(pixels: Pixels) -> Look:
+def generated_look(pixels: Pixels, ordered: Scene | None = None) -> Look:
     """A picture that a model made; the checker says what is in it."""
-    return Look(pixels, None, look(pixels))
+    return Look(pixels, None, look(pixels), ordered=ordered)
 
 
 def one_picture(found: Look, rng: np.random.Generator, points: int = 6) -> Case:
@@ -147,7 +149,7 @@ def ordered(pixels: Pixels, wanted: Scene, rng: np.random.Generator) -> tuple[Ca
 
 def edited_by_a_model(made: Edited, rng: np.random.Generator) -> Case:
     """A source and what a small generator made of it; what was kept is the checker's to say."""
-    found = generated_look(made.result)
+    found = generated_look(made.result, made.edit.target)
     assert found.seen is not None
     done = match_edit(found.seen, made.edit).whole
     kept = edit_score(seen_facts(found.seen), made.edit)
@@ -280,7 +282,9 @@ def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Poi
     base = found.told() or _supposed(found.seen, rng) or train_scene(rng)
     made: list[tuple[Point, bool]] = []
     for i in range(count):
-        if rng.random() < 0.5:
+        if found.ordered is not None and rng.random() < 0.5:
+            point = choose(rng, points_of(found.ordered))
+        elif rng.random() < 0.5:
             point = choose(rng, points_of(base))
             point = point if i % 2 == 0 else _nearly(point, rng)
         else:
