@@ -19,7 +19,7 @@ from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.text import Heads
 
-STAGE = Stage("compare", seed=63, steps=1500, lr_muon=2e-3, lr_adam=1e-3, masters=False)
+STAGE = Stage("compare", seed=63, steps=1100, lr_muon=2e-3, lr_adam=1e-3, masters=False)
 _LAYERS = 2
 """After so many of the language model's layers it is to be known; the others look it up."""
 _EYE = 0.08
