@@ -68,9 +68,14 @@ def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, 
     return asking.batch(some, judge.PROTOCOLS, True, True, whole=_WHOLE)
 
 
-def points(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
-    """A step's questions, all of them points on one picture."""
-    some = [cases.one_picture(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
+def points(
+    asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made, edits: bool = False
+) -> dict[str, Any]:
+    """A step's questions, all of them points on one picture, or on an edit beside its source."""
+    if edits:
+        some = [judge.an_edit(rng, soften, made, MADE) for _ in range(12)]
+    else:
+        some = [cases.one_picture(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
     return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
 
 

@@ -65,7 +65,8 @@ class Look:
     torn: bool = False
     written: bool = False
     ordered: Scene | None = None
-    """What a model was asked for: where it fails, it fails near that."""
+    """What was asked for: where a model fails, it fails near that; beside an edit's source, what is true there is easily
+    taken for true here."""
 
     def told(self) -> Scene | None:
         """What stands in it, as far as anybody can tell."""
@@ -182,7 +183,7 @@ def edited(rng: np.random.Generator, soften: Soften) -> Case:
         result, _ = sample_writing(result, scene.background, rng)
         outcome = "written" if outcome == "done" else outcome
     done = outcome in ("done", "redrawn") or (outcome == "damaged" and strength == 1)
-    found = Look(result, scene, strength=strength)
+    found = Look(result, scene, strength=strength, ordered=edit.target)
     return _of_edit(edit, source, found, _kept(outcome, strength, edit_score(facts(scene), edit)), done, rng)
 
 
@@ -192,7 +193,7 @@ def _of_edit(
     worded = worded_edit(edit, rng).text.split(". ")[0]
     language = _language(rng)
     title, brief = frame("edit", language, rng)
-    points = _points(found, rng, 5)
+    points = _points(found, rng, 8)
     score, flags = kept
     asked: list[tuple[Question, Answer]] = [
         (_plain("cns_edit", ("result", "source")), {"score": score, "flags": flags})
