@@ -11,6 +11,7 @@ from typing import Any
 from local_bench.core import strictjson
 from local_bench.core.cards import ModelCard
 from local_bench.core.errors import WeightsError
+from local_bench.core.identity import digest
 from local_bench.core.paths import safe_join, weights_dir
 
 INDEX = "index.json"
@@ -27,6 +28,11 @@ def copy(folder: Path, card: ModelCard) -> None:
         target = safe_join(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
+
+
+def files_digest(card: ModelCard) -> str:
+    """Names the files that make up the card's model. WeightsError where none is shipped."""
+    return digest(_files(card.name))
 
 
 def _files(name: str) -> dict[str, dict[str, str]]:

@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from local_bench.core.cards import ModelCard, Source
+from local_bench.core import shipped
+from local_bench.core.cards import SHIPPED, ModelCard, Source
 from local_bench.core.convert import converted_name
 from local_bench.core.digests import file_digests
 from local_bench.core.errors import WeightsError
@@ -122,7 +123,10 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     source = source_of(card, part)
     assert source.build
     name = f"{card.name}-{part}" if part else card.name
-    folder = cache_dir() / "models" / f"{name}-v{source.version}"
+    made = f"v{source.version}"
+    if source.build == SHIPPED:
+        made += f"-{shipped.files_digest(card)[:12]}"  # another release may ship another model under that name
+    folder = cache_dir() / "models" / f"{name}-{made}"
     if folder.is_dir():
         return folder
     quiet_libraries()

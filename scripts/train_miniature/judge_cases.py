@@ -65,8 +65,7 @@ class Look:
     torn: bool = False
     written: bool = False
     ordered: Scene | None = None
-    """What was asked for: where a model fails, it fails near that; beside an edit's source, what is true there is easily
-    taken for true here."""
+    """What was asked for: a model fails near that, and what an edit keeps is easily read off its source."""
 
     def told(self) -> Scene | None:
         """What stands in it, as far as anybody can tell."""
