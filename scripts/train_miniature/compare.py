@@ -19,7 +19,7 @@ from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.text import Heads
 
-STAGE = Stage("compare", seed=63, steps=1500, lr_muon=2e-3, lr_adam=1e-3, masters=False)
+STAGE = Stage("compare", seed=63, steps=2700, lr_muon=2e-3, lr_adam=1e-3, masters=False)
 _LAYERS = 2
 """After so many of the language model's layers it is to be known; the others look it up."""
 _EYE = 0.08
@@ -56,9 +56,12 @@ def run(machine: Machine) -> bool:
         if lot < _EYE:
             looks = [judge.a_look(rng, soften, made, drill.MADE) for _ in range(drill.LOOKS)]
             return eye.understood(tower, looks, processor)[0], {}
-        if lot < 0.58:
+        if lot < 0.65:
             given = asking, rng, soften, made
-            asked = drill.points(*given, edits=lot < 0.35) if lot < 0.5 else drill.batch(*given)
+            if lot < 0.4:
+                asked = drill.points(*given, edits=lot < 0.24)
+            else:
+                asked = (drill.marks if lot < 0.6 else drill.batch)(*given)
             found, right = judge.judged(trained, asked)
             return found, _means(right)
         some, bare = _some(rng, soften, made)
@@ -150,5 +153,5 @@ def _known(case: cases.Case) -> np.ndarray:
 
 
 def _means(right: dict[str, list[bool]]) -> dict[str, float]:
-    told = (*judge.TOLD, "cns_set logit")
+    told = (*judge.TOLD, "cns_set logit", "veq_technical json")
     return {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in told}

@@ -79,6 +79,13 @@ def points(
     return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
 
 
+def marks(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
+    """A step's questions, all else that is asked of a single picture: mostly damaged ones, by all degrees."""
+    looks = [judge.a_look(rng, soften, made, 0.2) for _ in range(14)]
+    looks = [one if one.strength or rng.random() < 0.4 else cases.drawn_look(rng, soften) for one in looks]
+    return asking.batch([_of(cases.one_picture(one, rng), False) for one in looks], judge.PROTOCOLS, False, True)
+
+
 def _of(case: cases.Case, points: bool) -> cases.Case:
     """Its points, or all else."""
     return replace(case, asked=tuple(pair for pair in case.asked if (pair[0].rubric == "brf") == points))

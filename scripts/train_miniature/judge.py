@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from local_bench.core.nouns import Question
 from local_bench.judges.vlm.protocols import Protocol, texts
 from local_bench.judges.vlm.rubrics import rubric, system
+from local_bench.suites.miniature.checker import look
 from local_bench.suites.miniature.drawing import Pixels
 from local_bench.suites.miniature.scene import Scene
-from local_bench.suites.miniature.truth import Style
+from local_bench.suites.miniature.truth import Style, facts, seen_facts
 from scripts.train_miniature import eye, gallery, judge_model
 from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
@@ -214,12 +215,15 @@ class Made:
     """With what was asked for."""
     edited: list[cases.Edited]
     by_style: dict[Style, list[Pixels]]
+    missed: list[tuple[Pixels, Scene]]
+    """Those of `drawn` that are not what was asked for: in these a judge is wrong."""
 
     @classmethod
     def of(cls, machine: Machine) -> "Made":
         made = gallery.made(machine)
         drawn = gallery.ordered(made)
-        return cls(drawn, gallery.edited(made), gallery.by_style([pixels for pixels, _ in drawn]))
+        missed = [(pixels, scene) for pixels, scene in drawn if not facts(scene) <= seen_facts(look(pixels))]
+        return cls(drawn, gallery.edited(made), gallery.by_style([pixels for pixels, _ in drawn]), missed)
 
 
 def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases.Soften, made: Made) -> dict[str, Any]:
@@ -258,7 +262,8 @@ def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
 def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Look:
     """A picture, in a `share` of all cases by a small generator."""
     if made.drawn and rng.random() < share:
-        return cases.generated_look(*made.drawn[int(rng.integers(len(made.drawn)))])
+        some = made.missed if made.missed and rng.random() < 0.5 else made.drawn
+        return cases.generated_look(*some[int(rng.integers(len(some)))])
     return cases.drawn_look(rng, soften)
 
 
