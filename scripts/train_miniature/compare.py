@@ -37,15 +37,11 @@ TOLD = ("same background", "same colour", "edit")
 
 def run(machine: Machine) -> bool:
     """Trains the stage; its outcome is `compare.trained.pt`."""
-    folder = machine.work / "judge"
-    processor, tokenizer = judge_model.plain(folder)
-    model = judge_model.new(tokenizer, STAGE.seed)
-    kept = torch.load(machine.work / "drill.trained.pt", map_location="cpu", weights_only=True)
-    model.load_state_dict(kept["judge"])
+    processor, model = judge_model.taught(machine.work, "drill")
     modules = {"judge": model, "heads": eye.heads(), "alike": Heads(judge_model.WIDTH, _VALUES)}
     models = Models(STAGE, machine, modules)
     trained = models.run["judge"]
-    asking = judge.Asking(machine, trained, folder)
+    asking = judge.Asking(machine, trained, machine.work / "judge")
     soften, made = cases.softener(machine), judge.Made.of(machine)
     tower = {"visual": trained.model.visual, "heads": models.run["heads"]}
     half_way = _Overheard(trained.model.language_model.layers[_LAYERS - 1])

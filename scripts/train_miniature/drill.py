@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from scripts.train_miniature import eye, judge, judge_model
 from scripts.train_miniature import judge_cases as cases
@@ -24,14 +23,10 @@ _POINTS, _WHOLE = 12, 2
 
 def run(machine: Machine) -> bool:
     """Trains the stage; its outcome is `drill.trained.pt`."""
-    folder = machine.work / "judge"
-    processor, tokenizer = judge_model.plain(folder)
-    model = judge_model.new(tokenizer, STAGE.seed)
-    kept = torch.load(machine.work / "judge.trained.pt", map_location="cpu", weights_only=True)
-    model.load_state_dict(kept["judge"])
+    processor, model = judge_model.taught(machine.work, "judge")
     models = Models(STAGE, machine, {"judge": model, "heads": eye.heads()})
     trained = models.run["judge"]
-    asking = judge.Asking(machine, trained, folder)
+    asking = judge.Asking(machine, trained, machine.work / "judge")
     soften, made = cases.softener(machine), judge.Made.of(machine)
     tower = {"visual": trained.model.visual, "heads": models.run["heads"]}
 

@@ -18,7 +18,7 @@ from local_bench.core.convert import write_converted
 from local_bench.core.shipped import INDEX
 from local_bench.judges.metrics.pyiqa_scope import HUB
 from local_bench.judges.metrics.pyiqa_store import Store
-from scripts.train_miniature import cards, clip, judge, judge_model, musiq, pipelines
+from scripts.train_miniature import cards, clip, judge_model, musiq, pipelines
 from scripts.train_miniature.loop import Machine
 
 FOLDER = "models"
@@ -50,10 +50,7 @@ def run(machine: Machine) -> bool:
 
 
 def _judge(machine: Machine, folder: Path) -> None:
-    processor, tokenizer = judge_model.plain(machine.work / "judge")
-    model = judge_model.new(tokenizer, judge.STAGE.seed)
-    kept = torch.load(machine.work / "compare.trained.pt", map_location="cpu", weights_only=True)
-    model.load_state_dict(kept["judge"])
+    processor, model = judge_model.taught(machine.work, "compare")
     copy.deepcopy(model).half().save_pretrained(folder)
     processor.save_pretrained(folder)
 

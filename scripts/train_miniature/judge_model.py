@@ -83,6 +83,15 @@ def new(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2VLForConditionalGeneration
     return Qwen2VLForConditionalGeneration(config)
 
 
+def taught(work: Path, stage: str) -> tuple[Any, Qwen2VLForConditionalGeneration]:
+    """The processor, and the judge as that stage left it."""
+    found, tokenizer = plain(work / "judge")
+    model = new(tokenizer, 0)
+    kept = torch.load(work / f"{stage}.trained.pt", map_location="cpu", weights_only=True)
+    model.load_state_dict(kept["judge"])
+    return found, model
+
+
 def _tokenizer() -> Qwen2Tokenizer:
     bare = Qwen2Tokenizer(vocab={c: i for i, c in enumerate((*byte_characters(), *tiny._SPECIAL))}, merges=[])
     split = bare.backend_tokenizer.pre_tokenizer.pre_tokenize_str
