@@ -32,7 +32,8 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "edit": _SCORES,
     **{f"picture {n}": _SCORES for n in range(1, 5)},
 }
-TOLD = ("same background", "same colour", "edit")
+_TOLD = ("same background", "same colour", "edit")
+_ALSO = ("cns_set logit", "veq_technical json")
 
 
 def run(machine: Machine) -> bool:
@@ -59,12 +60,12 @@ def run(machine: Machine) -> bool:
             else:
                 asked = (drill.marks if lot < 0.6 else drill.batch)(*given)
             found, right = judge.judged(trained, asked)
-            return found, _means(right)
+            return found, judge.means(right, _ALSO)
         some, bare = _some(rng, soften, made)
         batch = asking.batch(some, judge.PROTOCOLS, bare, not bare)
         found, right = judge.judged(trained, batch)
         alike, known = _alike(models.run["alike"], some, batch["batch"].ids == trained.config.image_token_id, half_way)
-        return found + alike, _means(right) | known
+        return found + alike, judge.means(right, _ALSO) | known
 
     with half_way:
         done = train(models, loss)
@@ -125,7 +126,7 @@ def _alike(heads: Any, some: list[cases.Case], shown: torch.Tensor, half_way: _O
     lost, _ = heads.loss(vectors, wanted)
     told = heads.proj_out(vectors).split(heads.sizes, -1)
     right = {}
-    for name in TOLD:
+    for name in _TOLD:
         at_name = list(_VALUES).index(name)
         asked = wanted[:, at_name] >= 0
         if asked.any():
@@ -146,8 +147,3 @@ def _known(case: cases.Case) -> np.ndarray:
         if question.rubric == "cns_set":
             wanted[names.index(f"picture {dict(question.slots)['index']}")] = int(answer["score"])
     return wanted
-
-
-def _means(right: dict[str, list[bool]]) -> dict[str, float]:
-    told = (*judge.TOLD, "cns_set logit", "veq_technical json")
-    return {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in told}

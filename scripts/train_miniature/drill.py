@@ -37,7 +37,7 @@ def run(machine: Machine) -> bool:
             found, right = eye.understood(tower, looks, processor)
             return found, {f"eye {name}": right[name] for name in ("shape", "size")}
         found, told = judge.judged(trained, batch(asking, rng, soften, made))
-        return found, {kind: float(np.mean(values)) for kind, values in sorted(told.items()) if kind in judge.TOLD}
+        return found, judge.means(told)
 
     done = train(models, loss)
     save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "drill.trained.pt")

@@ -6,7 +6,7 @@ words come to the fore later. Only answers count, and of a JSON answer mostly th
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ def run(machine: Machine) -> bool:
         rng, share = rng_of(STAGE, step), step / steps
         batch = _batch(asking, rng, share, soften, made)
         found, right = judged(models.run["judge"], batch)
-        return found, {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in TOLD}
+        return found, means(right)
 
     done = train(models, loss)
     save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "judge.trained.pt")
@@ -183,6 +183,11 @@ def run(machine: Machine) -> bool:
 
 
 TOLD = ("claim", "early", "brf json", "brf logit", "cns_edit logit", "veq_technical logit")
+
+
+def means(right: Mapping[str, list[bool]], also: Sequence[str] = ()) -> dict[str, float]:
+    """What is reported of `judged`: how often each kind was right."""
+    return {kind: float(np.mean(values)) for kind, values in sorted(right.items()) if kind in (*TOLD, *also)}
 
 
 def judged(model: Any, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, list[bool]]]:
