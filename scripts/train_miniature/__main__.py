@@ -19,6 +19,7 @@ STAGES = (
     "judge",
     "drill",
     "compare",
+    "fine",
     "clip",
     "musiq",
     "export",

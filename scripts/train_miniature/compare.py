@@ -6,7 +6,8 @@ each token of the last picture is to tell it, by a linear reading that is thrown
 (`eye`). Questions that stand behind the pictures find it there. All else is practised on the side, so that it is kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from scripts.train_miniature.text import Heads
 STAGE = Stage("compare", seed=63, steps=2700, lr_muon=2e-3, lr_adam=1e-3, masters=False)
 _LAYERS = 2
 """After so many of the language model's layers it is to be known; the others look it up."""
-_EYE = 0.08
+_SHARES = {"eye": 0.08, "edits": 0.16, "points": 0.16, "marks": 0.2, "mixed": 0.05, "alike": 0.35}
 _ALIKE = 0.6
 """How many of the cases in which all is alike are drawn anew."""
 _IGNORED = -100
@@ -38,39 +39,59 @@ _ALSO = ("cns_set logit", "veq_technical json")
 
 def run(machine: Machine) -> bool:
     """Trains the stage; its outcome is `compare.trained.pt`."""
-    processor, model = judge_model.taught(machine.work, "drill")
-    modules = {"judge": model, "heads": eye.heads(), "alike": Heads(judge_model.WIDTH, _VALUES)}
-    models = Models(STAGE, machine, modules)
+    with practice(machine, STAGE, "drill") as (models, asked):
+
+        def loss(step: int, steps: int) -> Loss:
+            rng = rng_of(STAGE, step)
+            return asked(chosen(rng, _SHARES), rng)
+
+        done = train(models, loss)
+    save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "compare.trained.pt")
+    return done
+
+
+def chosen(rng: np.random.Generator, shares: Mapping[str, float]) -> str:
+    """What is practised in a step."""
+    return list(shares)[int(np.searchsorted(np.cumsum(list(shares.values()))[:-1], rng.random(), "right"))]
+
+
+@contextmanager
+def practice(
+    machine: Machine, stage: Stage, after: str, **more: torch.nn.Module
+) -> Iterator[tuple[Models, Callable[[str, np.random.Generator], Loss]]]:
+    """The judge as an earlier stage left it, with heads that are thrown away (and `more` modules); and what a step may
+    practise by its name: eye, edits, points, marks, mixed, alike."""
+    processor, model = judge_model.taught(machine.work, after)
+    modules = {"judge": model, "heads": eye.heads(), "alike": Heads(judge_model.WIDTH, _VALUES), **more}
+    models = Models(stage, machine, modules)
     trained = models.run["judge"]
     asking = judge.Asking(machine, trained, machine.work / "judge")
     soften, made = cases.softener(machine), judge.Made.of(machine)
     tower = {"visual": trained.model.visual, "heads": models.run["heads"]}
-    half_way = _Overheard(trained.model.language_model.layers[_LAYERS - 1])
 
-    def loss(step: int, steps: int) -> Loss:
-        rng = rng_of(STAGE, step)
-        lot = rng.random()
-        if lot < _EYE:
+    def asked(what: str, rng: np.random.Generator) -> Loss:
+        given = asking, rng, soften, made
+        if what == "eye":
             looks = [judge.a_look(rng, soften, made, drill.MADE) for _ in range(drill.LOOKS)]
             return eye.understood(tower, looks, processor)[0], {}
-        if lot < 0.65:
-            given = asking, rng, soften, made
-            if lot < 0.4:
-                asked = drill.points(*given, edits=lot < 0.24)
-            else:
-                asked = (drill.marks if lot < 0.6 else drill.batch)(*given)
-            found, right = judge.judged(trained, asked)
-            return found, judge.means(right, _ALSO)
-        some, bare = _some(rng, soften, made)
-        batch = asking.batch(some, judge.PROTOCOLS, bare, not bare)
+        if what == "alike":
+            some, bare = _some(rng, soften, made)
+            batch = asking.batch(some, judge.PROTOCOLS, bare, not bare)
+            found, right = judge.judged(trained, batch)
+            shown = batch["batch"].ids == trained.config.image_token_id
+            alike, known = _alike(models.run["alike"], some, shown, half_way)
+            return found + alike, judge.means(right, _ALSO) | known
+        if what == "marks":
+            batch = drill.marks(*given)
+        elif what == "mixed":
+            batch = drill.batch(*given)
+        else:
+            batch = drill.points(*given, edits=what == "edits")
         found, right = judge.judged(trained, batch)
-        alike, known = _alike(models.run["alike"], some, batch["batch"].ids == trained.config.image_token_id, half_way)
-        return found + alike, judge.means(right, _ALSO) | known
+        return found, judge.means(right, _ALSO)
 
-    with half_way:
-        done = train(models, loss)
-    save({"judge": models.averaged()["judge"].state_dict()}, machine.work / "compare.trained.pt")
-    return done
+    with _Overheard(trained.model.language_model.layers[_LAYERS - 1]) as half_way:
+        yield models, asked
 
 
 class _Overheard:

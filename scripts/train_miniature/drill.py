@@ -75,9 +75,8 @@ def points(
 
 
 def marks(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
-    """A step's questions, all else that is asked of a single picture: mostly damaged ones, by all degrees."""
-    looks = [judge.a_look(rng, soften, made, 0.2) for _ in range(14)]
-    looks = [one if one.strength or rng.random() < 0.4 else cases.drawn_look(rng, soften) for one in looks]
+    """A step's questions: all but points that is asked of a single picture, mostly of a damaged one."""
+    looks = [judge.worn(rng, soften, made) for _ in range(14)]
     return asking.batch([_of(cases.one_picture(one, rng), False) for one in looks], judge.PROTOCOLS, False, True)
 
 

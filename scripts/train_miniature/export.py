@@ -34,7 +34,7 @@ def run(machine: Machine) -> bool:
         if (machine.work / file).exists():
             pipe = pipelines.built(name, machine)
             pipe.to(dtype=torch.float16).save_pretrained(target / name)
-    if (machine.work / "compare.trained.pt").exists():
+    if (machine.work / "fine.trained.pt").exists():
         _judge(machine, target / "mini-judge")
     if (machine.work / "clip.trained.pt").exists():
         _clip(machine, target / "mini-clip")
@@ -50,7 +50,7 @@ def run(machine: Machine) -> bool:
 
 
 def _judge(machine: Machine, folder: Path) -> None:
-    processor, model = judge_model.taught(machine.work, "compare")
+    processor, model = judge_model.taught(machine.work, "fine")
     copy.deepcopy(model).half().save_pretrained(folder)
     processor.save_pretrained(folder)
 

@@ -71,20 +71,28 @@ def heads() -> Heads:
     return Heads(judge_model.WIDTH, _VALUES)
 
 
+def tokens(visual: Any, looks: Sequence[cases.Look], processor: object) -> torch.Tensor:
+    """What the tower makes of pictures, [pictures * 16, width]."""
+    seen = judge_model.seen(processor, [look.pixels for look in looks], visual.patch_embed.proj.weight.device)
+    return visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"]).pooler_output
+
+
 def understood(run: Mapping[str, Any], looks: Sequence[cases.Look], processor: object) -> Loss:
     """How far `visual` (the tower) and `heads` tell what is in the pictures."""
-    device = run["heads"].proj_out.weight.device
-    seen = judge_model.seen(processor, [look.pixels for look in looks], device)
-    tokens = run["visual"](seen["pixel_values"], grid_thw=seen["image_grid_thw"]).pooler_output
-    wanted = torch.from_numpy(np.stack([_told(look) for look in looks])).to(device)
+    return told(run["heads"], tokens(run["visual"], looks, processor), looks)
+
+
+def told(heads: Any, tokens: torch.Tensor, looks: Sequence[cases.Look]) -> Loss:
+    """How far the heads tell what is in the pictures, by the tower's tokens."""
+    wanted = torch.from_numpy(np.stack([_told(look) for look in looks])).to(tokens.device)
     wanted = wanted.repeat_interleave(len(tokens) // len(looks), 0)
-    lost, _ = run["heads"].loss(tokens, wanted)
-    told = run["heads"].proj_out(tokens).split(run["heads"].sizes, -1)
+    lost, _ = heads.loss(tokens, wanted)
+    said = heads.proj_out(tokens).split(heads.sizes, -1)
     right = {}
     for name, of in (("shape", "left shape"), ("colour", "left colour"), ("size", "left size"), ("damage", "damage")):
         at = list(_VALUES).index(of)
         here = wanted[:, at] > (0 if name != "damage" else -1)
-        right[name] = float((told[at].argmax(-1) == wanted[:, at])[here].float().mean())
+        right[name] = float((said[at].argmax(-1) == wanted[:, at])[here].float().mean())
     return lost, right
 
 

@@ -272,6 +272,12 @@ def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: fl
     return cases.drawn_look(rng, soften)
 
 
+def worn(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Look:
+    """A picture, drawn or by a small generator, that is damaged mostly."""
+    found = a_look(rng, soften, made)
+    return found if found.strength or rng.random() < 0.35 else cases.damaged(found, rng)
+
+
 def _one(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
     return cases.one_picture(a_look(rng, soften, made), rng)
 

@@ -62,6 +62,8 @@ class Look:
     """Of a generated picture, in the place of a scene."""
     strength: int = 0
     """Of damage; 5 is nothing but noise."""
+    kind: str = ""
+    """Of damage, where it has one."""
     torn: bool = False
     written: bool = False
     ordered: Scene | None = None
@@ -100,8 +102,7 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
     found = Look(pixels, scene, written=written)
     lot = rng.random()
     if lot < 0.35:
-        strength = int(choose(rng, STRENGTHS))
-        return replace(found, pixels=damage(pixels, choose(rng, DAMAGE), strength, rng), strength=strength)
+        return damaged(found, rng)
     if lot < 0.42:
         return replace(found, pixels=_torn(pixels, rng), torn=True)
     if lot < 0.44:
@@ -109,6 +110,12 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
             found, pixels=rng.integers(0, 256, pixels.shape).astype(np.uint8), scene=None, seen=None, strength=5
         )
     return found
+
+
+def damaged(found: Look, rng: np.random.Generator) -> Look:
+    """The same picture, damaged by whatever kind and strength."""
+    strength, kind = int(choose(rng, STRENGTHS)), choose(rng, tuple(DAMAGE))
+    return replace(found, pixels=damage(found.pixels, kind, strength, rng), strength=strength, kind=kind)
 
 
 def generated_look(pixels: Pixels, ordered: Scene | None = None) -> Look:
@@ -319,11 +326,11 @@ def _nearly(point: Point, rng: np.random.Generator) -> Point:
 def _realism(found: Look) -> int:
     if found.torn:
         return 1
-    if found.seen is not None:
-        return (
-            1 if not found.seen.figures else 5 if found.seen.confidence > 0.5 else 4 if found.seen.confidence > 0 else 2
-        )
-    return (5, 5, 4, 3, 2, 0)[found.strength]
+    left = (5, 5, 4, 3, 2, 0)[found.strength]
+    if found.seen is None:
+        return left
+    sure = found.seen.confidence
+    return min(left, 1 if not found.seen.figures else 5 if sure > 0.5 else 4 if sure > 0 else 2)
 
 
 def _aesthetic(found: Look) -> int:
