@@ -10,7 +10,7 @@
 | sd3 | mini-sd3 | text, vae |
 | gallery | pictures by all four, for the judge to learn from | edits, sd3 |
 | eye | the judge's vision tower, that tells what stands where | vae |
-| judge | mini-judge | eye, gallery |
+| judge, drill, compare, fine | mini-judge, better after each | eye, gallery |
 | clip, musiq | mini-clip, mini-musiq | pictures, words, damage |
 | export | `weights/` and cards, to be put into the repository as they are | all |
 | score | how good what is shipped is, on what was held out | the repository's `weights/` |

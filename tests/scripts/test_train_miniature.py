@@ -1,10 +1,13 @@
 import numpy as np
 import torch
 
+from local_bench.suites.miniature.damage import KINDS
+from local_bench.suites.miniature.drawing import render
 from local_bench.suites.miniature.phrases import vocabulary
 from local_bench.suites.miniature.sampling import held_out
 from local_bench.suites.miniature.wording import read_caption
 from scripts.train_miniature import data, judge_cases
+from scripts.train_miniature.compare import chosen
 from scripts.train_miniature.muon import orthogonal
 from scripts.train_miniature.packing import Asked, packed
 from scripts.train_miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
@@ -77,6 +80,28 @@ def test_the_judge_is_asked_as_many_true_claims_as_false_ones():
         case = judge_cases.one_picture(judge_cases.drawn_look(rng, lambda pixels: pixels), rng)
         answers += [answer["met"] for question, answer in case.asked if question.rubric == "brf"]
     assert 0.4 < np.mean(answers) < 0.62
+
+
+def test_damage_costs_a_picture_clarity_whoever_made_it():
+    rng = np.random.default_rng(7)
+    made = judge_cases.generated_look(render(data.train_scene(rng), rng))
+    kinds = set()
+    for _ in range(40):
+        worn = judge_cases.damaged(made, rng)
+        kinds.add(worn.kind)
+        assert (worn.pixels != made.pixels).any()
+        (question, answer), *_ = judge_cases.one_picture(worn, rng).asked
+        assert question.rubric == "veq_technical"
+        assert answer["clarity"] == 5 - worn.strength
+        assert answer["realism"] <= 6 - worn.strength
+    assert kinds == set(KINDS)
+
+
+def test_what_is_practised_follows_the_shares():
+    rng = np.random.default_rng(8)
+    found = [chosen(rng, {"often": 0.7, "seldom": 0.3}) for _ in range(400)]
+    assert 0.6 < found.count("often") / len(found) < 0.8
+    assert set(found) == {"often", "seldom"}
 
 
 def test_muons_update_is_nearly_orthogonal():
