@@ -55,6 +55,13 @@ def chosen(rng: np.random.Generator, shares: Mapping[str, float]) -> str:
     return list(shares)[int(np.searchsorted(np.cumsum(list(shares.values()))[:-1], rng.random(), "right"))]
 
 
+def blank(heads: Heads) -> Heads:
+    """The same without an opinion: a new head's first guesses would pull at a model that has learnt."""
+    torch.nn.init.zeros_(heads.proj_out.weight)
+    torch.nn.init.zeros_(heads.proj_out.bias)
+    return heads
+
+
 @contextmanager
 def practice(
     machine: Machine, stage: Stage, after: str, **more: torch.nn.Module
@@ -62,7 +69,7 @@ def practice(
     """The judge as an earlier stage left it, with heads that are thrown away (and `more` modules); and what a step may
     practise by its name: eye, edits, points, marks, mixed, alike."""
     processor, model = judge_model.taught(machine.work, after)
-    modules = {"judge": model, "heads": eye.heads(), "alike": Heads(judge_model.WIDTH, _VALUES), **more}
+    modules = {"judge": model, "heads": eye.heads(), "alike": blank(Heads(judge_model.WIDTH, _VALUES)), **more}
     models = Models(stage, machine, modules)
     trained = models.run["judge"]
     asking = judge.Asking(machine, trained, machine.work / "judge")
