@@ -46,6 +46,7 @@ def run(machine: Machine) -> bool:
         def loss(step: int, steps: int) -> Loss:
             rng = rng_of(STAGE, step)
             what = "fine" if step < _ALONE * steps else chosen(rng, _SHARES)
+            visual.requires_grad_(what == "fine")  # words would pull it away from what it has just learnt
             if what != "fine":
                 return asked(what, rng)
             looks = [judge.worn(rng, soften, made) for _ in range(drill.LOOKS)]
