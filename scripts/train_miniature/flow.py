@@ -15,7 +15,7 @@ from scripts.train_miniature.data import worded_scene
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.vae import CHANNELS
 
-STAGE = Stage("flow", seed=31, steps=4000, lr_muon=3e-3, lr_adam=2e-3, snapshots=(0.08,))
+STAGE = Stage("flow", seed=31, steps=4000, lr_muon=3e-3, lr_adam=2e-3, snapshots=(0.1,))
 """What is kept at the first snapshot is mini-flux-early."""
 HEADS, HEAD_DIM = 4, 28
 """112 wide, so that two transformers of FLUX find room in what may be shipped."""
