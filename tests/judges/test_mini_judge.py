@@ -1,0 +1,78 @@
+"""The small trained judge says the same whatever carries the question: vLLM, or transformers in our process."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.core.cards import card
+from local_bench.core.images import pixel_digest
+from local_bench.core.nouns import Question
+from local_bench.core.weights import resolve
+from local_bench.judges.vlm.child import Child
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.embedded import Embedded
+from local_bench.judges.vlm.flags import Engine
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.transport import answers
+from local_bench.suites.miniature.damage import damage
+from local_bench.suites.miniature.drawing import render
+from local_bench.suites.miniature.edits import KINDS, draw_edit, sample_edit
+from local_bench.suites.miniature.points import sample_point, true_of, write_point
+from local_bench.suites.miniature.sampling import sample_scene
+
+pytestmark = pytest.mark.server
+N_PICTURES = 24
+
+
+def asked():
+    """Pictures by their digest, questions of all kinds about them, and which points are met."""
+    rng = np.random.default_rng(77)
+    pictures, questions, met = {}, [], {}
+
+    def shown(pixels):
+        image = Image.fromarray(pixels)
+        pictures[pixel_digest(image)] = image
+        return pixel_digest(image)
+
+    def add(*what):
+        questions.append((len(questions), Question(*what)))
+
+    for n in range(N_PICTURES):
+        scene = sample_scene(rng, 1 + n % 2)
+        drawn = render(scene, rng)
+        one = shown(drawn)
+        for true in (True, False):
+            point = sample_point(scene, true, rng)
+            words = (("title", "name card"), ("brief", "all in one style"), ("point", write_point(point, "en")))
+            met[len(questions)] = int(true_of(point, scene))
+            add("brf", 0, (one,), words, ("delivered",))
+        add("veq_technical", 0, (shown(damage(drawn, "noise", 1 + n % 4, rng)) if n % 3 else one,), ())
+        add("veq_text", 0, (one,), ())
+        source, target = (shown(p) for p in draw_edit(sample_edit(rng, KINDS[n % len(KINDS)], "train"), rng))
+        add("cns_edit", 0, (target, source), (), ("result", "source"))
+    return pictures, questions, met
+
+
+@pytest.mark.parametrize("protocol", ["json", "logit"])
+def test_the_same_answers_from_vllm_and_in_process(both, protocol):
+    described, questions, met, engine, local = both
+    spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, protocol)
+    served, own = (dict(answers(transport, spec, questions)) for transport in (engine, local))
+    assert {i: v.answer for i, v in served.items()} == {i: v.answer for i, v in own.items()}
+    assert all(v.answer is not None for v in served.values())
+    assert np.mean([served[i].answer["met"] == value for i, value in met.items()]) >= 0.85
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The judge's card, what is asked, and the two that carry it."""
+    described = card("mini-judge", "judge")
+    weights = resolve(described)
+    pictures, questions, met = asked()
+    composer = Composer(pictures.__getitem__, described.patch)
+    engine = Engine(weights, "float32", described.context, 2)
+    child = Child(tmp_path_factory.mktemp("mini") / "engine.log")
+    with Embedded(engine, child, composer, 600, 300) as embedded:
+        with Local(weights, composer.prepared, "cpu", "float32", 1) as local:
+            yield described, questions, met, embedded, local

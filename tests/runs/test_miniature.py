@@ -1,0 +1,161 @@
+"""The small trained models do what the large ones are trusted to do: on the print shop, where the truth is known."""
+
+from collections import defaultdict
+from statistics import fmean
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.runs.config import RunConfig
+from local_bench.runs.engine import run_stages
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+from local_bench.runs.truth import refereed
+from local_bench.settle.truth import ALL
+from local_bench.suites.miniature import shop
+from local_bench.suites.miniature.damage import damage
+from local_bench.suites.miniature.drawing import draw, render, sample_hand
+from local_bench.suites.miniature.edits import draw_edit
+from local_bench.suites.miniature.sampling import choose
+from local_bench.suites.miniature.scene import BACKGROUNDS, Scene
+from local_bench.suites.registry import suite
+
+ORDERS = 24
+"""Of the shop's 48: six each of one figure, two, a set, an edit."""
+CLIP, MUSIQ = "clip_cap:mini-clip", "musiq:mini-musiq"
+JUDGE = {"card": "mini-judge", "transport": "local"}
+
+
+def other_ground(scene: Scene, rng) -> Scene:
+    return Scene(choose(rng, BACKGROUNDS, (scene.background,)), scene.figures)
+
+
+def paint(folder):
+    """Four painters: what was ordered, somebody else's order, what was ordered but damaged, and with care for nothing:
+    an edit or one of a set on another background."""
+    tasks = suite("printshop").tasks(None, lambda image: "0" * 64)[:ORDERS]
+    rng = np.random.default_rng(11)
+    for n, task in enumerate(tasks):
+        foreign = shop.truth(tasks[(n + 2) % len(tasks)])[0]
+        for k, wanted in enumerate(shop.wanted(task), 1):
+            scene, edit = wanted.scene, wanted.edit
+            own = render(scene, rng) if edit is None else draw_edit(edit, np.random.default_rng([48, n]))[1]
+            careless = other_ground(scene, rng) if k == 1 and (edit or len(task.deliverables) > 1) else scene
+            painted = {
+                "own": own,
+                "foreign": render(foreign, rng),
+                "damaged": damage(own, "noise", 3, rng),
+                "careless": draw(careless, sample_hand(rng, len(careless.figures))),
+            }
+            for name, pixels in painted.items():
+                path = folder / name / task.task_id / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(path)
+    return list(painted)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """Score -> painter -> its values, as the small judge and the small metrics see the four."""
+    folder = tmp_path_factory.mktemp("painted")
+    names = paint(folder)
+    config = RunConfig(
+        name="painted",
+        suite={"name": "printshop", "limit": ORDERS},
+        models=[{"card": "imported", "name": n, "imported": {"images": str(folder / n)}} for n in names],
+        judge=JUDGE,
+        metrics=[CLIP, MUSIQ],
+        engine={"device": "cpu"},
+    )
+    run_stages(config, folder / "run")
+    found = defaultdict(lambda: defaultdict(dict))
+    with RunDir.open(folder / "run") as done:
+        for row in done.ledger.rows("SELECT s.*, c.* FROM scores s JOIN candidates c USING (work_id)"):
+            if row["value"] is not None:
+                found[row["name"]][row["model"]][row["task_id"], row["deliverable"]] = row["value"]
+        found["truth"] = {row.rubric: row for row in refereed(done).answers if row.model == ALL}
+    return found
+
+
+def paired(seen, score, better, worse, least):
+    """The mean difference, and that the better one has the higher value in at least a part `least` of the pairs."""
+    pairs = [
+        (value, seen[score][worse][key]) for key, value in seen[score][better].items() if key in seen[score][worse]
+    ]
+    assert len(pairs) >= 6
+    assert fmean(a > b for a, b in pairs) >= least, pairs
+    return fmean(a - b for a, b in pairs)
+
+
+def test_its_own_picture_outscores_a_foreign_one(seen):
+    assert paired(seen, "brf", "own", "foreign", 0.9) > 1
+    assert paired(seen, CLIP, "own", "foreign", 0.85) > 0
+
+
+def test_a_damaged_picture_scores_lower(seen):
+    assert paired(seen, "veq", "own", "damaged", 0.9) > 1
+    assert paired(seen, MUSIQ, "own", "damaged", 0.9) > 20
+
+
+def test_an_unfaithful_edit_scores_lower(seen):
+    assert paired(seen, "cns_edit", "own", "careless", 0.6) > 1
+
+
+def test_a_set_that_breaks_its_style_scores_lower(seen):
+    assert paired(seen, "cns_set", "own", "careless", 0.6) > 0.5
+
+
+def test_the_judge_is_right_about_points(seen):
+    """On pictures drawn by code; noise of strength 3 is in a quarter of them."""
+    assert seen["truth"]["brf"].same.value >= 0.9
+
+
+@pytest.fixture(scope="module")
+def earned(tmp_path_factory):
+    """Two runs of the whole shop: two models, then the better one again under another seed."""
+    folder = tmp_path_factory.mktemp("earned")
+    kept = {}
+    for seed, models in ((0, ["mini-flux", "mini-flux-early"]), (1, ["mini-flux"])):
+        config = RunConfig(
+            name="earned",
+            seed=seed,
+            suite={"name": "printshop"},
+            models=[{"card": model} for model in models],
+            judge=JUDGE,
+            metrics=[],
+            acceptance={"brf": 4.5},
+            engine={"device": "cpu"},
+        )
+        run_stages(config, folder / str(seed))
+        with RunDir.open(folder / str(seed)) as done:
+            pixels = done.ledger.rows("SELECT work_id, pixels_sha256 FROM candidates WHERE model = 'mini-flux'")
+            kept[seed] = (
+                {s.model: s.total for s in books(done.ledger, done.config.settlement).settlements},
+                {row["pixels_sha256"] for row in pixels},
+                {row.model: row for row in refereed(done).money},
+            )
+    return kept
+
+
+def test_a_better_model_earns_more(earned):
+    totals, _, true = earned[0]
+    better, worse = totals["mini-flux"], totals["mini-flux-early"]
+    assert better.revenue_interval_micro_usd[0] > worse.revenue_interval_micro_usd[1]
+    assert true["mini-flux"].true_interval_micro_usd[0] > true["mini-flux-early"].true_interval_micro_usd[1]
+
+
+def test_another_seed_gives_other_pictures_and_the_same_revenue_within_its_interval(earned):
+    (first, pictures, _), (second, others, _) = earned[0], earned[1]
+    assert not pictures & others
+    low, high = first["mini-flux"].revenue_interval_micro_usd
+    assert low <= second["mini-flux"].revenue_micro_usd <= high
+
+
+def test_what_the_judge_pays_is_near_what_is_true(earned):
+    """It is surer about pictures that are well drawn."""
+    true = earned[0][2]
+    assert true["mini-flux"].decided.value >= 0.85
+    assert true["mini-flux-early"].decided.value >= 0.7
+    for row in true.values():
+        assert row.true_interval_micro_usd[0] <= row.judged_micro_usd <= row.true_interval_micro_usd[1]
