@@ -279,7 +279,7 @@ def test_other_numerics_are_refused(orders, kontext, tmp_path):
 def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkeypatch):
     """All families in one run: whole, and cut off in the middle and finished by two workers in another order."""
     small = {"height": 64, "width": 64}
-    models = [{"card": c.name} | small for c in cards().values() if c.role == "generator" and c.source.build]
+    models = [{"card": c.name} | small for c in cards().values() if c.role == "generator" and c.source.random]
     assert len(models) == len(FAMILIES)
     run_stages(config(orders, *models, limit=1), tmp_path / "whole", ("generate",))
     rows = candidates(tmp_path / "whole")
