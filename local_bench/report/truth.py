@@ -63,7 +63,8 @@ def truth_view(found: Refereed | None) -> TruthView | None:
     for row in found.answers:
         name = row.rubric if len(judges) == 1 else f"{row.rubric}, {row.judge}"
         answers.setdefault(name, []).append(_answers(row))
-    return TruthView([_money(row) for row in found.money], answers, sum(row.n_unknown for row in found.money))
+    by_revenue = sorted(found.money, key=lambda row: (-row.judged_micro_usd, row.model))
+    return TruthView([_money(row) for row in by_revenue], answers, sum(row.n_unknown for row in found.money))
 
 
 def truth_sentence(truth: Truth | None) -> str | None:
