@@ -18,6 +18,7 @@ import resource
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ from local_bench.core.quiet import quiet_libraries
 from local_bench.core.weights import resolve
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count
-from local_bench.generators.base import Sampler
+from local_bench.generators.base import Machine, Sampler
 from local_bench.generators.batches import deal
 from local_bench.generators.numerics import attention_backend, choose_device, device_name, set_determinism
-from local_bench.generators.placement import compile_regions
+from local_bench.generators.placement import attend, compile_regions
 from local_bench.generators.registry import family
 from local_bench.runs.config import RunConfig
 from local_bench.runs.generate import generate
@@ -130,8 +131,17 @@ def pipeline(config: RunConfig, device: torch.device) -> Any:
     denoiser = getattr(pipe, kind.denoiser)
     denoiser.set_attention_backend(attention_backend("auto", device, described.dtype, described.attention, kind.masks))
     if config.engine.compile:
-        compile_regions(denoiser)
+        compile_regions(denoiser, kind.varying)
     return pipe
+
+
+def pinned(config: RunConfig, pipe: Any, device: torch.device) -> AbstractContextManager[None]:
+    """The attention kernel that `pipeline` pins, allowed and chosen as in a run."""
+    described = card(config.models[0].card, "generator")
+    kind = family(described.family)
+    attention = attention_backend("auto", device, described.dtype, described.attention, kind.masks)
+    machine = Machine(device, getattr(torch, described.dtype), attention)
+    return attend(getattr(pipe, kind.denoiser), machine)
 
 
 def call(pipe: Any, plan: RunPlan, batch: list[Any], inputs: Path) -> list[Image.Image]:
@@ -218,19 +228,20 @@ def run_theirs(config: RunConfig, plan: RunPlan, folder: Path, batch_size: int, 
     clear(device)
     candidates, inputs = plan.candidates, folder / "inputs"
     pipe = pipeline(config, device)
-    call(pipe, plan, candidates[:1], inputs)  # kernels are chosen and compiled at the first use
-    encoder = Counted(pipe, "encode_prompt")
-    begun = finish(device)
-    for i, candidate in enumerate(candidates):
-        call(pipe, plan, [candidate], inputs)[0].save(folder / f"{i}-plain.png")
-    plain_s, encodings, peak = finish(device) - begun, encoder.calls, peak_gb(device)
-    encoder.undo()
-    batches = [batch for batch in deal(candidates, batch_size, "plan") if len(batch) == batch_size]
-    call(pipe, plan, batches[0], inputs)
-    begun = finish(device)
-    for batch in batches:
-        call(pipe, plan, batch, inputs)
-    bare_s = (finish(device) - begun) * len(candidates) / (len(batches) * batch_size)
+    with pinned(config, pipe, device):
+        call(pipe, plan, candidates[:1], inputs)  # kernels are chosen and compiled at the first use
+        encoder = Counted(pipe, "encode_prompt")
+        begun = finish(device)
+        for i, candidate in enumerate(candidates):
+            call(pipe, plan, [candidate], inputs)[0].save(folder / f"{i}-plain.png")
+        plain_s, encodings, peak = finish(device) - begun, encoder.calls, peak_gb(device)
+        encoder.undo()
+        batches = [batch for batch in deal(candidates, batch_size, "plan") if len(batch) == batch_size]
+        call(pipe, plan, batches[0], inputs)
+        begun = finish(device)
+        for batch in batches:
+            call(pipe, plan, batch, inputs)
+        bare_s = (finish(device) - begun) * len(candidates) / (len(batches) * batch_size)
     return Theirs(plain_s, bare_s, encodings, peak)
 
 

@@ -37,8 +37,9 @@ def largest_batch(family: type[Staged], pictures: bool) -> int | None:
 
 
 def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
-    """A first short run of the real model at the real shape: what is compiled or chosen at first use is made here."""
-    short = _short(item)
+    """A first short run of the real model at the real shape: what is compiled or chosen at first use is made here, from
+    a prompt of a fixed length where the family's prompts have none."""
+    short = generator.canonical(_short(item))
     generator.decode(generator.denoise([short] * batch_size), short.brief.sampler)
 
 

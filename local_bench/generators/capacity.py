@@ -1,22 +1,48 @@
 """How much memory there is here, in decimal GB."""
 
 import os
+from pathlib import Path
 
 import torch
 
 from local_bench.core.gpus import gpu_of
 
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
 
 def device_memory_gb(device: torch.device) -> float | None:
-    """Of a GPU, what of it can be used where we know that; None for the CPU."""
+    """Of a GPU, what this process can have now: what is free and what it holds already; None for the CPU."""
     if device.type == "cpu":
         return None
-    properties = torch.cuda.get_device_properties(device)
-    known = gpu_of(properties.name)
-    there: float = properties.total_memory / 1e9
-    return there if known is None else min(there, known.memory_gb)
+    free, _ = torch.cuda.mem_get_info(device)
+    available: float = (free + torch.cuda.memory_reserved(device)) / 1e9
+    known = gpu_of(torch.cuda.get_device_properties(device).name)
+    return available if known is None else min(available, known.memory_gb)
 
 
 def host_memory_gb() -> float:
-    """Of this machine, all of it."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    """Of the host, what this process may use: all of the machine's, or its control group's limit where that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = cgroup_limit(_CGROUPS, _OWN_CGROUP.read_text("utf-8") if _OWN_CGROUP.exists() else "")
+    return (machine if limit is None else min(machine, limit)) / 1e9
+
+
+def cgroup_limit(root: Path, own: str) -> int | None:
+    """The smallest memory limit in bytes on the way from a process's control group up to `root`; None without one.
+
+    `own` is the text of /proc/self/cgroup: `0::/a/b` for version 2, `4:memory:/a/b` for version 1.
+    """
+    found = []
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        parts = Path(path.lstrip("/")).parts
+        for n in range(len(parts), -1, -1):
+            file = top.joinpath(*parts[:n], name)
+            text = file.read_text("utf-8").strip() if file.is_file() else ""
+            if text.isdigit():
+                found.append(int(text))
+    return min(found, default=None)

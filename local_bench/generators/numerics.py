@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,10 +48,13 @@ def choose_devices(wanted: str, workers: int | None) -> list[torch.device]:
 def set_determinism(threads: int) -> None:
     """Makes torch repeatable for fixed shapes; call before CUDA is used.
 
-    The lines of diffusers' `enable_full_determinism` but for CUDA_LAUNCH_BLOCKING, which would cost speed for nothing.
+    The lines of diffusers' `enable_full_determinism` except CUDA_LAUNCH_BLOCKING, which would cost speed for nothing.
+    An operation without a deterministic kernel is an error, also inside `cudnn_attention_allowed`.
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling every `empty` with NaN costs bandwidth
+    warnings.filterwarnings("error", message=".*does not have a deterministic implementation")
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -57,6 +62,23 @@ def set_determinism(threads: int) -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.set_num_threads(threads)
+
+
+@contextmanager
+def cudnn_attention_allowed() -> Iterator[None]:
+    """Lets torch choose its cuDNN attention kernel, which it refuses while deterministic algorithms are enforced.
+
+    torch's check (`check_cudnn_deterministic` in ATen's sdp_utils.cpp) passes with `warn_only` alone. The forward pass
+    of that kernel is deterministic, its backward pass, which is never run here, is not. The warning that `warn_only`
+    gives for any other operation without a deterministic kernel is an error (`set_determinism`).
+    """
+    was = torch.is_deterministic_algorithms_warn_only_enabled()
+    enforced = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(enforced, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enforced, warn_only=was)
 
 
 def attention_backend(
@@ -87,12 +109,17 @@ def attention_backend(
     return wanted
 
 
-def compiles(wanted: bool | None, device: torch.device, offload: Sequence[str]) -> bool:
-    """Whether the transformer's blocks are compiled: where nothing is said, on a GPU.
+def compiles(
+    wanted: bool | None, device: torch.device, offload: Sequence[str], lossy: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether the transformer's blocks are compiled: by default on a GPU.
 
-    Never while weights stream in: that would cut the graphs, and so the rounding, at other places.
+    Never while weights stream in, which would cut the graphs, and so the rounding, at other places; nor with weights
+    stored in float8, whose hooks on every layer cannot be traced into one graph.
     """
-    return (device.type == "cuda" if wanted is None else wanted) and "denoise" not in offload
+    if "denoise" in offload or "weights" in (lossy or {}):
+        return False
+    return device.type == "cuda" if wanted is None else wanted
 
 
 def device_name(device: torch.device) -> str:
@@ -113,6 +140,8 @@ def signature(device: torch.device, attention: str, dtype: str, compiled: bool =
         "vae": "sliced",
         "deterministic": True,
     }
+    if compiled:
+        common["inductor"] = "deterministic"
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return common | {

@@ -4,8 +4,8 @@ Nothing here changes bytes between two runs with the same `Machine`; offloading 
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +15,10 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.paths import cache_dir
 from local_bench.generators.base import Machine
 from local_bench.generators.lossy import make_lossy
+from local_bench.generators.numerics import cudnn_attention_allowed
+
+Axes = Callable[..., Iterable[tuple[torch.Tensor, int]]]
+"""From a block's arguments, the tensors and axes whose length differs between prompts."""
 
 _KERNELS = {
     "_native_flash": SDPBackend.FLASH_ATTENTION,
@@ -26,21 +30,27 @@ _KERNELS = {
 
 def place_encoder(pipe: Any, encoders: Sequence[str], machine: Machine) -> None:
     """Brings a pipeline's encoders to the device, or lets them stream in where they do not fit."""
-    if "encode" in machine.offload:
-        for name in encoders:
-            module = getattr(pipe, name, None)
-            if isinstance(module, torch.nn.Module):
-                _stream(module, machine)
-    _rest_to_device(pipe, machine)
+    streamed = encoders if "encode" in machine.offload else ()
+    for name in streamed:
+        module = getattr(pipe, name, None)
+        if isinstance(module, torch.nn.Module):
+            _stream(module, machine)
+    _rest_to_device(pipe, streamed, machine)
 
 
-def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
-    """Brings transformer and VAE to the device, pins the attention kernel, makes it lossy and compiles it if asked."""
+def place_denoiser(pipe: Any, name: str, machine: Machine, varying: Axes | None = None) -> None:
+    """Brings transformer and VAE to the device, pins the attention kernel, compiles the blocks and makes it lossy.
+
+    `varying` names the axes of a block's inputs that are as long as the prompt, where that is not one length.
+    """
     module = getattr(pipe, name)
+    if machine.compile:  # before the hooks of lossy ways: what they wrap is then a whole graph
+        compile_regions(module, varying)
     make_lossy(module, machine.lossy)
-    if "denoise" in machine.offload:
+    streamed = (name,) if "denoise" in machine.offload else ()
+    if streamed:
         _stream(module, machine)
-    _rest_to_device(pipe, machine)
+    _rest_to_device(pipe, streamed, machine)
     if _takes_a_backend(module):
         module.set_attention_backend(machine.attention)
     elif machine.attention not in ("native", *_KERNELS):
@@ -48,41 +58,61 @@ def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
             f"engine.attention_backend: {type(module).__name__} runs torch's own kernels only, not "
             f"{machine.attention!r}: use auto or one of {', '.join(_KERNELS)}"
         )
-    if machine.compile:
-        compile_regions(module)
 
 
 @contextmanager
 def attend(module: Any, machine: Machine) -> Iterator[None]:
-    """Pins torch's kernel for the classes that do not listen to `set_attention_backend` (SD3, PixArt, OmniGen, UNets).
+    """Makes the pinned attention kernel the one that runs.
 
-    A shape that the kernel cannot take (a VAE's heads of 512) falls to the next of a fixed list, never to torch's mood.
+    cuDNN's kernel needs torch's leave under determinism. Classes that ignore `set_attention_backend` (SD3, PixArt,
+    OmniGen, UNets) get the kernel from torch: a shape that it cannot take (a VAE's heads of 512) goes to the next of a
+    fixed list, never to torch's own choice.
     """
     kernel = _KERNELS.get(machine.attention)
-    if kernel is None or machine.device.type != "cuda" or _takes_a_backend(module):
-        yield
-        return
-    order = list(dict.fromkeys([kernel, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))
-    with sdpa_kernel(order, set_priority=True):
+    with ExitStack() as stack:
+        if kernel is not None and machine.device.type == "cuda":
+            if kernel is SDPBackend.CUDNN_ATTENTION:
+                stack.enter_context(cudnn_attention_allowed())
+            if not _takes_a_backend(module):
+                order = list(dict.fromkeys([kernel, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))
+                stack.enter_context(sdpa_kernel(order, set_priority=True))
         yield
 
 
-def compile_regions(module: Any) -> None:
-    """Compiles the blocks that repeat, each whole: static shapes, no autotuning, so that two processes pick the same
-    kernels.
+def compile_regions(module: Any, varying: Axes | None = None) -> None:
+    """Compiles the blocks that repeat, each whole: static shapes but for `varying`, and no choice by timing
+    (`torch._inductor.config.deterministic`), so that two processes pick the same kernels.
 
     Every bucket's shape is compiled anew; past the usual limit torch would go on uncompiled without a word.
     """
+    torch._inductor.config.deterministic = True
     torch._dynamo.config.recompile_limit = 4096
     torch._dynamo.config.accumulated_recompile_limit = 1_000_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    if getattr(module, "_repeated_blocks", None):
-        module.compile_repeated_blocks(fullgraph=True, dynamic=False)
+    for block in _blocks(module):
+        compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
+        block.forward = compiled if varying is None else _marked(compiled, varying)
+
+
+def _blocks(module: Any) -> Iterator[torch.nn.Module]:
+    repeated = getattr(module, "_repeated_blocks", None)
+    if repeated:
+        yield from (part for part in module.modules() if type(part).__name__ in repeated)
         return
     for child in module.children():  # SD3, PixArt and OmniGen name no repeated blocks: theirs are the module lists
         if isinstance(child, torch.nn.ModuleList):
-            for block in child:
-                block.compile(fullgraph=True, dynamic=False)
+            yield from child
+
+
+def _marked(compiled: Callable[..., Any], varying: Axes) -> Callable[..., Any]:
+    """Calls `compiled` with the axes of `varying` marked dynamic: one graph for all their lengths."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        for tensor, axis in varying(*args, **kwargs):
+            torch._dynamo.mark_dynamic(tensor, axis)
+        return compiled(*args, **kwargs)
+
+    return forward
 
 
 def keep_compiled(signature: str) -> None:
@@ -111,11 +141,8 @@ def _stream(module: torch.nn.Module, machine: Machine) -> None:
     )
 
 
-def _rest_to_device(pipe: Any, machine: Machine) -> None:
-    for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module) and not _streams(part):
+def _rest_to_device(pipe: Any, streamed: Sequence[str], machine: Machine) -> None:
+    """Moves every part that does not stream in. Other hooks than streaming's (float8, caches) move with their part."""
+    for name, part in pipe.components.items():
+        if isinstance(part, torch.nn.Module) and name not in streamed:
             part.to(machine.device)
-
-
-def _streams(module: torch.nn.Module) -> bool:
-    return any(hasattr(part, "_diffusers_hook") for part in module.modules())

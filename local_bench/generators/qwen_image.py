@@ -4,19 +4,38 @@ Its text is exactly as long as its prompt: padding would need a mask, and a mask
 be read wrongly by some). So prompts are encoded alone and batches hold prompts of one length only.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from diffusers import QwenImagePipeline
 
 from local_bench.generators.base import Brief, Encoded, Item, Sampler, tokens_over
+from local_bench.generators.placement import Axes
 from local_bench.generators.staged import Staged
+
+_CANONICAL_TOKENS = 251
+"""Of the prompt that compiled code is made from: about a brief's, and a prime, so that no divisor is assumed."""
+
+
+def _as_long_as_the_prompt(
+    hidden_states: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,  # (B, tokens, width)
+    encoder_hidden_states_mask: torch.Tensor | None,
+    temb: torch.Tensor,
+    image_rotary_emb: tuple[torch.Tensor, torch.Tensor],  # picture (pixels, head), text (tokens, head)
+    **others: Any,
+) -> Iterator[tuple[torch.Tensor, int]]:
+    """Of the inputs of a `QwenImageTransformerBlock`."""
+    yield encoder_hidden_states, 1
+    yield image_rotary_emb[1], 0
 
 
 class QwenImage(Staged):
     pipeline = QwenImagePipeline
     exact_length = True
+    varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_prompt)
 
     def encode_text(self, brief: Brief) -> Encoded:
         limit = brief.sampler.max_sequence_length or self._pipe.tokenizer_max_length
@@ -28,6 +47,10 @@ class QwenImage(Staged):
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         scale = items[0].brief.sampler.true_cfg_scale
         return super().call(items, generators) | ({} if scale is None else {"true_cfg_scale": scale})
+
+    def canonical(self, item: Item) -> Item:
+        fixed = {name: _of_length(t, _CANONICAL_TOKENS) for name, t in item.text.tensors.items()}
+        return replace(item, text=replace(item.text, tensors=fixed))
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         pipe, config = self._pipe, self._pipe.vae.config
@@ -55,3 +78,9 @@ class QwenImage(Staged):
 
     def _seen(self, brief: Brief) -> dict[str, Any]:
         return {}
+
+
+def _of_length(embeds: torch.Tensor, tokens: int) -> torch.Tensor:
+    """(1, n, width) repeated and cut to (1, tokens, width)."""
+    times = -(-tokens // embeds.shape[1])
+    return embeds.repeat(1, times, 1)[:, :tokens]

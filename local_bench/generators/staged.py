@@ -14,7 +14,7 @@ from local_bench.core.cards import ModelCard
 from local_bench.generators.architecture import components
 from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, cat
 from local_bench.generators.lossy import check_lossy
-from local_bench.generators.placement import attend, place_denoiser, place_encoder
+from local_bench.generators.placement import Axes, attend, place_denoiser, place_encoder
 
 
 class Staged(ABC):
@@ -38,6 +38,9 @@ class Staged(ABC):
     """Whether an image that looks at pictures must be made alone."""
     exact_length: ClassVar[bool] = False
     """Whether prompts of other lengths need batches of their own."""
+    varying: ClassVar[Axes | None] = None
+    """Where prompts are not padded to one length: which axes of a block's inputs are as long as the prompt. Compiled
+    code then takes any length; without this each length would be a graph of its own."""
     lossy_ways: ClassVar[tuple[str, ...]] = ("weights",)
     """What of `generators.lossy` its pipeline can do."""
     masks: ClassVar[bool] = False
@@ -69,6 +72,12 @@ class Staged(ABC):
         guidance = items[0].brief.sampler.guidance_scale
         return {} if guidance is None else {"guidance_scale": guidance}
 
+    def canonical(self, item: Item) -> Item:
+        """`item` with a prompt of a fixed length, where `varying`: what compiled code is made from, so that it does not
+        depend on which prompt comes first."""
+        assert self.varying is None
+        return item
+
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         """Pixels in [-1, 1], (1, 3, height, width), from one sample's latents as the pipeline returns them."""
         config = self._pipe.vae.config
@@ -91,7 +100,7 @@ class Staged(ABC):
         """Loads transformer, VAE and scheduler; none of the encoders. ConfigError for a lossy way it does not have."""
         check_lossy(self.machine.lossy, self.card.family, self.lossy_ways)
         self._pipe = self._load(self.encoders)
-        place_denoiser(self._pipe, self.denoiser, self.machine)
+        place_denoiser(self._pipe, self.denoiser, self.machine, type(self).varying)
         if hasattr(self._pipe.vae, "enable_slicing"):
             self._pipe.vae.enable_slicing()
 
@@ -111,11 +120,15 @@ class Staged(ABC):
             )[0]
         return latents
 
-    def decode(self, latents: torch.Tensor, sampler: Sampler) -> list[Image.Image]:
-        """RGB8 images of a batch, each decoded alone."""
+    def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+        """RGB8 pixels of a batch on its device, uint8 (B, height, width, 3), each image decoded alone."""
         with torch.inference_mode():
             alone = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
-            return [self._pipe.image_processor.postprocess(pixels, output_type="pil")[0] for pixels in alone]
+            return torch.cat([as_rgb8(pixels) for pixels in alone])
+
+    def decode(self, latents: torch.Tensor, sampler: Sampler) -> list[Image.Image]:
+        """The images of `pixels`."""
+        return [Image.fromarray(image) for image in self.pixels(latents, sampler).cpu().numpy()]
 
     def drop_denoiser(self) -> None:
         self._drop()
@@ -167,6 +180,13 @@ class Staged(ABC):
         gc.collect()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:
+    """Pixels in [-1, 1], (B, 3, height, width), as uint8 (B, height, width, 3): rounded on their device, to the same
+    bytes as diffusers' `VaeImageProcessor.postprocess` does on the host."""
+    unit = (pixels * 0.5 + 0.5).clamp(0, 1)
+    return (unit.permute(0, 2, 3, 1).float() * 255).round().to(torch.uint8)
 
 
 def resized(pipe: Any, picture: Picture, sampler: Sampler) -> torch.Tensor:

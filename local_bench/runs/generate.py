@@ -53,7 +53,7 @@ def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], 
         for model in models:
             jobs = [] if model.card is None else _pending(run, model.label)
             if jobs:
-                order = _order(run, model, jobs, devices[0], progress)
+                order = _order(run, model, jobs, devices[0], min(len(devices), len(jobs)), progress)
                 _Session(run, model.label, meters, progress).make(order, jobs, devices, workers)
 
 
@@ -68,8 +68,11 @@ def _job(row: sqlite3.Row) -> Job:
     return Job(row["work_id"], row["prompt"], row["seed"], work["sampler"], tuple(work["pictures"]))
 
 
-def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device, progress: Progress) -> Order:
-    """How this model is to work here. ConfigError where it does not fit the device in any way that keeps its bytes."""
+def _order(
+    run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device, workers: int, progress: Progress
+) -> Order:
+    """How this model is to work here, on each of `workers` such devices. ConfigError where it fits the device in no way
+    that keeps its bytes."""
     card, engine, label = model.card, run.config.engine, model.label
     assert card is not None
     capacity = device_memory_gb(device)
@@ -80,7 +83,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         pictures=len(largest.pictures),
         batch_size=model.config.batch_size or engine.batch_size,
         capacity_gb=capacity,
-        host_gb=None if capacity is None else host_memory_gb(),
+        host_gb=None if capacity is None else host_memory_gb() / workers,
         attempts=model.config.attempts,
         lossy=model.config.lossy.settings,
         always_stream=engine.offload == "always",
@@ -99,7 +102,7 @@ def _order(run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device,
         lossy=model.config.lossy.settings,
         device=str(device),
         attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
-        compile=numerics.compiles(engine.compile, device, memory.offload),
+        compile=numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings),
         offload=memory.offload,
         threads=engine.threads,
         io_workers=engine.io_workers,

@@ -2,26 +2,28 @@
 denoise and decode bucket by bucket in batches of one fixed shape. Knows no ledger: what it does, it tells as events."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_image, store_image
+from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
 from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.placement import keep_compiled
 from local_bench.generators.registry import family
+from local_bench.runs.device_clock import DeviceClock, Mark
 from local_bench.runs.encodings import Encodings
 from local_bench.runs.jobs import Advanced, Begun, Charged, Event, Job, Made, Noted, Order, Result, Settled, Signed
-
-_OUT_OF_MEMORY = torch.OutOfMemoryError
 
 
 def make_pictures(order: Order, jobs: list[Job]) -> Iterator[Event]:
@@ -51,6 +53,7 @@ class Maker:
         kept_for = digest([order.weights_sha256, self._signature])
         self._encodings = Encodings(order.encoded / kept_for)
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
+        self._compiled_for: set[str] = set()
         if order.compile:
             keep_compiled(kept_for)
 
@@ -58,7 +61,7 @@ class Maker:
         """Makes all of `jobs`; every picture is a file before it is told of."""
         yield Signed(self._signature)
         yield from self._encode(jobs)
-        self._generator.load_denoiser()
+        self._load(self._generator.load_denoiser)
         yield self._charge("load")
         yield Begun(f"{self._order.label}: make", len(jobs))
         with ThreadPoolExecutor(self._order.io_workers) as pool:
@@ -77,7 +80,7 @@ class Maker:
         }
         wanted = [key for key in sorted({*texts, *pictures}) if key not in self._encodings]
         if wanted:
-            self._generator.load_encoder()
+            self._load(self._generator.load_encoder)
             yield self._charge("load")
             yield Begun(f"{self._order.label}: encode", len(wanted))
             for key in wanted:
@@ -120,58 +123,92 @@ class Maker:
         return buckets
 
     def _fill(self, bucket: str, jobs: list[Job], pool: ThreadPoolExecutor) -> Iterator[Event]:
-        size, sentence = self._settle_size(bucket, jobs)
+        """Makes a bucket's images. A batch is given to the device before the one before it is written and committed."""
+        size, sentence = self._settle_size(bucket, jobs, self._order.known_sizes.get(bucket))
         if sentence:
             yield Noted(sentence)
         yield self._charge("warm-up")
         yield Settled(bucket, size)
         order = [job for batch in deal(jobs, 1, self._order.batch_order) for job in batch]
-        at, stored = 0, _Stored([], 0)
+        clock = DeviceClock(self._machine.device)
+        at, before = 0, None
         coming = pool.submit(self._items, padded(order[:size], size))
         while at < len(order):
-            batch, items = order[at : at + size], coming.result()
+            items = coming.result()
             if at + size < len(order):  # read while the device is at work
                 coming = pool.submit(self._items, padded(order[at + size : at + 2 * size], size))
             try:
-                latents = self._generator.denoise(items)
-                finite = [bool(x.isfinite().all()) for x in latents]
-                yield self._charge("denoise", len(batch))
-                images = self._generator.decode(latents, items[0].brief.sampler)
-                yield self._charge("decode", len(batch))
-            except _OUT_OF_MEMORY as e:
-                size = self._halve(size, e)
+                batch = self._begin(order[at : at + size], items, clock)
+            except RuntimeError as e:
+                if not is_out_of_memory(e):
+                    raise
+                yield from self._end(before)
+                before = None
+                size, sentence = self._settle_size(bucket, order[at:], None, self._halve(size, e))
                 yield self._charge("retry")
-                yield Noted(_halved(self._order.label, size))
+                yield Noted(sentence or _halved(self._order.label, size))
                 yield Settled(bucket, size)
+                clock = DeviceClock(self._machine.device)
                 coming = pool.submit(self._items, padded(order[at : at + size], size))
                 continue
             at += size
-            files = [
-                pool.submit(store_image, self._order.images, image) if ok else None
-                for image, ok in zip(images, finite, strict=True)
-            ]
-            yield self._made(stored)  # its files were written while this batch was made
-            stored = _Stored(list(zip(batch, files, strict=False)), size)
-        yield self._made(stored)
+            batch.files = [pool.submit(batch.store, self._order.images, i) for i in range(len(batch.jobs))]
+            yield from self._end(before)
+            before = batch
+        yield from self._end(before)
 
-    def _settle_size(self, bucket: str, jobs: list[Job]) -> tuple[int, str | None]:
-        """The bucket's batch size, proven on this machine, and what a person should know of it."""
-        known = self._order.known_sizes.get(bucket)  # proven by a session with the same numerics
-        size, sentence = known or self._wanted_size(jobs[0]), None
+    def _begin(self, jobs: Sequence[Job], items: list[Item], clock: DeviceClock) -> "_Batch":
+        """Gives a batch to the device: images, and their way to the host. Nothing here waits for either."""
+        latents = self._generator.denoise(items)
+        finite = latents.isfinite().flatten(1).all(1)
+        denoised = clock.mark()
+        pixels = self._generator.pixels(latents, items[0].brief.sampler)
+        host = [_to_host(pixels), _to_host(finite)]
+        return _Batch(jobs, len(items), host[0], host[1], denoised, clock.mark(), clock)
+
+    def _end(self, batch: "_Batch | None") -> Iterator[Event]:
+        """What a batch took, and its images, once they are files."""
+        if batch is None:
+            return
+        yield Charged("denoise", len(batch.jobs), batch.clock.reached_ns(batch.denoised))
+        yield Charged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
+        yield Made(
+            [
+                Result(job.work_id, file.result(), batch.size, self._of(self._text_key(job))[1])
+                for job, file in zip(batch.jobs, batch.files, strict=True)
+            ]
+        )
+
+    def _settle_size(
+        self, bucket: str, jobs: list[Job], known: int | None, at_most: int | None = None
+    ) -> tuple[int, str | None]:
+        """The bucket's batch size, proven on this machine, and what a person should know of it. `known` was proven by a
+        session with the same numerics; `at_most` is what memory has room for."""
+        size, sentence = known or min(self._wanted_size(jobs[0]), at_most or self._wanted_size(jobs[0])), None
         while True:
             try:
                 items = self._items(jobs[: 2 * size])
-                if size in (1, known):
-                    if self._order.compile:
-                        warm_up(self._generator, items[0], size)
-                    return size, sentence
-                if batch_is_neutral(self._generator, items, size):
+                self._compile(items[0], size)
+                if size in (1, known) or batch_is_neutral(self._generator, items, size):
                     return size, sentence
                 sentence = f"{self._order.label}: batches of {size} change bytes on this machine; going on one by one"
                 size = 1
-            except _OUT_OF_MEMORY as e:
+            except RuntimeError as e:
+                if not is_out_of_memory(e):
+                    raise
                 size = self._halve(size, e)
                 sentence = _halved(self._order.label, size)
+
+    def _compile(self, item: Item, size: int) -> None:
+        """Compiles for a batch's shape, unless that was done; where prompts have no fixed length, one graph serves
+        all."""
+        if not self._order.compile:
+            return
+        text = "any length" if self._family.varying else item.text.shape
+        key = digest([list(item.brief.shape), [p.shape for p in item.pictures], text, size])
+        if key not in self._compiled_for:
+            warm_up(self._generator, item, size)
+            self._compiled_for.add(key)
 
     def _wanted_size(self, job: Job) -> int:
         planned = plan_memory(
@@ -186,15 +223,32 @@ class Maker:
         )
         return planned.batch_size
 
-    def _halve(self, size: int, error: torch.OutOfMemoryError) -> int:
+    def _halve(self, size: int, error: RuntimeError) -> int:
         if size == 1:
             raise LocalBenchError(
                 f"{self._order.label} does not fit into the device's memory even one by one: set engine.offload=always "
                 "or a smaller size; what was made is kept"
             ) from error
+        self._give_back()
+        return size // 2
+
+    def _load(self, load: Callable[[], None]) -> None:
+        """LocalBenchError where the weights do not fit."""
+        try:
+            load()
+        except (RuntimeError, MemoryError) as e:
+            if not is_out_of_memory(e):
+                raise
+            self._give_back()
+            raise LocalBenchError(
+                f"{self._order.label}: memory ran out while its weights were loaded on {self._order.device} "
+                f"({_first_line(e)}): end what else runs there, set engine.offload=always or fewer engine.workers; "
+                "what was made is kept"
+            ) from e
+
+    def _give_back(self) -> None:
         if self._machine.device.type == "cuda":
             torch.cuda.empty_cache()
-        return size // 2
 
     # ---- small things
 
@@ -215,19 +269,6 @@ class Maker:
     def _picture(self, sha256: str) -> Picture:
         return Picture(sha256, load_image(image_path(self._order.inputs, sha256)))
 
-    def _made(self, stored: "_Stored") -> Made:
-        return Made(
-            [
-                Result(
-                    job.work_id,
-                    None if file is None else file.result(),
-                    stored.batch_size,
-                    self._of(self._text_key(job))[1],
-                )
-                for job, file in stored.files
-            ]
-        )
-
     def _of(self, key: str) -> tuple[Any, dict[str, int]]:
         """Shape and truncated tokens of an encoding."""
         if key not in self._about:
@@ -241,12 +282,37 @@ class Maker:
         return Charged(phase, n_items, time.monotonic_ns())
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """A batch whose files are being written."""
+@dataclass
+class _Batch:
+    """Images that the device was given to make, on their way to the host."""
 
-    files: list[tuple[Job, Future[str] | None]]
-    batch_size: int
+    jobs: Sequence[Job]
+    size: int
+    pixels: torch.Tensor
+    """uint8 (size, height, width, 3) on the host; there when `decoded` is reached."""
+    finite: torch.Tensor
+    """bool (size,), likewise."""
+    denoised: Mark
+    decoded: Mark
+    clock: DeviceClock
+    files: list[Future[str | None]] = field(default_factory=list)
+
+    def store(self, images: Path, i: int) -> str | None:
+        """Writes an image; its pixel digest, or None where its numbers were not finite. Runs in the pool."""
+        self.clock.reached_ns(self.decoded)
+        return store_image(images, Image.fromarray(self.pixels[i].numpy())) if self.finite[i] else None
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the host, from a GPU into pinned memory without waiting for it."""
+    if tensor.device.type != "cuda":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _halved(label: str, size: int) -> str:

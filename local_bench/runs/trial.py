@@ -72,7 +72,7 @@ def try_model(
     device = numerics.choose_devices(engine.device, 1)[0]
     kind = family(card.family)
     offload = ("encode", "denoise") if engine.offload == "always" else tuple(offload)
-    compiled = numerics.compiles(engine.compile, device, offload)
+    compiled = numerics.compiles(engine.compile, device, offload, model.config.lossy.settings)
     machine = Machine(
         device,
         getattr(torch, card.dtype),

@@ -19,6 +19,7 @@ from local_bench.runs import workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.digest import digests
 from local_bench.runs.engine import run_stages
+from local_bench.runs.generate import _Session
 from local_bench.runs.jobs import Job, shards
 from local_bench.runs.rundir import RunDir
 
@@ -336,3 +337,59 @@ def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext,
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
     run_stages(config(orders, KONTEXT), tmp_path / "run", ("generate",))
     assert digest_of(tmp_path / "run") == digest_of(kontext)
+
+
+def test_a_size_that_memory_allows_after_all_is_proven_before_it_is_used(orders, tmp_path, monkeypatch):
+    """The batch size after an allocation failed is another one than was probed: it changes bytes here, so it is not
+    used. Libraries report some failed allocations as plain RuntimeErrors."""
+    real, sizes = Staged.denoise, []
+
+    def denoise(self, items):
+        sizes.append(len(items))
+        if len(items) == 4 and sizes.count(4) > 4:  # three of the probe, one whole batch
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        made = real(self, items)
+        return made + 1e-3 * made.mean(0, keepdim=True) if len(items) == 2 else made
+
+    monkeypatch.setattr(Staged, "denoise", denoise)
+    heard = Heard()
+    small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 4}
+    run_stages(config(orders, small), tmp_path / "run", ("generate",), heard)
+    assert sorted(row["batch_size"] for row in candidates(tmp_path / "run")) == [1, 1, 1, 4, 4, 4, 4]
+    assert any("batches of 2 change bytes on this machine" in note for note in heard.notes)
+
+
+def test_the_device_has_its_next_batch_before_the_last_one_is_committed(orders, tmp_path, monkeypatch):
+    real, happened = Staged.denoise, []
+    monkeypatch.setattr(Staged, "denoise", lambda self, items: happened.append("given") or real(self, items))
+    commit = _Session._commit
+    monkeypatch.setattr(_Session, "_commit", lambda self, *a: happened.append("committed") or commit(self, *a))
+    small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 1}
+    run_stages(config(orders, small), tmp_path / "run", ("generate",))
+    assert len(candidates(tmp_path / "run")) == 7
+    assert happened == ["given", "given", *["committed", "given"] * 5, "committed", "committed"]
+
+
+@pytest.mark.parametrize("stage", ["load_encoder", "load_denoiser"])
+def test_weights_that_do_not_fit_are_one_sentence(orders, tmp_path, monkeypatch, stage):
+    def load(self):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.\nGPU 0 has …")
+
+    monkeypatch.setattr(Flux, stage, load)
+    with pytest.raises(LocalBenchError, match=r"tiny-flux: memory ran out while its weights were loaded on cpu .*GiB"):
+        run_stages(config(orders, {"card": "tiny-flux"}), tmp_path / "run", ("generate",))
+
+
+def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
+    from local_bench.runs import generate
+
+    planned = []
+    real = generate.plan_memory
+    monkeypatch.setattr(generate, "plan_memory", lambda *a, **k: planned.append(k["host_gb"]) or real(*a, **k))
+    monkeypatch.setattr(generate, "device_memory_gb", lambda device: 80.0)
+    monkeypatch.setattr(generate, "host_memory_gb", lambda: 64.0)
+    asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
+    for n in (1, 2):
+        engine = asked.engine.model_copy(update={"workers": n})
+        run_stages(asked.model_copy(update={"engine": engine}), tmp_path / str(n), ("generate",))
+    assert planned == [64.0, 32.0]

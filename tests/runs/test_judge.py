@@ -152,7 +152,7 @@ def test_a_panel_is_several_judges_over_the_same_images(command, served, folder,
         assert len(run.ledger.rows("SELECT DISTINCT judge FROM verdicts")) == 1
 
 
-def test_one_judge_under_two_names_is_refused(command, judge_server):
+def test_one_judge_under_two_names_is_refused(command, served, judge_server):
     twin = f"panel=[{{card: tiny-qwen3-vl, name: twin, base_url: '{judge_server.base_url}'}}]"
     ended = command("judge", "served", settings=[twin])
     assert ended.returncode == 2

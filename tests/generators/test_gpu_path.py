@@ -1,0 +1,214 @@
+"""What only runs on a GPU, as far as a CPU can prove it: traced graphs, parts left behind, kernels that torch refuses.
+
+Parametrised over every family, lossy way and GPU class of `configs/gpus.yaml`: a new one is covered by being listed.
+"""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from local_bench.core.cards import cards
+from local_bench.core.gpus import gpus
+from local_bench.core.memory_errors import is_out_of_memory
+from local_bench.generators import capacity, numerics, placement
+from local_bench.generators.base import Machine
+from local_bench.generators.batches import warm_up
+from local_bench.generators.lossy import make_lossy
+from local_bench.generators.registry import FAMILIES, family
+from local_bench.generators.staged import as_rgb8
+
+from .conftest import brief, encode, small
+
+WAYS = {"plain": {}, "float8": {"weights": "float8_e4m3fn"}, "cache": {"first_block_cache": 0.08}}
+CASES = [
+    (name, way)
+    for name in FAMILIES
+    for way, settings in WAYS.items()
+    if not set(settings) - set(family(name).lossy_ways)
+]
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile that traces and counts, but compiles nothing."""
+    counter = CompileCounterWithBackend("eager")
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *a, **k: real(*a, **{**k, "backend": counter}))
+    torch._dynamo.reset()
+    yield counter
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_blocks_are_whole_graphs_and_another_prompt_length_is_no_new_one(machine, traced, name, way):
+    described, sampler = small(name)
+    lossy = WAYS[way]
+    compiled = numerics.compiles(None, torch.device("cuda"), (), lossy)
+    assert compiled == (way != "float8")  # its hooks on every layer cannot be traced into one graph
+    generator = family(name)(described, None, replace(machine, compile=compiled, lossy=lossy))
+    short = brief(described, sampler, 0)
+    long = replace(short, prompt="three birds above a red boot on a white table by a window " * 3)
+    items = encode(generator, [short, long])
+    generator.load_denoiser()
+    warm_up(generator, items[0], 1)
+    graphs = traced.frame_count
+    assert (graphs > 0) == compiled
+    for item in items:
+        assert generator.denoise([item]).isfinite().all()
+    assert traced.frame_count == graphs
+
+
+def test_a_new_size_is_a_graph_of_its_own_and_not_a_dynamic_one(machine, traced):
+    """The negative control: sizes stay static, so the count can rise."""
+    described, sampler = small("qwen_image")
+    generator = family("qwen_image")(described, None, replace(machine, compile=True))
+    (item,) = encode(generator, [brief(described, sampler, 0)])
+    generator.load_denoiser()
+    warm_up(generator, item, 1)
+    graphs = traced.frame_count
+    larger = replace(item, brief=replace(item.brief, sampler=replace(sampler, height=2 * sampler.height)))
+    generator.denoise([larger])
+    assert traced.frame_count > graphs
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_every_part_goes_to_the_device(machine, name, way):
+    described, _ = small(name)
+    on_meta = replace(machine, device=torch.device("meta"), lossy=WAYS[way])
+    generator = family(name)(described, None, machine)
+    for load, place in (
+        (generator.load_encoder, lambda pipe: placement.place_encoder(pipe, generator.encoders, on_meta)),
+        (generator.load_denoiser, lambda pipe: placement.place_denoiser(pipe, generator.denoiser, on_meta)),
+    ):
+        load()
+        if generator._pipe is None:
+            continue
+        place(generator._pipe)
+        modules = [part for part in generator._pipe.components.values() if isinstance(part, torch.nn.Module)]
+        assert {p.device.type for module in modules for p in module.parameters()} <= {"meta"}
+
+
+def test_only_what_streams_stays_behind(machine):
+    described, _ = small("flux")
+    generator = family("flux")(described, None, machine)
+    generator.load_denoiser()
+    pipe = generator._pipe
+    make_lossy(pipe.transformer, WAYS["float8"])  # its hooks are not streaming's
+    placement._rest_to_device(pipe, ("transformer",), replace(machine, device=torch.device("meta")))
+    assert {p.device.type for p in pipe.transformer.parameters()} == {"cpu"}
+    assert {p.device.type for p in pipe.vae.parameters()} == {"meta"}
+
+
+def capability(known):
+    number = known.gpu_class.removeprefix("sm")
+    return int(number[:-1]), int(number[-1])
+
+
+@pytest.mark.parametrize("known", gpus().values(), ids=lambda known: known.name)
+@pytest.mark.parametrize("name", [c.name for c in cards().values() if c.role == "generator" and c.family])
+def test_the_pinned_kernel_is_one_that_torch_and_diffusers_run_under_determinism(monkeypatch, machine, known, name):
+    described = cards()[name]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability(known))
+    gpu = torch.device("cuda", 0)
+    kind = family(described.family)
+    chosen = numerics.attention_backend("auto", gpu, described.dtype, described.attention, kind.masks)
+    assert chosen in ("native", *placement._KERNELS)
+    if described.dtype == "float32":
+        assert chosen == "native"  # flash and cuDNN kernels take 16 bits only
+    if kind.masks:
+        assert chosen in ("native", "_native_efficient")
+    on_gpu = Machine(gpu, getattr(torch, described.dtype), chosen)
+    assert torch.are_deterministic_algorithms_enabled()
+    for module in (torch.nn.Identity(), _TakesABackend()):
+        with placement.attend(module, on_gpu):
+            # ATen's check_cudnn_deterministic: no cuDNN attention under determinism unless it only warns
+            assert torch.is_deterministic_algorithms_warn_only_enabled() == (chosen == "_native_cudnn")
+            assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+class _TakesABackend(torch.nn.Module):
+    """A module that diffusers' `set_attention_backend` reaches."""
+
+    class _Processor:
+        _attention_backend = None
+
+    def __init__(self):
+        super().__init__()
+        self.processor = self._Processor()
+
+
+def test_an_operation_without_a_deterministic_kernel_is_an_error_also_beside_cudnns():
+    numerics.set_determinism(1)
+    with numerics.cudnn_attention_allowed(), pytest.raises(UserWarning, match="deterministic implementation"):
+        warnings.warn("histc_cuda does not have a deterministic implementation, but you set ...", stacklevel=1)
+
+
+def test_nothing_is_chosen_by_timing_and_nothing_is_filled(machine):
+    placement.compile_regions(torch.nn.Module())
+    assert torch._inductor.config.deterministic
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    gpu_like = numerics.signature(torch.device("cpu"), "native", "bfloat16", compiled=True)
+    assert gpu_like["inductor"] == "deterministic"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_pixels_rounded_on_the_device_are_those_of_diffusers(ready, name, dtype):
+    processor = ready(name).generator._pipe.image_processor
+    torch.manual_seed(1)
+    pixels = (torch.randn(2, 3, 16, 24) * 0.7).to(dtype)
+    pixels[0, 0, 0, :6] = torch.tensor([-1.0, 1.0, 0.0, -3.0, 3.0, 1 / 255], dtype=dtype)
+    theirs = processor.postprocess(pixels, output_type="pil")
+    assert [image.tobytes() for image in theirs] == [x.numpy().tobytes() for x in as_rgb8(pixels)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    ],
+)
+def test_a_failed_allocation_is_known_by_any_name(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), ValueError("out of memory")])
+def test_what_is_no_failed_allocation_is_left_alone(error):
+    assert not is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "limit"),
+    [
+        ({"a/b/memory.max": "max", "a/memory.max": "8000000000"}, "0::/a/b\n", 8_000_000_000),
+        ({"a/b/memory.max": "3", "a/memory.max": "8"}, "0::/a/b\n", 3),
+        ({"memory.max": "5"}, "0::/\n", 5),
+        ({"memory/x/memory.limit_in_bytes": "7"}, "3:cpu:/x\n4:memory:/x\n", 7),
+        ({}, "0::/a\n", None),
+    ],
+)
+def test_a_control_groups_limit_is_the_smallest_on_the_way_up(tmp_path, files, own, limit):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert capacity.cgroup_limit(tmp_path, own) == limit
+
+
+def test_memory_that_others_hold_is_not_planned_with(monkeypatch):
+    class Properties:
+        name = "NVIDIA H100 80GB HBM3"
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30_000_000_000, 85_000_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2_000_000_000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    assert capacity.device_memory_gb(torch.device("cuda", 0)) == 32
