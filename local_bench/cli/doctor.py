@@ -1,6 +1,9 @@
 """`doctor`: what this machine can do, and what it still lacks."""
 
+import os
 import shutil
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +53,12 @@ def _packages() -> list[dict[str, Any]]:
 def _devices() -> list[dict[str, Any]]:
     import torch
 
+    from local_bench.generators.driver import unusable_gpu
+
     if not torch.cuda.is_available():
+        unusable = unusable_gpu()
+        if unusable:
+            return [_check("gpu", False, unusable)]
         return [_check("gpu", None, "none: the small models run on the CPU, the real ones need a GPU")]
     rows = []
     for i in range(torch.cuda.device_count()):
@@ -59,7 +67,24 @@ def _devices() -> list[dict[str, Any]]:
         capability = f"{properties.major}.{properties.minor}"
         detail = f"{properties.name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, capability {capability}"
         rows.append(_check(f"cuda:{i}", True, detail))
-    return rows
+    return [*rows, _compiler()]
+
+
+def _compiler() -> dict[str, Any]:
+    """Triton compiles a small C program against Python's headers when its first kernel runs."""
+    missing = [what for what, there in (("a C compiler", _has_compiler()), ("Python.h", _has_headers())) if not there]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    detail = f"{' and '.join(missing)} missing: install gcc and python{version}-dev (Debian's names)"
+    return _check("compiler", not missing, detail if missing else "a C compiler and Python.h, for Triton")
+
+
+def _has_compiler() -> bool:
+    chosen = os.environ.get("CC")
+    return any(shutil.which(name) for name in ([chosen] if chosen else ["gcc", "clang", "cc"]))
+
+
+def _has_headers() -> bool:
+    return Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def _disk() -> dict[str, Any]:

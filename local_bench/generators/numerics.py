@@ -10,11 +10,16 @@ from typing import Any
 import torch
 
 from local_bench.core.errors import ConfigError
+from local_bench.generators.driver import unusable_gpu
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` is the first CUDA device, or the CPU. ConfigError where the one asked for is not there."""
+    """`auto` is the first CUDA device, or the CPU. ConfigError where the one wanted is not there, and for `auto` where
+    the machine has a GPU that torch cannot use: nobody wants hours on its CPU."""
     if wanted == "auto":
+        unusable = unusable_gpu()
+        if unusable:
+            raise ConfigError(f"engine.device: {unusable}")
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(wanted)
@@ -22,7 +27,8 @@ def choose_device(wanted: str) -> torch.device:
         raise ConfigError(f"engine.device: {wanted!r} is no device: use auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-            raise ConfigError(f"engine.device: {wanted!r} is not on this machine: use auto or cpu")
+            unusable = unusable_gpu() or f"{wanted!r} is not on this machine: use auto or cpu"
+            raise ConfigError(f"engine.device: {unusable}")
         return torch.device("cuda", device.index or 0)
     if device.type != "cpu":
         raise ConfigError(f"engine.device: {wanted!r} is not supported: use auto, cpu, cuda or cuda:N")
@@ -87,8 +93,8 @@ def attention_backend(
     """The diffusers attention backend to pin: `auto` is the card's `own` for this GPU class, else cuDNN on Hopper and
     later, FlashAttention-2 on Ampere and Ada, the memory-efficient kernel for a model that `masks`.
 
-    ConfigError for one that cannot be exact (int8 attention is another model; a mask is refused by the flash kernels
-    and read wrongly by xformers) or not run here.
+    ConfigError for one that cannot be exact (int8 attention is another model; a mask is refused by the flash kernels)
+    or not run here (xformers has no build for the CUDA of our torch; torch's own kernels do the same work).
     """
     if wanted.startswith(("sage", "_sage")):
         raise ConfigError(
@@ -100,12 +106,15 @@ def attention_backend(
         major, minor = torch.cuda.get_device_capability(device)
         usual = "_native_cudnn" if major >= 9 else "_native_flash" if major == 8 else "native"
         return (own or {}).get(f"sm{major}{minor}") or ("_native_efficient" if masks else usual)
+    if wanted == "xformers":
+        raise ConfigError(
+            "engine.attention_backend: xformers has no build for this release of torch and CUDA: use auto, which takes "
+            "torch's own kernels"
+        )
     if masks and wanted not in ("native", "_native_efficient", "_native_math"):
         raise ConfigError(
             f"engine.attention_backend: {wanted!r} cannot read this model's attention mask rightly: use auto"
         )
-    if wanted == "xformers" and device.type != "cuda":
-        raise ConfigError("engine.attention_backend: xformers runs on CUDA only: use auto")
     return wanted
 
 

@@ -44,7 +44,7 @@ class Staged(ABC):
     lossy_ways: ClassVar[tuple[str, ...]] = ("weights",)
     """What of `generators.lossy` its pipeline can do."""
     masks: ClassVar[bool] = False
-    """Whether attention is masked, which flash, cuDNN and xformers kernels do not take or read wrongly."""
+    """Whether attention is masked, which flash and cuDNN kernels do not take."""
 
     def __init__(
         self, card: ModelCard, weights: Path | None, machine: Machine, parts: Mapping[str, Path] | None = None

@@ -151,7 +151,8 @@ class JudgeConfig(Strict):
     max_tokens: int | None = Field(None, ge=8, le=8192)
     """At most so many tokens an answer; each rubric's own number if left out."""
     request_timeout_s: Number = Field(300.0, gt=0)
-    start_timeout_s: Number = Field(600.0, gt=0)
+    start_timeout_s: Number | None = Field(None, gt=0)
+    """For our own judge to load; ten minutes, and longer for large weights, if left out."""
     max_restarts: int = Field(3, ge=0)
     seed: int = Field(0, ge=0)
     canaries: bool = True

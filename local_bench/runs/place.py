@@ -15,6 +15,8 @@ GB = 1_000_000_000
 _RETURN_S = 15.0
 """How long the driver may take to give a dead process's memory back."""
 _SLACK_GB = 0.5
+_CHILD_CONTEXT_GB = 1.5
+"""What the judge's own process takes beside its share: a CUDA context (about 1.2) and kernels loaded later."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def room_for(name: str, vram_gb: float, places: Sequence[Place], progress: Progr
                 f"{name} needs about {vram_gb:.0f} GB and GPU {gpu} has {free:.1f} of {total:.0f} GB free: end what "
                 "else runs there, or choose a smaller judge"
             )
-    share = min((free - _SLACK_GB) / total for free, total in before.values())
+    share = min((free - _CHILD_CONTEXT_GB) / total for free, total in before.values())
     try:
         yield min(share, 0.92)
     finally:

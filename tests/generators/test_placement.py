@@ -83,7 +83,7 @@ def test_streaming_and_compiling_do_not_mix():
 
 def test_masks_keep_away_from_kernels_that_cannot_read_them():
     cpu = torch.device("cpu")
-    for wanted in ("_native_flash", "_native_cudnn", "xformers", "flash"):
+    for wanted in ("_native_flash", "_native_cudnn", "flash"):
         with pytest.raises(ConfigError, match="attention mask"):
             attention_backend(wanted, cpu, "bfloat16", masks=True)
     assert attention_backend("_native_efficient", cpu, "bfloat16", masks=True) == "_native_efficient"

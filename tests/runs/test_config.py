@@ -54,7 +54,7 @@ def test_what_is_written_down_is_whole_portable_and_reads_back(tmp_path):
     config = load(tmp_path, GOOD, "suite.path=/data/secret/tasks.jsonl")
     text = dump_config(config)
     assert "/data" not in text
-    assert "start_timeout_s: 600.0" in text
+    assert "request_timeout_s: 300.0" in text
     (tmp_path / "again.yaml").write_text(text)
     assert dump_config(load_config(tmp_path / "again.yaml")) == text
 

@@ -26,6 +26,9 @@ class Engine:
     """Tokens of a prompt with its answer."""
     images: int
     """Most images in one question."""
+    max_pixels: int | None = None
+    """Of the largest picture in any question: vLLM measures its vision encoder with one of this size, and sets as much
+    memory aside. None: the processor's own, up to 16,384 tokens."""
     gpu: int | None = None
     """The first GPU's index, or None for the CPU."""
     gpus: int = 1
@@ -66,6 +69,8 @@ def arguments(engine: Engine) -> list[str]:
         "--limit-mm-per-prompt": json.dumps({"image": engine.images, "video": 0}),
         "--structured-outputs-config": json.dumps({"backend": "xgrammar", "disable_any_whitespace": True}),
     }
+    if engine.max_pixels is not None:
+        flags["--mm-processor-kwargs"] = json.dumps({"max_pixels": engine.max_pixels})
     if engine.gpu is None:
         batched = str(max(CPU_BATCHED_TOKENS, engine.max_model_len))
         flags |= {"--block-size": str(CPU_BLOCK), "--distributed-executor-backend": "uni"}
@@ -75,13 +80,19 @@ def arguments(engine: Engine) -> list[str]:
             "--max-num-batched-tokens": str(engine.batched_tokens),
             "--max-num-seqs": str(engine.sequences),
             "--gpu-memory-utilization": f"{engine.memory_share:.3f}",
-            "--attention-backend": "FLASH_ATTN",
+            "--attention-backend": attention_backend(engine.dtype),
         }
         if engine.gpus > 1:
             flags |= {"--tensor-parallel-size": str(engine.gpus), "--mm-encoder-tp-mode": "data"}
     # A prompt that is read in pieces and sampled with a seed brings vLLM 0.32 down on a CPU ("does not use offset").
     switches = ["--enforce-eager", "--no-enable-chunked-prefill"] if engine.gpu is None else []
     return [text for pair in flags.items() for text in pair] + switches + list(engine.extra_args)
+
+
+def attention_backend(dtype: str) -> str:
+    """vLLM's attention backend on a GPU: one that is batch-invariant and takes the judge's dtype (FlashAttention takes
+    16 bits only)."""
+    return "TRITON_ATTN" if dtype == "float32" else "FLASH_ATTN"
 
 
 def environment(engine: Engine) -> dict[str, str]:
@@ -97,6 +108,8 @@ def environment(engine: Engine) -> dict[str, str]:
         # Lets the engine be its own worker: one process less to start, and nothing spins on a queue between the two.
         ours |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     else:
+        # FlashInfer's sampler is compiled with nvcc when the first tokens are sampled; vLLM's own needs no compiler.
+        ours["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         mine = range(engine.gpu, engine.gpu + engine.gpus)
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(visible[i] if visible != [""] else str(i) for i in mine)

