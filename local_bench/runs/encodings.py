@@ -1,13 +1,18 @@
 """Encoded prompts and pictures of a run, on disk while it goes on: each is made once, also over a resume."""
 
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save
 
 from local_bench.core.storage import write_atomic
 from local_bench.generators.base import Encoded
+
+_SHARED = "negative_"
+"""Tensors of such names are those of the negative prompt, which many prompts have in common: kept once."""
 
 
 class Encodings:
@@ -21,14 +26,41 @@ class Encodings:
 
     def put(self, key: str, encoded: Encoded) -> None:
         """Keeps one encoding, whole or not at all. StorageError if refused."""
-        tensors = {name: tensor.contiguous() for name, tensor in encoded.tensors.items()}
-        about = {"truncated": json.dumps(encoded.truncated_tokens)}
-        write_atomic(self._path(key), save(tensors, metadata=about))
+        own = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
+        shared = {}
+        for name, tensor in encoded.tensors.items():
+            if name.startswith(_SHARED):
+                data = save({name: tensor.contiguous()})
+                shared[name] = hashlib.sha256(data).hexdigest()
+                if shared[name] not in self:
+                    write_atomic(self._path(shared[name]), data)
+        about = {"truncated": json.dumps(encoded.truncated_tokens), "shared": json.dumps(shared)}
+        write_atomic(self._path(key), save(own, metadata=about))
 
     def get(self, key: str) -> Encoded:
         with safe_open(self._path(key), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            return Encoded(tensors, json.loads((file.metadata() or {}).get("truncated", "{}")))
+            truncated, shared = _about(file)
+        for name, other in shared.items():
+            with safe_open(self._path(other), framework="pt") as file:
+                tensors[name] = file.get_tensor(name)
+        return Encoded(tensors, truncated)
+
+    def shape(self, key: str) -> tuple[Any, dict[str, int]]:
+        """An encoding's `shape` and truncated tokens, read off the headers of its files."""
+        with safe_open(self._path(key), framework="pt") as file:
+            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            truncated, shared = _about(file)
+        for name, other in shared.items():
+            with safe_open(self._path(other), framework="pt") as file:
+                found[name] = file.get_slice(name).get_shape()
+        return tuple((name, *size) for name, size in sorted(found.items())), truncated
 
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.safetensors"
+
+
+def _about(file: Any) -> tuple[dict[str, int], dict[str, str]]:
+    """Truncated tokens; digests of the shared tensors by name."""
+    about = file.metadata() or {}
+    return json.loads(about.get("truncated", "{}")), json.loads(about.get("shared", "{}"))

@@ -41,6 +41,9 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.workers import Workers
 
+_LOADED_SHARE = 0.7
+"""Weights pass through host memory on their way to a GPU. More than this part of it at once, and workers take turns."""
+
 
 def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], progress: Progress) -> None:
     """Makes every candidate that is still planned, on as many devices as there are meters.
@@ -93,6 +96,7 @@ def _order(
     for sentence in memory.sentences:
         progress.note(f"{label}: {sentence}")
     kind = family(card.family)
+    loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
     return Order(
         label=label,
         card=card,
@@ -113,6 +117,7 @@ def _order(
         images=run.images,
         inputs=run.inputs,
         encoded=run.path / "encoded" / label,
+        load_lock=run.path / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
         known_sizes=run.ledger.json_meta(f"batches:{label}") or {},
     )
 

@@ -49,6 +49,8 @@ class Order:
     images: Path
     inputs: Path
     encoded: Path
+    load_lock: Path | None = None
+    """A file that a worker locks while it loads weights, where the host has no room for all workers' at once."""
     known_sizes: dict[str, int] = field(default_factory=dict)
     """Batch sizes that earlier sessions settled on, by bucket."""
 

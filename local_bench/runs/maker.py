@@ -1,9 +1,11 @@
 """Makes one model's pictures on one device: encode every distinct prompt and picture once, drop the encoders, then
 denoise and decode bucket by bucket in batches of one fixed shape. Knows no ledger: what it does, it tells as events."""
 
+import fcntl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -235,7 +237,8 @@ class Maker:
     def _load(self, load: Callable[[], None]) -> None:
         """LocalBenchError where the weights do not fit."""
         try:
-            load()
+            with _turn(self._order.load_lock):
+                load()
         except (RuntimeError, MemoryError) as e:
             if not is_out_of_memory(e):
                 raise
@@ -272,8 +275,7 @@ class Maker:
     def _of(self, key: str) -> tuple[Any, dict[str, int]]:
         """Shape and truncated tokens of an encoding."""
         if key not in self._about:
-            encoded = self._encodings.get(key)
-            self._about[key] = (encoded.shape, encoded.truncated_tokens)
+            self._about[key] = self._encodings.shape(key)
         return self._about[key]
 
     def _charge(self, phase: str, n_items: int = 0) -> Charged:
@@ -301,6 +303,17 @@ class _Batch:
         """Writes an image; its pixel digest, or None where its numbers were not finite. Runs in the pool."""
         self.clock.reached_ns(self.decoded)
         return store_image(images, Image.fromarray(self.pixels[i].numpy())) if self.finite[i] else None
+
+
+@contextmanager
+def _turn(lock: Path | None) -> Iterator[None]:
+    """Waits until no other worker holds `lock`; a worker that is killed lets go of it."""
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

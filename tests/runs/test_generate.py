@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from local_bench.runs.digest import digests
 from local_bench.runs.engine import run_stages
 from local_bench.runs.generate import _Session
 from local_bench.runs.jobs import Job, shards
+from local_bench.runs.maker import _turn
 from local_bench.runs.rundir import RunDir
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
@@ -393,3 +395,36 @@ def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
         engine = asked.engine.model_copy(update={"workers": n})
         run_stages(asked.model_copy(update={"engine": engine}), tmp_path / str(n), ("generate",))
     assert planned == [64.0, 32.0]
+
+
+def test_workers_load_in_turn_where_the_host_has_no_room_for_all(orders, tmp_path, monkeypatch):
+    from local_bench.runs import generate
+
+    locks = []
+    real = generate.Order
+    monkeypatch.setattr(generate, "Order", lambda **k: locks.append(k["load_lock"]) or real(**k))
+    asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
+    for n, host_gb in ((1, 1e-9), (2, 1e-9), (2, 64.0)):
+        monkeypatch.setattr(generate, "host_memory_gb", lambda host_gb=host_gb: host_gb)
+        engine = asked.engine.model_copy(update={"workers": n})
+        run_dir = tmp_path / f"{n}-{host_gb}"
+        run_stages(asked.model_copy(update={"engine": engine}), run_dir, ("generate",))
+        assert locks.pop() == (run_dir / ".loading" if (n, host_gb) == (2, 1e-9) else None)
+        assert len(candidates(run_dir)) == 7
+
+
+def test_a_turn_waits_for_the_one_before(tmp_path):
+    begun, held = threading.Event(), threading.Event()
+
+    def second():
+        begun.set()
+        with _turn(tmp_path / ".loading"):
+            held.set()
+
+    thread = threading.Thread(target=second)
+    with _turn(tmp_path / ".loading"):
+        thread.start()
+        assert begun.wait(10)
+        assert not held.wait(0.2)
+    assert held.wait(10)
+    thread.join()
