@@ -237,6 +237,9 @@ class EngineConfig(Strict):
     """A diffusers attention backend; `auto` pins the one known to be exact on this GPU."""
     io_workers: int = Field(2, ge=1, le=64)
     """Threads that read and prepare pictures beside the device."""
+    encodings_gb: Number = Field(20.0, gt=0)
+    """Decimal GB that a model's encoded prompts may take on disk at a time (4 to 16 MB a prompt); what is more is made
+    in windows, with the encoders loaded once a window."""
     metric_batch_size: int | None = Field(None, ge=1, le=1024)
     """The one fixed batch for those networks of metrics that take several pictures; each one's own if left out."""
 

@@ -24,18 +24,25 @@ class Encodings:
     def __contains__(self, key: str) -> bool:
         return self._path(key).exists()
 
-    def put(self, key: str, encoded: Encoded) -> None:
-        """Keeps one encoding, whole or not at all. StorageError if refused."""
+    def put(self, key: str, encoded: Encoded) -> int:
+        """Keeps one encoding, whole or not at all; returns the bytes written. StorageError if refused."""
         own = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
-        shared = {}
+        shared, written = {}, 0
         for name, tensor in encoded.tensors.items():
             if name.startswith(_SHARED):
                 data = save({name: tensor.contiguous()})
                 shared[name] = hashlib.sha256(data).hexdigest()
                 if shared[name] not in self:
                     write_atomic(self._path(shared[name]), data)
+                    written += len(data)
         about = {"truncated": json.dumps(encoded.truncated_tokens), "shared": json.dumps(shared)}
-        write_atomic(self._path(key), save(own, metadata=about))
+        data = save(own, metadata=about)
+        write_atomic(self._path(key), data)
+        return written + len(data)
+
+    def remove(self, key: str) -> None:
+        """Removes one encoding; what it shares with others stays."""
+        self._path(key).unlink(missing_ok=True)
 
     def get(self, key: str) -> Encoded:
         with safe_open(self._path(key), framework="pt") as file:

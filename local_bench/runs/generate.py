@@ -32,6 +32,7 @@ from local_bench.runs.jobs import (
     Settled,
     Signed,
     shards,
+    shared_prompts,
 )
 from local_bench.runs.maker import make_pictures
 from local_bench.runs.meter import Meter
@@ -117,6 +118,7 @@ def _order(
         images=run.images,
         inputs=run.inputs,
         encoded=run.path / "encoded" / label,
+        encodings_bytes=engine.encodings_gb * 1e9,
         load_lock=run.path / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
         known_sizes=run.ledger.json_meta(f"batches:{label}") or {},
     )
@@ -151,6 +153,7 @@ class _Session:
             for event in make_pictures(order, jobs):
                 yield 0, event
             return
+        order = replace(order, encodings_bytes=order.encodings_bytes / len(shares), shared=shared_prompts(shares))
         orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
         self._progress.begin(f"{self._label}: make", len(jobs))
         for worker, event in workers.do(make_pictures, orders, shares):

@@ -1,5 +1,7 @@
 """What a maker of pictures is told, and what it tells back. All of it can cross to another process."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +51,10 @@ class Order:
     images: Path
     inputs: Path
     encoded: Path
+    encodings_bytes: float = math.inf
+    """What encodings may take on disk at a time, about."""
+    shared: frozenset[str] = frozenset()
+    """Prompts that jobs of several workers have."""
     load_lock: Path | None = None
     """A file that a worker locks while it loads weights, where the host has no room for all workers' at once."""
     known_sizes: dict[str, int] = field(default_factory=dict)
@@ -143,3 +149,15 @@ def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
     for group in groups.values():
         min(dealt, key=len).extend(group)
     return [shard for shard in dealt if shard]
+
+
+def shared_prompts(shares: Sequence[Sequence[Job]]) -> frozenset[str]:
+    """Prompts in more than one share, and those of jobs with a picture that is in more than one."""
+    prompts = Counter(prompt for share in shares for prompt in {job.prompt for job in share})
+    pictures = Counter(sha for share in shares for sha in {sha for job in share for sha in job.pictures})
+    return frozenset(
+        job.prompt
+        for share in shares
+        for job in share
+        if prompts[job.prompt] > 1 or any(pictures[sha] > 1 for sha in job.pictures)
+    )

@@ -3,10 +3,11 @@ denoise and decode bucket by bucket in batches of one fixed shape. Knows no ledg
 
 import fcntl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_image, store_image
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
-from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler, picture_key, text_key
+from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.placement import keep_compiled
@@ -60,47 +61,86 @@ class Maker:
             keep_compiled(kept_for)
 
     def make(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """Makes all of `jobs`; every picture is a file before it is told of."""
+        """Makes all of `jobs`; every picture is a file before it is told of.
+
+        Where their encodings would take more disk than they may, the jobs are made in windows: some are encoded, made,
+        and their encodings removed, then the next.
+        """
         yield Signed(self._signature)
-        yield from self._encode(jobs)
-        self._load(self._generator.load_denoiser)
-        yield self._charge("load")
-        yield Begun(f"{self._order.label}: make", len(jobs))
-        with ThreadPoolExecutor(self._order.io_workers) as pool:
-            for bucket, members in self._buckets(jobs).items():
-                yield from self._fill(bucket, members, pool)
-        self._generator.drop_denoiser()
+        left = list(jobs)
+        while left:
+            ready = yield from self._encode(left)
+            made = {job.work_id for job in ready}
+            left = [job for job in left if job.work_id not in made]
+            self._load(self._generator.load_denoiser)
+            yield self._charge("load")
+            yield Begun(f"{self._order.label}: make", len(ready))
+            with ThreadPoolExecutor(self._order.io_workers) as pool:
+                for bucket, members in self._buckets(ready).items():
+                    yield from self._fill(bucket, members, pool)
+            self._generator.drop_denoiser()
+            if left:
+                self._forget(ready, left)
 
     # ---- encoding
 
-    def _encode(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        texts = {self._text_key(job): job for job in jobs}
-        pictures = {
-            key: (sha, job)
-            for job in jobs
-            for key, sha in zip(self._picture_keys(job), job.pictures, strict=False)  # no keys where none is encoded
-        }
-        wanted = [key for key in sorted({*texts, *pictures}) if key not in self._encodings]
-        if wanted:
-            self._load(self._generator.load_encoder)
-            yield self._charge("load")
-            yield Begun(f"{self._order.label}: encode", len(wanted))
-            for key in wanted:
-                if key in texts:
-                    encoded = self._generator.encode_text(self._brief(texts[key]))
-                else:
-                    sha, job = pictures[key]
-                    encoded = self._generator.encode_picture(self._picture(sha), Sampler(**job.sampler))
-                self._encodings.put(key, encoded)
+    def _encode(self, jobs: Sequence[Job]) -> Generator[Event, None, list[Job]]:
+        """Encodes what `jobs` need, prompt by prompt, until the disk that encodings may take is full. Returns the jobs
+        that have all they need, in the order of `jobs`."""
+        groups: dict[str, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(self._text_key(job), []).append(job)
+        n_wanted = len({key for job in jobs for key in self._keys(job) if key not in self._encodings})
+        n_encoded, n_bytes, ready = 0, 0, set[str]()
+        for text, members in groups.items():
+            if n_bytes > self._order.encodings_bytes:
+                break
+            for key, encode in self._missing(text, members).items():
+                if not n_encoded:
+                    self._load(self._generator.load_encoder)
+                    yield self._charge("load")
+                    yield Begun(f"{self._order.label}: encode", n_wanted)
+                encoded = encode()
+                n_bytes += self._encodings.put(key, encoded)
                 self._about[key] = (encoded.shape, encoded.truncated_tokens)
+                n_encoded += 1
                 yield Advanced(1)
-            yield self._charge("encode", len(wanted))
+            ready.update(job.work_id for job in members)
+        if n_encoded:
+            yield self._charge("encode", n_encoded)
             self._generator.drop_encoder()
+        texts = {self._text_key(job) for job in jobs if job.work_id in ready}
         cut = sum(any(self._of(key)[1].values()) for key in texts)
         if cut:
             yield Noted(
                 f"{self._order.label}: {cut} of {len(texts)} prompts are longer than an encoder reads, and cut there"
             )
+        return [job for job in jobs if job.work_id in ready]
+
+    def _missing(self, text: str, jobs: Sequence[Job]) -> dict[str, Callable[[], Encoded]]:
+        """By key, how to encode what is not there yet of jobs with one prompt."""
+        found: dict[str, Callable[[], Encoded]] = {}
+        if text not in self._encodings:
+            found[text] = partial(self._generator.encode_text, self._brief(jobs[0]))
+        for job in jobs:
+            for key, sha in zip(self._picture_keys(job), job.pictures, strict=False):  # no keys where none is encoded
+                if key not in self._encodings:
+                    sampler = Sampler(**job.sampler)
+                    found[key] = partial(self._generator.encode_picture, self._picture(sha), sampler)
+        return found
+
+    def _forget(self, made: Sequence[Job], left: Sequence[Job]) -> None:
+        """Removes the encodings that only `made` needed."""
+        kept = {key for job in left for key in self._keys(job)}
+        for job in made:
+            if job.prompt in self._order.shared:  # another worker may need them
+                continue
+            for key in self._keys(job):
+                if key not in kept:
+                    self._encodings.remove(key)
+
+    def _keys(self, job: Job) -> list[str]:
+        return [self._text_key(job), *self._picture_keys(job)]
 
     def _text_key(self, job: Job) -> str:
         seen = self._family.sees_pictures
@@ -119,8 +159,7 @@ class Maker:
         buckets: dict[str, list[Job]] = {}
         sizes = {sha: self._picture(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.pictures})}
         for job in jobs:
-            keys = [self._text_key(job), *self._picture_keys(job)]
-            shape = [job.sampler, [sizes[sha] for sha in job.pictures], [self._of(key)[0] for key in keys]]
+            shape = [job.sampler, [sizes[sha] for sha in job.pictures], [self._of(key)[0] for key in self._keys(job)]]
             buckets.setdefault(digest(shape), []).append(job)
         return buckets
 

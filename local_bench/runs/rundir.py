@@ -115,6 +115,7 @@ _FREE_KEYS = {
         ("engine", "batch_order"),
         ("engine", "io_workers"),
         ("engine", "workers"),
+        ("engine", "encodings_gb"),
     ),
     *(("engine", "offload"), ("judge", "weights"), ("judge", "transport"), ("judge", "canaries")),
     *(("judge", "base_url"), ("judge", "api_key_env"), ("judge", "served_model"), ("judge", "port")),

@@ -19,9 +19,10 @@ from local_bench.generators.staged import Staged
 from local_bench.runs import workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.digest import digests
+from local_bench.runs.encodings import Encodings
 from local_bench.runs.engine import run_stages
 from local_bench.runs.generate import _Session
-from local_bench.runs.jobs import Job, shards
+from local_bench.runs.jobs import Job, shards, shared_prompts
 from local_bench.runs.maker import _turn
 from local_bench.runs.rundir import RunDir
 
@@ -428,3 +429,38 @@ def test_a_turn_waits_for_the_one_before(tmp_path):
         assert not held.wait(0.2)
     assert held.wait(10)
     thread.join()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_encodings_beyond_their_disk_are_made_in_windows_with_the_same_bytes(orders, tmp_path, monkeypatch, n):
+    loads, most = [], []
+    load, put = Flux.load_encoder, Encodings.put
+    monkeypatch.setattr(Flux, "load_encoder", lambda self: loads.append(1) or load(self))
+
+    def counted(self, key, encoded):
+        written = put(self, key, encoded)
+        most.append(sum(path.stat().st_size for path in self._folder.rglob("*.safetensors")))
+        return written
+
+    monkeypatch.setattr(Encodings, "put", counted)
+    asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64, "attempts": 2})
+    run_stages(asked, tmp_path / "whole", ("generate",))
+    assert len(loads) == 1
+    whole = max(most)
+    most.clear(), loads.clear()
+    engine = asked.engine.model_copy(update={"encodings_gb": 1e-9, "workers": n})
+    small = asked.model_copy(update={"engine": engine})
+    run_stages(small, tmp_path / "windows", ("generate",))
+    assert digest_of(tmp_path / "windows") == digest_of(tmp_path / "whole")
+    assert not (tmp_path / "windows/encoded").exists()
+    if n == 1:  # workers are processes of their own
+        assert len(loads) == 7  # a window a prompt
+        assert max(most) < whole / 3
+
+
+def test_a_prompt_or_picture_of_two_workers_is_shared():
+    def job(work_id, prompt, *pictures):
+        return Job(work_id, prompt, 0, {}, pictures)
+
+    shares = [[job("1", "a"), job("2", "b", "x")], [job("3", "a"), job("4", "c", "x"), job("5", "d", "y")]]
+    assert shared_prompts(shares) == {"a", "b", "c"}
