@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from local_bench.cli.output import show, show_json
+from local_bench.cli.output import say_faults, show, show_json
 
 FILE = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -28,13 +28,15 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     out = out or run_dir / "exports" / name
     with RunDir.open(run_dir) as run:
         files = export(run, name, out)
+        faults = run.pictures.all_faults
     if as_json:
-        show_json({"format": name, "out": str(out), "files": [str(path) for path in files]})
+        found = {"format": name, "out": str(out), "files": [str(path) for path in files]}
+        show_json(found | {"image_faults": [vars(fault) for fault in faults]})
     else:
         beside = f" --tasks {out / 'tasks.jsonl'} --scores {out / 'scores.jsonl'}" if name == "servimage" else ""
         each = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
         show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{beside}" for group in each))
-    return 0
+    return say_faults(faults)
 
 
 @click.command("import")

@@ -1,10 +1,10 @@
-"""The commands that look at a run: `report` and `digest`."""
+"""The commands about a finished run: `report`, `digest`, `verify` and `recover`."""
 
 from pathlib import Path
 
 import click
 
-from local_bench.cli.output import show, show_json, table
+from local_bench.cli.output import say_faults, show, show_json, table
 
 RUN = click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -20,13 +20,16 @@ def report(run_dir: Path, as_json: bool) -> int:
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
+        run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
         exports = write_exports(run)
         page = write_report(run)
+        faults = run.pictures.all_faults
     if as_json:
-        show_json({"report": str(page), "exports": [str(path) for path in exports]})
+        found = {"report": str(page), "exports": [str(path) for path in exports]}
+        show_json(found | {"image_faults": [vars(fault) for fault in faults]})
     else:
         show(f"report: {page}")
-    return 0
+    return say_faults(faults)
 
 
 @click.command()
@@ -35,14 +38,67 @@ def report(run_dir: Path, as_json: bool) -> int:
 def digest(run_dir: Path, as_json: bool) -> int:
     """Name what RUN found.
 
-    One digest each for its images, verdicts, scores and settlement."""
+    One digest each for its images, verdicts, scores and settlement. Exit 1 where a picture is not what the ledger
+    says."""
     from local_bench.runs.digest import digests
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
         found = digests(run)
+        faults = run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
     if as_json:
-        show_json(found)
+        show_json(found | ({"image_faults": [vars(fault) for fault in faults]} if faults else {}))
     else:
         show(table(["of", "sha256"], list(found.items())))
+    return say_faults(faults)
+
+
+@click.command()
+@RUN
+@JSON
+def verify(run_dir: Path, as_json: bool) -> int:
+    """Check that the ledger of RUN is sound and every picture is what the ledger says.
+
+    Lists the pictures that are missing, damaged or altered; exit 1 where there are any."""
+    from local_bench.runs.pictures import named
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(run_dir) as run:  # which checks the ledger
+        n = sum(map(len, named(run.ledger).values()))
+        faults = run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
+    if as_json:
+        show_json({"n_pictures": n, "image_faults": [vars(fault) for fault in faults]})
+    elif faults:
+        show(table(["picture", "fault"], [[fault.file, fault.fault] for fault in faults]))
+    else:
+        show(f"the ledger is sound, and all {n:,} pictures are what it says")
+    return say_faults(faults)
+
+
+@click.command()
+@RUN
+@JSON
+def recover(run_dir: Path, as_json: bool) -> int:
+    """Restore the damaged ledger of RUN from its backup.
+
+    The damaged one is kept as ledger.damaged.N.sqlite. A ledger without damage is left alone."""
+    from local_bench.runs.recover import recover as restore
+
+    found = restore(run_dir)
+    done = found.committed
+    if as_json:
+        kept = None if found.kept is None else str(found.kept)
+        show_json(
+            {"backup": str(found.backup), "kept": kept, "n_candidates": found.n_candidates}
+            | {f"n_{name}": n for name, n in done._asdict().items() if name != "candidates"}
+            | {"n_finished": done.candidates}
+        )
+    else:
+        show(
+            f"{found.damage}; {found.backup} is in its place"
+            + (f", the damaged file is {found.kept}" if found.kept else "")
+            + f"\n{done.candidates:,} of {found.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
+            f"{done.retests:,} retests, {done.scores:,} scores"
+            "\nrun the command of this run again: it does what the backup does not have"
+        )
     return 0

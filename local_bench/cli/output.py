@@ -13,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from local_bench.runs.pictures import ImageFault
+
 BAR_EVERY_S = 5.0
 _FIGURE = re.compile(r"[-$\d]")
 
@@ -35,6 +37,16 @@ def show(text: str) -> None:
 def show_json(value: Any) -> None:
     """A result for programs, on stdout. NaN never leaves."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say_faults(faults: "Sequence[ImageFault]") -> int:
+    """Says on stderr which of a run's pictures are missing, damaged or altered; the exit status: 1 where any are."""
+    if not faults:
+        return 0
+    from local_bench.runs.pictures import faults_sentence
+
+    say(f"local-bench: {faults_sentence(list(faults))}")
+    return 1
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.output import progress, say, show, show_json
+from local_bench.cli.output import progress, say, say_faults, show, show_json
 
 if TYPE_CHECKING:
     from local_bench.cli.labels import LabelsAsked
@@ -212,16 +212,19 @@ def _work(
     with progress() as shown:
         outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
+        finished.pictures.faults |= {fault.file: fault for fault in outcome.image_faults}
         report = _write_report(finished) if stages is None or "settle" in stages else None
         text, values = labels.answer(finished) if labels else ("", {})
         if as_json:
-            show_json(outcome_json(finished, outcome, report) | values)
+            found = outcome_json(finished, outcome, report) | values
+            show_json(found | {"image_faults": [vars(fault) for fault in finished.pictures.all_faults]})
         else:
             show(outcome_text(finished, outcome, report) + text)
+        faulty = say_faults(finished.pictures.all_faults)
     if outcome.n_failed:
         say(f"local-bench: {outcome.n_failed} images could not be made; the report says why")
         return 1
-    return 0
+    return faulty
 
 
 def _write_report(finished: "RunDir") -> Path:

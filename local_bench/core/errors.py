@@ -6,11 +6,17 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 │   ├── TaskFileError      a benchmark's task file
 │   ├── ResultFileError    a benchmark's result file
 │   ├── ImageError         an image that cannot be read safely
+│   │   └── RunImageError  exit 1: a picture of a run that is missing, damaged or not what its name says
 │   └── WeightsError       a model whose files are not on this machine
 ├── LedgerError            the run's ledger cannot be opened or written
+│   └── LedgerDamaged      the ledger is missing, empty or damaged although its run has begun
 ├── StorageError           the disk is full or refuses a write
+│   └── PathError          exit 2: the path cannot be written to as it is given
 └── ServerError            the judge's server did not start, or did not stay up
 """
+
+IMAGE_FAULTS = ("missing", "damaged", "altered")
+"""What can be wrong with a picture of a run: no file, a file that cannot be decoded, or one with other pixels."""
 
 
 class LocalBenchError(Exception):
@@ -41,6 +47,20 @@ class ImageError(UserError):
     """An image is missing, too large, of a kind we do not read, or damaged."""
 
 
+class RunImageError(ImageError):
+    """A picture in a run directory is not the one that its name promises; `fault` is one of IMAGE_FAULTS."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, fault: str) -> None:
+        assert fault in IMAGE_FAULTS, fault
+        super().__init__(message)
+        self.fault = fault
+
+    def __reduce__(self) -> tuple[type["RunImageError"], tuple[str, str]]:
+        return RunImageError, (str(self), self.fault)  # with both arguments, also from a worker process
+
+
 class WeightsError(UserError):
     """A model's files are not on this machine, and nothing may be downloaded at run time."""
 
@@ -49,8 +69,18 @@ class LedgerError(LocalBenchError):
     """The ledger is damaged, of another version, or held by another process."""
 
 
+class LedgerDamaged(LedgerError):
+    """The ledger of a run that has begun is missing, empty, damaged or lacks tables; `recover` restores its backup."""
+
+
 class StorageError(LocalBenchError):
     """The file system refused a write; everything committed before it is kept."""
+
+
+class PathError(StorageError):
+    """The path that was given cannot be written to: a part of it is a file, it is a folder, or its name is too long."""
+
+    exit_code = 2
 
 
 class ServerError(LocalBenchError):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
-from local_bench.core.errors import ImageError
+from local_bench.core.errors import ImageError, RunImageError
 from local_bench.core.storage import write_atomic
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -95,6 +95,19 @@ def store_image(images: Path, image: Image.Image) -> str:
     sha256 = pixel_digest(image)
     write_atomic(image_path(images, sha256), png_bytes(image))
     return sha256
+
+
+def load_verified(path: Path, pixels_sha256: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The image at `path` as `load_image`, if its pixels have that digest; the way in which every picture of a run is
+    read. RunImageError where the file is missing, damaged (it cannot be decoded) or altered (it has other pixels)."""
+    try:
+        image = load_image(path, max_pixels)
+    except ImageError as e:
+        fault = "damaged" if path.exists() else "missing"
+        raise RunImageError(str(e), fault) from e
+    if pixel_digest(image) != pixels_sha256:
+        raise RunImageError(f"{path} is altered (its pixels are not those that its name says): restore it", "altered")
+    return image
 
 
 def fit_pixels(image: Image.Image, max_pixels: int, multiple: int, min_pixels: int = 1) -> Image.Image:

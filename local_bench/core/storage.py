@@ -7,24 +7,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from local_bench.core.errors import StorageError
+from local_bench.core.errors import PathError, StorageError, UserError
 
 _SUFFIX = ".writing"
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
+_UNUSABLE = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.ELOOP, errno.ENOTEMPTY}
+"""What the file system says of a path that no right and no room would help."""
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turns the file system's refusals under this block into one StorageError about `path`."""
+    """Turns the file system's refusals under this block into one StorageError about `path`: a PathError where the path
+    itself is the reason."""
     try:
         yield
     except OSError as e:
+        if e.errno in _UNUSABLE:
+            raise PathError(
+                f"cannot write {path}: {_where(e, path)}{e.strerror}; give another path, or move away what is there"
+            ) from e
         if e.errno not in _REFUSALS:
             raise
         raise StorageError(
             f"cannot write {path}: {e.strerror}; make room or rights there and run the same command again, "
             "what was committed is kept"
         ) from e
+
+
+def _where(error: OSError, path: Path) -> str:
+    """The file that the system names, where it is another one than `path`; not our own temporary name."""
+    name = error.filename
+    if not isinstance(name, str) or name == str(path) or name.endswith(_SUFFIX):
+        return ""
+    return f"{name}: "
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -43,6 +58,29 @@ def write_atomic(path: Path, data: bytes) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
+        _sync_folder(path.parent)
+
+
+def write_new(path: Path, data: bytes, what: str) -> None:
+    """As `write_atomic`, but a file that exists already is never replaced: UserError where it holds anything else than
+    `data`, `what` names its content ("labels"). The same data again is no error, so that a command can be repeated."""
+    with storage_errors(path):
+        existing = path.read_bytes() if path.exists() else None
+    if existing is None:
+        write_atomic(path, data)
+    elif existing != data:
+        raise UserError(f"{path} exists and holds something else than these {what}: give a new file, or move it away")
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Moves a finished file to `path` in the same folder, synced, in one step. StorageError if refused."""
+    with storage_errors(path):
+        handle = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(temporary, path)
         _sync_folder(path.parent)
 
 

@@ -84,7 +84,7 @@ def candidate_view(
         else:
             text = score_text(score["value"], score["unscored"], bool(score["applies"]), score["kind"], score["spread"])
             cells.append((name, *text))
-    shown = picture(run.images, row["pixels_sha256"]) if row["state"] == "done" else None
+    shown = picture(run.pictures.load, row["pixels_sha256"]) if row["state"] == "done" else None
     return CandidateView(
         model=row["model"],
         attempt=row["attempt"],
@@ -133,7 +133,7 @@ def _no_picture(row: Row) -> str:
         case "unscored":
             return f"not made: {row['unscored'] or 'no reason given'}"
         case _:
-            return "the image's file is missing or damaged: `local-bench verify` tells more"
+            return "the image's file is missing or damaged, or altered: `local-bench verify` tells more"
 
 
 def _verdict(row: Row, task: Task, judges: Mapping[str, str]) -> VerdictView:

@@ -12,6 +12,7 @@ from local_bench.report import benchmark, costs, economics, gallery, judging, ma
 from local_bench.report.text import clean
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import cuts, makings
+from local_bench.runs.pictures import faults_sentence
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 from local_bench.runs.truth import refereed
@@ -42,7 +43,7 @@ def render(run: RunDir) -> str:
             csp=_policy(),
             run=run.config,
             size=view.size_line(run),
-            warnings=view.warnings(run, money.settlements),
+            warnings=[*view.warnings(run, money.settlements), *faulty_pictures(run)],
             settlement=view.settlement_rows(run, money),
             categories=view.category_rows(money.settlements),
             truth=truth.truth_view(known),
@@ -68,6 +69,14 @@ def render(run: RunDir) -> str:
             provenance=provenance.provenance(run),
         )
     )
+
+
+def faulty_pictures(run: RunDir) -> list[str]:
+    """A sentence about the pictures that were found missing, damaged or altered; nothing where there are none."""
+    faults = run.pictures.all_faults
+    if not faults:
+        return []
+    return [f"{faults_sentence(faults)}. Scores and decisions are of the pictures as they were made."]
 
 
 @cache

@@ -2,13 +2,12 @@
 
 import base64
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from PIL import Image
 
 from local_bench.core.errors import ImageError
-from local_bench.core.images import image_path, load_image
 from local_bench.report.text import is_digest
 
 LONG_SIDE = 192
@@ -25,13 +24,13 @@ class Picture:
     """Whether a pixel of the image takes several on the page."""
 
 
-def picture(images: Path, pixels_sha256: str | None) -> Picture | None:
-    """The image of that digest below `images`, at most LONG_SIDE pixels long, a small one enlarged by a whole number;
-    None if it cannot be read."""
+def picture(load: Callable[[str], Image.Image], pixels_sha256: str | None) -> Picture | None:
+    """The image that `load` gives for that digest, at most LONG_SIDE pixels long, a small one enlarged by a whole
+    number; None if it cannot be read."""
     if pixels_sha256 is None or not is_digest(pixels_sha256):
         return None
     try:
-        image = load_image(image_path(images, pixels_sha256))
+        image = load(pixels_sha256)
     except ImageError:
         return None
     image.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)

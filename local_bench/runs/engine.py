@@ -8,6 +8,7 @@ from local_bench.core.nouns import NOT_FINITE
 from local_bench.judges.metrics.registry import check_metrics, metric_card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide
+from local_bench.runs.pictures import ImageFault
 from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Progress, Quiet
@@ -30,6 +31,8 @@ class Outcome:
     """Of those, not made because the model failed."""
     n_verdicts: int
     n_verdicts_unscored: int
+    image_faults: tuple[ImageFault, ...] = ()
+    """Pictures that are missing, damaged or altered."""
 
 
 def run_stages(
@@ -68,6 +71,7 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int)
     if set(stages) & ON_DEVICE:
         _hold_device(run, plan, stages, progress, rejudge)
     if "settle" in stages:
+        run.pictures.check(run.ledger, decode=False)
         decide(run)
 
 
@@ -90,6 +94,8 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
     meters = [Meter(run.ledger, place.device, place.cuda_index) for place in places]
     how = "failed"
     try:
+        if "generate" not in stages:  # which checks all that it does not make again
+            run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
         if plan and "generate" in stages:
             generate(run, plan.models, meters, progress)
             run.ledger.backup()
@@ -123,4 +129,5 @@ def _outcome(run: RunDir) -> Outcome:
         n_failed=count("candidates WHERE unscored = ?", NOT_FINITE),
         n_verdicts=count("verdicts"),
         n_verdicts_unscored=count("verdicts WHERE unscored IS NOT NULL"),
+        image_faults=tuple(run.pictures.look_again()),
     )

@@ -55,16 +55,21 @@ def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], 
     devices = numerics.choose_devices(run.config.engine.device, len(meters))
     with Workers(len(devices), run.logs) as workers:
         for model in models:
-            jobs = [] if model.card is None else _pending(run, model.label)
+            jobs = [] if model.card is None else _pending(run, model.label, progress)
             if jobs:
                 order = _order(run, model, jobs, devices[0], min(len(devices), len(jobs)), progress)
                 _Session(run, model.label, meters, progress).make(order, jobs, devices, workers)
 
 
-def _pending(run: RunDir, model: str) -> list[Job]:
-    """Candidates of a model that are not done, or whose image has gone from the run directory."""
+def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
+    """Candidates of a model that are not done, or whose picture is missing, damaged or altered."""
     rows = run.ledger.rows("SELECT * FROM candidates WHERE model = ? AND state <> 'unscored' ORDER BY work_id", model)
-    return [_job(row) for row in rows if row["state"] == "planned" or not run.image(row["pixels_sha256"]).exists()]
+    made = [row["pixels_sha256"] for row in rows if row["state"] == "done"]
+    faulty = run.pictures.faulty(made, run.config.engine.io_workers)
+    if faulty:
+        first = min(faulty.values())
+        progress.note(f"{model}: {len(faulty):,} pictures are made again ({first.sentence})")
+    return [_job(row) for row in rows if row["state"] == "planned" or row["pixels_sha256"] in faulty]
 
 
 def _job(row: sqlite3.Row) -> Job:

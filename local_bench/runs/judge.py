@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from PIL import Image
 
-from local_bench.core.errors import ConfigError, ImageError
+from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json
-from local_bench.core.images import image_path, load_image
 from local_bench.core.nouns import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
@@ -17,6 +16,7 @@ from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.canary import canary_questions, try_judge
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.meter import Meter
+from local_bench.runs.pace import Pace
 from local_bench.runs.place import Place
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
@@ -26,6 +26,9 @@ from local_bench.runs.transports import judge_spec, numerics_of, opened
 from local_bench.suites.registry import suite
 
 COMMIT_EVERY = 32
+"""Answers that are committed together at most; fewer wherever the disk is quick (`Pace`)."""
+NOT_ASKED = ""
+"""The question id of what is unscored because a picture is faulty: it is asked once the picture is back."""
 Key = tuple[str, str, int, int, int]
 """(work id, rubric, point, repeat, round)"""
 Keep = Callable[[Sequence[tuple["Ask", Verdict]]], None]
@@ -55,7 +58,9 @@ def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progres
         asks = list(asks_of(run, tasks, config, spec, places))
         rows = run.ledger.rows("SELECT * FROM verdicts WHERE judge = ?", spec.judge_id)
         there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], 0): r["question_id"] for r in rows}
-        open_asks = [ask for ask in asks if there.get(ask.key) != ask.question_id]
+        open_asks, faulty = readable(run, [ask for ask in asks if there.get(ask.key) != ask.question_id], progress)
+        unasked = [(replace(ask, question_id=NOT_ASKED), Verdict(None, reason, "")) for ask, reason in faulty]
+        KeepVerdicts(run, spec)([one for one in unasked if there.get(one[0].key, NOT_ASKED) == NOT_ASKED])
         if open_asks:
             Sitting(run, config, spec, places, meters, progress).hold(open_asks, KeepVerdicts(run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
@@ -73,6 +78,23 @@ def asks_of(
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
         for key, question in asked.questions(tasks[task_id], shown, run.config.order_swap):
             yield Ask(images[key[0]][0], question, spec.question_id(question, numerics))
+
+
+def readable(run: RunDir, asks: Sequence[Ask], progress: Progress) -> tuple[list[Ask], list[tuple[Ask, str]]]:
+    """The questions all of whose pictures are what the ledger says, and the others with the reason."""
+    shas = (sha for ask in asks for sha in ask.question.images)
+    faults = run.pictures.faulty(shas, run.config.engine.io_workers, either=True)
+    whole: list[Ask] = []
+    faulty: list[tuple[Ask, str]] = []
+    for ask in asks:
+        fault = next((faults[sha] for sha in ask.question.images if sha in faults), None)
+        if fault is None:
+            whole.append(ask)
+        else:
+            faulty.append((ask, fault.sentence))
+    if faulty:
+        progress.note(f"{len(faulty):,} questions are not asked: {faulty[0][1]}" + (" …" if len(faults) > 1 else ""))
+    return whole, faulty
 
 
 @dataclass(frozen=True)
@@ -128,6 +150,8 @@ class Sitting:
         self._meters = meters
         self._progress = progress
         self._made: dict[str, Image.Image] = {}
+        self._pace = Pace()
+        self._uncharged = 0
         self._load = lru_cache(maxsize=16)(self._picture)
 
     def hold(self, asks: Sequence[Ask], keep: Keep) -> None:
@@ -164,10 +188,13 @@ class Sitting:
         try:
             for key, verdict in answers(transport, self._spec, questions):
                 answered.append((left[key], verdict))
-                if len(answered) >= COMMIT_EVERY:
+                if len(answered) >= COMMIT_EVERY or self._pace.due:
                     self._commit(answered, left, keep)
+                if self._uncharged >= COMMIT_EVERY:
+                    self._charge_judged()
         finally:  # also when the judge goes down in between: an answer that came is never asked for again
             self._commit(answered, left, keep)
+            self._charge_judged()
 
     def _commit(
         self,
@@ -177,12 +204,18 @@ class Sitting:
     ) -> None:
         if not answered:
             return
-        keep(answered)
-        self._charge("judge", len(answered))
+        with self._pace.saving():
+            keep(answered)
+        self._uncharged += len(answered)
         self._progress.advance(len(answered))
         for ask, _ in answered:
             del left[ask.key]
         answered.clear()
+
+    def _charge_judged(self) -> None:
+        if self._uncharged:
+            self._charge("judge", self._uncharged)
+            self._uncharged = 0
 
     def _charge(self, phase: str, n_items: int = 0) -> None:
         """Every device that is held pays; what was done counts once."""
@@ -192,13 +225,7 @@ class Sitting:
     def _picture(self, sha256: str) -> Image.Image:
         if sha256 in self._made:
             return self._made[sha256]
-        given = image_path(self._run.inputs, sha256)
-        if given.exists():
-            return load_image(given)
-        try:
-            return load_image(self._run.image(sha256))
-        except ImageError as e:
-            raise ImageError(f"{e}, or delete it and run the same command again: it is made anew") from e
+        return self._run.pictures.either(sha256)
 
 
 def _refuse_one_twice(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:

@@ -4,10 +4,12 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from local_bench.core.errors import LedgerError, StorageError
+from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
+from local_bench.core.storage import put_in_place, storage_errors
 
 VERSION = "3"
 SCHEMA = """
@@ -52,14 +54,29 @@ CREATE TABLE meter (
 """
 
 
+LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
+
+
+class Committed(NamedTuple):
+    """How much finished work a ledger holds."""
+
+    candidates: int
+    """Made or unscored."""
+    verdicts: int
+    retests: int
+    scores: int
+    """With a value."""
+
+
 class Ledger:
     """The run's SQLite file. Every fault of the file or the disk becomes a LedgerError or StorageError."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
-        """Opens `path`, making it first if `create`. LedgerError where it is missing, damaged or of another version."""
+        """Opens `path`. LedgerDamaged where it is missing, empty, damaged or lacks a table, LedgerError where it is of
+        another version. With `create` a missing or empty one is made: only for a run that has not begun."""
         self.path = path
         if not create and not path.exists():
-            raise LedgerError(f"{path} does not exist: this is not a run directory, or its run has not begun")
+            raise self._damaged("is missing although its run has begun")
         with self._faults():
             self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
             self._db.row_factory = sqlite3.Row
@@ -68,16 +85,20 @@ class Ledger:
             made = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if not made:
                 if not create:
-                    raise LedgerError(f"{path} is empty: the run in {path.parent} has not begun, run its command again")
+                    raise self._damaged("is empty although its run has begun")
                 with self.transaction():
                     for statement in SCHEMA.split(";\n"):
                         self._db.execute(statement)
                     self.set_meta("version", VERSION)
-            version = self.meta("version")
-            if version != VERSION:
+            there = _columns(self._db)
+            version = self.meta("version") if there.get("meta", set()) >= {"key", "value"} else None
+            if version not in (None, VERSION):
                 raise LedgerError(
                     f"{path} is of version {version}, not {VERSION}: open it with the release that made it"
                 )
+            lacking = next((name for name, columns in _schema().items() if not columns <= there.get(name, set())), None)
+            if lacking or version is None:
+                raise self._damaged(f"is damaged (it lacks {f'the table {lacking!r}' if lacking else 'its version'})")
             damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
@@ -122,13 +143,26 @@ class Ledger:
         text = self.meta(key)
         return None if text is None else json.loads(text)
 
+    def committed(self) -> Committed:
+        """How much finished work there is now."""
+        row = self.rows(
+            """SELECT (SELECT count(*) FROM candidates WHERE state <> 'planned'), (SELECT count(*) FROM verdicts),
+               (SELECT count(*) FROM retests), (SELECT count(*) FROM scores WHERE value IS NOT NULL)"""
+        )[0]
+        return Committed(*row)
+
     def backup(self) -> None:
-        """Copies the committed state to `ledger.backup.sqlite`, whole or not at all."""
-        target = self.path.with_name("ledger.backup.sqlite")
-        scratch = target.with_name(".ledger.backup.sqlite")
-        scratch.unlink(missing_ok=True)
+        """Copies the committed state to `ledger.backup.sqlite`, whole or not at all. An earlier backup that holds more
+        of anything (its judge was taken out since, say) is kept as `ledger.backup.N.sqlite`."""
+        target = self.path.with_name(BACKUP)
+        scratch = target.with_name(f".{BACKUP}")
+        with storage_errors(target):
+            scratch.unlink(missing_ok=True)
         self.write("VACUUM INTO ?", str(scratch))
-        scratch.replace(target)
+        if _holds_more(target, self.committed()):
+            with storage_errors(target):
+                target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))
+        put_in_place(scratch, target)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -146,16 +180,68 @@ class Ledger:
             if "locked" in text:
                 raise LedgerError(f"{self.path} is held by another process: wait for it to end") from e
             if "malformed" in text or "decode to UTF-8" in text:
-                raise self._damaged(text) from e
+                raise self._damaged(f"is damaged ({text})") from e
             raise
         except sqlite3.DatabaseError as e:
-            raise self._damaged(str(e)) from e
+            raise self._damaged(f"is damaged ({e})") from e
 
-    def _damaged(self, text: str) -> LedgerError:
-        backup = self.path.with_name("ledger.backup.sqlite")
+    def _damaged(self, what: str) -> LedgerDamaged:
+        folder = self.path.parent
+        held = backups(folder)
         way_out = (
-            f"`cp {backup} {self.path}` brings back the state after the last whole phase, then run the command again"
-            if backup.exists()
-            else "move the folder away and run the same command again to begin anew"
+            f"`local-bench recover {folder}` restores the state after the last finished phase from {held[0].name}"
+            if held
+            else "there is no backup of it: move the folder away and run the same command again to begin anew"
         )
-        return LedgerError(f"{self.path} is damaged ({text}): {way_out}")
+        return LedgerDamaged(f"{self.path} {what}: {way_out}")
+
+
+def backups(folder: Path) -> list[Path]:
+    """The backups in a run directory, the latest first."""
+    older = {int(n): p for p in folder.glob("ledger.backup.*.sqlite") if (n := p.name.split(".")[2]).isdecimal()}
+    latest = [path for path in (folder / BACKUP,) if path.exists()]
+    return latest + [older[n] for n in sorted(older, reverse=True)]
+
+
+def free_name(folder: Path, pattern: str) -> Path:
+    """`pattern` with the number after the highest in use; side files (`-journal`) count too."""
+    before, after = pattern.split("{}")
+    used = [p.name.removeprefix(before).split(after)[0] for p in folder.glob(f"{before}*{after}*")]
+    return folder / pattern.format(1 + max((int(n) for n in used if n.isdecimal()), default=0))
+
+
+def _holds_more(backup: Path, now: Committed) -> bool:
+    """Whether a usable backup holds more than `now` of anything; one of another release is never given up."""
+    if not backup.exists():
+        return False
+    try:
+        earlier = Ledger(backup)
+    except LedgerDamaged:
+        return False
+    except LedgerError:
+        return True
+    try:
+        return any(before > after for before, after in zip(earlier.committed(), now, strict=True))
+    finally:
+        earlier.close()
+
+
+@cache
+def _schema() -> dict[str, set[str]]:
+    """The columns of every table that a ledger must have."""
+    db = sqlite3.connect(":memory:")
+    try:
+        db.executescript(SCHEMA)
+        return _columns(db)
+    finally:
+        db.close()
+
+
+def _columns(db: sqlite3.Connection) -> dict[str, set[str]]:
+    rows = db.execute(
+        "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'"
+    )
+    found: dict[str, set[str]] = {}
+    for table, column in rows:
+        found.setdefault(table, set()).add(column)
+    return found

@@ -16,7 +16,7 @@ from PIL import Image
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import digest
-from local_bench.core.images import image_path, load_image, store_image
+from local_bench.core.images import image_path, load_verified, store_image
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
 from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, picture_key, text_key
@@ -309,7 +309,7 @@ class Maker:
         return Brief(job.prompt, Sampler(**job.sampler), tuple(self._picture(sha) for sha in job.pictures))
 
     def _picture(self, sha256: str) -> Picture:
-        return Picture(sha256, load_image(image_path(self._order.inputs, sha256)))
+        return Picture(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))
 
     def _of(self, key: str) -> tuple[Any, dict[str, int]]:
         """Shape and truncated tokens of an encoding."""

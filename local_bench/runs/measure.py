@@ -15,6 +15,7 @@ from local_bench.core.quiet import quiet_transformers
 from local_bench.core.weights import resolve, resolve_parts, weights_digest
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NetworkMetric, Picture, Subject
+from local_bench.judges.metrics.reader import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.judges.metrics.survey import Opened, Scored, Survey, Told, Wanted
 from local_bench.runs.jobs import Advanced, Begun, Charged, Event, Measured, MetricOrder, Noted
@@ -100,11 +101,14 @@ def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> 
 
 
 def _wanted(run: RunDir) -> list[Wanted]:
-    """Images that are there and have no row for some metric, those of one order side by side."""
+    """Images that are there and have no row for some metric, those of one order side by side; a row that is unscored
+    for missing weights or a faulty picture is taken again."""
     there = {
         (row["work_id"], row["name"])
         for row in run.ledger.rows(
-            "SELECT work_id, name FROM scores WHERE kind = 'metric' AND unscored IS NOT ?", NO_WEIGHTS
+            """SELECT work_id, name FROM scores WHERE kind = 'metric' AND unscored IS NOT ?
+               AND substr(coalesce(unscored, ''), 1, ?) <> ?""",
+            *(NO_WEIGHTS, len(FAULTY), FAULTY),
         )
     }
     tasks = {task.task_id: task for task in planned_tasks(run.ledger)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, ValidationError
 
 from local_bench.core.errors import LedgerError
-from local_bench.core.images import image_path, load_image
+from local_bench.core.images import image_path, load_verified
 from local_bench.core.sizes import size_like
 from local_bench.core.yamlfile import Strict
 from local_bench.runs.jobs import Order
@@ -161,7 +161,7 @@ def _tokens_as_read(order: Order, pictures: set[str]) -> dict[str, int]:
     as_read = _AS_READ.get(order.card.family)
     if as_read is None:
         return {}
-    return {sha: _tokens(as_read(*load_image(image_path(order.inputs, sha)).size)) for sha in sorted(pictures)}
+    return {sha: _tokens(as_read(*load_verified(image_path(order.inputs, sha), sha).size)) for sha in sorted(pictures)}
 
 
 def _at_most_a_megapixel(width: int, height: int) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.cards import SHIPPED, ModelCard, Takes, card
-from local_bench.core.errors import ConfigError
-from local_bench.core.images import image_path, load_image, pixel_digest, store_image
+from local_bench.core.errors import ConfigError, RunImageError
+from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.nouns import Candidate, Deliverable, Task
 from local_bench.core.sizes import size_like
@@ -18,7 +18,7 @@ from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.server import claim_port
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.rundir import IMAGES, INPUTS
+from local_bench.runs.pictures import IMAGES, INPUTS
 from local_bench.suites.registry import SuiteEntry, suite
 
 
@@ -130,16 +130,25 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
 
 
 def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[[Image.Image], str]:
-    """Keeps pictures below `folder` (or only names them) and notes their sizes."""
+    """Keeps pictures below `folder` (or only names them) and notes their sizes; a copy there that is missing, damaged
+    or altered is written anew."""
 
     def keep(image: Image.Image) -> str:
         sha256 = pixel_digest(image)
-        if folder is not None and not image_path(folder, sha256).exists():
+        if folder is not None and sha256 not in sizes and not _is_there(image_path(folder, sha256), sha256):
             store_image(folder, image)
         sizes[sha256] = image.size
         return sha256
 
     return keep
+
+
+def _is_there(path: Path, sha256: str) -> bool:
+    try:
+        load_verified(path, sha256)
+    except RunImageError:
+        return False
+    return True
 
 
 def _model(config: ModelConfig, files: bool) -> ModelPlan:

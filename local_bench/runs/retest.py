@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from local_bench.core.nouns import Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
-from local_bench.runs.judge import Ask, Sitting, asks_of, verdict_columns
+from local_bench.runs.judge import Ask, Sitting, asks_of, readable, verdict_columns
 from local_bench.runs.meter import Meter
 from local_bench.runs.place import Place
 from local_bench.runs.planned import planned_tasks
@@ -40,7 +40,7 @@ def rejudge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progr
         rows = run.ledger.rows("SELECT * FROM retests WHERE judge = ?", spec.judge_id)
         there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], r["round"]): r["question_id"] for r in rows}
         again = [Ask(a.work_id, a.question, a.question_id, i) for i in range(1, rounds + 1) for a in asks]
-        left = [ask for ask in again if there.get(ask.key) != ask.question_id]
+        left, _ = readable(run, [ask for ask in again if there.get(ask.key) != ask.question_id], progress)
         if left:
             Sitting(run, config, spec, places, meters, progress).hold(left, KeepRetests(run, spec))
 

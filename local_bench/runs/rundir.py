@@ -9,13 +9,11 @@ from typing import Any, Self
 
 import yaml
 
-from local_bench.core.errors import ConfigError, LedgerError, UserError
-from local_bench.core.images import image_path
+from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.runs.config import RunConfig, dump_config, load_config
-from local_bench.runs.ledger import Ledger
-
-IMAGES, INPUTS = "images", "inputs"
+from local_bench.runs.ledger import LEDGER, Ledger
+from local_bench.runs.pictures import IMAGES, INPUTS, Pictures
 
 
 class RunDir:
@@ -25,6 +23,7 @@ class RunDir:
         self.path = path
         self.config = config
         self.ledger = ledger
+        self.pictures = Pictures(path)
         self._lock = lock
 
     @classmethod
@@ -34,24 +33,23 @@ class RunDir:
         ConfigError if another run lives there, LedgerError if another process is writing it, StorageError if the disk
         refuses.
         """
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is a file: give a folder for the run")
         with storage_errors(path):
+            if path.exists() and not path.is_dir():
+                raise UserError(f"{path} is a file: give a folder for the run")
             path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = take_lock(path)
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LedgerError(
-                    f"another local-bench is at work in {path}: wait for it or give another --run-dir"
-                ) from None
             begun = (path / "run.yaml").exists()
-            if not begun and any(p.name not in (".lock", "logs") for p in path.iterdir()):
+            if not begun and any(not _before_run_yaml(p.name) for p in path.iterdir()):
                 raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
             sweep(path)
-            ledger = Ledger(path / "ledger.sqlite", create=True)
-            if begun and ledger.meta("planned"):  # before that nothing is decided
+            # run.yaml is written once the ledger is committed: with it, a missing or empty ledger is always damage.
+            ledger = Ledger(path / LEDGER, create=not begun)
+            if ledger.meta("planned"):  # before that nothing is decided
+                if not begun:
+                    raise LedgerDamaged(
+                        f"{path}/run.yaml is missing although its run has begun: put it back, or give a new folder"
+                    )
                 _refuse_other_run(path, config)
             write_atomic(path / "run.yaml", dump_config(config).encode())
             return cls(path, config, ledger, lock)
@@ -63,7 +61,7 @@ class RunDir:
     def open(cls, path: Path) -> Self:
         """Opens the run at `path` for reading. UserError or LedgerError where there is none."""
         config = read_run_config(path)
-        return cls(path, config, Ledger(path / "ledger.sqlite"), None)
+        return cls(path, config, Ledger(path / LEDGER), None)
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +78,7 @@ class RunDir:
         return self.path / IMAGES
 
     def image(self, pixels_sha256: str) -> Path:
-        return image_path(self.images, pixels_sha256)
+        return self.pictures.file(pixels_sha256)
 
     @property
     def inputs(self) -> Path:
@@ -95,6 +93,26 @@ class RunDir:
         write_atomic(
             self.path / name, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
         )
+
+
+def take_lock(path: Path) -> int:
+    """The descriptor that keeps other processes from writing the run at `path` until it is closed. LedgerError where
+    another one holds it."""
+    with storage_errors(path):
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise LedgerError(f"another local-bench is at work in {path}: wait for it or give another --run-dir") from None
+    return lock
+
+
+def _before_run_yaml(name: str) -> bool:
+    """Whether a file of that name can be there when a process was killed before it wrote run.yaml."""
+    return name in (".lock", "logs", LEDGER, f"{LEDGER}-journal") or (
+        name.startswith(".run.yaml.") and name.endswith(".writing")
+    )
 
 
 def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:

@@ -65,13 +65,20 @@ def scores_of(run: RunDir, tasks: Mapping[str, Task], said: OfWork) -> OfScores:
 
 
 def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
-    """The orders' hard rules, held against the files that were made: code's word, no judge's."""
-    return [
-        (work_id, rules_score(check_rules(run.image(sha), HardRules.model_validate(tasks[task_id].rules[i - 1]))))
+    """The orders' hard rules, checked by code on the files that were made; unscored where a file is faulty."""
+    ruled = [
+        (work_id, sha, tasks[task_id].rules[i - 1])
         for (task_id, _, _), images in sets(run.ledger).items()
         if tasks[task_id].rules
         for i, (work_id, sha) in images.items()
         if sha
+    ]
+    faulty = run.pictures.faulty((sha for _, sha, _ in ruled), run.config.engine.io_workers)
+    return [
+        (work_id, Score("rules", None, faulty[sha].sentence))
+        if sha in faulty
+        else (work_id, rules_score(check_rules(run.image(sha), HardRules.model_validate(rules))))
+        for work_id, sha, rules in ruled
     ]
 
 

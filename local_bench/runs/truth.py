@@ -1,11 +1,14 @@
 """A run against the truth, in a suite that has a referee: its judges' answers, and its money."""
 
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from local_bench.core.images import load_image
+from local_bench.core.errors import RunImageError
 from local_bench.core.nouns import Score, Truth, Verdict
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.agreement import judge_labels
@@ -30,7 +33,8 @@ class Refereed:
 
 def refereed(run: RunDir) -> Refereed | None:
     """The judges' answers and decisions that are in the ledger now, against the truth of the pictures; None in a suite
-    whose truth is not known. ImageError or LedgerError where a picture or a task cannot be read."""
+    whose truth is not known. A picture that is missing, damaged or altered is left out and noted in `run.pictures`.
+    LedgerError where a task cannot be read."""
     asked = suite(run.config.suite.name)
     if asked.referee is None:
         return None
@@ -40,7 +44,7 @@ def refereed(run: RunDir) -> Refereed | None:
     for (task_id, _, attempt), images in sets(run.ledger).items():
         if attempt > 1:
             continue
-        pixels = {i: np.asarray(load_image(run.image(sha))) for i, (_, sha) in images.items() if sha}
+        pixels = _pixels(run, {i: sha for i, (_, sha) in images.items() if sha})
         truths = asked.truths(tasks[task_id], pixels)
         of_work |= {images[i][0]: truth for i, truth in truths.items()}
         answers = {(i, *key, 0): Verdict(a, None, "") for i, t in truths.items() for key, a in t.answers.items() if a}
@@ -50,6 +54,15 @@ def refereed(run: RunDir) -> Refereed | None:
     rows = run.ledger.rows("SELECT work_id, model FROM candidates ORDER BY position")
     models = {row["work_id"]: row["model"] for row in rows if row["work_id"] in of_work}
     return Refereed(of_work, truthfulness(_answered(run, models, of_work)), reckon(_paid(run, of_work, faultless)))
+
+
+def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]]:
+    """RGB8 pixels (height, width, 3) by deliverable, of the pictures that are what the ledger says."""
+    found = {}
+    for i, sha in shas.items():
+        with suppress(RunImageError):  # it is noted
+            found[i] = np.asarray(run.pictures.load(sha))
+    return found
 
 
 def _answered(run: RunDir, models: dict[str, str], truths: dict[str, Truth]) -> list[Answered]:

@@ -4,7 +4,9 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -12,9 +14,10 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.images import pixel_digest
 from local_bench.core.nouns import Question, Verdict
 from local_bench.core.storage import write_atomic
-from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.transport import Unreachable, answers
 from local_bench.judges.vlm.written import lines
 from local_bench.runs.config import RunConfig
+from local_bench.runs.pace import Pace
 from local_bench.runs.place import Place
 from local_bench.runs.progress import Progress
 from local_bench.runs.transports import judge_spec, opened
@@ -60,19 +63,27 @@ def write_down(config: RunConfig, out: Path, progress: Progress) -> Written:
             questions[task.task_id] = question
     found = Written(n_there=len(there))
     rows = [line.model_dump(exclude_defaults=True) for line in there.values()]
+    pace, save = Pace(), partial(_save, out, {task.task_id: i for i, task in enumerate(tasks)}, rows)
     try:
         for task_id, verdict in _answers(config, questions, pictures, out, progress):
             fields = _read(questions[task_id], verdict)
             if isinstance(fields, str):
                 found.refused[task_id] = fields
-            else:
-                rows.append({"task_id": task_id} | fields | {"judge": config.judge.label})
-                found.n += 1
+                continue
+            rows.append({"task_id": task_id} | fields | {"judge": config.judge.label})
+            found.n += 1
+            if pace.due:
+                with pace.saving():
+                    save()
     finally:  # what was written is kept, whatever happens to the judge
-        order = {task.task_id: i for i, task in enumerate(tasks)}
-        rows.sort(key=lambda row: order.get(row["task_id"], len(order)))
-        write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        save()
     return found
+
+
+def _save(out: Path, order: dict[str, int], rows: list[dict[str, Any]]) -> None:
+    """Writes the lines in the tasks' order; those of other tasks follow."""
+    rows.sort(key=lambda row: order.get(row["task_id"], len(order)))
+    write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def _answers(
@@ -92,9 +103,16 @@ def _answers(
     asked = list(questions.values())
     with opened(config.judge, spec, places, asked, pictures.__getitem__, log, progress) as transport:
         progress.begin(f"{config.judge.label}: write", len(asked))
-        for answered in answers(transport, spec, questions.items()):
-            yield answered
-            progress.advance()
+        left = dict(questions)
+        while left:
+            try:
+                for task_id, verdict in answers(transport, spec, list(left.items())):
+                    del left[task_id]
+                    yield task_id, verdict
+                    progress.advance()
+            except Unreachable as e:
+                progress.note(f"the judge stopped answering ({e}); {len(left)} questions are left")
+                transport.restart()
 
 
 def _read(question: Question, verdict: Verdict) -> dict[str, list[str]] | str:

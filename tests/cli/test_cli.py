@@ -24,6 +24,8 @@ def test_the_commands_are_these():
             "agreement",
             "compare",
             "digest",
+            "recover",
+            "verify",
             "models",
             "suites",
             "doctor",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
 from local_bench.report.page import render as page
@@ -117,3 +118,16 @@ def test_a_suite_of_strangers_has_no_truth(tmp_path):
     config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": "tiny-flux"}], engine={"device": "cpu"})
     with RunDir.begin(tmp_path / "run", config) as begun:
         assert refereed(begun) is None
+
+
+def test_a_picture_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
+    path = run(made, tmp_path / "run", None)
+    with RunDir.open(path) as finished:
+        sha = finished.ledger.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]
+        n = len(refereed(finished).truths)
+        finished.image(sha).write_bytes(b"")
+        n_left = len(refereed(finished).truths)
+    assert n_left == n - 1
+    assert main(["report", str(path)]) == 1
+    assert "1 of the run's pictures are not what the ledger says (1 damaged" in capsys.readouterr().err
+    assert "1 of the run&#39;s pictures" in (path / "report" / "index.html").read_text()

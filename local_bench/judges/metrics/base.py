@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from local_bench.core.identity import digest
-from local_bench.core.images import MAX_PIXELS, load_image, pixel_digest
+from local_bench.core.images import MAX_PIXELS, load_image, load_verified, pixel_digest
 
 Array = NDArray[np.float32]
 Need = Literal["caption", "source", "reference"]
@@ -57,13 +57,14 @@ class Picture:
 
     path: Path
     known_sha256: str | None = None
-    """Its pixel digest, where that is known without reading it."""
+    """Its pixel digest, where that is known without reading it: then no file with other pixels is taken."""
 
     def load(self, max_pixels: int = MAX_PIXELS) -> Image.Image:
         """Canonical RGB8 pixels; ImageError says what is wrong with the file."""
+        if self.known_sha256 is not None:
+            return load_verified(self.path, self.known_sha256, max_pixels)
         image = load_image(self.path, max_pixels)
-        if self.known_sha256 is None:
-            self.__dict__.setdefault("sha256", pixel_digest(image))  # read once, named for good
+        self.__dict__.setdefault("sha256", pixel_digest(image))  # read once, named for good
         return image
 
     @cached_property

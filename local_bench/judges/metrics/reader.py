@@ -17,13 +17,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.errors import ImageError, LocalBenchError
+from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
 from local_bench.judges.metrics.arrays import Arrays
 from local_bench.judges.metrics.base import Array, Look, Network, Picture, Unscorable
 
 Found = Mapping[Look, "Array | Unscorable"]
 A = TypeVar("A")
 _TRIAL_SIDE = 64
+FAULTY = "a picture of the run is "
+"""Begins the reason of what is unscored because such a picture is missing, damaged or altered."""
 
 
 @dataclass(frozen=True)
@@ -197,4 +199,4 @@ def unreadable(error: ImageError, pictures: Iterable[Picture]) -> str:
     sentence = str(error)
     for picture in pictures:
         sentence = sentence.replace(str(picture.path), picture.path.name)
-    return sentence
+    return f"{FAULTY}{error.fault}: {sentence}" if isinstance(error, RunImageError) else sentence

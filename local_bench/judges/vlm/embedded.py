@@ -89,7 +89,7 @@ class Embedded:
             while not end.poll(0.05):
                 if feeder.ended.is_set() and not feeder.under_way:
                     return None
-                if not self.child.alive():
+                if not self.child.alive() and not end.poll():  # its last replies may still be in the pipe
                     raise EOFError
                 if feeder.under_way and time.monotonic() > deadline:
                     self._stop()

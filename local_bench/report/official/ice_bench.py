@@ -28,12 +28,11 @@ def write(run: RunDir, out: Path) -> list[Path]:
     for model in models(rows):
         own = [row for row in rows if row.model == model and row.attempt == 1]
         folder = out / "results" / model
-        paths = {
-            row.task.task_id: write_picture(run, row.pixels_sha256, folder / "images" / f"{row.task.task_id}.png")
-            for row in own
-            if row.pixels_sha256
-        }
-        places = {item: path.relative_to(out).as_posix() for item, path in paths.items()}
+        places = {}
+        for row in (row for row in own if row.pixels_sha256):
+            path = write_picture(run, row.pixels_sha256 or "", folder / "images" / f"{row.task.task_id}.png")
+            if path is not None:
+                places[row.task.task_id] = path.relative_to(out).as_posix()
         write_text(folder / "gen_info.json", json.dumps(places, indent=1) + "\n")
         lines = [
             SEPARATOR.join(

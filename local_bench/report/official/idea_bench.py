@@ -9,7 +9,7 @@ import csv
 import io
 from pathlib import Path
 
-from local_bench.core.images import image_path, load_image
+from local_bench.core.errors import RunImageError
 from local_bench.core.nouns import Sheet, Verdict
 from local_bench.core.storage import write_atomic
 from local_bench.judges.vlm.pictures import count_card, stitched
@@ -114,7 +114,7 @@ def _cells(score: int | None, verdict: Verdict | None) -> tuple[str, str, str]:
 
 
 def _write_sheet(run: RunDir, case: Case, question: int, folder: Path) -> Path | None:
-    """What the judge was shown for a question; None where there is no output to show."""
+    """What the judge was shown for a question; None where there is no output to show, or a picture is faulty."""
     asked = case[0].task.own["sheets"][question - 1]
     there = {image.deliverable: image.pixels_sha256 for image in case if image.pixels_sha256}
     outputs = [there[i] for i in asked["outputs"] if i in there]
@@ -123,8 +123,11 @@ def _write_sheet(run: RunDir, case: Case, question: int, folder: Path) -> Path |
     if asked["card"]:
         picture = count_card(len(outputs))
     else:
-        given = [load_image(image_path(run.inputs, sha)) for sha in asked["given"]]
-        shown = [*given, *(load_image(run.image(sha)) for sha in outputs)]
+        try:
+            given = [run.pictures.given(sha) for sha in asked["given"]]
+            shown = [*given, *(run.pictures.load(sha) for sha in outputs)]
+        except RunImageError:
+            return None  # it is noted
         picture = stitched(shown, Sheet(rows=(len(given), len(outputs))))
     buffer = io.BytesIO()
     picture.save(buffer, **FORMATS["jpg"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.images import load_image
+from local_bench.core.errors import RunImageError
 from local_bench.core.nouns import UNSUPPORTED, Score, Task
 from local_bench.core.storage import write_atomic
 from local_bench.runs.planned import planned_tasks
@@ -73,11 +73,15 @@ def models(rows: Iterable[Made]) -> list[str]:
     return list(dict.fromkeys(row.model for row in rows))
 
 
-def write_picture(run: RunDir, pixels_sha256: str, target: Path) -> Path:
-    """Writes the image in the format of the target's ending. StorageError if the disk refuses, ImageError where the
-    run's own file is damaged."""
+def write_picture(run: RunDir, pixels_sha256: str, target: Path) -> Path | None:
+    """Writes the image in the format of the target's ending; None, noted in `run.pictures`, where the run's own file is
+    missing, damaged or altered. StorageError if the disk refuses."""
+    try:
+        image = run.pictures.load(pixels_sha256)
+    except RunImageError:
+        return None
     buffer = io.BytesIO()
-    load_image(run.image(pixels_sha256)).save(buffer, **FORMATS[target.suffix.removeprefix(".")])
+    image.save(buffer, **FORMATS[target.suffix.removeprefix(".")])
     write_atomic(target, buffer.getvalue())
     return target
 

@@ -1,0 +1,152 @@
+"""A run's pictures, read only if they are what the ledger says, and what is wrong with those that are not.
+
+Which command checks what: `generate` and `run` decode every finished picture before they begin, `verify`, `digest` and
+`report` decode all, `measure`, `judge` and `export` those that they read, `settle` only looks for missing and empty
+files and decodes what its report shows.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from local_bench.core.errors import ImageError, RunImageError
+from local_bench.core.images import image_path, load_verified
+from local_bench.runs.ledger import Ledger
+
+IMAGES, INPUTS = "images", "inputs"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, order=True)
+class ImageFault:
+    """One picture that is not what the ledger says."""
+
+    file: str
+    """Relative to the run directory."""
+    fault: str
+    """missing, damaged or altered."""
+
+    @property
+    def sentence(self) -> str:
+        return f"the picture {self.file} is {self.fault}"
+
+
+@dataclass
+class Pictures:
+    """The pictures of the run directory `path`; remembers what was wrong with those that were read."""
+
+    path: Path
+    faults: dict[str, ImageFault] = field(default_factory=dict)
+    """By file."""
+    _verified: set[Path] = field(default_factory=set)
+    """Files whose pixels were checked in this session."""
+
+    def file(self, pixels_sha256: str, folder: str = IMAGES) -> Path:
+        return image_path(self.path / folder, pixels_sha256)
+
+    def load(self, pixels_sha256: str, folder: str = IMAGES) -> Image.Image:
+        """A picture that was made. RunImageError where it is missing, damaged or altered."""
+        file = self.file(pixels_sha256, folder)
+        try:
+            if not _DIGEST.fullmatch(pixels_sha256):  # a stranger's ledger may name any path
+                raise RunImageError(f"{pixels_sha256!r} is no digest of a picture", "missing")
+            image = load_verified(file, pixels_sha256)
+        except RunImageError as e:
+            self._note(file, e.fault)
+            raise
+        self._verified.add(file)
+        return image
+
+    def given(self, pixels_sha256: str) -> Image.Image:
+        """A picture of a task. Raises as `load`."""
+        return self.load(pixels_sha256, INPUTS)
+
+    def either(self, pixels_sha256: str) -> Image.Image:
+        """A picture of a task, else one that was made. Raises as `load`."""
+        return self.load(pixels_sha256, self._folder(pixels_sha256))
+
+    def check(self, ledger: Ledger, *, decode: bool, io_workers: int = 2) -> list[ImageFault]:
+        """What is wrong with all pictures that the ledger names: with `decode` by their pixels, else only which files
+        are missing or empty. What was found before is included."""
+        found = [(folder, sha) for folder, shas in named(ledger).items() for sha in shas]
+        with ThreadPoolExecutor(io_workers) as pool:
+            for _ in pool.map(lambda one: self._check(one[0], one[1], decode), found):
+                pass
+        return self.all_faults
+
+    def faulty(self, pixels_sha256: Iterable[str], io_workers: int, *, either: bool = False) -> dict[str, ImageFault]:
+        """Those of these pictures that cannot be read, by digest."""
+        shas = list(dict.fromkeys(pixels_sha256))
+        with ThreadPoolExecutor(io_workers) as pool:
+            faults = pool.map(lambda sha: self._fault(sha, either), shas)
+            return {sha: fault for sha, fault in zip(shas, faults, strict=True) if fault}
+
+    @property
+    def all_faults(self) -> list[ImageFault]:
+        return sorted(self.faults.values())
+
+    def look_again(self) -> list[ImageFault]:
+        """Checks those that were faulty once more, and returns those that still are."""
+        for fault in self.all_faults:
+            del self.faults[fault.file]
+            file = Path(fault.file)
+            self._check(file.parts[0], file.stem, True)
+        return self.all_faults
+
+    def _folder(self, sha256: str) -> str:
+        return INPUTS if self.file(sha256, INPUTS).is_file() else IMAGES
+
+    def _fault(self, sha256: str, either: bool) -> ImageFault | None:
+        folder = self._folder(sha256) if either else IMAGES
+        self._check(folder, sha256, True)
+        return self.faults.get(self._relative(self.file(sha256, folder)))
+
+    def _check(self, folder: str, sha256: str, decode: bool) -> None:
+        file = self.file(sha256, folder)
+        if decode and file not in self._verified:
+            try:
+                self.load(sha256, folder)
+            except ImageError:
+                return  # it is noted
+        elif not _DIGEST.fullmatch(sha256) or not file.is_file():
+            self._note(file, "missing")
+        elif not file.stat().st_size:
+            self._note(file, "damaged")
+
+    def _note(self, file: Path, fault: str) -> None:
+        relative = self._relative(file)
+        self.faults[relative] = ImageFault(relative, fault)
+
+    def _relative(self, file: Path) -> str:
+        return file.relative_to(self.path).as_posix()
+
+
+def named(ledger: Ledger) -> dict[str, list[str]]:
+    """The digests of all pictures that the ledger names, by folder."""
+    made = ledger.rows("SELECT DISTINCT pixels_sha256 AS sha FROM candidates WHERE state = 'done' ORDER BY 1")
+    given = set(_given(ledger))
+    return {IMAGES: [row["sha"] for row in made], INPUTS: sorted(given)}
+
+
+def _given(ledger: Ledger) -> Iterator[str]:
+    for row in ledger.rows("SELECT content FROM tasks"):
+        task = json.loads(row["content"])
+        several = [task.get("source_sha256"), task.get("mask_sha256"), *(task.get("reference_sha256") or ())]
+        yield from (sha for sha in several if sha)
+
+
+def faults_sentence(faults: list[ImageFault]) -> str:
+    """How many pictures are not what the ledger says, which is the first, and what to do."""
+    of = [
+        f"{n:,} {fault}" for fault in ("missing", "damaged", "altered") if (n := sum(f.fault == fault for f in faults))
+    ]
+    return (
+        f"{len(faults):,} of the run's pictures are not what the ledger says ({', '.join(of)}; the first is "
+        f"{faults[0].file}): `local-bench generate` with the run's config makes them again, or takes imported ones in "
+        "again from where they came"
+    )

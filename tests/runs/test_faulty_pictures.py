@@ -1,0 +1,253 @@
+"""Pictures of a run that are missing, damaged, altered or swapped: noticed by every command, made again where they can
+be, and nothing else is held up."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import main
+from local_bench.core.errors import RunImageError
+from local_bench.core.images import image_path, load_verified, pixel_digest, png_bytes, store_image
+from local_bench.runs.digest import digests
+from local_bench.runs.rundir import RunDir
+
+from .dying_server import DyingServer
+
+CONFIG = """
+name: t
+suite: {name: servimage, path: orders.jsonl}
+models:
+  - {card: imported, name: theirs, imported: {images: theirs}, attempts: 2}
+  - {card: imported, name: nothing, imported: {images: empty}}
+metrics: [entropy, l1_raw]
+judge: {card: tiny-qwen2-vl, canaries: false}
+panel: [{card: tiny-qwen2-vl, name: second, protocol: logit, canaries: false}]
+engine: {device: cpu}
+"""
+RUN = Path("run")
+COUNTED = "SELECT count(*) AS n FROM "
+
+
+def noise(seed):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two orders of two images, each with a picture to edit; one model delivered two attempts, another nothing."""
+    folder = tmp_path_factory.mktemp("whole")
+    lines = []
+    for i in range(2):
+        noise(100 + i).save(folder / f"source{i}.png")
+        (folder / "theirs" / f"t{i}").mkdir(parents=True)
+        for k in (1, 2):
+            for attempt in (1, 2):
+                noise(i * 10 + k * 3 + attempt * 37).save(folder / "theirs" / f"t{i}" / f"{k}_{attempt}.png")
+        order = {"task_id": f"t{i}", "category": "C", "price_usd": 10, "title": "A card", "brief": "Two cards."}
+        order |= {"source_image": f"source{i}.png", "rules": [{"visual_specs": {"width_px": 40}}, {}]}
+        lines.append(order | {"deliverables": ["front", "back"], "evaluation_points": ["It is red"]})
+    (folder / "empty").mkdir()
+    (folder / "orders.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (folder / "run.yaml").write_text(CONFIG)
+    patch = pytest.MonkeyPatch()
+    patch.chdir(folder)
+    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture
+def folder(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole, tmp_path / "f")
+    monkeypatch.chdir(tmp_path / "f")
+    return tmp_path / "f"
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with DyingServer() as server:
+        yield server
+
+
+def served(judge, *arguments):
+    urls = f"panel=[{{card: tiny-qwen2-vl, name: second, protocol: logit, canaries: false, base_url: '{judge.url}'}}]"
+    return main([*arguments, "--set", f"judge.base_url={judge.url}", "--set", urls])
+
+
+def empty(path, other):
+    path.write_bytes(b"")
+
+
+def missing(path, other):
+    path.unlink()
+
+
+def cut(path, other):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def edited(path, other):
+    with Image.open(path) as image:
+        pixels = np.array(image)
+    pixels[0, 0, 0] ^= 1
+    path.write_bytes(png_bytes(Image.fromarray(pixels)))
+
+
+def swapped(path, other):
+    path.write_bytes(other.read_bytes())
+
+
+FAULTS = {empty: "damaged", missing: "missing", cut: "damaged", edited: "altered", swapped: "altered"}
+
+
+def spoil(fault, where="images"):
+    """Spoils the first of the run's pictures, one of a first attempt; returns it and its bytes before."""
+    paths = sorted((RUN / where).rglob("*.png"))
+    if where == "images":
+        with RunDir.open(RUN) as run:
+            query = "SELECT pixels_sha256 AS sha FROM candidates WHERE attempt = 1 AND state = 'done' ORDER BY position"
+            paths = [run.image(row["sha"]) for row in run.ledger.rows(query)]
+    first, second = paths[:2]
+    before = first.read_bytes()
+    fault(first, second)
+    return first, before
+
+
+def count(query, *values):
+    with RunDir.open(RUN) as run:
+        return run.ledger.rows(COUNTED + query, *values)[0]["n"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_picture_is_read_only_with_the_pixels_of_its_name(tmp_path, fault):
+    sha = store_image(tmp_path, noise(1))
+    other = image_path(tmp_path, store_image(tmp_path, noise(2)))
+    path = image_path(tmp_path, sha)
+    assert pixel_digest(load_verified(path, sha)) == sha
+    fault(path, other)
+    with pytest.raises(RunImageError) as caught:
+        load_verified(path, sha)
+    assert caught.value.fault == FAULTS[fault]
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "fault"), [*(("images", fault) for fault in FAULTS), ("inputs", missing), ("inputs", edited)]
+)
+def test_every_command_says_so_and_does_the_rest(folder, judge, fault, where, capsys):
+    assert served(judge, "judge", "run") == 0
+    assert main(["measure", "run"]) == 0
+    with RunDir.open(RUN) as run:
+        before = digests(run)
+    path, _ = spoil(fault, where)
+    name = path.relative_to(RUN).as_posix()
+    said = f"({'1 ' + FAULTS[fault]}; the first is {name})"
+    capsys.readouterr()
+    for command in (
+        *(["verify", "run"], ["digest", "run"], ["report", "run"], ["measure", "run"], ["settle", "run"]),
+        *(["judge", "run"], ["export", "run", "--format", "servimage"]),
+    ):
+        if command[0] == "export" and where == "inputs":
+            continue  # which reads none
+        status = served(judge, *command) if command[0] == "judge" else main([*command, "--json"])
+        told = capsys.readouterr()
+        assert status == 1, (command, told)
+        assert said in told.err, command
+        assert "Traceback" not in told.err
+        if command[0] != "judge":
+            assert json.loads(told.out)["image_faults"] == [{"file": name, "fault": FAULTS[fault]}]
+    page = (RUN / "report" / "index.html").read_text()
+    assert name in page
+    with RunDir.open(RUN) as run:  # what was found while it was whole stays
+        after = digests(run)
+    assert {key: after[key] for key in ("candidates", "verdicts")} == {k: before[k] for k in ("candidates", "verdicts")}
+
+
+@pytest.mark.parametrize("fault", [empty, edited])
+@pytest.mark.parametrize("where", ["images", "inputs"])
+def test_what_depends_on_it_is_unscored_until_the_picture_is_back(folder, judge, fault, where, capsys):
+    path, before = spoil(fault, where)
+    assert main(["measure", "run"]) == 1
+    assert served(judge, "judge", "run") == 1
+    kind = FAULTS[fault]
+    n = count("scores WHERE unscored LIKE ?", f"%picture of the run is {kind}%")
+    assert n == (2 if where == "images" else 4)  # two metrics; l1_raw of the four that were made from the source
+    asked = count("verdicts WHERE unscored LIKE ?", f"the picture % is {kind}")
+    assert 0 < asked < count("verdicts")
+    assert count("verdicts WHERE answer IS NOT NULL") == count("verdicts") - asked
+    capsys.readouterr()
+    assert main(["settle", "run", "--json"]) == 1
+    path.write_bytes(before)
+    n_seen = judge.seen.total()
+    assert main(["measure", "run"]) == 0
+    assert served(judge, "judge", "run") == 0
+    assert judge.seen.total() - n_seen < count("verdicts") * 3
+    assert count("scores WHERE unscored LIKE '%picture%'") == 0
+    assert count("verdicts WHERE unscored IS NOT NULL") == 0
+    assert main(["settle", "run"]) == 0
+    assert main(["verify", "run"]) == 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_imported_pictures_and_inputs_are_taken_in_again(folder, fault):
+    paths = [spoil(fault, where) for where in ("images", "inputs")]
+    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    for path, before in paths:
+        assert path.read_bytes() == before
+    assert main(["verify", "run"]) == 0
+
+
+def test_an_imported_picture_without_its_original_stays_faulty(folder, capsys):
+    path, _ = spoil(edited)
+    altered = path.read_bytes()
+    shutil.rmtree("theirs")
+    Path("theirs").mkdir()
+    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 2
+    assert "the imported pictures are not what they were when this run began" in capsys.readouterr().err
+    assert path.read_bytes() == altered
+    assert main(["verify", "run"]) == 1
+
+
+def test_a_faulty_picture_is_not_copied_out(folder, capsys):
+    spoil(edited)
+    assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 1
+    there = len(list(Path("out").rglob("*.png")))
+    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 0
+    assert there == len(list(Path("out").rglob("*.png"))) - 1 == 3
+
+
+def test_a_ledger_that_names_no_digest_reads_no_file(folder, capsys):
+    with RunDir.open(RUN) as run:
+        run.ledger.write("UPDATE candidates SET pixels_sha256 = '../../secret' WHERE position = 0")
+    assert main(["verify", "run"]) == 1
+    assert "missing" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [empty, edited])
+def test_a_generated_picture_is_made_again_to_the_same_bytes(tmp_path, monkeypatch, fault, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = "{card: tiny-flux, height: 64, width: 64, num_inference_steps: 1}"
+    Path("flux.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 1}}\nmodels: [{model}]\nmetrics: []\n")
+    command = ["generate", "flux.yaml", "--run-dir", "run", "--set", "engine.device=cpu"]
+    assert main(command) == 0
+    path, before = spoil(fault) if len(list((RUN / "images").rglob("*.png"))) > 1 else only(fault)
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "1 pictures are made again" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert main(["verify", "run"]) == 0
+
+
+def only(fault):
+    [path] = (RUN / "images").rglob("*.png")
+    before = path.read_bytes()
+    other = RUN.parent / "other.png"
+    noise(9).save(other)
+    fault(path, other)
+    return path, before

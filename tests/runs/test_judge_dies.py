@@ -1,0 +1,154 @@
+"""A judge's server that dies after some answers: every whole answer is committed and never asked for again."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tenacity
+from PIL import Image
+
+from local_bench.cli.main import main
+from local_bench.runs.rundir import RunDir
+
+from .dying_server import WAYS, DyingServer
+
+CONFIG = """
+name: t
+suite: {name: servimage, path: orders.jsonl}
+models:
+  - {card: imported, name: theirs, imported: {images: images}}
+metrics: []
+judge: {card: tiny-qwen2-vl, canaries: false}
+engine: {device: cpu}
+"""
+N_TASKS = 2
+N_QUESTIONS = N_TASKS * (2 * (3 + 2) + 2)  # VEQ's three and two points an image, the set and its second image
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(N_TASKS):
+        (tmp_path / "images" / f"t{i}").mkdir(parents=True)
+        for k in (1, 2):
+            noise = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+            noise.save(tmp_path / "images" / f"t{i}" / f"{k}.png")
+        order = {"task_id": f"t{i}", "category": "C", "price_usd": 10, "title": f"Card {i}", "brief": "Two cards."}
+        lines.append(order | {"deliverables": ["front", "back"], "evaluation_points": ["It is red", "It is round"]})
+    (tmp_path / "orders.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "local_bench.judges.vlm.client.tenacity.wait_exponential", lambda *_, **__: tenacity.wait_none()
+    )
+    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    return tmp_path
+
+
+def judge(url, *settings, name="run"):
+    more = [text for setting in settings for text in ("--set", setting)]
+    return main(["judge", "run.yaml", "--run-dir", name, "--set", f"judge.base_url={url}", *more])
+
+
+def n_verdicts(name="run"):
+    with RunDir.open(Path(name)) as run:
+        return run.ledger.rows("SELECT count(*) AS n FROM verdicts WHERE answer IS NOT NULL")[0]["n"]
+
+
+IMPATIENT = """
+import sys, tenacity
+from local_bench.judges.vlm import client
+client.tenacity.wait_exponential = lambda *_, **__: tenacity.wait_none()
+from local_bench.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def victim(server, arguments):
+    """Runs the command line in a process of its own, which the server may kill; returns its exit status."""
+    with subprocess.Popen([sys.executable, "-c", IMPATIENT, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        server.victim = process.pid
+        print(process.communicate(timeout=120)[1])
+        return process.returncode
+
+
+@pytest.mark.parametrize("in_flight", [1, 4, "null"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_answered_is_kept_and_not_asked_again(way, in_flight, capsys):
+    setting = f"judge.in_flight={in_flight}"
+    with DyingServer(way, lives=3) as first:
+        assert judge(first.url, setting) == 1
+    assert "stopped answering" in capsys.readouterr().err
+    assert n_verdicts() == 3
+    with DyingServer() as second:
+        assert judge(second.url, setting) == 0
+        assert second.seen.total() == N_QUESTIONS - 3
+        assert not set(second.seen) & set(first.seen)
+    assert n_verdicts() == N_QUESTIONS
+
+
+def test_a_question_of_several_requests_is_repeated_and_whole_ones_are_not(capsys):
+    """Under `logit` a criterion is a request; sets are also shown the other way round."""
+    settings = ("judge.protocol=logit", "order_swap=true", "judge.in_flight=3")
+    with DyingServer(lives=11) as first:
+        assert judge(first.url, *settings, name="logit") == 1
+    kept = n_verdicts("logit")
+    assert kept >= 3  # no question has more than three criteria but that about a set, which is the last
+    with DyingServer() as second:
+        assert judge(second.url, *settings, name="logit") == 0
+    with DyingServer() as third:
+        assert judge(third.url, *settings, name="logit") == 0
+        assert not third.seen
+    assert 0 <= len(set(first.seen) & set(second.seen)) < 11
+    with RunDir.open(Path("logit")) as run:
+        n = run.ledger.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
+        charged = run.ledger.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
+    assert n == charged == N_QUESTIONS + 2 * N_TASKS
+
+
+def test_one_judge_of_two_dies_and_the_other_is_not_asked_again(capsys):
+    with DyingServer() as first, DyingServer("reset", lives=5) as second:
+        other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
+        assert judge(first.url, other) == 1
+        kept = n_verdicts() - N_QUESTIONS
+        assert kept >= 1
+    with DyingServer() as first, DyingServer() as second:
+        other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
+        assert judge(first.url, other) == 0
+        assert not first.seen
+    assert n_verdicts() == 2 * N_QUESTIONS
+
+
+def test_killed_itself_it_has_committed_what_was_answered():
+    """The process of the run is killed while the judge is at work, long before 32 answers are there."""
+    with DyingServer("kill", lives=6) as first:
+        judging = ["judge", "run.yaml", "--run-dir", "run", "--set", "judge.in_flight=1", "--set"]
+        assert victim(first, [*judging, f"judge.base_url={first.url}"]) == -signal.SIGKILL
+    kept = n_verdicts()
+    assert 1 <= kept <= 6
+    with DyingServer() as second:
+        assert judge(second.url) == 0
+        assert second.seen.total() == N_QUESTIONS - kept
+
+
+@pytest.mark.parametrize("way", ["refused", "500", "kill"])
+def test_extract_keeps_what_was_written_and_asks_for_the_rest(tmp_path, way, capsys):
+    lines = [json.loads(line) for line in Path("orders.jsonl").read_text().splitlines()]
+    bare = [{**line, "task_id": f"x{i}", "evaluation_points": []} for i, line in enumerate(lines * 4)]
+    Path("orders.jsonl").write_text("\n".join(map(json.dumps, bare)))
+    arguments = ["extract", "run.yaml", "--out", "written.jsonl", "--set", "judge.in_flight=1", "--set"]
+    with DyingServer(way, lives=3) as first:
+        ended = victim(first, [*arguments, f"judge.base_url={first.url}"])
+    assert ended == (-signal.SIGKILL if way == "kill" else 1)
+    assert "Traceback" not in capsys.readouterr().out
+    kept = len(Path("written.jsonl").read_text().splitlines())
+    assert kept >= 1 if way == "kill" else kept == 3
+    with DyingServer() as second:
+        assert main([*arguments, f"judge.base_url={second.url}"]) == 0
+        assert second.seen.total() == 8 - kept
+    assert len(Path("written.jsonl").read_text().splitlines()) == 8

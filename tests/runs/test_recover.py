@@ -1,0 +1,270 @@
+"""A damaged ledger: every command refuses it, its backup stays, and `recover` puts the backup in its place."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import main
+from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.digest import digests
+from local_bench.runs.engine import run_stages
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.recover import recover
+from local_bench.runs.rundir import RunDir
+
+CONFIG = """
+name: t
+suite: {name: servimage, path: %s/orders.jsonl}
+models:
+  - {card: imported, name: theirs, imported: {images: %s/images}}
+  - {card: imported, name: nothing, imported: {images: %s/empty}}
+metrics: [entropy]
+engine: {device: cpu}
+"""
+ORDER = (
+    '{"task_id": "t%d", "category": "C", "price_usd": 10, "title": "A card", "brief": "Two cards.", '
+    '"deliverables": ["front", "back"], "evaluation_points": ["It is red"]}\n'
+)
+
+
+def empty(ledger):
+    ledger.write_bytes(b"")
+
+
+def missing(ledger):
+    ledger.unlink()
+
+
+def truncated(ledger):
+    os.truncate(ledger, ledger.stat().st_size // 2)
+
+
+def no_database(ledger):
+    ledger.write_bytes(b"no database, but long enough to hold a header of one hundred bytes" * 20)
+
+
+def table_missing(ledger):
+    with sqlite3.connect(ledger) as db:
+        db.execute("DROP TABLE decisions")
+
+
+def column_missing(ledger):
+    with sqlite3.connect(ledger) as db:
+        db.execute("ALTER TABLE verdicts DROP COLUMN labels")
+
+
+def version_missing(ledger):
+    with sqlite3.connect(ledger) as db:
+        db.execute("DELETE FROM meta WHERE key = 'version'")
+
+
+DAMAGES = [empty, missing, truncated, no_database, table_missing, column_missing, version_missing]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two orders of two images each; one model delivered all of them, another nothing."""
+    folder = tmp_path_factory.mktemp("whole")
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        (folder / "images" / f"t{i}").mkdir(parents=True)
+        for k in (1, 2):
+            noise = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+            noise.save(folder / "images" / f"t{i}" / f"{k}.png")
+    (folder / "empty").mkdir()
+    (folder / "orders.jsonl").write_text("".join(ORDER % i for i in range(2)))
+    (folder / "run.yaml").write_text(CONFIG.replace("%s/", ""))
+    patch = pytest.MonkeyPatch()
+    patch.chdir(folder)
+    assert main(["generate", str(folder / "run.yaml"), "--run-dir", str(folder / "run")]) == 0
+    assert main(["measure", str(folder / "run")]) == 0
+    assert main(["settle", str(folder / "run")]) == 0
+    with RunDir.open(folder / "run") as run:
+        run.ledger.backup()
+        assert run.ledger.committed() == (8, 0, 0, 4)
+    yield folder
+    patch.undo()
+
+
+@pytest.fixture
+def run_dir(whole, tmp_path):
+    return shutil.copytree(whole / "run", tmp_path / "run")
+
+
+def commands(whole, run_dir):
+    config = str(whole / "run.yaml")
+    yield from (["run", config], ["generate", config])
+    yield from ([stage, config] for stage in ("measure", "judge", "settle"))
+    yield from ([stage] for stage in ("generate", "measure", "judge", "settle", "report", "digest", "agreement"))
+    yield ["verify"]
+    yield from (["compare", str(whole / "run")], ["export", "--format", "servimage"])
+    yield ["import", "servimage", config, "--labels", str(run_dir.parent / "labels"), "--run"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_command_refuses_a_damaged_ledger_and_leaves_its_backup(whole, run_dir, damage, capsys):
+    ledger, backup = run_dir / "ledger.sqlite", run_dir / "ledger.backup.sqlite"
+    damage(ledger)
+    before = {p: p.read_bytes() for p in (ledger, backup, run_dir / "run.yaml") if p.exists()}
+    for command in commands(whole, run_dir):
+        given = ["--run-dir", str(run_dir)] if len(command) == 2 and command[1].endswith(".yaml") else [str(run_dir)]
+        status = main([*command, *given])
+        said = capsys.readouterr()
+        assert status == 1, (command, said)
+        assert said.err.count("\n") == 1, (command, said.err)
+        assert f"local-bench: {ledger} is " in said.err
+        assert f"`local-bench recover {run_dir}`" in said.err
+        assert not said.out
+        assert {p: p.read_bytes() for p in (ledger, backup, run_dir / "run.yaml") if p.exists()} == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_recover_restores_the_backup_and_keeps_the_damaged_ledger(whole, run_dir, damage, capsys):
+    ledger = run_dir / "ledger.sqlite"
+    damage(ledger)
+    damaged = ledger.read_bytes() if ledger.exists() else None
+    (run_dir / "ledger.sqlite-journal").write_bytes(b"of the damaged ledger")
+    assert main(["recover", str(run_dir), "--json"]) == 0
+    said = capsys.readouterr().out
+    assert '"n_finished": 8' in said
+    assert '"n_scores": 4' in said
+    kept = run_dir / "ledger.damaged.1.sqlite"
+    assert (kept.read_bytes() if kept.exists() else None) == damaged
+    assert not (run_dir / "ledger.sqlite-journal").exists()
+    with RunDir.open(run_dir) as run, RunDir.open(whole / "run") as other:
+        assert digests(run) == digests(other)
+    assert (
+        main(["run", str(whole / "run.yaml"), "--run-dir", str(run_dir), "--set", "metrics=[]"]) == 2
+    )  # still refused
+    assert main(["measure", str(run_dir)]) == 0
+
+
+def test_what_the_backup_does_not_have_is_done_again(whole, run_dir):
+    with sqlite3.connect(run_dir / "ledger.backup.sqlite") as db:
+        db.execute("DELETE FROM scores WHERE name = 'entropy'")
+    empty(run_dir / "ledger.sqlite")
+    assert recover(run_dir).committed.scores == 0
+    assert main(["measure", str(run_dir)]) == 0
+    assert main(["settle", str(run_dir)]) == 0
+    with RunDir.open(run_dir) as run, RunDir.open(whole / "run") as other:
+        assert digests(run) == digests(other)
+
+
+def test_recover_leaves_a_sound_ledger_alone(run_dir, capsys):
+    before = (run_dir / "ledger.sqlite").read_bytes()
+    assert main(["recover", str(run_dir)]) == 2
+    assert "is sound (8 finished candidates, 0 verdicts): there is nothing to recover" in capsys.readouterr().err
+    assert (run_dir / "ledger.sqlite").read_bytes() == before
+    with pytest.raises(UserError, match="is not a run directory"):
+        recover(run_dir / "images")
+
+
+@pytest.mark.parametrize("backup", [missing, empty, truncated])
+def test_recover_without_a_usable_backup_changes_nothing(run_dir, backup):
+    truncated(run_dir / "ledger.sqlite")
+    backup(run_dir / "ledger.backup.sqlite")
+    before = {p.name for p in run_dir.iterdir()}
+    with pytest.raises(LedgerError, match="has no usable backup"):
+        recover(run_dir)
+    assert {p.name for p in run_dir.iterdir()} - {".lock"} == before - {".lock"}
+
+
+def test_recover_waits_for_the_process_that_holds_the_run(whole, run_dir):
+    with RunDir.open(run_dir) as held:
+        config = held.config
+    with RunDir.begin(run_dir, config):
+        empty(run_dir / "ledger.sqlite")
+        with pytest.raises(LedgerError, match="another local-bench is at work"):
+            recover(run_dir)
+
+
+def test_a_ledger_of_another_release_is_not_replaced(run_dir):
+    with sqlite3.connect(run_dir / "ledger.sqlite") as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
+    with pytest.raises(LedgerError, match="of version 99"):
+        recover(run_dir)
+    with pytest.raises(LedgerError, match="of version 99"):
+        RunDir.open(run_dir)
+
+
+def test_a_backup_never_takes_the_place_of_one_that_holds_more(run_dir):
+    with RunDir.open(run_dir) as run:
+        run.ledger.backup()
+        assert not (run_dir / "ledger.backup.1.sqlite").exists()  # as much as before
+        run.ledger.write("DELETE FROM scores")
+        run.ledger.backup()
+        run.ledger.backup()
+    earlier, latest = Ledger(run_dir / "ledger.backup.1.sqlite"), Ledger(run_dir / "ledger.backup.sqlite")
+    assert (earlier.committed().scores, latest.committed().scores) == (4, 0)
+    assert not (run_dir / "ledger.backup.2.sqlite").exists()
+    truncated(run_dir / "ledger.sqlite")
+    truncated(run_dir / "ledger.backup.sqlite")
+    assert recover(run_dir).backup.name == "ledger.backup.1.sqlite"  # the latest that is usable
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from local_bench.runs import rundir, engine
+from local_bench.runs.config import load_config
+import local_bench.core.storage, local_bench.runs.ledger
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+match sys.argv[1]:
+    case "before the ledger":
+        rundir.Ledger = die
+    case "in the ledger's transaction":
+        local_bench.runs.ledger.Ledger.set_meta = die
+    case "before run.yaml":
+        rundir.write_atomic = die
+    case "in run.yaml":
+        local_bench.core.storage.os.replace = die
+    case "before planning":
+        engine.make_plan = die
+engine.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate",))
+"""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["before the ledger", "in the ledger's transaction", "before run.yaml", "in run.yaml", "before planning"],
+)
+def test_a_run_killed_while_it_begins_goes_on_with_the_same_command(whole, tmp_path, moment):
+    run_dir = tmp_path / "run"
+    arguments = [sys.executable, "-c", KILLED, moment, str(whole / "run.yaml"), str(run_dir)]
+    assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert (run_dir / "run.yaml").exists() == (moment == "before planning")
+    assert main(["generate", str(whole / "run.yaml"), "--run-dir", str(run_dir)]) == 0
+    with RunDir.open(run_dir) as run:
+        assert run.ledger.committed().candidates == 8
+
+
+def test_a_planned_ledger_without_its_run_yaml_is_not_begun_anew(whole, run_dir, capsys):
+    (run_dir / "run.yaml").unlink()
+    for name in ("images", "logs", "report", "exports"):
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+    for name in ("provenance.json", "ledger.backup.sqlite"):
+        (run_dir / name).unlink(missing_ok=True)
+    before = (run_dir / "ledger.sqlite").read_bytes()
+    assert main(["generate", str(whole / "run.yaml"), "--run-dir", str(run_dir)]) == 1
+    assert "run.yaml is missing although its run has begun" in capsys.readouterr().err
+    assert (run_dir / "ledger.sqlite").read_bytes() == before
+
+
+def test_an_empty_ledger_of_a_run_that_was_never_planned_is_damage_too(tmp_path):
+    config = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")])
+    with RunDir.begin(tmp_path / "run", config):
+        pass
+    empty(tmp_path / "run" / "ledger.sqlite")
+    with pytest.raises(LedgerDamaged, match="there is no backup of it: move the folder away"):
+        run_stages(config, tmp_path / "run", ("settle",))
