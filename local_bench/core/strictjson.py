@@ -1,10 +1,11 @@
 """JSON as strangers may send it: no constants that JSON has not, no key twice, no half characters."""
 
+import io
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from local_bench.core.errors import UserError
 
@@ -35,16 +36,27 @@ def objects(
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
-                where = f"{path}, line {number}"
-                if len(line) > MAX_LINE_BYTES:
-                    raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes: this is no {what.partition(' ')[2]}")
-                if line.strip():
-                    yield number, where, _object(line, error, where, what, how)
+            yield from _objects(file, path, error, what, how)
     except FileNotFoundError:
         raise error(f"{path} does not exist: {missing}") from None
     except OSError as e:
         raise error(f"{path} cannot be read ({e.strerror}): {unreadable}") from None
+
+
+def lines_of(data: bytes, path: Path, error: type[UserError], what: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """As `objects`, of what was read from `path` already."""
+    return _objects(io.BytesIO(data), path, error, what, {})
+
+
+def _objects(
+    file: BinaryIO, path: Path, error: type[UserError], what: str, how: dict[str, Any]
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+        where = f"{path}, line {number}"
+        if len(line) > MAX_LINE_BYTES:
+            raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes: this is no {what.partition(' ')[2]}")
+        if line.strip():
+            yield number, where, _object(line, error, where, what, how)
 
 
 def _object(line: bytes, error: type[UserError], where: str, what: str, how: dict[str, Any]) -> dict[str, Any]:

@@ -155,22 +155,22 @@ class _Kept:
 
     def read(self) -> Iterator[tuple[str, Score]]:
         """What an earlier session wrote of images that have not changed since. UserError where it is another's file."""
-        if not self._path.exists() or not self._path.stat().st_size:
+        with storage_errors(self._path):
+            empty = not self._path.exists() or not self._path.stat().st_size
+        if empty:
             self._write([self._head])
             return
-        data = self._path.read_bytes()
+        with storage_errors(self._path):
+            data = self._path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):  # the last line was cut off with the session
+        lines = [line for _, _, line in strictjson.lines_of(whole, self._path, UserError, "a line of scores")]
+        if not lines or lines[0] != self._head:
+            raise UserError(
+                f"{self._path} holds something else, or scores by other metrics, weights or releases: {_AGAIN}"
+            )
+        if len(whole) < len(data):  # the last line was cut off with the session; the file is ours
             with storage_errors(self._path), self._path.open("r+b") as file:
                 file.truncate(len(whole))
-        lines = [
-            line
-            for _, _, line in strictjson.objects(
-                self._path, UserError, "a line of scores", missing=_AGAIN, unreadable=_AGAIN
-            )
-        ]
-        if not lines or lines[0] != self._head:
-            raise UserError(f"{self._path} holds scores by other metrics, weights or releases: {_AGAIN}")
         for line in lines[1:]:
             subject = self._subjects.get(line.get("image", ""))
             if subject and line.get("file") == _stamp(subject.image.path):

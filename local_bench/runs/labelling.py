@@ -14,7 +14,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.money import split
 from local_bench.core.nouns import Score
-from local_bench.core.storage import write_atomic
+from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.people import OVERALL, People, people_labels
 from local_bench.runs.rundir import RunDir
@@ -182,5 +182,7 @@ def write_questions(found: Labelling, path: Path) -> int:
 
 def refuse_existing(path: Path) -> None:
     """UserError where there is a file already."""
-    if path.exists():
+    with storage_errors(path):
+        there = path.exists() or path.is_symlink()
+    if there:
         raise UserError(f"{path} is there already and may hold labels: give the name of a new file")

@@ -7,11 +7,14 @@ from types import ModuleType
 
 from local_bench.core.errors import UserError
 from local_bench.core.nouns import Task
+from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.report.published.answer import Published
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 
 OFFICIAL = ("servimage", "idea-bench", "hype-edit-1", "ice-bench")
+MARK = ".local-bench-export"
+"""The file that marks a folder of exports."""
 _OF_SUITE = {"studio": "servimage", "printshop": "servimage"}
 """Suites that are settled as another benchmark is."""
 
@@ -26,7 +29,9 @@ def format_of(run: RunDir) -> str | None:
 def export(run: RunDir, name: str, out: Path) -> list[Path]:
     """Writes the run in the layout `name` below `out`, and returns the files that `local-bench score` reads.
 
-    UserError for a layout that there is not or that is another suite's, StorageError if the disk refuses.
+    Pictures that are missing, damaged or altered are left out and noted in `run.pictures`.
+    UserError for a layout that there is not or that is another suite's, and for a folder with other files in it;
+    StorageError if the disk refuses.
     """
     check_format(name)
     own = format_of(run)
@@ -34,8 +39,25 @@ def export(run: RunDir, name: str, out: Path) -> list[Path]:
         raise UserError(
             f"{run.path} is a run of {run.config.suite.name}, which is written as {own}: give --format {own}"
         )
+    _claim(out, run.path)
     files: list[Path] = _module(name).write(run, out)
     return files
+
+
+def _claim(out: Path, run_dir: Path) -> None:
+    """Marks `out` as a folder of exports. UserError where it holds files and is not one, so that nobody's own data set,
+    whose files have the same names, is overwritten; PathError where it is a file."""
+    if out.resolve().is_relative_to((run_dir / "exports").resolve()):
+        return
+    mark = out / MARK
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        foreign = not mark.exists() and any(out.iterdir())
+    if foreign:
+        raise UserError(f"{out} holds files that no export wrote: give a new or empty folder with --out")
+    write_atomic(
+        mark, b"Written by local-bench export; a later export replaces the files of its layout in this folder.\n"
+    )
 
 
 def check_format(name: str) -> None:

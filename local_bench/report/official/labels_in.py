@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from local_bench.core.errors import ResultFileError, UserError
-from local_bench.core.storage import write_atomic
+from local_bench.core.storage import write_new
 from local_bench.report.official.formats import format_of
 from local_bench.report.official.made import Made, made
 from local_bench.runs.rundir import RunDir
@@ -31,8 +31,11 @@ def write_labels(run: RunDir, name: str, files: Sequence[Path], rater: str, out:
     """Writes a label a line to `out`; returns (labels, entries without a verdict).
 
     In idea-bench and ice-bench a file is one model's: NAME.csv, or NAME/eval_result.txt. ResultFileError names file and
-    reason for a malformed row and for one about an image that the run has not; UserError for another suite's files.
+    reason for a malformed row and for one about an image that the run has not; UserError for another suite's files and
+    where `out` is one of the files or holds something else than these labels.
     """
+    if any(out.resolve() == file.resolve() for file in files):
+        raise UserError(f"--labels {out} is one of the files to read: give the name of a new file")
     own = format_of(run)
     if name != own:
         raise UserError(
@@ -53,7 +56,7 @@ def write_labels(run: RunDir, name: str, files: Sequence[Path], rater: str, out:
         lines.append(dict(zip(names, key, strict=True)) | {"rater": rater} | said)
     if not lines:
         raise ResultFileError(f"{', '.join(map(str, files))}: nothing in there is decided: there is nothing to take")
-    write_atomic(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+    write_new(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(), "labels")
     return len(lines), left
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from local_bench.core.errors import UserError
 from local_bench.core.paths import is_safe_id, safe_join
-from local_bench.core.storage import write_atomic
+from local_bench.core.storage import write_new
 from local_bench.generators.imported import SUFFIXES
 from local_bench.suites.sheets import line_of, read_object
 
@@ -34,7 +34,8 @@ class Manifest:
 def write_manifests(name: str, folder: Path) -> list[Manifest]:
     """Finds the pictures below `folder` in the layout `name` and writes `METHOD.manifest.jsonl` for each method.
 
-    UserError where there is no such folder, none of its pictures are in that layout, or two claim one place.
+    UserError where there is no such folder, none of its pictures are in that layout, two claim one place, or a manifest
+    is there that says something else.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder: give the one that the benchmark's outputs lie in")
@@ -63,7 +64,8 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
             for _, task, deliverable, attempt, file in own
         ]
         path = folder / f"{method}.manifest.jsonl"
-        write_atomic(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+        data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+        write_new(path, data, "pictures")  # people add what a picture cost
         manifests.append(Manifest(method, path, len(own), max(place[3] for place in own)))
     return manifests
 

@@ -1,0 +1,148 @@
+"""No command destroys a file that it did not write, and a path that cannot be written to is one sentence."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import main
+
+CONFIG = """
+name: t
+suite: {name: servimage, path: orders.jsonl}
+models:
+  - {card: imported, name: theirs, imported: {images: images}}
+metrics: []
+engine: {device: cpu}
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    """A settled run of one order with one image."""
+    (tmp_path / "images" / "t0").mkdir(parents=True)
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "images" / "t0" / "1.png")
+    order = {"task_id": "t0", "category": "C", "price_usd": 10, "title": "A card", "brief": "A card."}
+    (tmp_path / "orders.jsonl").write_text(json.dumps(order | {"deliverables": ["it"], "evaluation_points": ["Red"]}))
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
+    assert main(["settle", "run"]) == 0
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"years of work",
+        b"line one\nline two, never ended",
+        b'{"metrics": {}}\n{"half": ',
+        b'{"metrics',
+        b"\xff\xfe\x00\n\x01",
+    ],
+)
+def test_measure_leaves_a_foreign_out_file_as_it_is(run_dir, tmp_path, content, capsys):
+    (tmp_path / "t.txt").write_bytes(content)
+    assert main(["measure", "images", "--metrics", "entropy", "--out", "t.txt"]) == 2
+    assert "t.txt" in capsys.readouterr().err
+    assert (tmp_path / "t.txt").read_bytes() == content
+
+
+def test_measure_goes_on_from_its_own_file_with_a_line_cut_off(run_dir, tmp_path, capsys):
+    arguments = ["measure", "images", "--metrics", "entropy", "--out", "t.jsonl"]
+    assert main(arguments) == 0
+    whole = (tmp_path / "t.jsonl").read_bytes()
+    (tmp_path / "t.jsonl").write_bytes(whole[:-10])
+    assert main(arguments) == 0
+    assert (tmp_path / "t.jsonl").read_bytes() == whole
+
+
+def annotations(path, accepted):
+    line = {"model": "theirs", "task_id": "t0", "category": "C", "annotations": {"subtask_1": accepted}}
+    path.write_text(json.dumps(line) + "\n")
+
+
+def test_import_never_replaces_labels_but_can_be_repeated(run_dir, tmp_path, capsys):
+    source, labels = tmp_path / "theirs_annotations.jsonl", tmp_path / "labels.jsonl"
+    annotations(source, True)
+    arguments = ["import", "servimage", str(source), "--run", "run", "--labels"]
+    assert main([*arguments, str(labels)]) == 0
+    before = labels.read_bytes()
+    assert main([*arguments, str(labels)]) == 0
+    annotations(source, False)
+    assert main([*arguments, str(labels)]) == 2
+    assert "exists and holds something else than these labels" in capsys.readouterr().err
+    assert labels.read_bytes() == before
+    read = source.read_bytes()
+    assert main([*arguments, f"run/../{source.name}"]) == 2
+    assert "is one of the files to read" in capsys.readouterr().err
+    assert source.read_bytes() == read
+
+
+def test_import_never_replaces_a_manifest_that_somebody_edited(run_dir, tmp_path, capsys):
+    (tmp_path / "out" / "theirs").mkdir(parents=True)
+    (tmp_path / "images" / "t0").rename(tmp_path / "out" / "theirs" / "t0")
+    assert main(["import", "servimage", "out"]) == 0
+    assert main(["import", "servimage", "out"]) == 0
+    manifest = tmp_path / "out" / "theirs.manifest.jsonl"
+    edited = manifest.read_text().replace("}", ', "cost_usd": 0.04}')
+    manifest.write_text(edited)
+    assert main(["import", "servimage", "out"]) == 2
+    assert manifest.read_text() == edited
+
+
+def test_export_never_writes_between_files_of_somebody_else(run_dir, tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "tasks.jsonl").write_text("the benchmark's own")
+    arguments = ["export", "run", "--format", "servimage", "--out"]
+    assert main([*arguments, str(data)]) == 2
+    assert "holds files that no export wrote" in capsys.readouterr().err
+    assert [p.name for p in data.iterdir()] == ["tasks.jsonl"]
+    assert (data / "tasks.jsonl").read_text() == "the benchmark's own"
+    for _ in range(2):
+        assert main([*arguments, str(tmp_path / "new")]) == 0
+        assert main(arguments[:-1]) == 0
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        (["export", "run", "--format", "servimage", "--out", "F"], ["F"]),
+        (["export", "run", "--format", "servimage", "--out", "F/x"], ["F"]),
+        (["export", "run", "--format", "servimage", "--out", LONG], []),
+        (["generate", "run.yaml", "--run-dir", "F/x"], ["F"]),
+        (["generate", "run.yaml", "--run-dir", LONG], []),
+        (["report", "run"], ["run/report"]),
+        (["report", "run"], ["run/exports"]),
+        (["measure", "images", "--metrics", "entropy", "--out", "F/x"], ["F"]),
+        (["measure", "images", "--metrics", "entropy", "--out", "images"], []),
+        (["measure", "images", "--metrics", "entropy", "--out", "nowhere/x"], []),
+        (["measure", "images", "--metrics", "entropy", "--out", LONG], []),
+        (["settle", "run", "--plan-labels", "0.5", "--questions", LONG], []),
+    ],
+)
+def test_a_path_that_cannot_be_written_to_is_one_sentence(run_dir, tmp_path, arguments, files, capsys):
+    for name in files:
+        if (tmp_path / name).is_dir():
+            (tmp_path / name).rename(tmp_path / f"{name}.away")
+        (tmp_path / name).write_text("a file")
+    capsys.readouterr()
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("local-bench: ")
+    assert "Traceback" not in said
+    assert all((tmp_path / name).read_text() == "a file" for name in files)
+
+
+def test_a_cache_that_is_a_file_is_one_sentence(run_dir, tmp_path, monkeypatch, capsys):
+    (tmp_path / "F").write_text("a file")
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "F"))
+    (tmp_path / "flux.yaml").write_text("name: x\nmodels: [{card: tiny-flux}]\n")
+    assert main(["generate", "flux.yaml", "--run-dir", "other"]) == 2
+    assert f"cannot write {tmp_path / 'F'}" in capsys.readouterr().err
