@@ -75,7 +75,9 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -
     import os
     import sys
 
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+    from local_bench.core.environment import OFFLINE
+
+    for name in OFFLINE:
         os.environ.pop(name, None)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -20,9 +20,6 @@ def measure_folder(
     as_json: bool,
 ) -> int:
     """Prints one row an image. UserError where there are none; an unreadable image is an unscored row."""
-    import os
-
-    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"  # law 7: no network at run time
     from local_bench.core.quiet import quiet_transformers
     from local_bench.generators.numerics import choose_device, set_determinism
     from local_bench.judges.metrics.registry import metric_card

@@ -20,6 +20,7 @@ from local_bench.cli.inspect import digest, recover, report, verify
 from local_bench.cli.output import say
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
 from local_bench.cli.score import score
+from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
 
 
@@ -40,6 +41,7 @@ for command in (
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command line and returns its exit status; whatever goes wrong is said in one sentence on stderr."""
+    isolate()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         status = cli.main(arguments, prog_name="local-bench", standalone_mode=False)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import diffusers
 import torch
 from diffusers import AutoencoderKL, DiffusionPipeline
+from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
 from local_bench.core.cards import ModelCard
@@ -15,6 +17,10 @@ from local_bench.generators.architecture import components
 from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, cat
 from local_bench.generators.lossy import check_lossy
 from local_bench.generators.placement import Axes, attend, place_denoiser, place_encoder
+
+# Saving and loading a pipeline looks this class up, and its module imports onnxruntime: diffusers' own placeholder for
+# where that is not installed does as well.
+diffusers.OnnxRuntimeModel = dummy_onnx_objects.OnnxRuntimeModel
 
 
 class Staged(ABC):

@@ -1,9 +1,9 @@
 """The in-process engine: runs the phases of a run in their order, each of which only does what is not done."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from local_bench.core.environment import isolate
 from local_bench.core.nouns import NOT_FINITE
 from local_bench.judges.metrics.registry import check_metrics, metric_card
 from local_bench.runs.config import RunConfig
@@ -48,8 +48,7 @@ def run_stages(
     With `require_metrics` a metric whose weights are not here is a WeightsError, and not unscored rows.
     Raises the errors of `core.errors`; whatever was committed before stays, and the same call goes on from there.
     """
-    os.environ["HF_HUB_OFFLINE"] = "1"  # law 7: no network at run time
-    os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    isolate()
     check_config(config)
     if require_metrics:
         check_metrics(config.metrics)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 
 from tqdm import tqdm
 
+from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
 from local_bench.runs.jobs import Event
 
@@ -121,7 +122,7 @@ def _start(log: Path) -> _Child:
 
 def _serve(end: Connection, log: Path) -> None:
     """A worker's whole life: do its shares as they come, tell of them; ends when the parent does."""
-    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    isolate()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and its end is ours
     tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, left behind when we end at once
     given: SimpleQueue[_Given | None] = SimpleQueue()

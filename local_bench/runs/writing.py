@@ -1,7 +1,6 @@
 """Before a run: the judge writes down what its suite needs and its files have not (points, checklists, prompts)."""
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 from PIL import Image
 
+from local_bench.core.environment import isolate
 from local_bench.core.errors import ConfigError
 from local_bench.core.images import pixel_digest
 from local_bench.core.nouns import Question, Verdict
@@ -91,8 +91,7 @@ def _answers(
 ) -> Iterator[tuple[str, Verdict]]:
     if not questions:
         return
-    os.environ["HF_HUB_OFFLINE"] = "1"  # law 7: no network at run time
-    os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    isolate()
     from local_bench.generators.numerics import choose_devices, device_name, set_determinism
 
     set_determinism(config.engine.threads)

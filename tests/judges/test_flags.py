@@ -8,7 +8,15 @@ import pytest
 
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm import flags as module
-from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
+from local_bench.judges.vlm.flags import (
+    EXTRA_SWITCHES,
+    EXTRA_VALUES,
+    Engine,
+    arguments,
+    check_extra_args,
+    environment,
+    require_vllm,
+)
 
 
 @pytest.fixture
@@ -148,3 +156,54 @@ def test_without_vllm_it_is_said_what_to_do(monkeypatch):
     monkeypatch.setattr(module, "vllm_version", lambda: None)
     with pytest.raises(ServerError, match=r"vLLM is not installed: run .* judge\.base_url"):
         require_vllm()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["--max-num-seqs", "8", "--quantization=fp8"],
+        ["--enforce-eager", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.5"],
+    ],
+)
+def test_flags_for_speed_memory_and_limits_may_be_added(given):
+    check_extra_args(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--tool-parser-plugin", "evil.py"],
+        ["--tool-parser-plugin=evil.py"],
+        ["--host", "0.0.0.0"],
+        ["--max-num-seq", "8"],  # an abbreviation
+        ["--max_num_seqs", "8"],
+        ["--max-num-seqs.x", "8"],
+        ["--compilation-config.pass_config.x", "1"],
+        ["--config", "more.yaml"],
+        ["--trust-remote-code"],
+        ["-O3"],
+        ["8"],
+        [""],
+        ["--max-num-seqs"],
+        ["--max-num-seqs", "--trust-remote-code"],
+        ["--max-num-seqs="],
+        ["--quantization", "../evil"],
+        ["--quantization", "a b"],
+        ["--enforce-eager=1"],
+        ["--enforce-eager", "evil.py"],
+    ],
+)
+def test_other_flags_are_refused(given):
+    with pytest.raises(ValueError, match=r"may add: .*--max-num-seqs|needs a number or a plain word"):
+        check_extra_args(given)
+
+
+@pytest.mark.server
+def test_vllm_has_every_flag_that_may_be_added():
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    options = EngineArgs.add_cli_args(FlexibleArgumentParser())._option_string_actions
+    assert {flag for flag in EXTRA_VALUES if options[flag].nargs is None} == EXTRA_VALUES
+    assert {flag for flag in EXTRA_SWITCHES if options[flag].nargs == 0} == EXTRA_SWITCHES

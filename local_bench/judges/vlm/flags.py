@@ -3,10 +3,13 @@
 import importlib.metadata
 import json
 import os
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from local_bench.core.environment import variables
 from local_bench.core.errors import ServerError
 
 CPU_BLOCK = 32
@@ -14,6 +17,51 @@ CPU_BLOCK = 32
 
 CPU_BATCHED_TOKENS = 8192
 """Tokens in a step on a CPU; a whole prompt must go into one."""
+
+
+EXTRA_VALUES = frozenset(
+    f"--{name}"
+    for name in (
+        *("attention-backend", "block-size", "cpu-offload-gb", "gpu-memory-utilization"),
+        *("kv-cache-dtype", "kv-cache-memory-bytes", "linear-backend", "long-prefill-token-threshold"),
+        *("max-cudagraph-capture-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs"),
+        *("max-parallel-loading-workers", "mm-encoder-attn-backend", "mm-encoder-tp-mode"),
+        *("mm-processor-cache-gb", "moe-backend", "num-gpu-blocks-override", "optimization-level"),
+        *("pipeline-parallel-size", "quantization", "safetensors-load-strategy", "tensor-parallel-size"),
+    )
+)
+"""vLLM's flags with a value that a config may add: speed, memory, limits and precision. None of them names a file, a
+class, a host or a port."""
+EXTRA_SWITCHES = frozenset(
+    f"--{no}{name}"
+    for no in ("", "no-")
+    for name in (
+        *("async-scheduling", "disable-cascade-attn", "disable-chunked-mm-input", "disable-custom-all-reduce"),
+        *("enable-chunked-prefill", "enable-expert-parallel", "enable-prefix-caching", "enforce-eager"),
+        "skip-mm-profiling",
+    )
+)
+_EXTRA_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_extra_args(given: Sequence[str]) -> None:
+    """ValueError unless `given` holds whole names of `EXTRA_VALUES` (`--flag value`, `--flag=value`) and
+    `EXTRA_SWITCHES`.
+
+    vLLM's parser also takes abbreviations, underscores and dotted keys: these are refused.
+    """
+    left = list(given)
+    while left:
+        flag, equals, value = left.pop(0).partition("=")
+        if flag in EXTRA_SWITCHES and not equals:
+            continue
+        if flag not in EXTRA_VALUES:
+            allowed = ", ".join(sorted(EXTRA_VALUES | EXTRA_SWITCHES))
+            raise ValueError(f"{flag[:80]!r} is not among the arguments of vLLM that a config may add: {allowed}")
+        if not equals:
+            value = left.pop(0) if left else ""
+        if not _EXTRA_VALUE.fullmatch(value):
+            raise ValueError(f"{flag} needs a number or a plain word, not {value[:80]!r}")
 
 
 @dataclass(frozen=True)
@@ -96,13 +144,8 @@ def attention_backend(dtype: str) -> str:
 
 
 def environment(engine: Engine) -> dict[str, str]:
-    """The child's environment: ours, offline, without usage reports."""
-    ours = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-    }
+    """The child's environment: that of `core.environment`, and what decides how vLLM runs on this device."""
+    ours = variables()
     if engine.gpu is None:
         ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
         # Lets the engine be its own worker: one process less to start, and nothing spins on a queue between the two.
