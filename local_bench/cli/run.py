@@ -198,16 +198,20 @@ def _work(
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.core.errors import UserError
     from local_bench.core.paths import runs_dir
-    from local_bench.runs.config import load_config
+    from local_bench.runs.config import load_config, load_config_to_judge
     from local_bench.runs.engine import STAGES, run_stages
     from local_bench.runs.rundir import RunDir, read_run_config
 
+    judging = "judge" in (stages or STAGES)
     if target.is_dir():
         if run_dir is not None:
             raise UserError(f"{target} is a run directory and has its own place: leave --run-dir out")
         config, run_dir = read_run_config(target, settings), target
+        if judging:
+            config = load_config_to_judge(target / "run.yaml", settings)
     else:
-        config = load_config(target, settings)
+        of_a_run = (target.parent / "ledger.sqlite").exists()
+        config = (load_config_to_judge if judging and of_a_run else load_config)(target, settings)
         run_dir = run_dir or runs_dir() / config.name
     with progress() as shown:
         outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)

@@ -1,8 +1,10 @@
 """What a run is, as its YAML says it. Unknown keys are errors; every default stands here."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, Field, model_validator
@@ -11,6 +13,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd, nearest_micro_usd
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, check, finite, read_yaml
+from local_bench.judges.vlm.flags import check_extra_args
 
 
 def _safe(name: str) -> str:
@@ -125,6 +128,23 @@ class ModelConfig(Strict):
         return self
 
 
+_KEY_VARIABLE = re.compile(r"VLLM_API_KEY|OPENAI_API_KEY|LOCAL_BENCH_[A-Z0-9_]{1,64}")
+_URL = re.compile(r"https?://[A-Za-z0-9._:/~%\[\]-]+")
+
+
+def _check_url(url: str) -> None:
+    """ValueError, which does not repeat the URL, unless it is plain HTTP(S) without credentials."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is no port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("base_url must not contain a user name or password: put the server's key into VLLM_API_KEY")
+    if not parts.hostname or not _URL.fullmatch(url):
+        raise ValueError("base_url must be a URL like http://host:8000/v1")
+
+
 class JudgeConfig(Strict):
     """Who looks, how it answers, and what carries the questions to it."""
 
@@ -140,7 +160,7 @@ class JudgeConfig(Strict):
     base_url: str | None = None
     """`http://host:port/v1` of a server that serves this card's model."""
     api_key_env: str = "VLLM_API_KEY"
-    """The environment variable that holds an external server's key."""
+    """The environment variable that holds an external server's key: VLLM_API_KEY, OPENAI_API_KEY or LOCAL_BENCH_…"""
     served_model: str | None = None
     """The model's name at `base_url`; the first that it lists if left out."""
     port: int | None = Field(None, ge=1, le=65535)
@@ -151,6 +171,7 @@ class JudgeConfig(Strict):
     max_tokens: int | None = Field(None, ge=8, le=8192)
     """At most so many tokens an answer; each rubric's own number if left out."""
     request_timeout_s: Number = Field(300.0, gt=0)
+    """For the whole of one request at a server, retries included; an embedded judge may be silent for so long."""
     start_timeout_s: Number | None = Field(None, gt=0)
     """For our own judge to load; ten minutes, and longer for large weights, if left out."""
     max_restarts: int = Field(3, ge=0)
@@ -159,7 +180,7 @@ class JudgeConfig(Strict):
     """Whether it is first asked the same alone and in a crowd, and put before pictures and briefs that try to talk it
     round."""
     extra_args: list[str] = Field(default=[])
-    """More of vLLM's arguments, for an engine or server of our own."""
+    """More of vLLM's arguments, for an engine or server of our own (`judges.vlm.flags.EXTRA_VALUES`)."""
 
     @property
     def label(self) -> str:
@@ -169,6 +190,14 @@ class JudgeConfig(Strict):
     def _can_be_reached_so(self) -> "JudgeConfig":
         if self.base_url is not None and self.transport not in ("auto", "served"):
             raise ValueError(f"base_url is asked over HTTP: leave `transport: {self.transport}` out")
+        if self.base_url is not None:
+            _check_url(self.base_url)
+        if not _KEY_VARIABLE.fullmatch(self.api_key_env):
+            raise ValueError(
+                "api_key_env must be VLLM_API_KEY, OPENAI_API_KEY or a name that starts with LOCAL_BENCH_: put the "
+                "key into one of these"
+            )
+        check_extra_args(self.extra_args)
         return self
 
 
@@ -284,13 +313,44 @@ class RunConfig(Strict):
 _WHO_JUDGES = {"card", "weights", "protocol", "max_pixels", "max_tokens", "seed", "extra_args"}
 
 
-def load_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
-    """The config at `path` with `key.sub=value` settings laid over it. ConfigError names line and nearest right key."""
+def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = True) -> RunConfig:
+    """The config at `path` with `key.sub=value` settings laid over it. ConfigError names line and nearest right key.
+
+    Without `servers` the file's own `base_url` and `api_key_env` are ignored: only `settings` can name them.
+    """
     data, lines = read_yaml(path)
     if isinstance(data, dict):
+        if not servers:
+            _forget_servers(data)
         for setting in settings:
             _apply(data, setting)
     return check(data, RunConfig, str(path), lines)
+
+
+def load_config_to_judge(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
+    """As `load_config` for a run directory's `run.yaml`, where judges are to be contacted.
+
+    The directory may be someone else's, so its file names neither the server that images and a key are sent to nor the
+    variable that holds the key: ConfigError where it has a `base_url` that `settings` do not repeat.
+    """
+    stored, named = load_config(path, settings), load_config(path, settings, servers=False)
+    for i, (theirs, ours) in enumerate(zip(stored.judges, named.judges, strict=True)):
+        if theirs.base_url is not None and ours.base_url is None:
+            key = "judge" if i == 0 else f"panel.{i - 1}"
+            raise ConfigError(
+                f"{path} names the judge server {theirs.base_url}, and a run directory does not decide where images "
+                f"and keys are sent: if you trust this server add `--set {key}.base_url={theirs.base_url}` (and "
+                f"`--set {key}.api_key_env=NAME` if its key is not in VLLM_API_KEY)"
+            )
+    return named
+
+
+def _forget_servers(data: dict[Any, Any]) -> None:
+    panel = data.get("panel")
+    for judge in (data.get("judge"), *(panel if isinstance(panel, list) else ())):
+        if isinstance(judge, dict):
+            judge.pop("base_url", None)
+            judge.pop("api_key_env", None)
 
 
 def engine_settings(settings: tuple[str, ...]) -> EngineConfig:

@@ -1,6 +1,5 @@
 """A judge of the run's config, opened on the devices at hand: which way there is to it, and what it is told."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.labels import check_labels
-from local_bench.judges.vlm.server import ExternalServer, ManagedServer
+from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.transport import Replicas, Transport
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.place import Place, room_for
@@ -84,9 +83,7 @@ def opened(
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
-        server = ExternalServer(
-            config.base_url.rstrip("/"), os.environ.get(config.api_key_env), config.served_model or ""
-        )
+        server = ExternalServer(config.base_url.rstrip("/"), key_from(config.api_key_env), config.served_model or "")
         with Client(server, composer, config.in_flight, config.request_timeout_s) as client:
             yield client
         return

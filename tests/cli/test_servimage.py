@@ -57,8 +57,11 @@ def test_the_stages_one_by_one_come_to_the_same(judge_server, tmp_path, monkeypa
         f"judge: {{card: tiny-qwen3-vl, base_url: '{judge_server.base_url}'}}\nmetrics: [entropy]\n"
     )
     said("run", "c.yaml", "--run-dir", "whole")
-    for stage, target in (("generate", "c.yaml"), ("measure", "runs/c"), ("judge", "runs/c"), ("settle", "runs/c")):
-        said(stage, target)
+    named = ("--set", f"judge.base_url={judge_server.base_url}")  # a run directory's own is not contacted
+    for stage, target, more in (
+        *(("generate", "c.yaml", ()), ("measure", "runs/c", ()), ("judge", "runs/c", named), ("settle", "runs/c", ())),
+    ):
+        said(stage, target, *more)
     assert said("digest", "runs/c", "--json") == said("digest", "whole", "--json")
     again = json.loads(said("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0, cns: 5.0}", "--json"))
     strict = again["models"]["tiny-flux"]["revenue_usd"]

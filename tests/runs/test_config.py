@@ -1,8 +1,10 @@
+import socket
+
 import pytest
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
-from local_bench.runs.config import dump_config, load_config
+from local_bench.runs.config import dump_config, load_config, load_config_to_judge
 
 GOOD = "name: x\nmodels:\n  - {card: tiny-flux}\n"
 
@@ -67,3 +69,73 @@ def test_every_shipped_config_loads_and_is_named_for_its_file(path):
     assert config.name == path.stem
     assert all(card(model.card, "generator") for model in config.models)
     assert card(config.judge.card, "judge")
+
+
+@pytest.mark.parametrize(
+    ("judge", "says"),
+    [
+        ("{api_key_env: AWS_SECRET_ACCESS_KEY}", "api_key_env must be VLLM_API_KEY"),
+        ("{api_key_env: local_bench_x}", "api_key_env must be VLLM_API_KEY"),
+        ("{base_url: 'http://user:hunter2@host/v1'}", "base_url must not contain a user name or password"),
+        ("{base_url: 'http://hunter2@host/v1'}", "base_url must not contain a user name or password"),
+        ("{base_url: 'file:///etc/passwd'}", "base_url must be a URL like"),
+        ("{base_url: judge}", "base_url must be a URL like"),
+        ("{base_url: 'http://host:port/v1'}", "base_url must be a URL like"),
+        ("{base_url: 'http://host/v1?key=hunter2'}", "base_url must be a URL like"),
+        ("{extra_args: [--host, 0.0.0.0]}", "'--host' is not among the arguments of vLLM that a config may add"),
+    ],
+)
+@pytest.mark.parametrize("key", ["judge: {}", "panel: [{}]"])
+def test_keys_go_nowhere_but_to_named_servers(tmp_path, judge, says, key):
+    text = GOOD + key.replace("{}", judge.replace("{", "{name: other, seed: 1, ")) + "\n"
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert says in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "OPENAI_API_KEY", "LOCAL_BENCH_KEY"])
+def test_keys_come_from_three_kinds_of_variables(tmp_path, name):
+    config = load(tmp_path, GOOD + f"judge: {{base_url: 'https://[::1]:8000/v1', api_key_env: {name}}}\n")
+    assert config.judge.api_key_env == name
+
+
+def test_a_run_directory_does_not_decide_where_images_and_keys_are_sent(tmp_path):
+    path = tmp_path / "run.yaml"
+    theirs = "http://127.0.0.1:9/v1"
+    path.write_text(
+        GOOD
+        + f"judge: {{base_url: '{theirs}', api_key_env: OPENAI_API_KEY}}\n"
+        + f"panel: [{{name: second, seed: 1, base_url: '{theirs}', api_key_env: OPENAI_API_KEY}}]\n"
+    )
+    assert load_config(path).judge.api_key_env == "OPENAI_API_KEY"  # a config that the user names is the user's
+    with pytest.raises(ConfigError, match=rf"add `--set judge\.base_url={theirs}`"):
+        load_config_to_judge(path)
+    with pytest.raises(ConfigError, match=rf"add `--set panel\.0\.base_url={theirs}`"):
+        load_config_to_judge(path, (f"judge.base_url={theirs}",))
+    named = load_config_to_judge(path, (f"judge.base_url={theirs}", "panel.0.base_url=http://mine/v1"))
+    assert [judge.base_url for judge in named.judges] == [theirs, "http://mine/v1"]
+    assert {judge.api_key_env for judge in named.judges} == {"VLLM_API_KEY"}
+    named = load_config_to_judge(path, ("judge.base_url=null", "panel=[]", "judge.api_key_env=LOCAL_BENCH_K"))
+    assert (named.judge.base_url, named.judge.api_key_env) == (None, "LOCAL_BENCH_K")
+
+
+@pytest.mark.parametrize("target", ["", "run.yaml"])
+def test_judging_a_strangers_run_contacts_nobody(cli, tmp_path, target):
+    """The whole command, with a listener where its run.yaml points to."""
+    run = tmp_path / "theirs"
+    run.mkdir()
+    (run / "ledger.sqlite").touch()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(0)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        (run / "run.yaml").write_text(GOOD + f"judge: {{base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n")
+        before = {path: path.read_bytes() for path in run.iterdir()}
+        ended = cli("judge", run / target, OPENAI_API_KEY="hunter2")
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert ended.returncode == 2
+    assert f"--set judge.base_url={url}" in ended.stderr
+    assert {path: path.read_bytes() for path in run.iterdir()} == before

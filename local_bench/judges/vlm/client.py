@@ -15,6 +15,7 @@ import tenacity
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flight import Flight
+from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch, fetch_now
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.server import Server
 from local_bench.judges.vlm.transport import Unreachable
@@ -24,6 +25,7 @@ from local_bench.judges.vlm.wire import NOT_ITS_FORMAT, REFUSED, reply
 K = TypeVar("K")
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 ATTEMPTS = 6
+METRICS_S = 10.0
 
 
 class _Busy(Exception):
@@ -75,9 +77,8 @@ class Client:
     def counters(self) -> dict[str, float]:
         """Prompt tokens and how many of them came from the prefix cache, by the server's own count."""
         try:
-            with httpx.Client(headers=self._headers(), timeout=10, trust_env=False) as http:
-                return _counters(_text(http.get(self._metrics_url())))
-        except (httpx.HTTPError, ValueError):
+            return _counters(_text(fetch_now(self._metrics_url(), self._headers(), METRICS_S)))
+        except (httpx.HTTPError, ValueError, ResponseTooLarge):
             return {}
 
     async def _ask(
@@ -106,8 +107,9 @@ class Client:
     async def _waiting(self, http: httpx.AsyncClient) -> float:
         """Requests that stand in the server's queue; 0 where it does not say."""
         try:
-            return _metric(_text(await http.get(self._metrics_url())), "vllm:num_requests_waiting")
-        except (httpx.HTTPError, ValueError):
+            received = await fetch(http, "GET", self._metrics_url(), METRICS_S)
+            return _metric(_text(received), "vllm:num_requests_waiting")
+        except (httpx.HTTPError, ValueError, ResponseTooLarge):
             return 0
 
     async def _one(self, http: httpx.AsyncClient, request: Request) -> Reply:
@@ -120,7 +122,12 @@ class Client:
             reraise=True,
         )
         try:
-            received: httpx.Response = await retrying(self._post, http, body)
+            async with asyncio.timeout(self.timeout_s):
+                received: httpx.Response = await retrying(self._post, http, body)
+        except TimeoutError:
+            raise Unreachable(f"no answer within {self.timeout_s:g} s (judge.request_timeout_s)") from None
+        except ResponseTooLarge:
+            return Reply("", refusal=TOO_LARGE)
         except (httpx.RequestError, _Busy) as e:
             raise Unreachable(str(e) or type(e).__name__) from e
         return self._read(received)
@@ -129,7 +136,8 @@ class Client:
         return isinstance(error, httpx.RequestError | _Busy) and self.server.alive()
 
     async def _post(self, http: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
-        received = await http.post(f"{self.server.base_url}/chat/completions", json=body)
+        url = f"{self.server.base_url}/chat/completions"
+        received = await fetch(http, "POST", url, self.timeout_s, body)
         if received.status_code in RETRY_STATUS:
             raise _Busy(f"status {received.status_code}")
         return received

@@ -1,5 +1,7 @@
 """The judge's server: one that we start as a child and stop on every way out, or one that runs elsewhere."""
 
+import os
+import re
 import secrets
 import socket
 import sys
@@ -14,8 +16,10 @@ import httpx
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
+from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch_now
 
 SERVED_NAME = "judge"
+_KEY = re.compile(r"[!-~]+")
 
 
 class Server(Protocol):
@@ -97,12 +101,14 @@ class ExternalServer:
     base_url: str
     api_key: str | None
     model: str = ""
+    timeout_s: float = 10.0
+    """For its list of models."""
     content_ids: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            reply = httpx.get(f"{self.base_url}/models", headers=headers, timeout=10, trust_env=False)
+            reply = fetch_now(f"{self.base_url}/models", headers, self.timeout_s)
             reply.raise_for_status()
             listed = reply.json()["data"]
             served = [str(m["id"]) for m in listed]
@@ -111,6 +117,10 @@ class ExternalServer:
             raise ServerError(
                 f"the judge at {self.base_url} answers {e.response.status_code}: check judge.api_key_env"
             ) from e
+        except ResponseTooLarge:
+            raise ServerError(
+                f"no judge answers at {self.base_url} ({TOO_LARGE}): start it or mend judge.base_url"
+            ) from None
         except (
             httpx.HTTPError,
             httpx.InvalidURL,
@@ -140,6 +150,20 @@ class ExternalServer:
         raise ServerError(
             f"the judge at {self.base_url} stopped answering: start it again, then run the same command again"
         )
+
+
+def key_from(variable: str) -> str | None:
+    """The server's API key in an environment variable, None where it is not set.
+
+    ConfigError, which does not contain the key, for one that no HTTP header can hold.
+    """
+    key = os.environ.get(variable)
+    if key and not _KEY.fullmatch(key):
+        raise ConfigError(
+            f"the API key in {variable} contains a line break, a space or another character that keys do not have: "
+            "set the variable to the key alone"
+        )
+    return key or None
 
 
 def claim_port(port: int | None) -> int:

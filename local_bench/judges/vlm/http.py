@@ -1,0 +1,49 @@
+"""One HTTP request with a limit on its whole duration and on the bytes of its response."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Of a response's body. The longest answer of a rubric is a few thousand tokens."""
+TOO_LARGE = f"the judge's response is larger than {MAX_BYTES // 1024**2} MiB"
+
+
+class ResponseTooLarge(Exception):
+    """The body has more than `MAX_BYTES`, or is compressed although no compression was accepted."""
+
+
+async def fetch(
+    http: httpx.AsyncClient, method: str, url: str, timeout_s: float, body: dict[str, Any] | None = None
+) -> httpx.Response:
+    """The response with its body read, at most `timeout_s` seconds after the call. Redirects are not followed.
+
+    Raises httpx.ReadTimeout after that time, ResponseTooLarge, or another httpx.HTTPError.
+    """
+    headers = {"Accept-Encoding": "identity"}
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            http.stream(method, url, json=body, headers=headers, follow_redirects=False) as received,
+        ):
+            if received.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise ResponseTooLarge  # how much is in it would only be known after unpacking
+            content = bytearray()
+            async for chunk in received.aiter_bytes():
+                content += chunk
+                if len(content) > MAX_BYTES:
+                    raise ResponseTooLarge
+            return httpx.Response(received.status_code, content=bytes(content), request=received.request)
+    except TimeoutError:
+        raise httpx.ReadTimeout(f"no whole response within {timeout_s:g} s") from None
+
+
+def fetch_now(url: str, headers: dict[str, str], timeout_s: float) -> httpx.Response:
+    """`fetch` by GET, outside of an event loop, without the proxies of the environment."""
+
+    async def get() -> httpx.Response:
+        async with httpx.AsyncClient(headers=headers, timeout=timeout_s, trust_env=False) as http:
+            return await fetch(http, "GET", url, timeout_s)
+
+    return asyncio.run(get())

@@ -1,0 +1,166 @@
+"""Servers that never end an answer: every request has a deadline, and every response a size."""
+
+import asyncio
+import gzip
+import threading
+from contextlib import contextmanager
+
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, ServerError
+from local_bench.core.nouns import Question
+from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.http import MAX_BYTES, TOO_LARGE
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.server import ExternalServer, key_from
+from local_bench.judges.vlm.transport import Unreachable, answers
+
+SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
+QUESTIONS = [(0, Question("brf", 0, ("0",), (("title", "T"), ("brief", "B"), ("point", "p")), ("delivered",)))]
+MODELS = b'{"data":[{"id":"judge"}]}'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+async def drip(writer):
+    """A byte every 20 ms for as long as somebody listens."""
+    writer.write(HEAD + b"Content-Length: 1000000\r\n\r\n")
+    while not writer.is_closing():
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def drip_head(writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    while not writer.is_closing():
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def endless(writer):
+    writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    while not writer.is_closing():
+        writer.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        await writer.drain()
+
+
+async def bomb(writer):
+    packed = gzip.compress(b" " * (2 * MAX_BYTES))
+    writer.write(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed)
+    await writer.drain()
+
+
+async def whole(writer):
+    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
+    await writer.drain()
+
+
+async def elsewhere(writer):
+    writer.write(b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:9/v1/models\r\nContent-Length: 0\r\n\r\n")
+    await writer.drain()
+
+
+@contextmanager
+def serving(models=whole, chat=whole):
+    """A server on the loopback in a thread of its own; yields its URL and the first lines and headers it was sent."""
+    heads = []
+
+    async def handle(reader, writer):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            heads.append(head)
+            await (models if b"/models " in head else chat)(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(handle, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", heads
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def ask(url, timeout_s):
+    server = ExternalServer(url, "key")
+    with Client(server, Composer(lambda sha: Image.new("RGB", (32, 32)), 32), 1, timeout_s) as client:
+        return dict(answers(client, SPEC, QUESTIONS))
+
+
+@pytest.mark.parametrize("slow", [drip, drip_head])
+@pytest.mark.timeout(30)
+def test_an_answer_that_drips_ends_at_the_deadline(slow):
+    with serving(chat=slow) as (url, heads):
+        with pytest.raises(Unreachable, match=r"no answer within 0\.3 s \(judge\.request_timeout_s\)"):
+            ask(url, 0.3)
+        assert sum(b"/chat/completions " in head for head in heads) <= 2  # one deadline for all attempts
+
+
+@pytest.mark.parametrize("slow", [drip, drip_head])
+@pytest.mark.timeout(30)
+def test_a_list_of_models_that_drips_ends_at_the_deadline(slow):
+    with serving(models=slow) as (url, _), pytest.raises(ServerError, match=r"no whole response within 0\.3 s"):
+        with ExternalServer(url, None, timeout_s=0.3):
+            pass
+
+
+@pytest.mark.parametrize("large", [endless, bomb])
+@pytest.mark.timeout(30)
+def test_an_answer_that_is_too_large_is_unscored(large):
+    with serving(chat=large) as (url, _):
+        found = ask(url, 20.0)
+    assert found[0].answer is None
+    assert found[0].unscored == TOO_LARGE
+
+
+@pytest.mark.parametrize("large", [endless, bomb])
+@pytest.mark.timeout(30)
+def test_a_list_of_models_that_is_too_large_is_one_sentence(large):
+    with serving(models=large) as (url, _), pytest.raises(ServerError, match="larger than 4 MiB"):
+        with ExternalServer(url, None):
+            pass
+
+
+def test_counts_that_are_too_large_are_left_out():
+    with serving(chat=endless) as (url, _):
+        server = ExternalServer(url, None)
+        with Client(server, Composer(lambda sha: Image.new("RGB", (32, 32)), 32), 1, 5.0) as client:
+            assert client.counters() == {}
+
+
+def test_a_redirect_is_not_followed_and_a_proxy_not_used(monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with serving(models=elsewhere) as (url, heads), pytest.raises(ServerError, match="answers 307"):
+        with ExternalServer(url, "key"):
+            pass
+    assert len(heads) == 1
+
+
+@pytest.mark.parametrize("key", ["sk-hunter2\n", "sk hunter2", "sk-hunter2\r\nX: y", "sk-hünter2", "\x00hunter2"])
+def test_a_key_that_no_header_holds_is_refused_without_being_shown(monkeypatch, key):
+    monkeypatch.setattr("os.environ", {"LOCAL_BENCH_K": key})
+    with pytest.raises(ConfigError, match="LOCAL_BENCH_K contains a line break") as caught:
+        key_from("LOCAL_BENCH_K")
+    assert "nter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_key_is_read_from_its_variable(monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_K", "sk-1_a.B/=")
+    assert key_from("LOCAL_BENCH_K") == "sk-1_a.B/="
+    monkeypatch.setenv("LOCAL_BENCH_K", "")
+    assert key_from("LOCAL_BENCH_K") is None
