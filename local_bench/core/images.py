@@ -7,6 +7,7 @@ orientation applied, colours brought to sRGB, alpha laid on white, 8-bit RGB. It
 import hashlib
 import io
 import math
+import re
 import struct
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 100_000_000
 ALPHA_ON = (255, 255, 255)
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # the cap below is stricter
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SRGB = ImageCms.createProfile("sRGB")
 
 
@@ -79,7 +81,10 @@ def pixel_digest(image: Image.Image) -> str:
 
 
 def image_path(images: Path, pixels_sha256: str) -> Path:
-    """Where the image of that digest lies below the folder `images`."""
+    """Where the image of that digest is below the folder `images`. ImageError for what is not a digest (in lower-case
+    hexadecimal): it may come from someone else's ledger, and a path in it would lead out of the folder."""
+    if not (isinstance(pixels_sha256, str) and _DIGEST.fullmatch(pixels_sha256)):
+        raise ImageError(f"{str(pixels_sha256)[:80]!r} is not the digest of an image: take the run's own ledger")
     return images / pixels_sha256[:2] / f"{pixels_sha256}.png"
 
 

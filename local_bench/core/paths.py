@@ -27,6 +27,22 @@ def safe_join(root: Path, relative: str) -> Path:
     return path
 
 
+def refuse_links(folder: Path) -> None:
+    """UserError where there is a symbolic link anywhere below `folder`; `folder` itself may be reached through one.
+
+    A run directory may come from someone else: a link in it would lead our reads and writes out of it.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise UserError(
+                    f"{entry.path} is a symbolic link, and a run directory must not contain any: replace it with what "
+                    "it points to, or remove it"
+                )
+            if entry.is_dir(follow_symlinks=False):
+                refuse_links(Path(entry.path))
+
+
 def configs_dir() -> Path:
     """`LOCAL_BENCH_CONFIGS`, else the shipped configs: inside the installed package, or beside it in a checkout."""
     chosen = os.environ.get("LOCAL_BENCH_CONFIGS")

@@ -10,6 +10,7 @@ from typing import Any, Self
 import yaml
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
+from local_bench.core.paths import refuse_links
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.ledger import LEDGER, Ledger
@@ -37,6 +38,7 @@ class RunDir:
             if path.exists() and not path.is_dir():
                 raise UserError(f"{path} is a file: give a folder for the run")
             path.mkdir(parents=True, exist_ok=True)
+            refuse_links(path)
         lock = take_lock(path)
         try:
             begun = (path / "run.yaml").exists()
@@ -99,7 +101,7 @@ def take_lock(path: Path) -> int:
     """The descriptor that keeps other processes from writing the run at `path` until it is closed. LedgerError where
     another one holds it."""
     with storage_errors(path):
-        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -120,6 +122,7 @@ def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
     file = path / "run.yaml"
     if not file.is_file():
         raise UserError(f"{path} is not a run directory (it has no run.yaml): give one that `local-bench run` made")
+    refuse_links(path)
     return load_config(file, settings)
 
 

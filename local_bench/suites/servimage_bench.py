@@ -20,6 +20,7 @@ from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.nouns import Deliverable, Question, Task
+from local_bench.core.paths import safe_join
 from local_bench.core.yamlfile import explain
 from local_bench.suites.orders import KeepImage, read_orders, task_id
 from local_bench.suites.servimage import SCORES, questions, scores
@@ -78,6 +79,8 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
         files = sorted(path.glob("*/*.json")) or sorted(path.glob("*.json"))
         if not files:
             raise TaskFileError(f"{path} holds no C-…/….json: set suite.path to ServImage_Bench, or to an order file")
+        for file in files:
+            safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
     elif path.suffix.lower() == ".json":
         files = [path]
     else:
@@ -136,8 +139,8 @@ def _read(data: Any, file: Path, where: str, keep: KeepImage) -> Task:
     except ValidationError as e:
         raise TaskFileError(explain(e, PublishedOrder, where, {})) from None
     try:
-        inputs = [keep(load_image(p)) for p in _pictures(file.parent / "inputs", order.task_id)]
-        refs = [keep(load_image(p)) for p in _pictures(file.parent / "refs", order.task_id)]
+        inputs = [keep(load_image(p)) for p in _pictures(file.parent, "inputs", order.task_id)]
+        refs = [keep(load_image(p)) for p in _pictures(file.parent, "refs", order.task_id)]
     except UserError as e:
         raise type(e)(f"{where}: {e}") from e
     rules = [_rules(deliverable.rules) for deliverable in order.hard_rules.deliverables]
@@ -156,13 +159,16 @@ def _read(data: Any, file: Path, where: str, keep: KeepImage) -> Task:
     )
 
 
-def _pictures(folder: Path, order: str) -> list[Path]:
-    """The pictures in `folder`/task_N, by the numbers that they are named by."""
+def _pictures(root: Path, kind: str, order: str) -> list[Path]:
+    """The pictures in `root/kind`/task_N, by the numbers that they are named by. UserError for a link out of `root`."""
+    folder = root / kind
     number = re.search(r"([0-9]+)$", order)
     if number is None or not folder.is_dir():
         return []
     own = [d for d in sorted(folder.iterdir()) if d.name.removeprefix("task_").lstrip("0") == number[1].lstrip("0")]
     found = [f for d in own[:1] if d.is_dir() for f in d.iterdir() if f.suffix.lower() in _SUFFIXES]
+    for file in found:
+        safe_join(root, str(file.relative_to(root)))
     return sorted(found, key=lambda file: (int(file.stem) if file.stem.isdecimal() else 10**9, file.name))
 
 

@@ -44,7 +44,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
         name = f"{row.attempt:03d}.webp"
         of_task.setdefault(alias[row.model], {})[name] = {"verdict": WORDS[_passed(row)]}
         if row.pixels_sha256:
-            write_picture(run, row.pixels_sha256, out / "outputs" / dataset / row.model / row.task.task_id / name)
+            write_picture(run, row.pixels_sha256, out, f"outputs/{dataset}/{row.model}/{row.task.task_id}/{name}")
     sheet = {
         "schema_version": SCHEMA_VERSION,
         "dataset": dataset,
@@ -54,8 +54,8 @@ def write(run: RunDir, out: Path) -> list[Path]:
         "judgements": judgements,
     }
     ratings = [json.dumps(vars(rating)) for rating in _ratings(rows)]
-    write_text(out / "ratings.jsonl", "".join(f"{line}\n" for line in ratings))
-    return [write_text(out / "judgements" / f"{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
+    write_text(out, "ratings.jsonl", "".join(f"{line}\n" for line in ratings))
+    return [write_text(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
 
 
 def _passed(row: Made) -> bool | None:

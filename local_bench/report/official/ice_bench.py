@@ -27,20 +27,20 @@ def write(run: RunDir, out: Path) -> list[Path]:
     files = []
     for model in models(rows):
         own = [row for row in rows if row.model == model and row.attempt == 1]
-        folder = out / "results" / model
+        folder = f"results/{model}"
         places = {}
         for row in (row for row in own if row.pixels_sha256):
-            path = write_picture(run, row.pixels_sha256 or "", folder / "images" / f"{row.task.task_id}.png")
+            path = write_picture(run, row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
                 places[row.task.task_id] = path.relative_to(out).as_posix()
-        write_text(folder / "gen_info.json", json.dumps(places, indent=1) + "\n")
+        write_text(out, f"{folder}/gen_info.json", json.dumps(places, indent=1) + "\n")
         lines = [
             SEPARATOR.join(
                 (item.item_id, item.task, json.dumps({k: v for k, v in item.metrics.items() if v is not None}))
             )
             for item in _items(own)
         ]
-        files.append(write_text(folder / "eval_result.txt", "".join(f"{line}\n" for line in lines)))
+        files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{line}\n" for line in lines)))
     return files
 
 

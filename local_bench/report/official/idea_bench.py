@@ -11,9 +11,8 @@ from pathlib import Path
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.nouns import Sheet, Verdict
-from local_bench.core.storage import write_atomic
 from local_bench.judges.vlm.pictures import count_card, stitched
-from local_bench.report.official.made import FORMATS, Made, made, models, write_picture, write_text
+from local_bench.report.official.made import FORMATS, Made, made, models, write_bytes, write_picture, write_text
 from local_bench.report.published import idea_bench as numbers
 from local_bench.report.published.answer import Published
 from local_bench.runs.agreement import judge_labels
@@ -48,9 +47,10 @@ def write(run: RunDir, out: Path) -> list[Path]:
             for image in case:
                 if image.pixels_sha256:
                     name = f"{image.deliverable:04d}.jpg"
-                    write_picture(run, image.pixels_sha256, out / "outputs" / model / own["case_dir"] / name)
+                    write_picture(run, image.pixels_sha256, out, f"outputs/{model}/{own['case_dir']}/{name}")
             for row in _rows(case, said):
-                sheet = _write_sheet(run, case, row.question, out / "outputs" / f"{model}_stitched" / own["case_dir"])
+                folder = f"outputs/{model}_stitched/{own['case_dir']}"
+                sheet = _write_sheet(run, case, row.question, out, folder)
                 heard = [_verdict(case, said, row.question - 1, k) for k in range(REPEATS)]
                 answers = [_cells(score, verdict) for score, verdict in zip(row.scores, heard, strict=True)]
                 text = case[0].task.evaluation_points[row.question - 1]
@@ -66,7 +66,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
                         *(x for a in answers for x in a),
                     ]
                 )
-        files.append(write_text(out / "eval_results" / f"{model}.csv", buffer.getvalue()))
+        files.append(write_text(out, f"eval_results/{model}.csv", buffer.getvalue()))
     return files
 
 
@@ -113,7 +113,7 @@ def _cells(score: int | None, verdict: Verdict | None) -> tuple[str, str, str]:
     return verdict.raw, "" if score is None else str(score), verdict.unscored or ""
 
 
-def _write_sheet(run: RunDir, case: Case, question: int, folder: Path) -> Path | None:
+def _write_sheet(run: RunDir, case: Case, question: int, out: Path, folder: str) -> Path | None:
     """What the judge was shown for a question; None where there is no output to show, or a picture is faulty."""
     asked = case[0].task.own["sheets"][question - 1]
     there = {image.deliverable: image.pixels_sha256 for image in case if image.pixels_sha256}
@@ -131,6 +131,4 @@ def _write_sheet(run: RunDir, case: Case, question: int, folder: Path) -> Path |
         picture = stitched(shown, Sheet(rows=(len(given), len(outputs))))
     buffer = io.BytesIO()
     picture.save(buffer, **FORMATS["jpg"])
-    target = folder / f"{question:04d}.jpg"
-    write_atomic(target, buffer.getvalue())
-    return target
+    return write_bytes(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())

@@ -8,6 +8,7 @@ from typing import Any
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.nouns import UNSUPPORTED, Score, Task
+from local_bench.core.paths import safe_join
 from local_bench.core.storage import write_atomic
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
@@ -73,19 +74,26 @@ def models(rows: Iterable[Made]) -> list[str]:
     return list(dict.fromkeys(row.model for row in rows))
 
 
-def write_picture(run: RunDir, pixels_sha256: str, target: Path) -> Path | None:
-    """Writes the image in the format of the target's ending; None, noted in `run.pictures`, where the run's own file is
-    missing, damaged or altered. StorageError if the disk refuses."""
+def write_picture(run: RunDir, pixels_sha256: str, out: Path, relative: str) -> Path | None:
+    """Writes the image in the format of the ending of `relative`, as `write_bytes`; None, noted in `run.pictures`, where
+    the run's own file is missing, damaged or altered."""
     try:
         image = run.pictures.load(pixels_sha256)
     except RunImageError:
         return None
     buffer = io.BytesIO()
-    image.save(buffer, **FORMATS[target.suffix.removeprefix(".")])
-    write_atomic(target, buffer.getvalue())
-    return target
+    image.save(buffer, **FORMATS[relative.rpartition(".")[2]])
+    return write_bytes(out, relative, buffer.getvalue())
 
 
-def write_text(target: Path, text: str) -> Path:
-    write_atomic(target, text.encode())
-    return target
+def write_text(out: Path, relative: str, text: str) -> Path:
+    """As `write_bytes`, in UTF-8."""
+    return write_bytes(out, relative, text.encode())
+
+
+def write_bytes(out: Path, relative: str, data: bytes) -> Path:
+    """Writes `out / relative` and returns it. StorageError if the disk refuses; UserError where that is outside `out`:
+    names of models and tasks come from the ledger, which may be someone else's."""
+    safe_join(out, relative)
+    write_atomic(out / relative, data)
+    return out / relative

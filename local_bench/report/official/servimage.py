@@ -36,10 +36,11 @@ def write(run: RunDir, out: Path) -> list[Path]:
             decisions = orders.setdefault(task.task_id, line)["annotations"]
             decisions[f"subtask_{row.deliverable}"] = row.accepted
             if row.pixels_sha256:
-                write_picture(run, row.pixels_sha256, out / "images" / model / task.task_id / f"{row.deliverable}.png")
-        files.append(_write_lines(out / f"{model}_annotations.jsonl", list(orders.values())))
+                write_picture(run, row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
+        files.append(_write_lines(out, f"{model}_annotations.jsonl", list(orders.values())))
     _write_lines(
-        out / "tasks.jsonl",
+        out,
+        "tasks.jsonl",
         [
             f'{{"task_id": {json.dumps(o.task_id)}, "category": {json.dumps(o.category, ensure_ascii=False)}, '
             f'"price_usd": {o.price_usd:f}, "deliverables": {o.deliverables}}}'
@@ -51,13 +52,13 @@ def write(run: RunDir, out: Path) -> list[Path]:
         | {name: None if value is None else float(value) for name, value in zip(SCORES, s.values, strict=True)}
         for s in _scores(rows)
     ]
-    _write_lines(out / "scores.jsonl", rated)
+    _write_lines(out, "scores.jsonl", rated)
     return files
 
 
-def _write_lines(target: Path, lines: list[Any]) -> Path:
+def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines]
-    return write_text(target, "".join(f"{text}\n" for text in texts))
+    return write_text(out, name, "".join(f"{text}\n" for text in texts))
 
 
 def _orders(rows: list[Made]) -> list[Order]:

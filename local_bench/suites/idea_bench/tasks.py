@@ -72,6 +72,8 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
 
 
 def _task(folder: Path, keep: KeepImage) -> Task:
+    for file in folder.iterdir():
+        safe_join(folder, file.name)  # a link out of the case is refused
     data, _ = read_object(folder / "meta.json", "case's meta.json", TaskFileError)
     meta = _checked(Meta, data, str(folder / "meta.json"))
     pictures = {

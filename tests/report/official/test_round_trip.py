@@ -1,6 +1,7 @@
 """run -> export -> `score` on what was written gives what the run itself comes to, in all four layouts."""
 
 import json
+import shutil
 from fractions import Fraction
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from markupsafe import escape
 
 from local_bench.cli.main import cli
+from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
 from local_bench.report.official.formats import export, official
@@ -139,3 +141,24 @@ def test_a_suite_of_orders_is_its_settlement(runs):
         html = render(run)
     assert 'id="benchmark"' not in html
     assert 'id="economics"' in html
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("forged", ["../../../evil", "x/../../../../evil"])
+def test_a_models_name_in_a_forged_ledger_leads_nowhere_out_of_the_export(runs, name, forged, tmp_path):
+    run_dir, out = tmp_path / "a/run", tmp_path / "a/b/out"
+    shutil.copytree(runs[name][0], run_dir)
+    with RunDir.open(run_dir) as run:
+        run.ledger.write("UPDATE candidates SET model = ? WHERE model = 'one'", forged)
+    before = {path for path in tmp_path.rglob("*") if out not in path.parents}
+    with RunDir.open(run_dir) as run, pytest.raises(UserError, match="leads out of"):
+        export(run, name, out)
+    assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
+
+
+def test_a_digest_in_a_forged_ledger_leads_nowhere_out_of_the_run(runs, tmp_path):
+    shutil.copytree(runs["servimage"][0], tmp_path / "run")
+    with RunDir.open(tmp_path / "run") as run:
+        run.ledger.write("UPDATE candidates SET pixels_sha256 = '../../../secret' WHERE state = 'done'")
+        with pytest.raises(UserError, match="is not the digest of an image"):
+            export(run, "servimage", tmp_path / "out")

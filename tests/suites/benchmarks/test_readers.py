@@ -5,7 +5,7 @@ import json
 import pytest
 
 from local_bench.core.cards import Takes
-from local_bench.core.errors import ConfigError, TaskFileError
+from local_bench.core.errors import ConfigError, TaskFileError, UserError
 from local_bench.core.images import pixel_digest
 from local_bench.core.nouns import UNSUPPORTED, Task, Verdict
 from local_bench.settle.ice import TASKS, needed
@@ -317,3 +317,22 @@ class TestWritten:
         assert dict(question.slots)["preservations"] == "1. The table"
         assert asked.writes(task) is None
         assert asked.writes(read("hype-edit-1", path)["mug-1"]).rubric == "hype_checklist"
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "linked"),
+    [
+        *(("idea-bench", "idea", f"relight_0001/{file}") for file in ("0001.jpg", "meta.json", "instruction.txt")),
+        ("servimage", "servimage", "C-*/*.json"),
+        ("servimage", "servimage", "C-*/inputs"),
+        ("servimage", "servimage", "C-*/inputs/*/*"),
+    ],
+)
+def test_a_link_out_of_the_data_set_is_refused(tmp_path, name, layout, linked):
+    folder = getattr(layouts, layout)(tmp_path / "data")
+    assert read(name, folder)
+    (file,) = sorted(folder.glob(linked))[:1]
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="leads out of"):
+        read(name, folder)

@@ -1,0 +1,48 @@
+"""A run directory may come from someone else: nothing is read or written through a link in it."""
+
+import pytest
+
+from local_bench.core.errors import UserError
+from local_bench.runs.config import RunConfig
+from local_bench.runs.rundir import RunDir
+
+CONFIG = RunConfig(name="linked", models=[{"card": "tiny-flux"}])
+FILES = ("ledger.sqlite", "run.yaml", "provenance.json", ".lock", "ledger.backup.sqlite", "ledger.sqlite-journal")
+FOLDERS = ("report", "exports", "images", "inputs", "logs")
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    path = tmp_path / "run"
+    with RunDir.begin(path, CONFIG):
+        pass
+    return path
+
+
+def content(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", [*FILES, *FOLDERS, "report/index.html", "images/ab", "logs/judge.log"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_in_a_run_directory_is_refused_and_leads_nowhere(run_dir, tmp_path, name, dangling):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target, link = outside / "target", run_dir / name
+    link.parent.mkdir(exist_ok=True)
+    if not dangling:
+        target.mkdir() if name in (*FOLDERS, "images/ab") else target.touch()
+    if link.exists():
+        link.rename(target)
+    link.symlink_to(target)
+    before = content(outside)
+    for opened in (lambda: RunDir.begin(run_dir, CONFIG), lambda: RunDir.open(run_dir)):
+        with pytest.raises(UserError, match=r"is a symbolic link|it has no run\.yaml"):
+            opened()
+    assert content(outside) == before
+
+
+def test_the_run_directory_itself_may_be_reached_through_a_link(run_dir, tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path)
+    with RunDir.begin(tmp_path / "runs" / "run", CONFIG), RunDir.open(tmp_path / "runs" / "run") as run:
+        assert run.config == CONFIG
