@@ -14,7 +14,7 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.canary import canary_questions, try_judge
-from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import Meter
 from local_bench.runs.pace import Pace
 from local_bench.runs.place import Place

@@ -11,7 +11,7 @@ from local_bench.core.identity import digest
 from local_bench.core.manifest import MAIN, revision_of
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.judges.vlm.rubrics import rubric
-from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.place import Place
 from local_bench.runs.plan import ModelPlan, RunPlan

@@ -21,7 +21,7 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.labels import check_labels
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.transport import Replicas, Transport
-from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.place import Place, room_for
 from local_bench.runs.progress import Progress
 

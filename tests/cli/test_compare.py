@@ -8,7 +8,8 @@ import pytest
 
 from local_bench.cli.compare import comparison_json
 from local_bench.runs.compare import compare
-from local_bench.runs.config import AcceptanceConfig, JudgeConfig, ModelConfig, RunConfig
+from local_bench.runs.config import AcceptanceConfig, ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import GAMMA, Writer, order
 

@@ -9,7 +9,8 @@ import pytest
 from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
 from local_bench.core.nouns import Score
-from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.labelling import NOT_TOLD, labelling, write_questions
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.acceptance import likely

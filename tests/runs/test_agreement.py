@@ -9,7 +9,8 @@ from scipy.stats import spearmanr
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.runs.agreement import PANEL, Agreements, Pair, agreement, judge_labels, order_swaps
-from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from tests.report.conftest import Writer, order
 

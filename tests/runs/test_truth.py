@@ -10,9 +10,10 @@ from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
 from local_bench.report.page import render as page
-from local_bench.runs.config import JudgeConfig, RunConfig
+from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide
 from local_bench.runs.engine import run_stages
+from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets

@@ -75,7 +75,7 @@ def models(rows: Iterable[Made]) -> list[str]:
 
 
 def write_picture(run: RunDir, pixels_sha256: str, out: Path, relative: str) -> Path | None:
-    """Writes the image in the format of the ending of `relative`, as `write_bytes`; None, noted in `run.pictures`, where
+    """Writes the image in the format of the ending of `relative`, as `write_bytes`; None, noted in `run.pictures`, if
     the run's own file is missing, damaged or altered."""
     try:
         image = run.pictures.load(pixels_sha256)
