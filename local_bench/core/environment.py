@@ -79,7 +79,10 @@ def isolate() -> None:
 
 
 def _trusted(search: list[str], named: list[str]) -> list[str]:
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError:  # it has been removed
+        return [entry for entry in search if entry]
     own = {Path(entry).absolute() for entry in named} | {Path(path) for path in sysconfig.get_paths().values()}
     if here in own | {_PACKAGE_ROOT}:
         return [entry for entry in search if entry]
