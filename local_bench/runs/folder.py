@@ -58,7 +58,7 @@ def measure_images(
     subjects = {subject.key: subject for subject in _subjects(folder, beside)}
     found = {name: is_here(name, require, progress) for name in names}
     usable = tuple(name for name in names if found[name])
-    result = Measurement({name: identity_of(name) if found[name] else {} for name in names})
+    result = Measurement({name: identity_of(name, engine.device) if found[name] else {} for name in names})
     kept = _Kept(out, subjects, {name: result.metrics[name] for name in usable}) if out else None
     result.images = {
         key: {name: Score(name, None, NO_WEIGHTS) for name in names if not found[name]} for key in subjects
@@ -166,7 +166,8 @@ class _Kept:
         lines = [line for _, _, line in strictjson.lines_of(whole, self._path, UserError, "a line of scores")]
         if not lines or lines[0] != self._head:
             raise UserError(
-                f"{self._path} holds something else, or scores by other metrics, weights or releases: {_AGAIN}"
+                f"{self._path} holds something else, or scores by other metrics, weights or releases, or by networks on "
+                f"another CPU: {_AGAIN}"
             )
         if len(whole) < len(data):  # the last line was cut off with the session; the file is ours
             with storage_errors(self._path), self._path.open("r+b") as file:

@@ -1,5 +1,6 @@
 """The metric phase: every metric of the config on every image that is there, each row once."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, replace
@@ -32,6 +33,8 @@ NO_WEIGHTS = "the weights of this metric are not on this machine"
 """Why an image has no number by a metric whose model is not here; such a row is taken again once it is."""
 _OF_PICTURES = ("attention", "compiled", "vae", "dtype")
 """What of the numerics signature only makers of pictures have."""
+CPU = "cpu"
+"""The part of a metric's identity that says how the CPU computes."""
 
 
 def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
@@ -166,25 +169,46 @@ def _events(
 def _numerics(order: MetricOrder) -> dict[str, Any]:
     """What of device and software decides a network's arrays."""
     made_by = numerics.signature(torch.device(order.device), "native", "float32")
-    return {key: value for key, value in made_by.items() if key not in _OF_PICTURES} | versions()
+    decides = {key: value for key, value in made_by.items() if key not in _OF_PICTURES}
+    return decides | versions() | {"cpu": numerics.cpu_arithmetic()}  # pictures are prepared on it, faces found on it
 
 
 def _note_identities(ledger: Ledger, order: MetricOrder) -> None:
     """What each metric's numbers mean, for good. LedgerError where there are numbers of another meaning already."""
     for name in order.names:
-        fresh = canonical_json(identity_of(name))
+        fresh = canonical_json(identity_of(name, order.device))
         there = ledger.meta(f"metric:{name}")
         if there not in (None, fresh):
-            raise LedgerError(
-                f"{ledger.path}: {name} was measured with other weights or by another release, and its numbers cannot "
-                "stand beside new ones: give a new --run-dir"
-            )
+            raise LedgerError(_not_the_same(f"{ledger.path}: {name}", json.loads(there), json.loads(fresh)))
         ledger.set_meta(f"metric:{name}", fresh)
 
 
-def identity_of(name: str) -> dict[str, Any]:
-    """What a metric's numbers mean: preprocessing, direction, source, and the weights of its model."""
+def _not_the_same(what: str, there: dict[str, Any], fresh: dict[str, Any]) -> str:
+    """Why numbers of two identities of a metric cannot be mixed, and what to do."""
+    measured, here = there.get(CPU), fresh.get(CPU)
+    if measured != here and there | {CPU: None} == fresh | {CPU: None}:
+        return (
+            f"{what} was measured {_arithmetic(measured)} and would now be measured {_arithmetic(here)}; a network's "
+            "float32 scores differ between the two in their last digits: continue on a machine with the same CPU and "
+            "engine.device, or give a new --run-dir"
+        )
+    return (
+        f"{what} was measured with other weights or by another release, and its numbers cannot stand beside new ones: "
+        "give a new --run-dir"
+    )
+
+
+def _arithmetic(cpu: dict[str, str] | None) -> str:
+    return f"on a CPU with {cpu['capability']} (float32 {cpu['float32']})" if cpu else "on a GPU"
+
+
+def identity_of(name: str, device: str) -> dict[str, Any]:
+    """What a metric's numbers mean: preprocessing, direction, source, the weights of its model, and for a network that
+    runs on the CPU in float32 how that CPU computes. Metrics computed in float64 are the same on every CPU."""
     metric, described = make_metric(name), metric_card(name)
     weights = weights_digest(resolve(described), resolve_parts(described)) if described else None
-    network = metric.network.identity if isinstance(metric, NetworkMetric) else None
-    return asdict(metric.spec) | {"weights_sha256": weights, "network": network}
+    network = metric.network if isinstance(metric, NetworkMetric) else None
+    identity = asdict(metric.spec) | {"weights_sha256": weights, "network": network.identity if network else None}
+    if network and not network.portable and (network.on_cpu or torch.device(device).type == "cpu"):
+        identity[CPU] = numerics.cpu_arithmetic()
+    return identity

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -156,9 +158,55 @@ def test_numbers_of_another_meaning_do_not_stand_beside_what_is_there(lab, monke
     with RunDir.open(lab.place / "run") as there:
         there.ledger.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
     real = measure.identity_of
-    monkeypatch.setattr(measure, "identity_of", lambda name: real(name) | {"preprocessing": "another filter"})
+    monkeypatch.setattr(measure, "identity_of", lambda *a: real(*a) | {"preprocessing": "another filter"})
     with pytest.raises(LedgerError, match="l1_raw was measured with other weights or by another release"):
         lab.run(["l1_raw"], stages=("measure",))
+
+
+def test_a_run_goes_on_on_another_cpu_but_for_scores_of_networks(lab, monkeypatch):
+    formulas, network = ["l1_raw", "ssim", "entropy"], ["clip_src:tiny-clip"]
+    for name, metrics in (("pixels", formulas), ("run", network)):
+        lab.run(metrics, name)
+        with RunDir.open(lab.place / name) as there:
+            there.ledger.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+    with RunDir.open(lab.place / "run") as there:
+        here = there.ledger.json_meta("metric:clip_src:tiny-clip")["cpu"]
+    other = {"capability": "AVX2", "float32": "0" * 16}
+    monkeypatch.setattr(measure.numerics, "cpu_arithmetic", lambda: other)
+    rows, _ = lab.run(formulas, "pixels")
+    assert len(rows) == 30
+    with pytest.raises(LedgerError, match="continue on a machine with the same CPU") as e:
+        lab.run(network)
+    said = str(e.value)
+    assert f"clip_src:tiny-clip was measured on a CPU with {here['capability']} (float32 {here['float32']})" in said
+    assert "on a CPU with AVX2 (float32 0000000000000000)" in said
+
+
+def test_only_networks_on_the_cpu_in_float32_carry_it():
+    def carries(name, device):
+        return measure.CPU in measure.identity_of(name, device)
+
+    networks = ["clip_src:tiny-clip", "clipiqa:tiny-clipiqa", "face_ref:tiny-faces"]
+    assert [carries(name, "cpu") for name in networks] == [True] * 3
+    assert [carries(name, "cuda:0") for name in networks] == [False, False, True]  # faces are found on the CPU
+    formulas = ["ssim", "entropy", "piqe", "pyiqa:gmsd", "brisque:tiny-brisque", "niqe:tiny-niqe"]
+    assert not any(carries(name, "cpu") for name in formulas)
+
+
+def test_how_a_cpu_computes_is_the_same_in_every_process_and_changes_with_the_instruction_set():
+    say = "from local_bench.generators import numerics; import json; print(json.dumps(numerics.cpu_arithmetic()))"
+
+    def told(**settings):
+        done = subprocess.run(
+            [sys.executable, "-c", say], env=os.environ | settings, stdout=subprocess.PIPE, check=True
+        )
+        return json.loads(done.stdout)
+
+    here = measure.numerics.cpu_arithmetic()
+    assert told() == here
+    if here["capability"] != "DEFAULT":
+        assert told(ATEN_CPU_CAPABILITY="default")["capability"] == "DEFAULT"
+        assert told(ONEDNN_MAX_CPU_ISA="SSE41")["float32"] != here["float32"]  # which the capability does not say
 
 
 def test_an_image_that_cannot_be_read_is_unscored_and_the_rest_go_on(lab):

@@ -120,6 +120,10 @@ class Network(ABC):
     """Whether it reads arrays off words too."""
     max_pixels: ClassVar[int] = MAX_PIXELS
     """Of a picture; a larger one is unscored. Less than the loader's cap where pictures are taken in their own size."""
+    portable: bool = False
+    """Whether its arrays are the same on every CPU, but for float64 rounding."""
+    on_cpu: ClassVar[bool] = False
+    """Whether it runs on the CPU whatever the device is."""
 
     @property
     @abstractmethod

@@ -4,6 +4,7 @@ No-reference metrics look at the image alone; full-reference ones at the image, 
 ICE-Bench does, and the source. Range and direction are what pyiqa's table says; a bound that it calls rough is none.
 """
 
+import copy
 import math
 import threading
 from collections.abc import Sequence
@@ -69,13 +70,18 @@ class PyiqaMetric(NetworkMetric):
 
 
 class PyiqaFormula(HostMetric):
-    """One of pyiqa's metrics that needs no file, on the CPU."""
+    """One of pyiqa's metrics that needs no file, on the CPU in float64.
+
+    pyiqa's modules keep results and settings of a call as attributes (PIQE its masks, MAD its channels, CW_SSIM its
+    window), so each thread has a copy of its own.
+    """
 
     def __init__(self, name: str, of: str, source: str | None = None, min_side: int = 1) -> None:
         self._store = Store(of)
         self._min_side = min_side
         self._making = threading.Lock()
-        self._model: Any = None
+        self._made: Any = None
+        self._own = threading.local()
         self.spec = _spec(name, self._store, source)
 
     def measure(self, seen: Seen) -> float:
@@ -83,13 +89,17 @@ class PyiqaFormula(HostMetric):
             raise Unscorable(f"the image is smaller than {self._min_side} pixels on a side")
         pictures = [seen.image, seen.source] if "source" in self.spec.needs else [seen.image]
         with torch.inference_mode():
-            return _finite(called(self._network(), [as_tensor(image) for image in sized(pictures)]))
+            inputs = [as_tensor(image, torch.float64) for image in sized(pictures)]
+            return _finite(called(self._network(), inputs))
 
     def _network(self) -> Any:
-        with self._making:
-            if self._model is None:
-                self._model = self._store.build().net
-            return self._model
+        """This thread's copy of pyiqa's module; the first one is made once and never called."""
+        if not hasattr(self._own, "network"):
+            with self._making:
+                if self._made is None:
+                    self._made = self._store.build().net.double()
+                self._own.network = copy.deepcopy(self._made)
+        return self._own.network
 
 
 def _spec(

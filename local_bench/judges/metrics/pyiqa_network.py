@@ -1,5 +1,7 @@
 """One of pyiqa's networks, one picture a call: in float32, without TF32, from one seed for every picture.
 
+A formula with fitted parameters is computed in float64 (float64.py).
+
 pyiqa's transformers for many sizes gain nothing from batches, and its crops may be drawn at random (its issue #178); so
 a picture is alone in its call, and whatever is drawn in it is drawn from the same seed. A score does then not depend on
 neighbours or order. What pyiqa asserts of a picture (that it is large enough, that it has some contrast) is the reason
@@ -7,21 +9,25 @@ why that picture has no score.
 """
 
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from PIL import Image
-from torchvision.transforms.functional import to_tensor
 
 from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network, Unscorable
-from local_bench.judges.metrics.pyiqa_cards import pyiqa_version
+from local_bench.judges.metrics.float64 import Float64
+from local_bench.judges.metrics.pyiqa_cards import FORMULAS, Described, pyiqa_version
 from local_bench.judges.metrics.pyiqa_scope import SEED, seeded
 from local_bench.judges.metrics.pyiqa_store import Store
 
 MAX_PIXELS = 16_000_000
+FITTED = frozenset(("BRISQUE", "NIQE"))
+"""pyiqa's classes that are formulas with fitted parameters, not neural networks: float64 makes their scores the same on
+every CPU. (NRQM's random forests compare features with thresholds, so no precision does.)"""
 _LONGEST_REASON = 120
 
 
@@ -34,6 +40,8 @@ class PyiqaNetwork(Network):
     def __init__(self, card: str, store: Store, height: int | None = None) -> None:
         """`height`: pictures are first brought to it, their width in proportion; as they are if left out."""
         self._card, self._store, self._height = card, store, height
+        self.portable = in_float64(store.described)
+        self._dtype = torch.float64 if self.portable else torch.float32
         self._model: Any = None
         self._device = "cpu"
 
@@ -50,20 +58,20 @@ class PyiqaNetwork(Network):
             "metric": self._store.metric,
             "weights_sha256": weights_digest(folder) if folder else None,
             "preprocessing": preprocessing(self._store, self._height),
-            "dtype": "float32",
+            "dtype": str(self._dtype).removeprefix("torch."),
             "seed": SEED,
         }
 
     def open(self, device: str) -> None:
-        self._model = self._store.load(self._card).to(device).net
+        self._model = self._store.load(self._card).to(device, self._dtype).net
         self._device = device
 
     def close(self) -> None:
         self._model = None
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
-        """(image_13HW,), or (image_13HW, source_13HW) of one size; float32 in [0, 1]."""
-        return tuple(as_tensor(image) for image in sized(images, self._height))
+        """(image_13HW,), or (image_13HW, source_13HW) of one size; in [0, 1]."""
+        return tuple(as_tensor(image, self._dtype) for image in sized(images, self._height))
 
     def run(self, prepared: Sequence[Any]) -> list[Array]:
         return [self._read(inputs) for inputs in prepared]
@@ -76,6 +84,11 @@ class PyiqaNetwork(Network):
         return np.array([value], np.float32)
 
 
+def in_float64(described: Described) -> bool:
+    """Whether a metric of pyiqa's is a formula, which is computed in float64 and gives the same score on every CPU."""
+    return described.name in FORMULAS or described.kind in FITTED
+
+
 def preprocessing(store: Store, height: int | None = None) -> str:
     """In words, all that happens to a picture before pyiqa's own class has it, and which class that is."""
     first = ""
@@ -85,7 +98,8 @@ def preprocessing(store: Store, height: int | None = None) -> str:
         )
     elif store.described.full_reference:
         first = "image to the source's size by Pillow bicubic with antialiasing on RGB8; "
-    return f"{first}RGB8 / 255, float32, no other resize; then as in pyiqa {pyiqa_version()} `{store.metric}`"
+    dtype = "float64" if in_float64(store.described) else "float32"
+    return f"{first}RGB8 / 255, {dtype}, no other resize; then as in pyiqa {pyiqa_version()} `{store.metric}`"
 
 
 def sized(images: Sequence[Image.Image], height: int | None = None) -> list[Image.Image]:
@@ -105,16 +119,18 @@ def sized(images: Sequence[Image.Image], height: int | None = None) -> list[Imag
     return [resized, *sources]
 
 
-def as_tensor(image: Image.Image) -> torch.Tensor:
-    """image_13HW: float32 in [0, 1]."""
-    tensor: torch.Tensor = to_tensor(image).unsqueeze(0)
-    return tensor
+def as_tensor(image: Image.Image, dtype: torch.dtype) -> torch.Tensor:
+    """image_13HW: RGB8 / 255 in [0, 1]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].to(dtype).div(255).contiguous()
 
 
 def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
-    """The number that pyiqa's network has for its inputs. Unscorable where pyiqa refuses them."""
+    """The number that pyiqa's network has for its inputs, computed in float64 where they are float64. Unscorable where
+    pyiqa refuses them."""
+    wide = any(x.dtype == torch.float64 for x in inputs)
     try:
-        found = model(*inputs)
+        with Float64() if wide else nullcontext():
+            found = model(*inputs)
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except (AssertionError, IndexError, RuntimeError, ValueError) as e:

@@ -1,18 +1,17 @@
 """SSIM against the source (Wang et al., IEEE TIP 2004) as pyiqa's `ssim`: ICE-Bench's controllability of deblurring.
 
 ICE-Bench B.6 (eq. 10). The image is first brought to the source's size. In [0, 1], higher is better, 1 for the same.
-The window is separable, and two passes of one dimension are many times quicker than pyiqa's one of two; they agree to
-1e-7 (its window is rounded to float32).
+The window is separable, and two passes of one dimension are many times quicker than pyiqa's one of two; on the same
+luma they agree to 1e-7 (its window is rounded to float32). Luma is exact here (see `luma`), so the score is the same on
+every CPU; pyiqa's float32 luma of .5 is not.
 """
 
 import numpy as np
-import torch
 from PIL import Image
-from pyiqa.utils.color_util import to_y_channel
 from scipy.ndimage import correlate1d
-from torchvision.transforms.functional import to_tensor
 
 from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen, Unscorable
+from local_bench.judges.metrics.luma import LUMA, luma
 
 SSIM_ = "ssim"
 WINDOW = 11
@@ -20,7 +19,7 @@ _GAUSSIAN = np.exp(-((np.arange(WINDOW) - WINDOW // 2) ** 2) / (2 * 1.5**2))
 _GAUSSIAN /= _GAUSSIAN.sum()
 _C1, _C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 PREPARED = (
-    "image to the source's size by Pillow bicubic with antialiasing on RGB8; RGB8 / 255, luma of YIQ x 255 rounded, "
+    f"image to the source's size by Pillow bicubic with antialiasing on RGB8; {LUMA}, "
     "float64; Gaussian window 11, sigma 1.5, valid borders, K 0.01 and 0.03, no downsampling, contrast term not below 0"
 )
 
@@ -52,12 +51,6 @@ def similarity(image: Image.Image | np.ndarray, source: Image.Image | np.ndarray
     contrast = np.maximum((2 * covariance + _C2) / (var_x + var_y + _C2), 0)
     light = (2 * mean_x * mean_y + _C1) / (mean_x**2 + mean_y**2 + _C1)
     return float((light * contrast).mean())
-
-
-def luma(image: Image.Image | np.ndarray) -> np.ndarray:
-    """(H, W) float64: pyiqa's own Y of YIQ in [0, 255], rounded."""
-    y_1CHW: torch.Tensor = to_y_channel(to_tensor(image)[None], 255)
-    return y_1CHW[0, 0].to(torch.float64).numpy()
 
 
 def _smooth(x: np.ndarray) -> np.ndarray:

@@ -30,6 +30,14 @@ def noise(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
     return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
 
 
+def without_halves(pixels: np.ndarray) -> np.ndarray:
+    """(H, W, 3) uint8 of the same picture, moved by a step of blue wherever luma would be exactly .5."""
+    pixels = pixels.astype(np.uint8)
+    half = (pixels.astype(int) @ np.array([299, 587, 114])) % 1000 == 500
+    pixels[half, 2] ^= 1
+    return pixels
+
+
 def picture(folder: Path, seed: int, size: tuple[int, int] = (96, 80)) -> Picture:
     """A saved picture of noise; another seed is another picture."""
     return saved(noise(seed, size), folder / f"{seed}-{size[0]}x{size[1]}.png")

@@ -8,9 +8,10 @@ import pytest
 from PIL import Image
 
 from local_bench.judges.metrics.base import Subject
+from local_bench.judges.metrics.luma import luma
 from local_bench.judges.metrics.registry import make_metric
 
-from .helpers import drawing, drawn, noise, picture, saved, score, values
+from .helpers import drawing, drawn, noise, picture, saved, score, values, without_halves
 
 SIZES = [((96, 80), (96, 80)), ((64, 120), (96, 80)), ((33, 47), (128, 31))]
 HOST = ["colorfulness", "l1_aligned", "l1_canny", "l1_colorize", "l1_raw", "psnr", "ssim", "ssim_aligned"]
@@ -65,15 +66,20 @@ def by_formula(name, subject):
             edges = cv2.Canny(image.astype(np.uint8), 100, 200).astype(float)
             return float(1 - abs(edges - np.asarray(Image.open(subject.source.path).convert("L"), float)).mean() / 255)
         case "ssim":
-            return wangs_ssim(*((x / 255).astype(np.float32) for x in (image, source)))
+            return wangs_ssim(image, source)
         case _:
             raise AssertionError(name)
 
 
+def exact_luma(rgb):
+    """(299 R + 587 G + 114 B) / 1000 rounded in integers, .5 to even."""
+    whole, rest = np.divmod(rgb.astype(np.int64) @ np.array([299, 587, 114]), 1000)
+    return (whole + (rest > 500) + (rest == 500) * (whole % 2)).astype(float)
+
+
 def wangs_ssim(x, y):
     """Wang et al. 2004 on luma, Gaussian window by two one-dimensional passes."""
-    luma = np.array([0.299, 0.587, 0.114], np.float32)
-    x, y = (np.round((p @ luma).astype(np.float64) * 255) for p in (x, y))
+    x, y = exact_luma(x), exact_luma(y)
     offsets = np.arange(11) - 5
     window = np.exp(-(offsets**2) / (2 * 1.5**2))
     window /= window.sum()
@@ -91,21 +97,45 @@ def wangs_ssim(x, y):
 
 @pytest.mark.parametrize("name", ["colorfulness", "l1_raw", "l1_colorize", "l1_canny", "psnr", "ssim"])
 def test_a_metric_is_its_formula_with_and_without_masks_in_sizes_that_differ(tmp_path, name):
-    made = subjects(tmp_path, grey=name == "ssim")  # of colours, luma .5 rounds as float32 has it: the next test's
+    made = subjects(tmp_path)
     found = values(make_metric(name), made)
     assert found == [pytest.approx(by_formula(name, subject), abs=1e-6) for subject in made]
     assert len(set(found)) == len(made)
 
 
-def test_ssim_is_pyiqas(tmp_path):
+def test_ssim_is_pyiqas_where_no_luma_is_half(tmp_path):
+    """float32 moves luma by at most 255 * 2^-22, so it can only decide where luma is .5, which integers tell."""
     import pyiqa
     from torchvision.transforms.functional import to_tensor
 
     own = pyiqa.create_metric("ssim", device="cpu")
     for subject in subjects(tmp_path, 3):
-        image, source, _ = opened(subject)
-        expected = float(own(*(to_tensor(x.astype(np.uint8)).unsqueeze(0) for x in (image, source))))
-        assert values(make_metric("ssim"), [subject])[0] == pytest.approx(expected, abs=1e-7)
+        image, source = (without_halves(x) for x in opened(subject)[:2])
+        expected = float(own(*(to_tensor(x).unsqueeze(0) for x in (image, source))))
+        clear = Subject(
+            "clear",
+            saved(Image.fromarray(image), tmp_path / "image.png"),
+            saved(Image.fromarray(source), tmp_path / "source.png"),
+        )
+        assert values(make_metric("ssim"), [clear])[0] == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.every_cpu
+def test_every_colour_has_the_luma_of_integers_and_a_half_goes_to_even():
+    rgb = np.stack(np.meshgrid(np.arange(0, 256, 3), np.arange(256), np.arange(0, 256, 5), indexing="ij"), -1)
+    rgb = rgb.reshape(-1, 64, 3).astype(np.uint8)
+    np.testing.assert_array_equal(luma(rgb), exact_luma(rgb))
+    halves = rgb[(rgb.astype(int) @ np.array([299, 587, 114])) % 1000 == 500]
+    assert len(halves) > 100
+    assert not (luma(halves[None]) % 2).any()
+
+
+@pytest.mark.every_cpu
+def test_entropy_and_ssim_are_the_formulas_of_pyiqa_in_float64(tmp_path):
+    """The same definition by two ways of computing it; SSIM's window is made by scipy here, by pyiqa there."""
+    made = subjects(tmp_path, 3)
+    for name in ("entropy", "ssim"):
+        assert values(make_metric(name), made) == pytest.approx(values(make_metric(f"pyiqa:{name}"), made), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", HOST)
@@ -117,26 +147,41 @@ def test_a_permutation_of_the_images_permutes_the_scores_and_neighbours_change_n
 
 
 GOLDEN = {
-    "colorfulness": 0.289968,
-    "entropy": 6.719298,
-    "l1_aligned": 0.0297622,
-    "l1_canny": 0.499081,
-    "l1_colorize": 0.979247,
-    "l1_raw": 0.0297622,
-    "piqe": 57.27111,
-    "psnr": 27.489696,
-    "ssim": 0.698575,
-    "ssim_aligned": 0.698575,
+    "colorfulness": 0.2899681446520726,
+    "entropy": 6.719340678370662,
+    "l1_aligned": 0.02976222222222222,
+    "l1_canny": 0.4990806535947713,
+    "l1_colorize": 0.9792467973856209,
+    "l1_raw": 0.02976222222222222,
+    "piqe": 57.271242865810464,
+    "psnr": 27.489696330953404,
+    "ssim": 0.6985753101839334,
+    "ssim_aligned": 0.6985753101839334,
+    "pyiqa:cw_ssim": 0.9962560822855021,
+    "pyiqa:fsim": 0.6897871164192735,
+    "pyiqa:gmsd": 0.09760701514732453,
+    "pyiqa:mad": 172.1007572107194,
+    "pyiqa:nlpd": 0.21480840238335205,
+    "pyiqa:psnr": 27.489696330953404,
+    "pyiqa:psnry": 30.356491227912393,
+    "pyiqa:ssimc": 0.5365861634733282,
+    "pyiqa:vif": 0.5251764178808074,
+    "pyiqa:vsi": 0.9265259006753952,
 }
+# Sums of exact or correctly rounded float64 terms: n terms of one sign, added in any order, are off by at most n 2^-53
+# of their sum. Here n is at most 3 * 160 * 128, and no formula multiplies that by more than 10.
+# VIF alone divides by what is left after a cancellation (a band's variance in a window), here over 1e-3 of the terms.
+FLOAT64 = 10 * 3 * 160 * 128 * 2**-53
 
 
+@pytest.mark.every_cpu
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_drawn_picture_keeps_its_number(tmp_path, name):
     source = drawn(tmp_path / "source.png", (200, 150))
     grain = np.random.default_rng(3).normal(0, 12, (150, 200, 3))
     grainy = Image.fromarray((np.asarray(drawing((200, 150))) + grain).clip(0, 255).astype(np.uint8))
     subject = Subject("drawn", saved(grainy.resize((160, 128), Image.Resampling.BOX), tmp_path / "image.png"), source)
-    assert values(make_metric(name), [subject])[0] == pytest.approx(GOLDEN[name], abs=2e-5)
+    assert values(make_metric(name), [subject])[0] == pytest.approx(GOLDEN[name], rel=FLOAT64)
 
 
 def test_the_source_itself_is_as_good_as_can_be(tmp_path):

@@ -1,0 +1,131 @@
+"""Metrics in four threads say what they say in one: every host metric, and what every network does in threads."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from local_bench.judges.metrics.base import HostMetric, NetworkMetric, Seen, Unscorable
+from local_bench.judges.metrics.pyiqa_cards import FORMULAS
+from local_bench.judges.metrics.pyiqa_metric import PyiqaFormula
+from local_bench.judges.metrics.registry import make_metric, metric_names
+
+from .helpers import alone, blurred, drawing, noise, saved
+
+TINY = {
+    "aes_v2.5": "tiny-aesthetic",
+    "clip_cap": "tiny-clip",
+    "clip_ref": "tiny-clip",
+    "clip_src": "tiny-clip",
+    "dino_ref": "tiny-dinov2",
+    "face_ref": "tiny-faces",
+    "l1_depth": "tiny-depth",
+    "l1_pose": "tiny-pose",
+    "laion_aes": "tiny-laion",
+    "musiq_koniq": "tiny-musiq",
+    "style_ref": "tiny-csd",
+    **{name: f"tiny-{name}" for name in ("brisque", "clipiqa", "lpips", "musiq", "nima", "niqe")},
+}
+HOST = sorted(set(metric_names()) - set(TINY)) + [f"pyiqa:{name}" for name in sorted(FORMULAS)]
+SLOW = ("pyiqa:mad", "pyiqa:vif")
+CALLS = 64
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory):
+    place = tmp_path_factory.mktemp("threads")
+    made = []
+    for i, size in enumerate([(192, 176), (176, 192), (192, 176), (208, 176)]):
+        source = saved(noise(20 + i, size), place / f"s{i}.png")
+        image = saved(noise(i, size) if i else blurred(drawing(size), 1), place / f"i{i}.png")
+        made.append(alone(str(i), image, source=source, references=(source,), caption=f"a house {i}"))
+    return made
+
+
+def measured(metric, subject):
+    try:
+        return metric.measure(Seen(subject))
+    except Unscorable as e:
+        return str(e)
+
+
+def wrong(work, items, calls=CALLS):
+    """How many of `calls` calls in four threads, begun together, give something else than alone."""
+    expected = [work(item) for item in items]
+    together = threading.Barrier(4)
+    order = [i % len(items) for i in range(calls)]
+
+    def share(first):
+        together.wait()
+        return [differ(work(items[i]), expected[i]) for i in order[first::4]]
+
+    with ThreadPoolExecutor(4) as pool:
+        return sum(sum(found) for found in pool.map(share, range(4)))
+
+
+def differ(one, other):
+    if isinstance(one, (list, tuple)):
+        return len(one) != len(other) or any(differ(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, torch.Tensor):
+        return not torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return not np.array_equal(one, other)
+    if isinstance(one, Image.Image):
+        return one.tobytes() != other.tobytes()
+    if hasattr(one, "__dict__"):
+        return differ(list(vars(one).values()), list(vars(other).values()))
+    return one != other and not (one is other is None)
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_a_host_metric_says_the_same_in_four_threads(subjects, name):
+    metric = make_metric(name)
+    assert isinstance(metric, HostMetric)
+    assert wrong(lambda subject: measured(metric, subject), subjects, 4 if name in SLOW else 16) == 0
+
+
+def test_one_module_of_pyiqas_for_all_threads_would_mix_up_scores(subjects, monkeypatch):
+    """The negative control: threads meet where pyiqa's module has kept its result and not yet given it back."""
+    metric = make_metric("piqe")
+    assert isinstance(metric, PyiqaFormula)
+    shared = metric._network()
+    meeting = threading.Barrier(4)
+    real = type(shared).__setattr__
+
+    def meet(module, name, value):
+        real(module, name, value)
+        if name == "results" and threading.current_thread() is not threading.main_thread():
+            meeting.wait(60)
+
+    monkeypatch.setattr(type(shared), "__setattr__", meet)
+    assert wrong(lambda subject: measured(metric, subject), subjects, 16) == 0
+    monkeypatch.setattr(metric, "_network", lambda: shared)
+    assert wrong(lambda subject: measured(metric, subject), subjects, 16) > 0
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_network_prepares_the_same_in_four_threads_and_leaves_random_numbers_alone(subjects, name):
+    metric = make_metric(f"{name}:{TINY[name]}")
+    assert isinstance(metric, NetworkMetric)
+    network = metric.network
+    network.open("cpu")
+    looks = [([picture.load() for picture in look.pictures], look.text) for s in subjects for look in metric.looks(s)]
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    assert wrong(lambda look: network.prepare(*look), looks, 32) == 0
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()
+    network.close()
+
+
+def test_faces_are_read_in_threads_as_alone(subjects):
+    network = make_metric("face_ref:tiny-faces").network
+    network.open("cpu")
+    assert wrong(network._faces, [np.asarray(s.image.load()) for s in subjects]) == 0
+    network.close()
+
+
+def test_every_metric_is_here():
+    assert set(TINY) | {name for name in HOST if ":" not in name} == set(metric_names())
