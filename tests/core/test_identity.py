@@ -2,6 +2,8 @@ import pytest
 
 from local_bench.core.identity import canonical_json, digest, seed_of
 
+pytestmark = pytest.mark.every_cpu
+
 
 def test_one_value_has_one_text():
     assert canonical_json({"b": [1, 2.5], "a": "é"}) == '{"a":"é","b":[1,2.5]}'

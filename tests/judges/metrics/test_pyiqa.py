@@ -234,7 +234,8 @@ GOLDEN = {
     "musiq_koniq:tiny-musiq": -12.2018,
     "nima": 6.71185,
 }
-# Of float32 networks: `scripts/instruction_sets.py` finds 2e-6 between instruction sets on pictures that are not flat.
+# Of float32 networks: `scripts/instruction_sets.py` finds up to 4e-7 for these three kinds (1.6e-5 for musiq on a
+# grey picture, where its score is near 0); the weights are made where the test runs and add as much.
 FLOAT32_NETWORK = 1e-5
 IN_FLOAT64 = {"brisque": 161.57089233398438, "niqe": 5.942986965179443, "entropy": 5.259928186650901}
 IN_FLOAT64 |= {"piqe": 86.89926739859037}
@@ -247,7 +248,11 @@ def test_a_drawing_has_the_score_that_it_always_had(tmp_path, name, expected):
     subject = alone("a", drawn(tmp_path / "a.png", size), source=saved(blurred(drawing(size)), tmp_path / "b.png"))
     (found,) = values(make_metric(name) if name in ("piqe", "entropy") else tiny(name), [subject])
     # Kept in float32 where it is an array: two float64 results on both sides of a rounding are one step (2^-23) apart.
-    assert found == pytest.approx(expected, rel=2**-23 if name in IN_FLOAT64 else FLOAT32_NETWORK)
+    # The stand-in for BRISQUE's weights is made where the test runs, by torch.randn, whose last bits differ between
+    # instruction sets: 32 coefficients of about 200, each off by up to 4 steps, times a kernel of at most 1.
+    of_weights = 32 * 200 * 4 * 2**-24 if name == "brisque" else 0
+    tolerance = max(2**-23 * expected, of_weights) if name in IN_FLOAT64 else FLOAT32_NETWORK * abs(expected)
+    assert found == pytest.approx(expected, rel=0, abs=tolerance)
 
 
 # One picture's score is its own
