@@ -166,8 +166,8 @@ class _Kept:
         lines = [line for _, _, line in strictjson.lines_of(whole, self._path, UserError, "a line of scores")]
         if not lines or lines[0] != self._head:
             raise UserError(
-                f"{self._path} holds something else, or scores by other metrics, weights or releases, or by networks on "
-                f"another CPU: {_AGAIN}"
+                f"{self._path} holds something else, or scores by other metrics, weights or releases, or by networks "
+                f"on another CPU: {_AGAIN}"
             )
         if len(whole) < len(data):  # the last line was cut off with the session; the file is ours
             with storage_errors(self._path), self._path.open("r+b") as file:
