@@ -9,6 +9,7 @@ import platformdirs
 from local_bench.core.errors import UserError
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SNAPSHOT = re.compile(r"(.*/(?:models|datasets)--[^/]+)/snapshots/[0-9a-f]{40}(?:/|$)")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -18,13 +19,23 @@ def is_safe_id(name: str) -> bool:
 
 
 def safe_join(root: Path, relative: str) -> Path:
-    """`root / relative`, refusing (UserError) whatever would leave `root`: absolute paths, `..`, links, NUL."""
+    """`root / relative`, refusing (UserError) whatever would leave `root`: absolute paths, `..`, links, NUL.
+
+    A snapshot in the Hub's cache is a folder of links into the `blobs` of the same repository: these are followed.
+    """
     if not relative or "\0" in relative or Path(relative).is_absolute():
         raise UserError(f"the path {relative!r} is not a relative path inside {root}: give one that is")
     path = (root / relative).resolve()
-    if not path.is_relative_to(root.resolve()):
+    within = [root.resolve(), *_blobs(root.resolve())]
+    if not any(path.is_relative_to(folder) for folder in within):
         raise UserError(f"the path {relative!r} leads out of {root}: keep files inside that folder")
     return path
+
+
+def _blobs(root: Path) -> list[Path]:
+    """Where the files of `REPOSITORY/snapshots/COMMIT[/…]` are; none where `root` is not in such a folder."""
+    found = _SNAPSHOT.match(root.as_posix())
+    return [Path(found.group(1), "blobs")] if found else []
 
 
 def refuse_links(folder: Path) -> None:

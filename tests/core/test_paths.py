@@ -28,3 +28,37 @@ def test_a_link_that_leaves_the_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match="leads out"):
         safe_join(tmp_path / "inside", "link/x.png")
     assert safe_join(tmp_path / "inside", "images/x.png") == tmp_path / "inside" / "images" / "x.png"
+
+
+def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links_and_no_others(tmp_path):
+    repository = tmp_path / "hub/datasets--org--set"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "blobs/01ab").write_text("x")
+    (tmp_path / "secret").write_text("y")
+    (snapshot / "images").mkdir(parents=True)
+    (snapshot / "images/a.png").symlink_to("../../../blobs/01ab")
+    (snapshot / "images/b.png").symlink_to(tmp_path / "secret")
+    (snapshot / "images/c.png").symlink_to(repository / "refs")
+    assert safe_join(snapshot, "images/a.png").read_text() == "x"
+    assert safe_join(snapshot / "images", "a.png").read_text() == "x"
+    for name in ("b.png", "c.png", "../../../blobs/../../../secret"):
+        with pytest.raises(UserError, match="leads out"):
+            safe_join(snapshot / "images", name)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "a.png").symlink_to(repository / "blobs/01ab")
+    with pytest.raises(UserError, match="leads out"):
+        safe_join(plain, "a.png")
+
+
+def test_a_link_in_the_place_of_the_blobs_leads_nowhere(tmp_path):
+    repository = tmp_path / "datasets--org--set"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/01ab").write_text("x")
+    (repository / "blobs").symlink_to(tmp_path / "elsewhere")
+    (snapshot / "a.png").symlink_to("../../blobs/01ab")
+    with pytest.raises(UserError, match="leads out"):
+        safe_join(snapshot, "a.png")
