@@ -122,7 +122,7 @@ class Network(ABC):
     """Of a picture; a larger one is unscored. Less than the loader's cap where pictures are taken in their own size."""
     portable: bool = False
     """Whether its arrays are the same on every CPU, but for float64 rounding."""
-    on_cpu: ClassVar[bool] = False
+    on_cpu: bool = False
     """Whether it runs on the CPU whatever the device is."""
 
     @property

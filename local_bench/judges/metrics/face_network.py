@@ -41,7 +41,7 @@ class FaceNetwork(Network):
     """
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 4}
-    on_cpu: ClassVar[bool] = True
+    on_cpu = True
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights

@@ -28,6 +28,9 @@ MAX_PIXELS = 16_000_000
 FITTED = frozenset(("BRISQUE", "NIQE"))
 """pyiqa's classes that are formulas with fitted parameters, not neural networks: float64 makes their scores the same on
 every CPU. (NRQM's random forests compare features with thresholds, so no precision does.)"""
+NOT_ON_CUDA = frozenset(("TReS", "URanker"))
+"""pyiqa's classes that call what has no deterministic CUDA kernel (`cumsum` of floats, `histc`): under determinism that
+is an error, and every picture would be unscored."""
 _LONGEST_REASON = 120
 
 
@@ -41,6 +44,7 @@ class PyiqaNetwork(Network):
         """`height`: pictures are first brought to it, their width in proportion; as they are if left out."""
         self._card, self._store, self._height = card, store, height
         self.portable = in_float64(store.described)
+        self.on_cpu = self.portable or store.described.kind in NOT_ON_CUDA
         self._dtype = torch.float64 if self.portable else torch.float32
         self._model: Any = None
         self._device = "cpu"
@@ -63,6 +67,7 @@ class PyiqaNetwork(Network):
         }
 
     def open(self, device: str) -> None:
+        device = "cpu" if self.on_cpu else device
         self._model = self._store.load(self._card).to(device, self._dtype).net
         self._device = device
 

@@ -353,3 +353,37 @@ def test_what_is_not_finite_is_no_number():
     metric = tiny("nima")
     with pytest.raises(Unscorable, match="no finite number"):
         metric.value([np.array([np.nan], np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("name", "on_cpu"), [("tres", True), ("tres-flive", True), ("uranker", True), ("brisque", True), ("nima", False)]
+)
+def test_what_has_no_deterministic_cuda_kernel_runs_on_the_cpu_whatever_the_device(monkeypatch, name, on_cpu):
+    went = []
+
+    class Network(torch.nn.Module):
+        net = None
+
+        def to(self, device, dtype):
+            went.append(device)
+            return self
+
+    monkeypatch.setattr(Store, "load", lambda self, card: Network())
+    network = PyiqaNetwork("test", Store(name))
+    network.open("cuda:1")
+    assert network.on_cpu == on_cpu
+    assert went == ["cpu" if on_cpu else "cuda:1"]
+    assert network._device == went[0]
+
+
+def test_no_other_of_pyiqas_networks_calls_what_torch_lists_as_not_deterministic_on_cuda():
+    """By pyiqa's source: `histc` anywhere, and `cumsum` of what is not an integer's."""
+    import inspect
+    import re
+    from pathlib import Path
+
+    import pyiqa.archs
+
+    folder = Path(inspect.getfile(pyiqa.archs)).parent
+    calls = re.compile(r"torch\.histc\(|\.histc\(|cumsum\(.*float|kthvalue\(|bincount\(.*weights")
+    assert {p.stem for p in folder.glob("*.py") if calls.search(p.read_text())} == {"tres_arch", "uranker_arch"}
