@@ -25,10 +25,20 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.hookimpl(tryfirst=True)  # before the plugin looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side (`-n 2 --dist loadgroup`), one process has the judge's servers and their core."""
+    """Where tests run side by side (`-n 2 --dist loadgroup`), one process has the judge's servers and their core, and a
+    module's own fixtures are made once: its tests stay together."""
     for item in items:
         if item.get_closest_marker("server"):
             item.add_marker(pytest.mark.xdist_group("server"))
+        elif _shares_a_module_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _shares_a_module_fixture(item: pytest.Item) -> bool:
+    found = getattr(item, "_fixtureinfo", None)
+    return found is not None and any(
+        defined.scope == "module" for definitions in found.name2fixturedefs.values() for defined in definitions
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

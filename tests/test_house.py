@@ -51,3 +51,11 @@ def test_the_locks_name_no_host_and_hash_everything():
         pins = re.findall(r"^[a-z0-9._-]+(?:\[[a-z,]+\])?==", text, re.M)
         assert len(pins) > 100
         assert text.count("--hash=sha256:") >= len(pins)
+
+
+@pytest.mark.xdist_group("together")
+def test_groups_reach_the_scheduler(request):
+    """Else every worker starts the judge's servers and makes every module's fixtures, and nothing says so."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("tests do not run side by side here")
+    assert request.node.nodeid.endswith("@together")
