@@ -26,10 +26,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from local_bench.cli.output import table
 from local_bench.core.cards import card
 from local_bench.core.gpus import gpu_of
+from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
+from local_bench.core.tables import table
 from local_bench.core.weights import resolve
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count
@@ -44,7 +45,6 @@ from local_bench.runs.meter import Meter
 from local_bench.runs.plan import RunPlan, make_plan
 from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Quiet
-from local_bench.runs.provenance import versions
 from local_bench.runs.rundir import RunDir
 
 SMALL = ("tiny-flux", "tiny-flux-kontext", "tiny-sd3", "tiny-qwen-image")

@@ -30,6 +30,7 @@ from PIL import Image
 from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
 from local_bench.core.nouns import Question, Task
+from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.weights import resolve
 from local_bench.generators.numerics import device_name, set_determinism
@@ -41,7 +42,6 @@ from local_bench.judges.vlm.flags import Engine, arguments, environment
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import ManagedServer
 from local_bench.judges.vlm.transport import Transport, answers
-from local_bench.runs.provenance import versions
 from local_bench.suites import servimage
 
 N_PICTURES = 128

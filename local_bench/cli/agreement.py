@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.output import show, show_json, table
+from local_bench.cli.output import show, show_json
+from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.runs.agreement import Agreements, Pair

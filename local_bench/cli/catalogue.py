@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from local_bench.cli.cards import fetch_rows, files_here, in_words, what_it_takes
-from local_bench.cli.output import say, show, show_json, table
+from local_bench.cli.output import say, show, show_json
+from local_bench.core.tables import table
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 

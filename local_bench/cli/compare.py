@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.output import say, show, show_json, table
+from local_bench.cli.output import say, show, show_json
+from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.runs.compare import Compared, Comparison

@@ -1,25 +1,39 @@
 """`doctor`: what this machine can do, and what it still lacks."""
 
-import os
-import shutil
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import click
 
-from local_bench.cli.output import show, show_json, table
-
-NEEDED_GB = 5
+from local_bench.cli.output import show, show_json
+from local_bench.core.errors import ConfigError
+from local_bench.core.machine import free_disk, toolchain
+from local_bench.core.tables import table
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def doctor(as_json: bool) -> int:
+@click.option("--gpu", is_flag=True, help="Run parts of what a run does on the GPU and check them.")
+@click.option("--device", help="With --gpu: auto (default), cpu (small models) or cuda:N.")
+@click.option("--minutes", type=float, help="With --gpu: checks that have not begun by then are skipped (default 10).")
+@click.option("--only", help="With --gpu: names of checks, or what is before their colon: driver,family,speed.")
+@click.option("--out", type=click.Path(path_type=Path), help="With --gpu: also write JSON to this file or folder.")
+def doctor(
+    as_json: bool, gpu: bool, device: str | None, minutes: float | None, only: str | None, out: Path | None
+) -> int:
     """Check this machine.
 
-    Software, devices, disk and models; exit 1 if something that every run needs is missing."""
+    Software, devices, disk and models; exit 1 if something that every run needs is missing. With --gpu: one image of
+    every family with random weights, attention kernels, batches, memory, speed, judges; exit 1 if a check failed."""
+    options = {"device": device, "minutes": minutes, "only": only, "out": out}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if gpu:
+        from local_bench.runs.gpu_check.main import Options, run
+
+        words = [f"--{name} {value}" for name, value in given.items()]
+        return run(Options(as_json=as_json, **given), " ".join(["local-bench doctor --gpu", *words]))
+    if given:
+        raise ConfigError(f"--{next(iter(given))} belongs to --gpu: add it")
     checks = [*_packages(), *_devices(), _disk(), *_models()]
     if as_json:
         show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
@@ -34,8 +48,8 @@ def _check(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
 
 
 def _packages() -> list[dict[str, Any]]:
+    from local_bench.core.packages import versions
     from local_bench.judges.vlm.flags import vllm_version
-    from local_bench.runs.provenance import versions
 
     found = versions()
     rows = [
@@ -71,25 +85,11 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _compiler() -> dict[str, Any]:
-    """Triton compiles a small C program against Python's headers when its first kernel runs."""
-    missing = [what for what, there in (("a C compiler", _has_compiler()), ("Python.h", _has_headers())) if not there]
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    detail = f"{' and '.join(missing)} missing: install gcc and python{version}-dev (Debian's names)"
-    return _check("compiler", not missing, detail if missing else "a C compiler and Python.h, for Triton")
-
-
-def _has_compiler() -> bool:
-    chosen = os.environ.get("CC")
-    return any(shutil.which(name) for name in ([chosen] if chosen else ["gcc", "clang", "cc"]))
-
-
-def _has_headers() -> bool:
-    return Path(sysconfig.get_path("include"), "Python.h").is_file()
+    return _check("compiler", *toolchain())
 
 
 def _disk() -> dict[str, Any]:
-    free = shutil.disk_usage(Path.cwd()).free / 1e9
-    return _check("disk", free >= NEEDED_GB, f"{free:.0f} GB free here, {NEEDED_GB} GB wanted")
+    return _check("disk", *free_disk(Path.cwd()))
 
 
 def _models() -> list[dict[str, Any]]:

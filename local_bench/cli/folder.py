@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from local_bench.cli.output import progress, show, show_json, table
+from local_bench.cli.output import progress, show, show_json
+from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.core.nouns import Score

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from local_bench.cli.output import say_faults, show, show_json, table
+from local_bench.cli.output import say_faults, show, show_json
+from local_bench.core.tables import table
 
 RUN = click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

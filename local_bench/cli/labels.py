@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local_bench.cli.output import say, table
+from local_bench.cli.output import say
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
+from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.runs.labelling import Labelled, Labelling

@@ -1,14 +1,14 @@
 """What reaches people: results on stdout, progress and messages on stderr, no control characters from data."""
 
 import json
-import re
 import sys
 import time
-import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from local_bench.core.tables import clean
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from local_bench.runs.pictures import ImageFault
 
 BAR_EVERY_S = 5.0
-_FIGURE = re.compile(r"[-$\d]")
-
-
-def clean(text: str) -> str:
-    """`text` without control, format and bidirectional characters that a terminal would act on."""
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
 def say(message: str) -> None:
@@ -47,19 +41,6 @@ def say_faults(faults: "Sequence[ImageFault]") -> int:
 
     say(f"local-bench: {faults_sentence(list(faults))}")
     return 1
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns; those that hold figures only are right-aligned."""
-    cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    figures = [all(_FIGURE.match(row[i]) for row in cells[1:]) for i in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        aligned = (c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True))
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
 
 
 class PlainProgress:

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from local_bench.cli.output import table
 from local_bench.core.money import usd, usd_number
+from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.runs.payment import Payment

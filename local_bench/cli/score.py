@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.output import say, show, show_json, table
+from local_bench.cli.output import say, show, show_json
+from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from decimal import Decimal

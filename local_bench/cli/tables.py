@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from local_bench.cli.output import table
 from local_bench.core.money import usd, usd_fine, usd_number
+from local_bench.core.tables import table
 from local_bench.report.judging import judges
 from local_bench.report.official.formats import official
 from local_bench.runs.engine import Outcome

@@ -4,8 +4,6 @@ import os
 import re
 from pathlib import Path
 
-import platformdirs
-
 from local_bench.core.errors import UserError
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -77,4 +75,8 @@ def runs_dir() -> Path:
 def cache_dir() -> Path:
     """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models we built, weights digests."""
     chosen = os.environ.get("LOCAL_BENCH_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("local-bench"))
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("local-bench"))

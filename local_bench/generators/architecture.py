@@ -4,6 +4,8 @@ One data file serves three ends: the small models that we save and load like rea
 (`load: random`), and counting on meta tensors.
 """
 
+import copy
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,42 @@ class Pieces(Strict):
     pieces: dict[str, Piece] = Field(min_length=1)
 
 
+_derived: dict[str, Piece] = {}
+"""Pieces made by `with_config`, by a name that says what differs."""
+
+
 @cache
 def pieces() -> dict[str, Piece]:
     """All pieces by name."""
     return load_yaml(configs_dir() / "architectures.yaml", Pieces).pieces
+
+
+def piece(name: str) -> Piece:
+    """The piece of that name, from the data file or made by `with_config`."""
+    return _derived.get(name) or pieces()[name]
+
+
+def with_config(card: ModelCard, changes: Mapping[str, Mapping[str, Any]]) -> ModelCard:
+    """The card with other config values in some of its components: `changes` by component name and dotted key, as
+    {"text_encoder": {"text_config.num_hidden_layers": 8}}. For checks and timings: the result is no published model.
+    """
+    architecture = dict(card.architecture)
+    for component, values in changes.items():
+        usual = architecture[component]
+        assert isinstance(usual, str)
+        made = piece(usual)
+        config = copy.deepcopy(made.config)
+        for key, value in values.items():
+            *outer, last = key.split(".")
+            inner = config
+            for part in outer:
+                inner = inner[part]
+            assert last in inner, key
+            inner[last] = value
+        name = f"{usual}[{', '.join(f'{key}={value}' for key, value in values.items())}]"
+        _derived[name] = made.model_copy(update={"config": config})
+        architecture[component] = name
+    return card.model_copy(update={"architecture": architecture})
 
 
 def components(
@@ -53,26 +87,25 @@ def components(
     """
     if not card.architecture:
         raise ConfigError(f"the card {card.name} names no architecture: it cannot be built with random weights")
-    parts = {name: piece for name, piece in card.architecture.items() if isinstance(piece, str)}
+    parts = {name: part for name, part in card.architecture.items() if isinstance(part, str)}
     flags = {name: flag for name, flag in card.architecture.items() if not isinstance(flag, str)}
-    built = {name: None if name in without else build(piece, device, dtype) for name, piece in parts.items()}
+    built = {name: None if name in without else build(part, device, dtype) for name, part in parts.items()}
     return built | flags
 
 
 def architecture_digest(card: ModelCard) -> str:
     """Names the random weights that `components` makes for this card."""
-    known = pieces()
-    return digest({n: known[p].model_dump() if isinstance(p, str) else p for n, p in card.architecture.items()})
+    return digest({n: piece(p).model_dump() if isinstance(p, str) else p for n, p in card.architecture.items()})
 
 
 def build(name: str, device: str | torch.device, dtype: torch.dtype) -> Any:
     """One piece, seeded by its name."""
-    piece = pieces()[name]
-    if piece.tokenizer:
-        return getattr(tokenizers, piece.tokenizer)(**piece.config)
-    assert piece.model
-    of_diffusers = hasattr(diffusers, piece.model)
-    kind = getattr(diffusers if of_diffusers else transformers, piece.model)
+    made_of = piece(name)
+    if made_of.tokenizer:
+        return getattr(tokenizers, made_of.tokenizer)(**made_of.config)
+    assert made_of.model
+    of_diffusers = hasattr(diffusers, made_of.model)
+    kind = getattr(diffusers if of_diffusers else transformers, made_of.model)
     device = torch.device(device if issubclass(kind, torch.nn.Module) else "cpu")  # schedulers reckon on the host
     cuda = [device.index or 0] if device.type == "cuda" else []
     usual = torch.get_default_dtype()
@@ -80,11 +113,11 @@ def build(name: str, device: str | torch.device, dtype: torch.dtype) -> Any:
         torch.manual_seed(seed_of(name))
         torch.set_default_dtype(dtype)
         try:
-            made = kind(**piece.config) if of_diffusers else kind(kind.config_class(**piece.config))
+            made = kind(**made_of.config) if of_diffusers else kind(kind.config_class(**made_of.config))
         finally:
             torch.set_default_dtype(usual)
     if isinstance(made, torch.nn.Module):
-        amplify(made, piece.amplify)
+        amplify(made, made_of.amplify)
         made = made.eval().requires_grad_(False)
     return made
 

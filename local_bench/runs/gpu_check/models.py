@@ -1,0 +1,153 @@
+"""The models of the checks: real architectures of full width with random weights and fewer blocks, one a family; small
+models on a CPU."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+
+from local_bench.core.cards import ModelCard, card
+from local_bench.core.images import pixel_digest
+from local_bench.generators import numerics
+from local_bench.generators.architecture import piece, with_config
+from local_bench.generators.arithmetic import usual_pictures
+from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler
+from local_bench.generators.registry import family
+from local_bench.generators.staged import Staged
+from local_bench.runs.gpu_check.checks import Session
+
+STEPS = 2
+"""Qwen-Image's schedule divides by zero with one."""
+SMALL_SIDE = 64
+PROMPTS = (
+    "A red boot on a white table by a window.",
+    "Three blue birds above a sea under rain.",
+)
+"""Of one length, as Qwen-Image's batches need."""
+
+Changes = Mapping[str, Mapping[str, Any]]
+_T5: Mapping[str, Any] = {"num_layers": 4}
+_FLUX: Changes = {"transformer": {"num_layers": 3, "num_single_layers": 6}, "text_encoder_2": _T5}
+_QWEN: Changes = {
+    "transformer": {"num_layers": 6},
+    "text_encoder": {"text_config.num_hidden_layers": 4},
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A family's model."""
+
+    full: str
+    """Card of the real model …"""
+    small: str
+    """… and of the small one, for a CPU."""
+    changes: Changes
+    """What the real one has less of; widths are kept, but for FLUX.2's text encoder, whose 30th layer is read."""
+
+
+MODELS = {
+    "flux": Checked("flux1-dev", "tiny-flux", _FLUX),
+    "flux_kontext": Checked("flux1-kontext-dev", "tiny-flux-kontext", _FLUX),
+    "flux_control": Checked("flux1-canny-dev", "tiny-flux-control", _FLUX),
+    "flux_ip_adapter": Checked("flux1-dev-ip-adapter", "tiny-flux-ip-adapter", _FLUX),
+    "sd3": Checked("sd35-large", "tiny-sd3", {"transformer": {"num_layers": 6}, "text_encoder_3": _T5}),
+    "qwen_image": Checked("qwen-image", "tiny-qwen-image", _QWEN),
+    "qwen_image_edit": Checked("qwen-image-edit", "tiny-qwen-image-edit", _QWEN),
+    "qwen_image_edit_plus": Checked("qwen-image-edit-2511", "tiny-qwen-image-edit-plus", _QWEN),
+    "flux2": Checked(
+        "flux2-dev",
+        "tiny-flux2",
+        {
+            "transformer": {"num_layers": 2, "num_single_layers": 4},
+            "text_encoder": {"text_config.num_hidden_layers": 31, "text_config.intermediate_size": 8192},
+        },
+    ),
+    "flux2_klein": Checked(
+        "flux2-klein-4b", "tiny-flux2-klein", {"transformer": {"num_layers": 2, "num_single_layers": 4}}
+    ),
+    "pixart_sigma": Checked("pixart-sigma", "tiny-pixart", {"text_encoder": _T5}),
+    "instruct_pix2pix": Checked("instruct-pix2pix", "tiny-pix2pix", {}),
+    "omnigen": Checked("omnigen", "tiny-omnigen", {"transformer": {"num_layers": 8}}),
+}
+
+
+def described(name: str, small: bool) -> tuple[ModelCard, str]:
+    """The card to check a family with, and what it has less of than the real one, in words ("" if nothing)."""
+    if small:
+        return card(MODELS[name].small, "generator"), "small model"
+    usual, changes = card(MODELS[name].full, "generator"), MODELS[name].changes
+    less = []
+    for component, values in changes.items():
+        whole = piece(str(usual.architecture[component])).config
+        less += [
+            f"{component} {key.rpartition('.')[2]} {value} of {_value(whole, key)}" for key, value in values.items()
+        ]
+    return with_config(usual, changes), ", ".join(less)
+
+
+def sampler_of(of: ModelCard, small: bool, side: int | None = None, steps: int = STEPS) -> Sampler:
+    """The card's own settings in a few steps; at its own size, or at `side` x `side` (small ones: 64 x 64)."""
+    settings = of.sampler.model_dump() | {"num_inference_steps": steps}
+    if small or side:
+        settings |= {"height": side or SMALL_SIDE, "width": side or SMALL_SIDE}
+    return Sampler(**settings)
+
+
+def machine_of(session: Session, of: ModelCard, compiled: bool = False) -> Machine:
+    """As a run would have it on this device: the card's precision (float32 on a CPU) and the pinned attention."""
+    dtype = of.dtype if session.on_gpu else "float32"
+    attention = numerics.attention_backend("auto", session.device, dtype, of.attention, family(of.family).masks)
+    return Machine(session.device, getattr(torch, dtype), attention, compiled)
+
+
+def briefs(of: ModelCard, sampler: Sampler) -> list[Brief]:
+    """One a prompt, with a picture each where the model edits."""
+    pictures = [_picture(i, sampler) for i in range(usual_pictures(of))]
+    return [Brief(prompt, sampler, tuple(pictures)) for prompt in PROMPTS]
+
+
+def encode(generator: Staged, asked: list[Brief]) -> list[Item]:
+    """The first two stages: encoders loaded, used and dropped."""
+    generator.load_encoder()
+    items = []
+    for i, brief in enumerate(asked):
+        read = brief.pictures if generator.encodes_pictures else ()
+        pictures = tuple(generator.encode_picture(picture, brief.sampler) for picture in read)
+        items.append(Item(brief, generator.encode_text(brief), pictures, seed=i))
+    generator.drop_encoder()
+    return items
+
+
+@contextmanager
+def ready(
+    session: Session, of: ModelCard, sampler: Sampler, compiled: bool = False
+) -> Iterator[tuple[Staged, list[Item]]]:
+    """A model with random weights, its transformer loaded, and an item a prompt; dropped at the end."""
+    generator = family(of.family)(of, None, machine_of(session, of, compiled))
+    items = encode(generator, briefs(of, sampler))
+    generator.load_denoiser()
+    try:
+        yield generator, items
+    finally:
+        generator.drop_denoiser()
+
+
+def with_steps(item: Item, steps: int) -> Item:
+    return replace(item, brief=replace(item.brief, sampler=replace(item.brief.sampler, num_inference_steps=steps)))
+
+
+def _picture(kind: int, sampler: Sampler) -> Picture:
+    bands = [Image.linear_gradient("L").rotate(90 * (kind + k)) for k in range(3)]
+    pixels = Image.merge("RGB", bands).resize((sampler.width, sampler.height))
+    return Picture(pixel_digest(pixels), pixels)
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    found: Any = config
+    for part in key.split("."):
+        found = found[part]
+    return found

@@ -1,0 +1,49 @@
+"""What the checks found, as a table, as JSON, and as a file that names the device."""
+
+import json
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.packages import versions
+from local_bench.core.storage import write_atomic
+from local_bench.core.tables import table
+from local_bench.runs.gpu_check.checks import Check, Row
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    return table(
+        ["check", "status", "seconds", "detail"], [[r.check, r.status, f"{r.seconds:.1f}", r.detail] for r in rows]
+    )
+
+
+def planned_table(checks: Sequence[Check]) -> str:
+    """What would be done."""
+    return table(["check", "what it does"], [[check.name, check.about] for check in checks])
+
+
+def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "device": device,
+        "machine": platform.machine(),
+        "packages": versions(),
+        "ok": all(row.status != "failed" for row in rows),
+        "checks": [asdict(row) for row in rows],
+    }
+
+
+def file_of(out: Path, device: str) -> Path:
+    """`out`, or a file in it that is named after the device where it is a folder: nvidia-h200.json."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "device"
+    return out / f"{name}.json" if out.is_dir() else out
+
+
+def save(result: dict[str, Any], out: Path) -> Path:
+    """Writes the result; PathError or StorageError where that cannot be."""
+    file = file_of(out, result["device"])
+    write_atomic(file, (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode())
+    return file

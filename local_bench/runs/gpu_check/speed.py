@@ -1,0 +1,158 @@
+"""Speed against what the device reaches in a matrix product, and against a plain diffusers loop; energy."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from local_bench.core.cards import ModelCard
+from local_bench.core.gpus import gpu_of
+from local_bench.generators.architecture import components
+from local_bench.generators.arithmetic import count, usual_pictures
+from local_bench.generators.base import Sampler
+from local_bench.generators.batches import warm_up
+from local_bench.generators.numerics import compiles, device_name
+from local_bench.generators.registry import family
+from local_bench.runs.energy import EnergyCounter
+from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
+from local_bench.runs.gpu_check.models import PROMPTS, described, ready, sampler_of
+
+FAMILY = "flux"
+STEPS = 4
+_SIDE, _SMALL_SIDE = 8192, 512
+"""Of the square matrices."""
+_REPEATS, _PER_REPEAT = 5, 10
+_IMAGES, _SMALL_IMAGES = 8, 2
+_ENERGY_S = 3.0
+"""NVML's counter moves every tenth of a second or so."""
+
+
+def check_speed(session: Session) -> Found:
+    """Compile time, images a second, and the share of the measured matrix-product rate."""
+    of, less = described(FAMILY, not session.on_gpu)
+    sampler = sampler_of(of, not session.on_gpu, steps=STEPS)
+    n = _IMAGES if session.on_gpu else _SMALL_IMAGES
+    ceiling = matmul_flops(session)
+    session.release()
+    plain_s = _plain_s(session, of, sampler, n)
+    session.release()
+    compiled = compiles(None, session.device, ())
+    with ready(session, of, sampler, compiled) as (generator, items):
+        begun = time.perf_counter()
+        warm_up(generator, items[0], 1)
+        compile_s = session.synchronize() - begun
+        begun = time.perf_counter()
+        for i in range(n):
+            generator.decode(generator.denoise([replace(items[i % len(items)], seed=i)]), sampler)
+        ours_s = session.synchronize() - begun
+    counted = count(of, sampler, usual_pictures(of))
+    mfu = n * (counted.denoise_flop + counted.decode_flop) / ours_s / ceiling
+    figures = {
+        "card": of.name,
+        "reduced": less,
+        "size": [sampler.height, sampler.width],
+        "steps": STEPS,
+        "images": n,
+        "compiled": compiled,
+        "compile_s": round(compile_s, 2),
+        "images_per_s": round(n / ours_s, 3),
+        "plain_images_per_s": round(n / plain_s, 3),
+        "times_faster_than_plain": round(plain_s / ours_s, 3),
+        "matmul_tflops": round(ceiling / 1e12, 2),
+        "mfu_of_matmul": round(mfu, 4),
+    }
+    words = (
+        f"{n / ours_s:.2f} images/s of {STEPS} steps, {plain_s / ours_s:.2f} times a plain pipeline loop, "
+        f"{100 * mfu:.0f} % of {ceiling / 1e12:.1f} TFLOPS in a matrix product; "
+        f"{'compiled' if compiled else 'first run'} in {compile_s:.1f} s"
+    )
+    known = gpu_of(device_name(session.device))
+    if mfu > 1 or (known is not None and ceiling > known.peak_tflops * 1e12):
+        raise CheckFailed(f"faster than possible: {words}", figures)
+    return Found(words, figures)
+
+
+def check_energy(session: Session) -> Found:
+    """Energy of a stretch of matrix products, by NVML's counter."""
+    if not session.on_gpu:
+        raise CheckSkipped("the device is a CPU")
+    counter = EnergyCounter(session.device.index)
+    multiply, flop = _matmul(session)
+    multiply()
+    session.synchronize()
+    counter.since_last()
+    begun, n = time.perf_counter(), 0
+    while time.perf_counter() - begun < _ENERGY_S:
+        for _ in range(_PER_REPEAT):
+            multiply()
+        n += _PER_REPEAT
+        seconds = session.synchronize() - begun
+    used_mj = counter.since_last()
+    if used_mj is None:
+        raise CheckSkipped("this GPU has no energy counter")
+    watts = used_mj / 1e3 / seconds
+    figures = {"joules": used_mj / 1e3, "seconds": round(seconds, 3), "watts": round(watts, 1), "flop": n * flop}
+    words = f"{used_mj / 1e3:.0f} J in {seconds:.1f} s, {watts:.0f} W"
+    known = gpu_of(device_name(session.device))
+    if watts <= 0 or (known is not None and watts > 1.5 * known.board_w):
+        raise CheckFailed(f"{words}: not what this board can draw", figures)
+    return Found(words, figures)
+
+
+def matmul_flops(session: Session) -> float:
+    """Operations a second of a square matrix product, the best of several stretches: 8192 in bfloat16 on a GPU, timed
+    by CUDA events; 512 in float32 on a CPU."""
+    multiply, flop = _matmul(session)
+    for _ in range(3):
+        multiply()
+    return flop * _PER_REPEAT / min(_stretch_s(session, multiply) for _ in range(_REPEATS))
+
+
+def _matmul(session: Session) -> tuple[Callable[[], Any], int]:
+    side, dtype = (_SIDE, torch.bfloat16) if session.on_gpu else (_SMALL_SIDE, torch.float32)
+    a, b = (torch.randn(side, side, device=session.device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out), 2 * side**3
+
+
+def _stretch_s(session: Session, multiply: Callable[[], Any]) -> float:
+    if not session.on_gpu:
+        begun = time.perf_counter()
+        for _ in range(_PER_REPEAT):
+            multiply()
+        return time.perf_counter() - begun
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    stream = torch.cuda.current_stream(session.device)
+    start.record(stream)
+    for _ in range(_PER_REPEAT):
+        multiply()
+    end.record(stream)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def _plain_s(session: Session, of: ModelCard, sampler: Sampler, n: int) -> float:
+    """Seconds of `n` images by one pipeline call each, as on the model's page: all parts resident, eager."""
+    kind = family(of.family)
+    dtype = getattr(torch, of.dtype) if session.on_gpu else torch.float32
+    pipe = kind.assemble(components(of, session.device, dtype))
+    pipe.set_progress_bar_config(disable=True)
+
+    def image(i: int) -> None:
+        pipe(
+            prompt=PROMPTS[i % len(PROMPTS)],
+            height=sampler.height,
+            width=sampler.width,
+            num_inference_steps=sampler.num_inference_steps,
+            guidance_scale=sampler.guidance_scale,
+            max_sequence_length=sampler.max_sequence_length,
+            generator=torch.Generator("cpu").manual_seed(i),
+        )
+
+    image(0)
+    begun = session.synchronize()
+    for i in range(n):
+        image(i)
+    return session.synchronize() - begun
