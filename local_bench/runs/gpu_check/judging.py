@@ -1,12 +1,11 @@
-"""Checks of judges, by each way that one can run, and of a metric's network."""
+"""A small judge by each way that one can run. Imports jsonschema; needs xgrammar and accelerate, or vLLM."""
 
 import importlib.util
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -22,99 +21,66 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Protocol
 from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session
+from local_bench.runs.gpu_check.models import noise
 from local_bench.runs.place import Place
 
 JUDGE = "mini-judge"
-NETWORK = "tiny-dinov2"
 _PICTURES = 16
 _POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
 _CONTEXT = 4096
-_TOLERANCE = 1e-4
-"""Of a network's normalised output, whose batches round in another order."""
-_BATCH = 8
 
 
-def check_judge(transport: str) -> Callable[[Session], Found]:
+def check_judge(transport: str, session: Session) -> Found:
     """A small trained judge by one transport: throughput, and whether company changes an answer."""
-
-    def run(session: Session) -> Found:
-        _require(("xgrammar", "accelerate") if transport == "local" else ())
-        if transport != "local" and vllm_version() is None:
-            raise CheckSkipped("vLLM is not installed")
-        described = card(JUDGE, "judge")
-        protocol: Protocol = "logit" if transport == "local" else "json"
-        asked, pictures = questions()
-        spec = JudgeSpec(
-            card=described.name,
-            weights_sha256="",
-            dtype=described.dtype if session.on_gpu else "float32",
-            max_pixels=described.judge_max_pixels,
-            patch=described.patch,
-            seed=0,
-            protocol=protocol,
-            min_pixels=described.judge_min_pixels,
-        )
-        composer = Composer(pictures.__getitem__, described.patch)
+    _require(("xgrammar", "accelerate") if transport == "local" else ())
+    if transport != "local" and vllm_version() is None:
+        raise CheckSkipped("vLLM is not installed")
+    described = card(JUDGE, "judge")
+    protocol: Protocol = "logit" if transport == "local" else "json"
+    asked, pictures = questions()
+    spec = JudgeSpec(
+        card=described.name,
+        weights_sha256="",
+        dtype=described.dtype if session.on_gpu else "float32",
+        max_pixels=described.judge_max_pixels,
+        patch=described.patch,
+        seed=0,
+        protocol=protocol,
+        min_pixels=described.judge_min_pixels,
+    )
+    composer = Composer(pictures.__getitem__, described.patch)
+    begun = time.perf_counter()
+    with _opened(transport, session, described, spec, composer) as judge:
+        start_s = time.perf_counter() - begun
+        dict(answers(judge, spec, asked[:4]))  # kernels and grammars are made at first use
         begun = time.perf_counter()
-        with _opened(transport, session, described, spec, composer) as judge:
-            start_s = time.perf_counter() - begun
-            dict(answers(judge, spec, asked[:4]))  # kernels and grammars are made at first use
-            begun = time.perf_counter()
-            together = dict(answers(judge, spec, asked))
-            seconds = time.perf_counter() - begun
-            alone = dict(answers(judge, spec, asked[:: len(_POINTS)], 1))
-        unread = [verdict.unscored for verdict in together.values() if verdict.unscored]
-        changed = [key for key, verdict in alone.items() if verdict.answer != together[key].answer]
-        figures = {
-            "card": described.name,
-            "protocol": protocol,
-            "start_s": round(start_s, 2),
-            "questions": len(asked),
-            "questions_per_s": round(len(asked) / seconds, 2),
-            "compared_alone": len(alone),
-            "changed": len(changed),
-        }
-        words = f"{described.name}, {protocol}: {len(asked) / seconds:.1f} questions/s, started in {start_s:.1f} s"
-        if unread:
-            raise CheckFailed(f"{words}; {len(unread)} answers cannot be read: {unread[0]}", figures)
-        if changed:
-            raise CheckFailed(f"{words}; {len(changed)} of {len(alone)} answers change in a batch", figures)
-        return Found(f"{words}; {len(alone)} answers are the same alone and in a batch", figures)
-
-    return run
-
-
-def check_network(session: Session) -> Found:
-    """Whether a metric's network gives the same for a picture alone and in a batch."""
-    try:
-        from local_bench.judges.metrics.dino_network import DinoNetwork
-    except ImportError as e:
-        raise CheckSkipped(f"{e.name or e} is not installed") from None
-    from local_bench.judges.metrics.registry import Weights
-
-    described = card(NETWORK, "metric")
-    network = DinoNetwork(Weights(described, resolve(described), {}))
-    pictures = [network.prepare([_noise(i, 96)], None) for i in range(_BATCH)]
-    network.open(str(session.device))
-    try:
-        together = np.stack(network.run(pictures))
-        alone = np.stack([network.run([picture])[0] for picture in pictures])
-    finally:
-        network.close()
-    difference = float(np.abs(together - alone).max())
-    spread = float(np.abs(together[0] - together[1:]).max())
-    figures = {"card": NETWORK, "batch_size": _BATCH, "max_difference": difference}
-    words = f"{NETWORK}: alone and in a batch of {_BATCH} differ by {difference:.1e}"
-    if not np.isfinite(together).all() or difference > _TOLERANCE or spread <= _TOLERANCE:
-        raise CheckFailed(f"{words}; at most {_TOLERANCE:g} is allowed, pictures differ by {spread:.1e}", figures)
-    return Found(words, figures)
+        together = dict(answers(judge, spec, asked))
+        seconds = time.perf_counter() - begun
+        alone = dict(answers(judge, spec, asked[:: len(_POINTS)], 1))
+    unread = [verdict.unscored for verdict in together.values() if verdict.unscored]
+    changed = [key for key, verdict in alone.items() if verdict.answer != together[key].answer]
+    figures = {
+        "card": described.name,
+        "protocol": protocol,
+        "start_s": round(start_s, 2),
+        "questions": len(asked),
+        "questions_per_s": round(len(asked) / seconds, 2),
+        "compared_alone": len(alone),
+        "changed": len(changed),
+    }
+    words = f"{described.name}, {protocol}: {len(asked) / seconds:.1f} questions/s, started in {start_s:.1f} s"
+    if unread:
+        raise CheckFailed(f"{words}; {len(unread)} answers cannot be read: {unread[0]}", figures)
+    if changed:
+        raise CheckFailed(f"{words}; {len(changed)} of {len(alone)} answers change in a batch", figures)
+    return Found(f"{words}; {len(alone)} answers are the same alone and in a batch", figures)
 
 
 def questions() -> tuple[list[tuple[tuple[int, int], Question]], dict[str, Image.Image]]:
     """Four questions about each of a few pictures of noise, and the pictures by their digests."""
     asked, pictures = [], {}
     for i in range(_PICTURES):
-        image = _noise(i, 64)
+        image = noise(i, 64)
         sha = pixel_digest(image)
         pictures[sha] = image
         for k, point in enumerate(_POINTS):
@@ -176,8 +142,3 @@ def _require(modules: tuple[str, ...]) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CheckSkipped(f"{' and '.join(missing)} not installed")
-
-
-def _noise(seed: int, side: int) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8)
-    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)

@@ -11,8 +11,10 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,8 +25,8 @@ from local_bench.core.tables import clean
 from local_bench.generators.driver import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism
 from local_bench.generators.registry import FAMILIES
-from local_bench.runs.gpu_check import environment, generation, judging, processes, recovery, report, speed
-from local_bench.runs.gpu_check.checks import MEMORY_GB, Check, Session, chosen, run_checks
+from local_bench.runs.gpu_check import environment, generation, processes, recovery, report, speed
+from local_bench.runs.gpu_check.checks import MEMORY_GB, Check, CheckSkipped, Found, Session, chosen, run_checks
 from local_bench.runs.gpu_check.child import limit_memory
 
 MINUTES = 10.0
@@ -67,9 +69,11 @@ def all_checks() -> list[Check]:
         Check("speed", "compile time, images/s, share of a matrix product's rate", speed.check_speed),
         Check("processes", "the same bytes from two processes, cold and warm cache", processes.check_processes),
         Check("out-of-memory", "a failed allocation, and going on after it", recovery.check_recovery),
-        Check("network", "a metric's network alone and in a batch", judging.check_network),
+        Check("network", "a metric's network alone and in a batch", _check_network),
         *(
-            Check(f"judge:{name}", "a small judge: throughput, and alone against in a batch", judging.check_judge(name))
+            Check(
+                f"judge:{name}", "a small judge: throughput, and alone against in a batch", partial(_check_judge, name)
+            )
             for name in ("local", "embedded", "served")
         ),
     ]
@@ -124,6 +128,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _Raw = argparse.RawDescriptionHelpFormatter
+
+
+def _check_network(session: Session) -> Found:
+    with _optional():
+        from local_bench.runs.gpu_check.network import check_network
+    return check_network(session)
+
+
+def _check_judge(transport: str, session: Session) -> Found:
+    with _optional():
+        from local_bench.runs.gpu_check.judging import check_judge
+    return check_judge(transport, session)
+
+
+@contextmanager
+def _optional() -> Iterator[None]:
+    """Packages that a check needs and that may be absent."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        raise CheckSkipped(f"{e.name} is not installed") from None
 
 
 def _say_what_would_run(checks: Sequence[Check], options: Options) -> int:

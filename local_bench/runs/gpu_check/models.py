@@ -3,9 +3,10 @@ models on a CPU."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -136,8 +137,10 @@ def ready(
         generator.drop_denoiser()
 
 
-def with_steps(item: Item, steps: int) -> Item:
-    return replace(item, brief=replace(item.brief, sampler=replace(item.brief.sampler, num_inference_steps=steps)))
+def noise(seed: int, side: int) -> Image.Image:
+    """Smooth coloured noise, `side` x `side`."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
 
 
 def _picture(kind: int, sampler: Sampler) -> Picture:

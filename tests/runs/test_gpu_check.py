@@ -1,0 +1,435 @@
+"""The GPU check on a CPU: its loop, its rows, and each call that only a GPU takes, held against the library's own."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from unittest.mock import create_autospec
+
+import pynvml
+import pytest
+import torch
+from packaging.requirements import Requirement
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from local_bench.core.errors import ConfigError
+from local_bench.generators import placement
+from local_bench.generators.architecture import architecture_digest, piece
+from local_bench.generators.arithmetic import count
+from local_bench.generators.flux import Flux
+from local_bench.generators.numerics import set_determinism
+from local_bench.generators.registry import FAMILIES
+from local_bench.runs import energy
+from local_bench.runs.gpu_check import attention, child, environment, generation, main, models, recovery, report, speed
+from local_bench.runs.gpu_check.checks import (
+    MEMORY_GB,
+    Check,
+    CheckFailed,
+    CheckSkipped,
+    Found,
+    Session,
+    chosen,
+    run_checks,
+)
+
+from ..conftest import ROOT
+
+GPU = torch.device("cuda", 0)
+TOTAL = 143_000_000_000
+"""An H200's bytes."""
+
+
+@pytest.fixture
+def session(tmp_path):
+    set_determinism(1)
+    return Session(torch.device("cpu"), tmp_path, minutes=10)
+
+
+@pytest.fixture
+def on_gpu(tmp_path, monkeypatch):
+    """A session on a GPU that is not there: each call has the signature of the real one."""
+    for name, value in {
+        "synchronize": None,
+        "empty_cache": None,
+        "reset_peak_memory_stats": None,
+        "set_per_process_memory_fraction": None,
+        "current_stream": None,
+        "memory_reserved": 6_000_000_000,
+        "mem_get_info": (TOTAL - 1_000_000_000, TOTAL),
+        "get_device_name": "NVIDIA H200",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, create_autospec(getattr(torch.cuda, name), return_value=value))
+    return Session(GPU, tmp_path, minutes=10)
+
+
+# ---- the loop
+
+
+def fails(_):
+    raise CheckFailed("it does not hold", {"n": 1})
+
+
+def breaks(_):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nsecond line")
+
+
+def skips(_):
+    raise CheckSkipped("not installed")
+
+
+CHECKS = [Check(name, "tried", run) for name, run in (("a:1", fails), ("a:2", breaks), ("b", skips))]
+CHECKS.append(Check("c", "tried", lambda _: Found("it holds", {"n": 2})))
+
+
+def test_what_fails_is_a_row_and_the_others_go_on(session):
+    rows = run_checks(CHECKS, session, lambda _: None)
+    assert [(row.check, row.status) for row in rows] == [
+        ("a:1", "failed"),
+        ("a:2", "failed"),
+        ("b", "skipped"),
+        ("c", "passed"),
+    ]
+    assert rows[0].detail == "it does not hold"
+    assert rows[1].detail.startswith("RuntimeError: CUDA error: an illegal memory access was encountered second line (")
+    assert "test_gpu_check.py:" in rows[1].detail
+    assert [row.figures for row in rows] == [{"n": 1}, {}, {}, {"n": 2}]
+
+
+def test_past_the_time_limit_checks_are_skipped(session):
+    session.started = time.monotonic() - 601
+    rows = run_checks(CHECKS, session, lambda _: None)
+    assert {row.status for row in rows} == {"skipped"}
+    assert rows[0].detail == "no time left: 10 minutes are over"
+
+
+@pytest.mark.parametrize(("only", "names"), [("a", ["a:1", "a:2"]), ("c, a:2", ["a:2", "c"]), (None, list("aabc"))])
+def test_checks_are_chosen_by_name_or_kind(only, names):
+    found = [check.name for check in chosen(CHECKS, only)]
+    assert found == names or [name[0] for name in found] == names
+    with pytest.raises(ConfigError, match="there is no check 'd': use a, b, c"):
+        chosen(CHECKS, "a,d")
+
+
+@pytest.mark.parametrize(("only", "status"), [("b,c", 0), ("a", 1)])
+def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, status):
+    monkeypatch.setattr(main, "all_checks", lambda: CHECKS)
+    options = main.Options(device="cpu", only=only, out=tmp_path, as_json=True)
+    assert main.run(options, "the command") == status
+    said, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
+    assert said == written
+    assert written["ok"] == (status == 0)
+    assert written["command"] == "the command"
+
+
+def test_a_file_is_named_after_its_device(tmp_path):
+    assert report.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
+    assert report.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
+
+
+def test_without_a_gpu_it_says_what_it_would_do(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(main, "unusable_gpu", lambda: None)
+    assert main.main([]) == 0
+    said = capsys.readouterr()
+    assert all(f"family:{name} " in said.out for name in FAMILIES)
+    assert "no GPU here" in said.err
+    assert main.main(["--minutes", "0"]) == 2
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_failed_check(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for module in (main, environment):
+        monkeypatch.setattr(module, "unusable_gpu", lambda: "update the driver")
+    monkeypatch.setattr("local_bench.generators.numerics.unusable_gpu", lambda: "update the driver")
+    assert main.main([]) == 1
+    assert "update the driver" in capsys.readouterr().out
+
+
+def test_help_imports_no_torch():
+    code = "import sys; from local_bench.cli.main import main\ntry: main(['doctor', '--help'])\n"
+    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- models
+
+
+def test_every_family_has_a_model():
+    assert list(models.MODELS) == list(FAMILIES)
+    for name in FAMILIES:
+        for small in (True, False):
+            of, _ = models.described(name, small)
+            assert of.family == name
+
+
+def test_only_depth_is_reduced():
+    of, less = models.described("sd3", small=False)
+    assert "transformer num_layers 6 of 38" in less
+    config = piece(of.architecture["transformer"]).config
+    whole = piece("sd35-large-transformer").config
+    assert config["num_layers"] == 6
+    assert {**config, "num_layers": 38} == whole
+    usual, _ = models.described("sd3", small=True)
+    assert architecture_digest(of) != architecture_digest(usual)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_real_models_fit_the_memory_that_is_promised(name):
+    of, _ = models.described(name, small=False)
+    assert generation.planned_gb(of, models.sampler_of(of, small=False)) < MEMORY_GB / 2
+
+
+# ---- attention
+
+
+class Attends(torch.nn.Module):
+    def forward(self, x, kernel):
+        with sdpa_kernel(kernel):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(("kernel", "name"), [(SDPBackend.FLASH_ATTENTION, "flash (CPU)"), (SDPBackend.MATH, "math")])
+def test_the_kernels_that_ran_in_the_denoiser_are_counted(kernel, name):
+    denoiser, other, x = Attends(), Attends(), torch.ones(1, 2, 8, 16)
+
+    def call():
+        other(x, SDPBackend.MATH)
+        return [denoiser(x, kernel) for _ in range(3)][-1]
+
+    result, counts = attention.attention_kernels(denoiser, call)
+    assert result.shape == x.shape
+    assert counts == {name: 3}
+    assert not denoiser._forward_hooks
+
+
+def test_names_of_kernels_are_atens_and_ours():
+    for name in attention.OPERATIONS:
+        assert hasattr(torch.ops.aten, name.removeprefix("aten::")), name
+    assert set(attention.PINNED) == set(placement._KERNELS)
+
+
+def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
+    monkeypatch.setitem(generation.PINNED, "native", "cudnn")
+    with pytest.raises(CheckFailed, match=r"native is pinned, and the attention kernels that ran are: flash \(CPU\)"):
+        generation.check_family("flux")(session)
+
+
+def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
+    usual = Flux.denoise
+    monkeypatch.setattr(Flux, "denoise", lambda self, items: usual(self, items) + len({i.seed for i in items}))
+    with pytest.raises(CheckFailed, match="batches of 2 change bytes"):
+        generation.check_batch("flux")(session)
+
+
+# ---- what only a GPU does
+
+
+def test_memory_is_limited(on_gpu):
+    child.limit_memory(GPU)
+    (fraction, device), _ = torch.cuda.set_per_process_memory_fraction.call_args
+    assert isinstance(fraction, float)
+    assert fraction == pytest.approx(MEMORY_GB * 1e9 / TOTAL)
+    assert device.index is not None  # the real one takes no device without an index
+
+
+@pytest.mark.parametrize(("free", "holds"), [(100e9, True), (60e9, False)])
+def test_a_device_that_another_process_fills_fails(on_gpu, monkeypatch, free, holds):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free), TOTAL))
+    monkeypatch.setattr(environment, "device_memory_gb", lambda device: free / 1e9)
+    if holds:
+        assert environment.check_device_memory(on_gpu).figures["free_gb"] == 100
+    else:
+        with pytest.raises(CheckFailed, match=r"60\.0 of 143\.0 GB free"):
+            environment.check_device_memory(on_gpu)
+
+
+@pytest.mark.parametrize(("mode", "words"), [([0, 0], "off"), (pynvml.NVMLError_NotSupported(), "cannot be divided")])
+def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, words):
+    given = {"side_effect": mode} if isinstance(mode, Exception) else {"return_value": mode}
+    monkeypatch.setattr(environment, "nvml_handle", lambda index: "handle")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", create_autospec(pynvml.nvmlDeviceGetMigMode, **given))
+    assert words in environment.check_mig(on_gpu).detail
+
+
+@pytest.mark.parametrize(("peak", "holds"), [(6.5, True), (9.0, False)])
+def test_memory_above_the_plan_fails(on_gpu, peak, holds):
+    on_gpu.peaks.update(flux=(peak, 6.0), sd3=(4.0, 5.0))
+    if holds:
+        assert "flux took 6.50 GB, 6.00 GB were planned" in generation.check_memory(on_gpu).detail
+    else:
+        with pytest.raises(CheckFailed, match="more than planned by flux"):
+            generation.check_memory(on_gpu)
+
+
+def test_a_matrix_product_is_timed_by_events(on_gpu, monkeypatch):
+    event = create_autospec(torch.cuda.Event, instance=True)
+    event.elapsed_time.return_value = 20.0  # milliseconds of ten products
+    monkeypatch.setattr(torch.cuda, "Event", create_autospec(torch.cuda.Event, return_value=event))
+    with FakeTensorMode():
+        assert speed.matmul_flops(on_gpu) == pytest.approx(2 * 8192**3 * 10 / 20e-3)
+    assert torch.cuda.Event.call_args.kwargs == {"enable_timing": True}
+    assert event.record.call_count == 2 * speed._REPEATS
+
+
+@pytest.mark.parametrize(("readings", "status"), [((5_000, 60_000), "skipped"), ((0, 10), "passed")])
+def test_energy_is_joules_over_seconds(on_gpu, monkeypatch, readings, status):
+    now = {"mj": 0}
+
+    def read(handle):
+        assert handle == "handle"
+        if status == "skipped":
+            raise pynvml.NVMLError_NotSupported
+        now["mj"] += 20_000  # between two readings of a 0.05 s stretch: 400 W
+        return now["mj"]
+
+    monkeypatch.setattr(energy, "nvml_handle", lambda index: "handle")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
+    monkeypatch.setattr(speed, "_ENERGY_S", 0.05)
+    with FakeTensorMode():
+        if status == "skipped":
+            with pytest.raises(CheckSkipped, match="no energy counter"):
+                speed.check_energy(on_gpu)
+        else:
+            figures = speed.check_energy(on_gpu).figures
+            assert figures["joules"] == 20
+            assert figures["watts"] == pytest.approx(20 / figures["seconds"], rel=0.02)
+
+
+def test_a_batch_is_chosen_that_does_not_fit_and_an_image_that_does():
+    of, _ = models.described("flux", small=True)
+    counted = replace(
+        count(of, models.sampler_of(of, small=True)),
+        forward_live_bytes=500_000_000,
+        decode_live_bytes=2_000_000_000,
+    )
+    room = recovery.room_bytes(counted)
+    assert room == 4_000_000_000
+    assert recovery.too_large(counted, room) == 16
+    assert recovery.ballast_bytes(TOTAL, 34e9, room) == 30_000_000_000
+    assert recovery.ballast_bytes(10_000_000_000, 34e9, room) == 6_000_000_000
+    with pytest.raises(CheckSkipped, match="too little"):
+        recovery.ballast_bytes(3_000_000_000, 34e9, room)
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_a_failed_allocation_is_recovered_from(session, monkeypatch, fills):
+    usual, full = Flux.denoise, []
+
+    def denoise(self, items):
+        if full and len(items) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return usual(self, items)
+
+    monkeypatch.setattr(Flux, "denoise", denoise)
+    of, _ = models.described("flux", small=True)
+    jobs = recovery.jobs_of(models.sampler_of(of, small=True))
+    order = replace(recovery.order_of(session, of, 8), card=of.model_copy(update={"dtype": "float32"}))
+    if fills:
+        found = recovery.recovered(order, jobs, lambda: full.append(1))
+        assert found.figures["batch_sizes"] == [2]
+        assert found.figures["made"] == 4
+    else:
+        with pytest.raises(CheckFailed, match="a batch of 8 did not run out of memory"):
+            recovery.recovered(order, jobs, lambda: None)
+
+
+# ---- whole
+
+
+STATUSES = {
+    "compiler": "passed",
+    "disk": "passed",
+    "host-memory": "passed",
+    "device-memory": "skipped",
+    "mig": "skipped",
+    **{f"family:{name}": "passed" for name in FAMILIES},
+    "memory": "skipped",
+    **{f"batch:{name}": "passed" for name in generation.NEUTRAL},
+    "energy": "skipped",
+    "speed": "passed",
+    "processes": "passed",
+    "out-of-memory": "skipped",
+    "network": "passed",
+    "judge:local": "passed",
+}
+
+
+def script(tmp_path, only, **env):
+    command = [sys.executable, ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.stdout, done.stderr
+    found = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
+    assert done.returncode == any(row["status"] == "failed" for row in found.values())
+    return found
+
+
+@pytest.mark.slow
+def test_all_of_it_runs_on_a_cpu(tmp_path):
+    found = script(tmp_path, ",".join(STATUSES))
+    assert {name: row["status"] for name, row in found.items()} == STATUSES, found
+    assert found["family:sd3"]["figures"]["kernels"] == {
+        "flash (CPU)": found["family:sd3"]["figures"]["kernels"]["flash (CPU)"]
+    }
+    digests = found["processes"]["figures"]
+    assert len(set(digests["pixels_sha256"])) == 1
+    assert digests["warm_compile_s"] < digests["cold_compile_s"]
+
+
+@pytest.mark.server
+def test_judges_by_vllm(tmp_path):
+    found = script(tmp_path, "judge:embedded,judge:served")
+    assert {name: row["status"] for name, row in found.items()} == {
+        "judge:embedded": "passed",
+        "judge:served": "passed",
+    }
+
+
+ALLOWED = ("torch", "diffusers", "transformers", "pydantic", "PyYAML", "safetensors", "Pillow", "numpy", "nvidia-ml-py")
+
+
+def required(names):
+    """Distributions that installing `names` brings."""
+    found = {}
+    waiting = list(names)
+    while waiting:
+        try:
+            one = importlib.metadata.distribution(waiting.pop())
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        name = one.metadata["Name"].lower()
+        if name not in found:
+            found[name] = one
+            asked = [Requirement(line) for line in one.requires or []]
+            waiting += [r.name for r in asked if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_it_needs_few_packages(tmp_path):
+    """In an environment of links to what these packages require, click left out: nothing else can be imported."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    known = required(ALLOWED)
+    known.pop("click", None)
+    for one in known.values():
+        for top in {file.parts[0] for file in one.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(one.locate_file(top))
+    only = "driver,compiler,family:flux,batch:sd3,network,judge"
+    command = [sys.executable, "-S", ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
+    env = {k: v for k, v in os.environ.items() if k != "LOCAL_BENCH_CACHE"} | {"PYTHONPATH": str(packages)}
+    absent = [sys.executable, "-S", "-c", "import click"]
+    assert subprocess.run(absent, env=env, capture_output=True, check=False).returncode == 1
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {row["check"]: (row["status"], row["detail"]) for row in json.loads(done.stdout)["checks"]}
+    assert found["family:flux"][0] == found["batch:sd3"][0] == "passed"
+    for transport in ("local", "embedded", "served"):
+        assert found[f"judge:{transport}"] == ("skipped", "jsonschema is not installed")
