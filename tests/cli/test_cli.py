@@ -114,6 +114,18 @@ def test_lists_and_doctor(cli):
     assert checks["flux1-dev"] is None
 
 
+def test_doctor_checks_a_device(cli):
+    done = cli("doctor", "--gpu", "--device", "cpu", "--only", "disk,mig", "--json", "--out", ".")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {row["check"]: row["status"] for row in found["checks"]} == {"disk": "passed", "mig": "skipped"}
+    assert found["command"] == "local-bench doctor --gpu --device cpu --only disk,mig --out ."
+    assert "written: cpu.json" in done.stderr
+    refused = cli("doctor", "--only", "disk")
+    assert refused.returncode == 2
+    assert "--only belongs to --gpu" in refused.stderr
+
+
 def test_words_from_outside_cannot_drive_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07\nd") == "a[31mbc\nd"
     assert "\x1b" not in table(["x"], [["\x1b]0;title\x07"]])
