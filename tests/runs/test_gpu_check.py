@@ -24,7 +24,18 @@ from local_bench.generators.flux import Flux
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.registry import FAMILIES
 from local_bench.runs import energy
-from local_bench.runs.gpu_check import attention, child, environment, generation, main, models, recovery, report, speed
+from local_bench.runs.gpu_check import (
+    attention,
+    child,
+    environment,
+    generation,
+    main,
+    models,
+    processes,
+    recovery,
+    report,
+    speed,
+)
 from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
     Check,
@@ -215,7 +226,7 @@ def test_names_of_kernels_are_atens_and_ours():
 
 
 def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
-    monkeypatch.setitem(generation.PINNED, "native", "cudnn")
+    monkeypatch.setitem(attention.PINNED, "native", "cudnn")
     with pytest.raises(CheckFailed, match=r"native is pinned, and the attention kernels that ran are: flash \(CPU\)"):
         generation.check_family("flux")(session)
 
@@ -225,6 +236,19 @@ def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
     monkeypatch.setattr(Flux, "denoise", lambda self, items: usual(self, items) + len({i.seed for i in items}))
     with pytest.raises(CheckFailed, match="batches of 2 change bytes"):
         generation.check_batch("flux")(session)
+
+
+@pytest.mark.parametrize("differs", ["latents_sha256", "pixels_sha256", "kernels", None])
+def test_two_processes_that_differ_fail(session, monkeypatch, differs):
+    made = [child.Made("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(2)]
+    if differs:
+        made[1] = replace(made[1], **{differs: {"math": 6} if differs == "kernels" else "other"})
+    monkeypatch.setattr(processes, "_made", lambda session, cache: made.pop(0))
+    if differs is None:
+        assert processes.check_processes(session).figures["kernels"] == [{"cudnn": 6}, {"cudnn": 6}]
+        return
+    with pytest.raises(CheckFailed, match="differ" if differs != "kernels" else "_native_cudnn is pinned"):
+        processes.check_processes(session)
 
 
 # ---- what only a GPU does
@@ -375,11 +399,10 @@ def script(tmp_path, only, **env):
 def test_all_of_it_runs_on_a_cpu(tmp_path):
     found = script(tmp_path, ",".join(STATUSES))
     assert {name: row["status"] for name, row in found.items()} == STATUSES, found
-    assert found["family:sd3"]["figures"]["kernels"] == {
-        "flash (CPU)": found["family:sd3"]["figures"]["kernels"]["flash (CPU)"]
-    }
+    assert set(found["family:sd3"]["figures"]["kernels"]) == {"flash (CPU)"}
     digests = found["processes"]["figures"]
     assert len(set(digests["pixels_sha256"])) == 1
+    assert digests["kernels"] == [{"flash (CPU)": 6}] * 2  # also in compiled blocks
     assert digests["warm_compile_s"] < digests["cold_compile_s"]
 
 

@@ -1,7 +1,7 @@
 """Which attention kernels really run, by torch's profiler."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -41,6 +41,18 @@ def attention_kernels(denoiser: torch.nn.Module, call: Callable[[], T]) -> tuple
         and any(span.start <= event.time_range.start and event.time_range.end <= span.end for span in spans)
     )
     return result, dict(counts)
+
+
+def in_words(kernels: Mapping[str, int]) -> str:
+    return ", ".join(f"{kernel} {n}" for kernel, n in kernels.items()) or "none"
+
+
+def not_as_pinned(backend: str, kernels: Mapping[str, int]) -> str | None:
+    """What is wrong, where the kernel of a pinned backend is not among those that ran."""
+    wanted = PINNED.get(backend)
+    if kernels and (wanted is None or wanted in kernels):
+        return None
+    return f"{backend} is pinned, and the attention kernels that ran are: {in_words(kernels)}"
 
 
 @contextmanager

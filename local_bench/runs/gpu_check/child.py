@@ -13,6 +13,7 @@ import torch
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.batches import warm_up
 from local_bench.generators.numerics import choose_device, set_determinism
+from local_bench.runs.gpu_check.attention import attention_kernels
 from local_bench.runs.gpu_check.checks import MEMORY_GB, Session
 from local_bench.runs.gpu_check.models import described, ready, sampler_of
 
@@ -24,6 +25,10 @@ class Made:
     latents_sha256: str
     pixels_sha256: str
     compile_s: float
+    attention: str
+    """The pinned backend."""
+    kernels: dict[str, int]
+    """Attention kernels that ran in the compiled transformer."""
 
 
 def make(name: str, device: torch.device, side: int) -> Made:
@@ -34,10 +39,19 @@ def make(name: str, device: torch.device, side: int) -> Made:
         begun = time.perf_counter()
         warm_up(generator, items[0], 1)
         compile_s = session.synchronize() - begun
-        latents = generator.denoise(items[:1])
+        denoiser = getattr(generator._pipe, generator.denoiser)
+        latents, kernels = attention_kernels(denoiser, lambda: generator.denoise(items[:1]))
         (image,) = generator.decode(latents, items[0].brief.sampler)
-    whole = latents.float().cpu().contiguous().numpy().tobytes()
-    return Made(hashlib.sha256(whole).hexdigest(), hashlib.sha256(image.tobytes()).hexdigest(), compile_s)
+        attention = generator.machine.attention
+    return Made(_sha256(_bytes(latents)), _sha256(image.tobytes()), compile_s, attention, kernels)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.float().cpu().contiguous().numpy().tobytes()  # numpy has no bfloat16; float32 holds it exactly
 
 
 def limit_memory(device: torch.device) -> None:

@@ -9,7 +9,7 @@ from local_bench.generators.arithmetic import usual_pictures
 from local_bench.generators.base import Sampler
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.memory import RESERVE_GB, plan_memory
-from local_bench.runs.gpu_check.attention import PINNED, attention_kernels
+from local_bench.runs.gpu_check.attention import attention_kernels, in_words, not_as_pinned
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import described, ready, sampler_of
 
@@ -48,12 +48,10 @@ def check_family(name: str) -> Callable[[Session], Found]:
             raise CheckFailed(f"{of.name}: the latents are not finite", figures)
         if (image.height, image.width) != (sampler.height, sampler.width):
             raise CheckFailed(f"{of.name}: the image is {image.width}x{image.height}", figures)
-        ran = ", ".join(f"{kernel} {n}" for kernel, n in kernels.items()) or "none"
-        wanted = PINNED.get(attention)
-        if not kernels or (wanted is not None and wanted not in kernels):
-            raise CheckFailed(
-                f"{of.name}: {attention} is pinned, and the attention kernels that ran are: {ran}", figures
-            )
+        wrong = not_as_pinned(attention, kernels)
+        if wrong:
+            raise CheckFailed(f"{of.name}: {wrong}", figures)
+        ran = in_words(kernels)
         return Found(f"{of.name} {sampler.width}x{sampler.height}, {attention}: {ran}; {less or 'whole'}", figures)
 
     return run

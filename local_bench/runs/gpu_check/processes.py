@@ -8,6 +8,7 @@ from pathlib import Path
 
 import local_bench
 from local_bench.core.machine import toolchain
+from local_bench.runs.gpu_check.attention import in_words, not_as_pinned
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.child import Made
 
@@ -29,16 +30,21 @@ def check_processes(session: Session) -> Found:
         "side": SIDE if session.on_gpu else SMALL_SIDE,
         "cold_compile_s": round(cold.compile_s, 2),
         "warm_compile_s": round(warm.compile_s, 2),
+        "attention": cold.attention,
+        "kernels": [cold.kernels, warm.kernels],
         "latents_sha256": [cold.latents_sha256, warm.latents_sha256],
         "pixels_sha256": [cold.pixels_sha256, warm.pixels_sha256],
     }
+    wrong = not_as_pinned(cold.attention, cold.kernels) or not_as_pinned(warm.attention, warm.kernels)
     times = f"compiled in {cold.compile_s:.1f} s, with a warm cache in {warm.compile_s:.1f} s"
     differing = [
         what for what in ("latents", "pixels") if getattr(cold, f"{what}_sha256") != getattr(warm, f"{what}_sha256")
     ]
     if differing:
         raise CheckFailed(f"{' and '.join(differing)} of two processes differ; {times}", figures)
-    return Found(f"two processes made the same bytes; {times}", figures)
+    if wrong:
+        raise CheckFailed(f"compiled: {wrong}; {times}", figures)
+    return Found(f"two processes made the same bytes ({in_words(warm.kernels)}); {times}", figures)
 
 
 def _made(session: Session, cache: Path) -> Made:
