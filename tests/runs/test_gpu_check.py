@@ -156,8 +156,9 @@ def test_a_gpu_that_torch_cannot_use_is_a_failed_check(monkeypatch, capsys):
     for module in (main, environment):
         monkeypatch.setattr(module, "unusable_gpu", lambda: "update the driver")
     monkeypatch.setattr("local_bench.generators.numerics.unusable_gpu", lambda: "update the driver")
-    assert main.main([]) == 1
-    assert "update the driver" in capsys.readouterr().out
+    for given in ([], ["--only", "family"]):
+        assert main.main(given) == 1
+        assert "update the driver" in capsys.readouterr().out
 
 
 def test_help_imports_no_torch():

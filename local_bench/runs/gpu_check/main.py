@@ -92,7 +92,7 @@ def run(options: Options, command: str) -> int:
     here = options.device if torch.cuda.is_available() or options.device != "auto" else "cpu"
     device = choose_device(here)
     if options.device == "auto" and device.type == "cpu":  # a GPU that torch cannot use: say so, and time nothing
-        checks = [check for check in checks if check.name == "driver"] or checks[:0]
+        checks = [check for check in all_checks() if check.name == "driver"]
     quiet_libraries()
     set_determinism(1)
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
