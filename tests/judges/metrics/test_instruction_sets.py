@@ -15,7 +15,10 @@ from scripts.instruction_sets import SETS, environment, sets_here
 ROOT = Path(__file__).parents[3]
 FILES = [
     f"tests/{name}"
-    for name in ("judges/metrics/test_pixels.py", "judges/metrics/test_pyiqa.py", "core/test_identity.py")
+    for name in (
+        *("judges/metrics/test_pixels.py", "judges/metrics/test_pyiqa.py", "core/test_identity.py"),
+        "judges/test_mini_judge_answers.py",
+    )
 ]
 
 
