@@ -117,19 +117,24 @@ def test_a_list_of_models_that_drips_ends_at_the_deadline(slow):
             pass
 
 
-@pytest.mark.parametrize("large", [endless, bomb])
 @pytest.mark.timeout(30)
-def test_an_answer_that_is_too_large_is_unscored(large):
-    with serving(chat=large) as (url, _):
+def test_an_answer_that_is_too_large_is_unscored():
+    with serving(chat=endless) as (url, _):
         found = ask(url, 20.0)
     assert found[0].answer is None
     assert found[0].unscored == TOO_LARGE
 
 
-@pytest.mark.parametrize("large", [endless, bomb])
 @pytest.mark.timeout(30)
-def test_a_list_of_models_that_is_too_large_is_one_sentence(large):
-    with serving(models=large) as (url, _), pytest.raises(ServerError, match="larger than 4 MiB"):
+def test_a_compressed_answer_is_not_unpacked():
+    with serving(chat=bomb) as (url, _), pytest.raises(Unreachable, match="accepts no compression"):
+        ask(url, 20.0)
+
+
+@pytest.mark.parametrize(("large", "why"), [(endless, "larger than 4 MiB"), (bomb, "accepts no compression")])
+@pytest.mark.timeout(30)
+def test_a_list_of_models_that_is_too_large_is_one_sentence(large, why):
+    with serving(models=large) as (url, _), pytest.raises(ServerError, match=why):
         with ExternalServer(url, None):
             pass
 

@@ -15,6 +15,7 @@ from local_bench.judges.vlm import client as module
 from local_bench.judges.vlm import flight
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.http import MAX_BYTES, TOO_LARGE
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import ExternalServer
 from local_bench.judges.vlm.transport import Unreachable, answers
@@ -24,7 +25,8 @@ LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
 FORMAT = "the judge did not reply in its own format"
 REFUSED = "the judge refused the question"
 GOOD = '{"met":1}'
-HUGE = 10_000_000
+HUGE = 3_000_000
+"""Below the limit of a response."""
 
 
 def message(content, finish="stop", **more):
@@ -154,7 +156,8 @@ EVERYWHERE = {
     "not JSON": (Says(b"<html>{}</html>", Content_Type="text/html"), FORMAT, "<html>{}</html>"),
     "a picture": (Says(b"\x89PNG\r\n\xff\xfe\x00", Content_Type="image/png"), FORMAT, "PNG"),
     "cut in the middle": (Says(json.dumps(message(GOOD)).encode()[:-9]), FORMAT, '\\"met\\":1'),
-    "a huge body": (Says(b"x" * HUGE), FORMAT, "x" * 2000),
+    "a large body": (Says(b"x" * HUGE), FORMAT, "x" * 2000),
+    "a huge body": (Says(b"x" * (MAX_BYTES + 1)), TOO_LARGE, ""),
     "a deep body": (Says(b"[" * 100_000), FORMAT, "[" * 2000),
     "a deep body that ends": (Says(b'{"choices":' + b"[" * 990 + b"]" * 990 + b"}"), FORMAT, "["),
     "a list": (Says([message(GOOD)]), FORMAT, "met"),

@@ -267,7 +267,7 @@ def real(tmp_path_factory):
     def counting(self, asked):
         begin(self, asked)
         orders[asked.label] = asked
-        for stage in ("denoise", "decode"):
+        for stage in ("denoise", "pixels"):
             setattr(self._generator, stage, counted(getattr(self._generator, stage), computed, asked.label))
 
     with pytest.MonkeyPatch.context() as patch:

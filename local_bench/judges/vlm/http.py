@@ -11,7 +11,7 @@ TOO_LARGE = f"the judge's response is larger than {MAX_BYTES // 1024**2} MiB"
 
 
 class ResponseTooLarge(Exception):
-    """The body has more than `MAX_BYTES`, or is compressed although no compression was accepted."""
+    """The body has more than `MAX_BYTES`."""
 
 
 async def fetch(
@@ -19,7 +19,8 @@ async def fetch(
 ) -> httpx.Response:
     """The response with its body read, at most `timeout_s` seconds after the call. Redirects are not followed.
 
-    Raises httpx.ReadTimeout after that time, ResponseTooLarge, or another httpx.HTTPError.
+    Raises httpx.ReadTimeout after that time, ResponseTooLarge, or another httpx.HTTPError; httpx.DecodingError for a
+    compressed body, whose size would only be known after decompression.
     """
     headers = {"Accept-Encoding": "identity"}
     try:
@@ -28,7 +29,7 @@ async def fetch(
             http.stream(method, url, json=body, headers=headers, follow_redirects=False) as received,
         ):
             if received.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise ResponseTooLarge  # how much is in it would only be known after unpacking
+                raise httpx.DecodingError("the response is compressed, although the request accepts no compression")
             content = bytearray()
             async for chunk in received.aiter_bytes():
                 content += chunk
