@@ -3,23 +3,25 @@
     scripts/count_flops.py                     the table
     scripts/count_flops.py --json FILE         … and writes it to FILE
     scripts/count_flops.py --check             compares the cards' own figures with the counted ones (exit 1 if off)
+    scripts/count_flops.py --write             counts what configs/operations.json lacks and writes it anew
 
 Nothing is loaded or fetched: the models run on meta tensors.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.cards import ModelCard, cards
 from local_bench.core.gpus import gpus
+from local_bench.core.paths import configs_dir
 from local_bench.core.quiet import quiet_libraries
-from local_bench.generators.arithmetic import count, usual_pictures
-from local_bench.generators.base import Sampler
+from local_bench.generators.arithmetic import count, counts_key, shipped_kinds, usual_pictures
 from local_bench.generators.memory import plan_memory
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
 
 TOLERANCE = 0.03
@@ -60,9 +62,13 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--json", type=Path, metavar="FILE")
     asked.add_argument("--check", action="store_true")
+    asked.add_argument("--write", action="store_true")
     arguments = asked.parse_args()
     quiet_libraries()
     known = {name: card for name, card in cards().items() if card.role == "generator"}
+    if arguments.write:
+        write_shipped(known.values())
+        return 0
     if arguments.check:
         wrong = [sentence for card in known.values() for sentence in differences(card)]
         print("\n".join(wrong) or f"{len(known)} cards agree with what is counted")
@@ -96,6 +102,19 @@ def row(card: ModelCard, other: dict[str, Any], pictures: int) -> dict[str, Any]
         "gb": {name: phase.total_gb for name, phase in memory.phases.items()},
         "all_resident_gb": memory.all_resident_gb,
     }
+
+
+def write_shipped(known: Iterable[ModelCard]) -> None:
+    """Writes configs/operations.json: the cards at their own sizes, with every number of input pictures that ships."""
+    found = {}
+    for card in known:
+        sampler = Sampler(**card.sampler.model_dump())
+        for pictures in shipped_kinds(card) if card.architecture else ():
+            counted = replace(count(card, sampler, pictures), steps=1)
+            found[counts_key(card, sizes(card, sampler, pictures))] = asdict(counted)
+    lines = [f'  "{key}": {json.dumps(found[key])}' for key in sorted(found)]
+    (configs_dir() / "operations.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(found)} counts")
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -65,15 +65,16 @@ def _packages() -> list[dict[str, Any]]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    import torch
+    from local_bench.generators.driver import may_have_gpu, unusable_gpu
 
-    from local_bench.generators.driver import unusable_gpu
+    none = [_check("gpu", None, "none: the small models run on the CPU, the real ones need a GPU")]
+    if not may_have_gpu():
+        return none
+    import torch
 
     if not torch.cuda.is_available():
         unusable = unusable_gpu()
-        if unusable:
-            return [_check("gpu", False, unusable)]
-        return [_check("gpu", None, "none: the small models run on the CPU, the real ones need a GPU")]
+        return [_check("gpu", False, unusable)] if unusable else none
     rows = []
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)

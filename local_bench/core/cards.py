@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import re
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
@@ -180,6 +181,13 @@ def card(name: str, role: str) -> ModelCard:
 
 
 def _load(path: Path) -> ModelCard:
+    written = path.stat()
+    return _parsed(path, written.st_mtime_ns, written.st_size)
+
+
+@cache
+def _parsed(path: Path, mtime_ns: int, size: int) -> ModelCard:
+    """Parsed once a process, and again where the file has changed."""
     loaded = load_yaml(path, ModelCard)
     if loaded.name != path.stem:
         raise ConfigError(f"{path}: the card's name {loaded.name!r} must be the file's")

@@ -31,11 +31,6 @@ def padded(items: Sequence[T], size: int) -> list[T]:
     return [*items, *[items[-1]] * (size - len(items))]
 
 
-def largest_batch(family: type[Staged], pictures: bool) -> int | None:
-    """How many images the family's pipeline makes right in one call; None for any number."""
-    return 1 if pictures and family.alone_with_pictures else family.max_batch
-
-
 def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
     """A first short run of the real model at the real shape: what is compiled or chosen at first use is made here, from
     a prompt of a fixed length where the family's prompts have none."""

@@ -2,19 +2,23 @@
 
 import os
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from local_bench.core.gpus import gpu_of
+
+if TYPE_CHECKING:
+    import torch
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
-def device_memory_gb(device: torch.device) -> float | None:
+def device_memory_gb(device: "torch.device") -> float | None:
     """Of a GPU, what this process can have now: what is free and what it holds already; None for the CPU."""
     if device.type == "cpu":
         return None
+    import torch
+
     free, _ = torch.cuda.mem_get_info(device)
     available: float = (free + torch.cuda.memory_reserved(device)) / 1e9
     known = gpu_of(torch.cuda.get_device_properties(device).name)

@@ -1,10 +1,12 @@
-"""The NVIDIA driver: whether torch can use the GPUs that it shows. NVML is asked, so no CUDA context is made."""
+"""The NVIDIA driver: whether torch can use the GPUs that it shows. Read through NVML, so no CUDA context is made.
 
+Torch is imported only to say why it cannot use a GPU.
+"""
+
+import ctypes
 import importlib.metadata
 from contextlib import suppress
 from dataclasses import dataclass
-
-import torch
 
 NEEDED_DRIVER = {"13": 580, "12": 525}
 """The oldest driver branch by torch's major CUDA version (NVIDIA's CUDA compatibility table)."""
@@ -40,11 +42,24 @@ def driver() -> Driver | None:
     return None
 
 
+def may_have_gpu() -> bool:
+    """False where torch can have no CUDA device: NVML shows no GPU and there is no CUDA driver library."""
+    if driver() is not None:
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def unusable_gpu() -> str | None:
     """Why torch cannot use a GPU that the driver shows, and what to do, as a sentence; None where there is no such GPU.
 
     An environment that was made for the CPU (`scripts/setup cpu`) need not use one.
     """
+    import torch
+
     cuda = torch.version.cuda
     if cuda is None or torch.cuda.is_available() or _made_for_cpu():
         return None

@@ -1,11 +1,12 @@
 """FLUX.1 [dev] and [schnell], text to image, through diffusers' own `FluxPipeline`."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from diffusers import FluxPipeline
 
-from local_bench.generators.base import Brief, Encoded, Sampler, tokens_over
+from local_bench.generators.base import Brief, Encoded, tokens_over
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
 
@@ -13,7 +14,6 @@ class Flux(Staged):
     """Text by T5 (padded to its full length, so no mask) and CLIP; guidance distilled into the model."""
 
     pipeline = FluxPipeline
-    lossy_ways: ClassVar[tuple[str, ...]] = ("weights", "first_block_cache")
     encoders = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "image_encoder", "feature_extractor")
 
     def encode_text(self, brief: Brief) -> Encoded:

@@ -11,8 +11,9 @@ import torch
 from diffusers import Flux2KleinPipeline, Flux2Pipeline
 from diffusers.pipelines.flux2.pipeline_flux2 import format_input
 
-from local_bench.generators.base import Brief, Encoded, Item, Sampler
+from local_bench.generators.base import Brief, Encoded, Item
 from local_bench.generators.qwen_image_edit import Remembering
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
 
@@ -20,7 +21,6 @@ class Flux2(Staged):
     """Text by Mistral (three of its layers side by side), padded to its full length; distilled guidance."""
 
     pipeline = Flux2Pipeline
-    alone_with_pictures = True
 
     def load_denoiser(self) -> None:
         super().load_denoiser()

@@ -11,14 +11,13 @@ import torch
 from diffusers import FluxControlPipeline
 from diffusers.utils.torch_utils import randn_tensor
 
-from local_bench.generators.base import Encoded, Item, Picture, Sampler
+from local_bench.generators.base import Encoded, Item, Picture
 from local_bench.generators.flux import Flux
+from local_bench.generators.sampler import Sampler
 
 
 class FluxControl(Flux):
     pipeline = FluxControlPipeline
-    encodes_pictures = True
-    lossy_ways = ("weights",)
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
         pipe = self._pipe

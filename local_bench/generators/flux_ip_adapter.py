@@ -13,16 +13,14 @@ from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
 
 from local_bench.core.identity import seed_of
-from local_bench.generators.base import Encoded, Item, Picture, Sampler
+from local_bench.generators.base import Encoded, Item, Picture
 from local_bench.generators.flux import Flux
+from local_bench.generators.sampler import Sampler
 
 ADAPTER = "ip_adapter.safetensors"
 
 
 class FluxIpAdapter(Flux):
-    encodes_pictures = True
-    lossy_ways = ("first_block_cache",)  # its projection asks for the dtype in which weights are kept
-
     def load_encoder(self) -> None:
         super().load_encoder()
         folder = self.parts.get("image_encoder")

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from diffusers import FluxKontextPipeline
 
-from local_bench.generators.base import Encoded, Item, Picture, Sampler
+from local_bench.generators.base import Encoded, Item, Picture
 from local_bench.generators.flux import Flux
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import resized
 
 
 class FluxKontext(Flux):
     pipeline = FluxKontextPipeline
-    encodes_pictures = True
-    lossy_ways = ("weights",)
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
         config = self._pipe.vae.config

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
-from local_bench.generators.base import Brief, Encoded, Item, Picture, Sampler, tokens_over
+from local_bench.generators.base import Brief, Encoded, Item, Picture, tokens_over
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged, resized
 
 
@@ -18,7 +19,6 @@ class InstructPix2Pix(Staged):
     pipeline = StableDiffusionInstructPix2PixPipeline
     encoders = ("text_encoder", "tokenizer", "safety_checker", "feature_extractor", "image_encoder")
     denoiser = "unet"
-    encodes_pictures = True
 
     def encode_text(self, brief: Brief) -> Encoded:
         tokenizer = self._pipe.tokenizer

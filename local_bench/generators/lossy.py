@@ -8,9 +8,6 @@ whole batch, so such a system draws one picture at a time.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-from diffusers import FirstBlockCacheConfig
-
 from local_bench.core.errors import ConfigError
 
 NEIGHBOURS_MATTER = ("first_block_cache",)
@@ -25,6 +22,9 @@ def check_lossy(lossy: Iterable[str], family: str, ways: Sequence[str]) -> None:
 
 def make_lossy(module: Any, lossy: dict[str, Any]) -> None:
     """Turns a denoiser into the lossy system that the config names."""
+    import torch
+    from diffusers import FirstBlockCacheConfig
+
     storage = lossy.get("weights")
     if storage is not None:
         module.enable_layerwise_casting(storage_dtype=getattr(torch, storage), compute_dtype=module.dtype)

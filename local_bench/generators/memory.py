@@ -20,10 +20,9 @@ from typing import Any
 
 from local_bench.core.cards import ModelCard
 from local_bench.generators.arithmetic import Operations, count, usual_size
-from local_bench.generators.base import Sampler
-from local_bench.generators.batches import largest_batch
 from local_bench.generators.lossy import NEIGHBOURS_MATTER, check_lossy
-from local_bench.generators.registry import family
+from local_bench.generators.registry import traits
+from local_bench.generators.sampler import Sampler
 
 RESERVE_GB = 1.5
 FILLS_GPU_FLOP = 60e12
@@ -97,7 +96,7 @@ def plan_memory(
     that would fit. ConfigError for a card that cannot be counted, or a lossy way that its family does not have.
     """
     lossy = lossy or {}
-    check_lossy(lossy, card.family, family(card.family).lossy_ways)
+    check_lossy(lossy, card.family, traits(card.family).lossy_ways)
     counted = count(card, usual_size(card, sampler), pictures)
     need = _Need(card, counted, lossy)
     room = None if capacity_gb is None else capacity_gb - RESERVE_GB
@@ -126,8 +125,8 @@ def plan_memory(
 
 
 def _limit(card: ModelCard, pictures: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
-    own = family(card.family)
-    limits = [largest_batch(own, pictures > 0), attempts if own.exact_length else None]
+    own = traits(card.family)
+    limits = [own.largest_batch(pictures > 0), attempts if own.exact_length else None]
     limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -148,7 +147,7 @@ class _Need:
     """Decimal GB of a model's parts."""
 
     def __init__(self, card: ModelCard, counted: Operations, lossy: Mapping[str, Any]) -> None:
-        early = family(card.family).encodes_pictures
+        early = traits(card.family).encodes_pictures
         reads = counted.picture_live_bytes / _GB
         self._counted = counted
         self._vae = counted.vae_bytes / _GB

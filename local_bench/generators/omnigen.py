@@ -34,7 +34,6 @@ def _as_long_as_the_sequence(
 class OmniGen(Staged):
     pipeline = OmniGenPipeline
     encoders = ()
-    max_batch = 1
     masks = True
     varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_sequence)
 

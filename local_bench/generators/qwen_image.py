@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import torch
 from diffusers import QwenImagePipeline
 
-from local_bench.generators.base import Brief, Encoded, Item, Sampler, tokens_over
+from local_bench.generators.base import Brief, Encoded, Item, tokens_over
 from local_bench.generators.placement import Axes
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
 _CANONICAL_TOKENS = 251
@@ -34,7 +35,6 @@ def _as_long_as_the_prompt(
 
 class QwenImage(Staged):
     pipeline = QwenImagePipeline
-    exact_length = True
     varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_prompt)
 
     def encode_text(self, brief: Brief) -> Encoded:

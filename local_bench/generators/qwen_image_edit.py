@@ -43,7 +43,6 @@ class Remembering:
 class QwenImageEdit(QwenImage):
     pipeline = QwenImageEditPipeline
     encoders = ("text_encoder", "tokenizer", "processor")
-    sees_pictures = True
 
     def load_denoiser(self) -> None:
         super().load_denoiser()

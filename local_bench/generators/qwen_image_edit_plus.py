@@ -17,7 +17,6 @@ from local_bench.generators.qwen_image_edit import QwenImageEdit
 
 class QwenImageEditPlus(QwenImageEdit):
     pipeline = QwenImageEditPlusPipeline
-    max_batch = 1
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         (item,) = items

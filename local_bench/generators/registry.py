@@ -1,6 +1,8 @@
-"""Families by name; their modules (and torch) are imported when one is asked for."""
+"""The generator families by name, with what planning needs to know of them. A family's module, and torch with it, is
+imported when the family is used."""
 
 import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ConfigError
@@ -8,27 +10,61 @@ from local_bench.core.errors import ConfigError
 if TYPE_CHECKING:
     from local_bench.generators.staged import Staged
 
+
+@dataclass(frozen=True)
+class Traits:
+    """What differs between families outside of their own code."""
+
+    implementation: str
+    """`module:class` in `local_bench.generators`."""
+    encodes_pictures: bool = False
+    """Whether the VAE turns pictures into latents once, before denoising, and not in the pipeline's own call."""
+    sees_pictures: bool = False
+    """Whether the text encoder also reads the pictures."""
+    exact_length: bool = False
+    """Whether prompts of different lengths need batches of their own."""
+    max_batch: int | None = None
+    """The largest batch that the pipeline makes right; None for any."""
+    alone_with_pictures: bool = False
+    """Whether an image with input pictures must be made alone."""
+    lossy_ways: tuple[str, ...] = ("weights",)
+    """The settings of `generators.lossy` that its pipeline can take."""
+
+    def largest_batch(self, pictures: bool) -> int | None:
+        """How many images, with input pictures or without, the pipeline makes right in one call; None for any."""
+        return 1 if pictures and self.alone_with_pictures else self.max_batch
+
+
 FAMILIES = {
-    "flux": "flux:Flux",
-    "flux_kontext": "flux_kontext:FluxKontext",
-    "flux_control": "flux_control:FluxControl",
-    "flux_ip_adapter": "flux_ip_adapter:FluxIpAdapter",
-    "sd3": "sd3:StableDiffusion3",
-    "qwen_image": "qwen_image:QwenImage",
-    "qwen_image_edit": "qwen_image_edit:QwenImageEdit",
-    "qwen_image_edit_plus": "qwen_image_edit_plus:QwenImageEditPlus",
-    "flux2": "flux2:Flux2",
-    "flux2_klein": "flux2:Flux2Klein",
-    "pixart_sigma": "pixart_sigma:PixArtSigma",
-    "instruct_pix2pix": "instruct_pix2pix:InstructPix2Pix",
-    "omnigen": "omnigen:OmniGen",
+    "flux": Traits("flux:Flux", lossy_ways=("weights", "first_block_cache")),
+    "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_pictures=True),
+    "flux_control": Traits("flux_control:FluxControl", encodes_pictures=True),
+    "flux_ip_adapter": Traits(  # its projection asks for the dtype in which weights are kept, so no float8
+        "flux_ip_adapter:FluxIpAdapter", encodes_pictures=True, lossy_ways=("first_block_cache",)
+    ),
+    "sd3": Traits("sd3:StableDiffusion3"),
+    "qwen_image": Traits("qwen_image:QwenImage", exact_length=True),
+    "qwen_image_edit": Traits("qwen_image_edit:QwenImageEdit", exact_length=True, sees_pictures=True),
+    "qwen_image_edit_plus": Traits(
+        "qwen_image_edit_plus:QwenImageEditPlus", exact_length=True, sees_pictures=True, max_batch=1
+    ),
+    "flux2": Traits("flux2:Flux2", alone_with_pictures=True),
+    "flux2_klein": Traits("flux2:Flux2Klein", alone_with_pictures=True),
+    "pixart_sigma": Traits("pixart_sigma:PixArtSigma"),
+    "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_pictures=True),
+    "omnigen": Traits("omnigen:OmniGen", max_batch=1),
 }
 
 
-def family(name: str) -> "type[Staged]":
-    """The class that runs a family. ConfigError where a card names one that is not there."""
+def traits(name: str) -> Traits:
+    """A family's traits, without importing torch. ConfigError where a card names a family that does not exist."""
     if name not in FAMILIES:
         raise ConfigError(f"there is no family of generators {name!r}: there are {', '.join(FAMILIES)}")
-    module, _, attribute = FAMILIES[name].partition(":")
+    return FAMILIES[name]
+
+
+def family(name: str) -> "type[Staged]":
+    """The class that runs a family. ConfigError where a card names a family that does not exist."""
+    module, _, attribute = traits(name).implementation.partition(":")
     found: type[Staged] = getattr(importlib.import_module(f"local_bench.generators.{module}"), attribute)
     return found

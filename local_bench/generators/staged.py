@@ -14,9 +14,11 @@ from PIL import Image
 
 from local_bench.core.cards import ModelCard
 from local_bench.generators.architecture import components
-from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, cat
+from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, cat
 from local_bench.generators.lossy import check_lossy
 from local_bench.generators.placement import Axes, attend, place_denoiser, place_encoder
+from local_bench.generators.registry import traits
+from local_bench.generators.sampler import Sampler
 
 # Saving and loading a pipeline looks this class up, and its module imports onnxruntime: diffusers' own placeholder for
 # where that is not installed does as well.
@@ -34,21 +36,9 @@ class Staged(ABC):
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "tokenizer")
     """The pipeline's parts that only encoding needs."""
     denoiser: ClassVar[str] = "transformer"
-    sees_pictures: ClassVar[bool] = False
-    """Whether the text encoder looks at the pictures."""
-    encodes_pictures: ClassVar[bool] = False
-    """Whether the VAE turns pictures into latents once, before denoising, and not in the pipeline's own call."""
-    max_batch: ClassVar[int | None] = None
-    """The largest batch the pipeline makes right; None for any."""
-    alone_with_pictures: ClassVar[bool] = False
-    """Whether an image that looks at pictures must be made alone."""
-    exact_length: ClassVar[bool] = False
-    """Whether prompts of other lengths need batches of their own."""
     varying: ClassVar[Axes | None] = None
     """Where prompts are not padded to one length: which axes of a block's inputs are as long as the prompt. Compiled
     code then takes any length; without this each length would be a graph of its own."""
-    lossy_ways: ClassVar[tuple[str, ...]] = ("weights",)
-    """What of `generators.lossy` its pipeline can do."""
     masks: ClassVar[bool] = False
     """Whether attention is masked, which flash and cuDNN kernels do not take."""
 
@@ -58,6 +48,7 @@ class Staged(ABC):
         """`weights` is the model's folder, `parts` what comes from other repositories by name; without a folder the
         card's architecture is built with seeded random weights."""
         self.card = card
+        self.traits = traits(card.family)
         self.weights = weights
         self.machine = machine
         self.parts = dict(parts or {})
@@ -70,7 +61,7 @@ class Staged(ABC):
         """One prompt at a time, so that its embedding cannot depend on others. No prompt is changed."""
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
-        """An input picture's latents, where `encodes_pictures`; nothing where it is read while denoising."""
+        """An input picture's latents, where `traits.encodes_pictures`; nothing where it is read while denoising."""
         return Encoded({})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
@@ -95,7 +86,7 @@ class Staged(ABC):
 
     def load_encoder(self) -> None:
         """Loads what encoding needs; nothing of the transformer."""
-        without = (self.denoiser,) if self.encodes_pictures else (self.denoiser, "vae")
+        without = (self.denoiser,) if self.traits.encodes_pictures else (self.denoiser, "vae")
         self._pipe = self._load(without)
         place_encoder(self._pipe, self.encoders, self.machine)
 
@@ -104,7 +95,7 @@ class Staged(ABC):
 
     def load_denoiser(self) -> None:
         """Loads transformer, VAE and scheduler; none of the encoders. ConfigError for a lossy way it does not have."""
-        check_lossy(self.machine.lossy, self.card.family, self.lossy_ways)
+        check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_ways)
         self._pipe = self._load(self.encoders)
         place_denoiser(self._pipe, self.denoiser, self.machine, type(self).varying)
         if hasattr(self._pipe.vae, "enable_slicing"):

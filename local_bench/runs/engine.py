@@ -49,7 +49,7 @@ def run_stages(
     Raises the errors of `core.errors`; whatever was committed before stays, and the same call goes on from there.
     """
     isolate()
-    check_config(config)
+    check_config(config, files=bool(ON_DEVICE & set(stages)))  # settling needs no weights and no folder of images
     if require_metrics:
         check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:

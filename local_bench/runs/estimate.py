@@ -68,6 +68,10 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
         settled = config.settlement.model_copy(update={"gpu": known.name})
         return Target(known.title, known, known.memory_gb, None, price_of(settled, known.title))
     from local_bench.generators.capacity import device_memory_gb, host_memory_gb
+    from local_bench.generators.driver import may_have_gpu
+
+    if config.engine.device in ("auto", "cpu") and not may_have_gpu():
+        return Target("cpu", None, None, host_memory_gb(), price_of(config.settlement, "cpu"))
     from local_bench.generators.numerics import choose_device, device_name
 
     device = choose_device(config.engine.device)
@@ -152,11 +156,11 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
 def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunConfig, target: Target) -> list[_Group]:
     """A model's images by size and number of pictures; one empty group where it makes none."""
     from local_bench.generators.arithmetic import usual_size
-    from local_bench.generators.base import Sampler
     from local_bench.generators.memory import plan_memory
-    from local_bench.generators.registry import family
+    from local_bench.generators.registry import traits
+    from local_bench.generators.sampler import Sampler
 
-    alone = family(described.family).exact_length
+    alone = traits(described.family).exact_length
     kinds: dict[tuple[Sampler, int], Counter[str]] = {}
     for planned in plan.planned:
         if planned.candidate.model == model.label and planned.unscored is None:

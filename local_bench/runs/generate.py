@@ -14,10 +14,10 @@ from local_bench.core.identity import full_identity
 from local_bench.core.nouns import NOT_FINITE
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
-from local_bench.generators.base import Sampler
 from local_bench.generators.capacity import device_memory_gb, host_memory_gb
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import family
+from local_bench.generators.sampler import Sampler
 from local_bench.runs.floors import check_floor
 from local_bench.runs.jobs import (
     Advanced,

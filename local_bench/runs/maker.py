@@ -19,11 +19,12 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified, store_image
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
-from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, Sampler, picture_key, text_key
+from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.placement import keep_compiled
 from local_bench.generators.registry import family
+from local_bench.generators.sampler import Sampler
 from local_bench.runs.device_clock import DeviceClock, Mark
 from local_bench.runs.encodings import Encodings
 from local_bench.runs.jobs import Advanced, Begun, Charged, Event, Job, Made, Noted, Order, Result, Settled, Signed
@@ -143,11 +144,11 @@ class Maker:
         return [self._text_key(job), *self._picture_keys(job)]
 
     def _text_key(self, job: Job) -> str:
-        seen = self._family.sees_pictures
+        seen = self._generator.traits.sees_pictures
         return text_key(self._order.card.family, job.prompt, Sampler(**job.sampler), job.pictures if seen else ())
 
     def _picture_keys(self, job: Job) -> list[str]:
-        if not self._family.encodes_pictures:
+        if not self._generator.traits.encodes_pictures:
             return []
         sampler = Sampler(**job.sampler)
         return [picture_key(self._order.card.family, sha, sampler) for sha in job.pictures]

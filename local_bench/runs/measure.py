@@ -26,6 +26,7 @@ from local_bench.runs.meter import Meter
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import write_scores
 from local_bench.runs.workers import Workers
 from local_bench.suites.registry import suite
 
@@ -92,15 +93,6 @@ def measure_share(order: MetricOrder, wanted: list[Wanted]) -> Iterator[Event]:
                 yield Advanced(n_subjects)
             case Told(sentence):
                 yield Noted(sentence)
-
-
-def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> None:
-    """Enters (work_id, score) rows in one transaction; later ones take the place of earlier ones."""
-    with ledger.transaction():
-        ledger.write_many(
-            "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)",
-            ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
-        )
 
 
 def _wanted(run: RunDir) -> list[Wanted]:

@@ -20,7 +20,7 @@ from local_bench.runs.jobs import Order
 from local_bench.runs.ledger import Ledger
 
 if TYPE_CHECKING:
-    from local_bench.generators.base import Sampler
+    from local_bench.generators.sampler import Sampler
     from local_bench.generators.shapes import Sizes
 
 NOT_COUNTED = "not counted"
@@ -98,7 +98,7 @@ def note_operations(ledger: Ledger, order: Order) -> None:
 
 
 def _count(ledger: Ledger, order: Order) -> Counted:
-    from local_bench.generators.base import Sampler
+    from local_bench.generators.sampler import Sampler
 
     rows = ledger.rows("SELECT work FROM candidates WHERE model = ? AND state <> 'unscored'", order.label)
     works = [json.loads(row["work"]) for row in rows]

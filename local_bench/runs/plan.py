@@ -119,7 +119,7 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
             _settings(model, described)
             if files and model.load == "weights":
                 check_here(described, model.weights)
-        elif not Path(model.imported.images).exists():
+        elif files and not Path(model.imported.images).exists():
             raise ConfigError(f"imported.images: {model.imported.images} is not there: put the pictures there")
     for judge in config.judges:
         described = card(judge.card, "judge")
@@ -159,7 +159,7 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
     if config.load == "random":
         if described.source.build == SHIPPED:
             raise ConfigError(f"models: {config.label} ships with its weights: leave `load: random` out")
-        from local_bench.generators.architecture import architecture_digest
+        from local_bench.generators.pieces import architecture_digest
 
         return ModelPlan(
             config.label, config, described, weights_sha256=f"random:{architecture_digest(described)}", sampler=sampler

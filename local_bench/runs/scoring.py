@@ -11,7 +11,6 @@ from local_bench.core.nouns import Score, Task, Verdict
 from local_bench.judges.rules import check_rules, rules_score
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.ledger import Ledger
-from local_bench.runs.measure import write_scores
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import majority, mean_word
 from local_bench.suites.registry import suite
@@ -22,6 +21,15 @@ OfWork = Mapping[str, Mapping[VerdictKey, Verdict]]
 """Work id -> what one judge said of it."""
 OfScores = dict[str, dict[str, Score]]
 """Work id -> score name -> score."""
+
+
+def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> None:
+    """Enters (work_id, score) rows in one transaction; later ones take the place of earlier ones."""
+    with ledger.transaction():
+        ledger.write_many(
+            "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
+        )
 
 
 def sets(ledger: Ledger) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:

@@ -19,9 +19,10 @@ from local_bench.core.money import held_cost, usd_number
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
-from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler
+from local_bench.generators.base import Brief, Item, Machine, Picture
 from local_bench.generators.batches import warm_up
 from local_bench.generators.registry import family
+from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import EngineConfig, RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.settlement import price_of
@@ -89,10 +90,11 @@ def try_model(
     generator.load_encoder()
     load_s = clock.lap()
     text = generator.encode_text(brief)
-    seen = tuple(generator.encode_picture(p, sampler) for p in brief.pictures) if kind.encodes_pictures else ()
+    pictures = brief.pictures if generator.traits.encodes_pictures else ()
+    seen = tuple(generator.encode_picture(p, sampler) for p in pictures)
     clock.lap()  # the first time chooses kernels
     generator.encode_text(brief)
-    for picture in brief.pictures if kind.encodes_pictures else ():
+    for picture in pictures:
         generator.encode_picture(picture, sampler)
     encode_s = clock.lap()
     generator.drop_encoder()

@@ -12,9 +12,10 @@ from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.weights import resolve
-from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler
+from local_bench.generators.base import Brief, Item, Machine, Picture
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.registry import family
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
 SIDE = 64
@@ -80,7 +81,7 @@ def encode(generator: Staged, briefs: list[Brief], seed: int = 100) -> list[Item
     generator.load_encoder()
     items = []
     for i, asked in enumerate(briefs):
-        seen = asked.pictures if generator.encodes_pictures else ()
+        seen = asked.pictures if generator.traits.encodes_pictures else ()
         encoded = tuple(generator.encode_picture(p, asked.sampler) for p in seen)
         items.append(Item(asked, generator.encode_text(asked), encoded, seed + i))
     generator.drop_encoder()

@@ -8,10 +8,19 @@ from torch import nn
 
 from local_bench.core.cards import card, cards
 from local_bench.core.errors import ConfigError
-from local_bench.generators import arithmetic
+from local_bench.generators import arithmetic, counting
 from local_bench.generators.architecture import build
-from local_bench.generators.arithmetic import count, parameters, usual_pictures, usual_size
-from local_bench.generators.base import Sampler
+from local_bench.generators.arithmetic import count, usual_pictures, usual_size
+from local_bench.generators.counting import parameters
+from local_bench.generators.sampler import Sampler
+from local_bench.generators.shapes import sizes
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(request, monkeypatch):
+    """Here everything is counted, but for the tests of what is shipped."""
+    if "ship" not in request.function.__name__:
+        monkeypatch.setattr(arithmetic, "shipped_counts", dict)
 
 
 def usual(name, **other):
@@ -101,7 +110,7 @@ def test_pictures_and_words_cost():
 def test_a_second_count_is_remembered(monkeypatch):
     described, sampler = usual("tiny-flux")
     first = count(described, sampler)
-    monkeypatch.setattr(arithmetic, "_count", lambda *_: pytest.fail("it was counted again"))
+    monkeypatch.setattr(counting, "count_modules", lambda *_: pytest.fail("it was counted again"))
     assert count(described, sampler) == first
     assert count(described, replace(sampler, num_inference_steps=9)).steps == 9
 
@@ -134,7 +143,7 @@ def test_sizes_of_about_the_same_area_are_counted_once():
 
 def test_a_product_takes_twice_its_sides_and_lives_as_long_as_it_is_held():
     layer = nn.Linear(300, 500, bias=False, device="meta")
-    cost = arithmetic._measure(layer, lambda: layer(torch.empty(7, 300, device="meta")))
+    cost = counting._measure(layer, lambda: layer(torch.empty(7, 300, device="meta")))
     assert cost.flop == 2 * 7 * 300 * 500
     assert cost.live_bytes == 4 * 7 * (300 + 500)
 
@@ -150,18 +159,49 @@ def test_tensors_that_are_gone_do_not_count():
         for _ in range(10):
             xs.append(xs[-1] + 1)
 
-    assert arithmetic._measure(nn.Identity(), let_go).live_bytes == 2 * 4000
-    assert arithmetic._measure(nn.Identity(), keep).live_bytes == 11 * 4000
+    assert counting._measure(nn.Identity(), let_go).live_bytes == 2 * 4000
+    assert counting._measure(nn.Identity(), keep).live_bytes == 11 * 4000
 
 
 @pytest.mark.parametrize("heads_of_keys", [8, 2])
 def test_attention_is_one_kernel(heads_of_keys):
     query = torch.empty(1, 8, 2000, 64, device="meta")
     key = torch.empty(1, heads_of_keys, 1000, 64, device="meta")
-    cost = arithmetic._measure(
+    cost = counting._measure(
         nn.Identity(),
         lambda: nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=heads_of_keys < 8),
     )
     assert cost.flop == 2 * 2 * 8 * 2000 * 1000 * 64
     scores = 4 * 8 * 2000 * 1000
     assert cost.live_bytes < scores / 4
+
+
+SHIPPED = [name for name, described in cards().items() if described.role == "generator" and described.architecture]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_card_ships_its_counts(name, monkeypatch):
+    monkeypatch.setattr(counting, "count_modules", lambda *_: pytest.fail("run scripts/count_flops.py --write"))
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", "/nowhere")
+    described, sampler = usual(name)
+    for pictures in arithmetic.shipped_kinds(described):
+        assert count(described, sampler, pictures).steps == sampler.num_inference_steps
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in SHIPPED if name.startswith("tiny-")), "flux1-dev", "sd35-large", "qwen-image-edit-2509"]
+)
+def test_shipped_counts_are_what_is_counted(name):
+    described, sampler = usual(name)
+    for pictures in arithmetic.shipped_kinds(described):
+        again = counting.count_modules(described, sizes(described, sampler, pictures))
+        assert replace(again, steps=sampler.num_inference_steps) == count(described, sampler, pictures)
+
+
+def test_a_folder_of_configs_need_not_ship_counts(monkeypatch, tmp_path):
+    monkeypatch.setenv("LOCAL_BENCH_CONFIGS", str(tmp_path))
+    arithmetic.shipped_counts.cache_clear()
+    try:
+        assert arithmetic.shipped_counts() == {}
+    finally:
+        arithmetic.shipped_counts.cache_clear()

@@ -7,12 +7,12 @@ import torch
 
 from local_bench.generators.base import Brief
 from local_bench.generators.batches import batch_is_neutral
-from local_bench.generators.registry import FAMILIES, family
+from local_bench.generators.registry import FAMILIES, traits
 
 from .conftest import CARDS, Ready, encode, small
 
 BATCH = 4
-BATCHING = [name for name in FAMILIES if family(name).max_batch != 1]
+BATCHING = [name for name in FAMILIES if traits(name).max_batch != 1]
 
 
 def test_every_family_has_a_small_model():
@@ -90,7 +90,7 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
 
 def alone(mine: Ready, items):
     """Items as a batch may hold them: without pictures where those keep an image alone."""
-    if not mine.generator.alone_with_pictures:
+    if not mine.generator.traits.alone_with_pictures:
         return items
     return [replace(item, brief=replace(item.brief, pictures=()), pictures=()) for item in items]
 

@@ -17,7 +17,7 @@ from local_bench.generators import capacity, numerics, placement
 from local_bench.generators.base import Machine
 from local_bench.generators.batches import warm_up
 from local_bench.generators.lossy import make_lossy
-from local_bench.generators.registry import FAMILIES, family
+from local_bench.generators.registry import FAMILIES, family, traits
 from local_bench.generators.staged import as_rgb8
 
 from .conftest import brief, encode, small
@@ -27,7 +27,7 @@ CASES = [
     (name, way)
     for name in FAMILIES
     for way, settings in WAYS.items()
-    if not set(settings) - set(family(name).lossy_ways)
+    if not set(settings) - set(traits(name).lossy_ways)
 ]
 
 

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from local_bench.core.cards import card
 from local_bench.core.errors import LedgerError, LocalBenchError
 from local_bench.core.gpus import gpu
-from local_bench.generators import arithmetic
-from local_bench.generators.base import Sampler
+from local_bench.generators import counting
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
 from local_bench.runs import floors
 from local_bench.runs.config import RunConfig
@@ -218,7 +218,7 @@ def test_a_floor_is_not_above_the_exact_count_and_not_far_below(tmp_path, name, 
     least = _kind(asked, sampler, [tokens] if read else []).least_flop
     exact_sizes = sizes(large, sampler, 1 if read else 0, text_tokens=1)
     exact = replace(
-        arithmetic._count(large, replace(exact_sizes, pictures=(read,) if read else ())),
+        counting.count_modules(large, replace(exact_sizes, pictures=(read,) if read else ())),
         steps=sampler.num_inference_steps,
     )
     assert 0.5 < least / (exact.denoise_flop + exact.decode_flop) <= 1

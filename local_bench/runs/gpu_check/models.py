@@ -13,10 +13,11 @@ from PIL import Image
 from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
 from local_bench.generators import numerics
-from local_bench.generators.architecture import piece, with_config
 from local_bench.generators.arithmetic import usual_pictures
-from local_bench.generators.base import Brief, Item, Machine, Picture, Sampler
+from local_bench.generators.base import Brief, Item, Machine, Picture
+from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.registry import family
+from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.runs.gpu_check.checks import Session
 
@@ -116,7 +117,7 @@ def encode(generator: Staged, asked: list[Brief]) -> list[Item]:
     generator.load_encoder()
     items = []
     for i, brief in enumerate(asked):
-        read = brief.pictures if generator.encodes_pictures else ()
+        read = brief.pictures if generator.traits.encodes_pictures else ()
         pictures = tuple(generator.encode_picture(picture, brief.sampler) for picture in read)
         items.append(Item(brief, generator.encode_text(brief), pictures, seed=i))
     generator.drop_encoder()

@@ -10,10 +10,9 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide
 from local_bench.runs.engine import run_stages
 from local_bench.runs.judge import verdict_columns
-from local_bench.runs.measure import write_scores
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import score, sets
+from local_bench.runs.scoring import score, sets, write_scores
 from local_bench.settle.ice import range_of
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks.layouts import picture

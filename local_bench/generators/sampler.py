@@ -1,0 +1,18 @@
+"""The settings that an image is sampled with. Imports no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How a picture is sampled; all of it is part of the work's identity. None: the model has no such setting."""
+
+    height: int
+    width: int
+    num_inference_steps: int
+    guidance_scale: float | None = None
+    true_cfg_scale: float | None = None
+    negative_prompt: str | None = None
+    image_guidance_scale: float | None = None
+    adapter_scale: float | None = None
+    max_sequence_length: int | None = None

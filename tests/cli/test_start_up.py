@@ -1,0 +1,79 @@
+"""Commands that compute nothing on a device import neither torch nor what imports it: that alone takes seconds."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from local_bench.core.cards import cards
+from local_bench.core.paths import configs_dir
+from tests.report.official.simulated import config, draw, judged
+from tests.suites.benchmarks import layouts
+
+LIGHT, NEEDS_TORCH = "models list", "doctor --gpu --device cpu --only driver"
+HEAVY = ("torch", "diffusers", "transformers", "pyiqa", "vllm", "onnxruntime")
+RUN_ALL = """
+import json, sys
+from local_bench.cli.main import main
+found = {{}}
+for line in {lines!r}:
+    found[line] = [main(line.split()), [name for name in {heavy!r} if name in sys.modules]]
+json.dump(found, open("found.json", "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("start-up")
+    path = layouts.servimage(folder / "data")
+    made = {name: draw("servimage", path, folder / name, seed) for seed, name in enumerate(("one", "two"))}
+    judged(folder / "run", config("servimage", path, made), 5)
+    return folder / "run"
+
+
+def run_all(lines, folder):
+    code = RUN_ALL.format(heavy=HEAVY, lines=lines)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_no_heavy_library_is_imported(run_dir, tmp_path):
+    """Elsewhere than where the run was made: settling does not look for the weights or for the imported images."""
+    orders = run_dir.parent / "data"
+    shipped = [f"plan {file} --set suite.path={orders}" for file in sorted((configs_dir() / "runs").glob("serv*.yaml"))]
+    lines = [
+        "--help",
+        *(f"{command} {run_dir}" for command in ("settle", "report", "digest", "verify")),
+        f"settle {run_dir} --json",
+        f"compare {run_dir} {run_dir} --json",
+        f"export {run_dir} --format servimage --out {tmp_path / 'out'}",
+        "models list",
+        "models show flux1-dev",
+        "models show pyiqa:musiq",
+        "suites list",
+        "suites show studio",
+        *shipped,
+        *(f"{line} --gpu a6000" for line in shipped),
+        "doctor",
+    ]
+    assert run_all(lines, tmp_path) == {line: [0, []] for line in lines}
+
+
+def test_what_needs_torch_is_seen_to_import_it(tmp_path):
+    found = run_all([LIGHT, NEEDS_TORCH], tmp_path)
+    assert found == {LIGHT: [0, []], NEEDS_TORCH: [0, ["torch", "diffusers", "transformers"]]}
+
+
+def test_cards_are_parsed_once(monkeypatch):
+    from local_bench.core import cards as module
+    from local_bench.core import yamlfile
+
+    read, real = [], yamlfile.read_yaml
+    monkeypatch.setattr(yamlfile, "read_yaml", lambda path: read.append(path) or real(path))
+    module._parsed.cache_clear()
+    for _ in range(3):
+        for name, described in cards().items():
+            assert module.card(name, described.role) == described
+    assert len(read) == len(set(read)) == len(cards())
