@@ -1,5 +1,6 @@
 """What many tests share: a cache of its own, one thread, one real judge server for the whole session."""
 
+import gc
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -39,6 +40,13 @@ def _shares_a_module_fixture(item: pytest.Item) -> bool:
     return found is not None and any(
         defined.scope == "module" for definitions in found.name2fixturedefs.values() for defined in definitions
     )
+
+
+def pytest_collection_finish() -> None:
+    """What the libraries made at import is never garbage: each collection, one for every model that is dropped, would go
+    through millions of objects again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

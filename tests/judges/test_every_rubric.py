@@ -21,6 +21,8 @@ from local_bench.judges.vlm.written import deliverables, lines
 
 pytestmark = pytest.mark.server
 N_REQUESTS = 300
+COVER = 12
+"""So many questions of a rubric have all its layouts, both languages and every form of sheet."""
 BRIEFS = (
     "A poster for a mountain hut in two colours; print quality, PNG, 1024x768.",
     "一张茶馆海报,红色圆形,白色背景,横版,300 DPI。",
@@ -80,10 +82,13 @@ def spec(described, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["json", "logit"])
-def test_every_rubric_is_answered_in_form_300_times_of_300(judge, questions, protocol):
+def test_every_rubric_is_always_answered_in_form(judge, questions, protocol):
+    """300 questions of 300 by the server; in process, which is slower here, every kind of question."""
     transport, described, _ = judge
+    if isinstance(transport, Embedded):
+        questions = questions[: COVER * len(rubric_names())]
     said = dict(answers(transport, spec(described, protocol), questions))
-    assert len(said) == N_REQUESTS
+    assert len(said) == len(questions)
     assert [(q.rubric, said[i].unscored) for i, q in questions if said[i].answer is None] == []
     for i, asked in questions:
         if rubric(asked.rubric).writes is None:

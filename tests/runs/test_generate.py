@@ -290,7 +290,7 @@ def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkey
     assert {row["state"] for row in rows} == {"done"}
     assert len({row["pixels_sha256"] for row in rows}) == len(rows) == 2 * len(FAMILIES)
 
-    real, made = Staged.decode, []
+    real, made = Staged.pixels, []
 
     def dying(self, *arguments):
         made.append(type(self).__name__)
@@ -299,7 +299,7 @@ def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkey
         return real(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Staged, "decode", dying)
+        patch.setattr(Staged, "pixels", dying)
         with pytest.raises(KeyboardInterrupt):
             run_stages(config(orders, *models, limit=1), tmp_path / "other", ("generate",))
     assert any(row["state"] == "done" for row in candidates(tmp_path / "other"))
