@@ -43,8 +43,8 @@ def _shares_a_module_fixture(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What the libraries made at import is never garbage: each collection, one for every model that is dropped, would go
-    through millions of objects again."""
+    """What the libraries made at import is never garbage, and each collection (one a model that is dropped) would go
+    through its millions of objects."""
     gc.collect()
     gc.freeze()
 

@@ -238,6 +238,12 @@ def plan_text(plan: dict[str, Any]) -> str:
             parts.append(f"{m['model']}: refused: {m['refused']}")
         parts += [f"{m['model']}: {sentence}" for sentence in m["sentences"]]
     parts.append(f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB")
+    disk = plan["disk_gb"]
+    if made:
+        parts.append(
+            f"disk: at most {disk['images']:.3g} GB of images, and {disk['encodings']:g} GB of encoded prompts at a time "
+            "(engine.encodings_gb)"
+        )
     return "\n".join([*parts, plan["basis"]])
 
 

@@ -54,6 +54,7 @@ def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> d
             "n_questions": _n_questions(plan, config.order_swap) * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
+        "disk_gb": _disk_gb(plan, config),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
         "capacity_gb": target.capacity_gb,
@@ -78,6 +79,16 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
     name = device_name(device)
     price = price_of(config.settlement, name)
     return Target(name, gpu_of(name), device_memory_gb(device), host_memory_gb(), price)
+
+
+def _disk_gb(plan: RunPlan, config: RunConfig) -> dict[str, float]:
+    """Bounds from above: a PNG of RGB8 is hardly larger than its pixels, and a model's encodings are removed before the
+    next one's are made."""
+    made = [p.candidate.work["sampler"] for p in plan.planned if p.unscored is None and "sampler" in p.candidate.work]
+    return {
+        "images": sum(3 * sampler["height"] * sampler["width"] for sampler in made) / 1e9,
+        "encodings": config.engine.encodings_gb if made else 0.0,
+    }
 
 
 def _basis(target: Target) -> str:

@@ -34,6 +34,7 @@ def test_figures_agree_with_each_other():
     assert m["vram_gb"] == max(phase["total_gb"] for phase in m["phases"].values())
     assert all(phase["fits"] for phase in m["phases"].values())
     assert m["refused"] is None
+    assert plan["disk_gb"] == {"images": pytest.approx(20 * 3 * 1024 * 1024 / 1e9), "encodings": 20.0}
     json.dumps(plan, allow_nan=False)
 
 
