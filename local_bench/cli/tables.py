@@ -241,8 +241,8 @@ def plan_text(plan: dict[str, Any]) -> str:
     disk = plan["disk_gb"]
     if made:
         parts.append(
-            f"disk: at most {disk['images']:.3g} GB of images, and {disk['encodings']:g} GB of encoded prompts at a time "
-            "(engine.encodings_gb)"
+            f"disk: at most {disk['images']:.3g} GB of images, and {disk['encodings']:g} GB of encoded prompts at a "
+            "time (engine.encodings_gb)"
         )
     return "\n".join([*parts, plan["basis"]])
 
