@@ -239,20 +239,35 @@ def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
         generation.check_batch("flux")(session)
 
 
+@pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
 @pytest.mark.parametrize("differs", ["latents_sha256", "pixels_sha256", "kernels", None])
-def test_two_processes_that_differ_fail(session, monkeypatch, differs):
-    made = [child.Made("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(2)]
+def test_processes_that_differ_fail(session, monkeypatch, differs, other):
+    made = [child.Made("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     if differs:
-        made[1] = replace(made[1], **{differs: {"math": 6} if differs == "kernels" else "other"})
-    monkeypatch.setattr(processes, "_made", lambda session, cache: made.pop(0))
+        made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else "other"})
+    caches = []
+    monkeypatch.setattr(processes, "same_gpus", lambda device: [torch.device("cuda", 1), torch.device("cuda", 2)])
+    monkeypatch.setattr(processes, "_made", lambda session, cache, device: caches.append(cache) or made.pop(0))
     if differs is None:
-        assert processes.check_processes(session).figures["kernels"] == [{"cudnn": 6}, {"cudnn": 6}]
+        found = processes.check_processes(session)
+        assert found.figures["kernels"] == [{"cudnn": 6}] * 4
+        assert found.figures["devices"][2:] == ["cuda:1", "cuda:2"]
+        assert found.detail.startswith("4 processes on 3 GPUs made the same bytes")
+        assert len(set(caches)) == 3  # the second has the first one's
         return
     with pytest.raises(CheckFailed, match="differ" if differs != "kernels" else "_native_cudnn is pinned"):
         processes.check_processes(session)
 
 
 # ---- what only a GPU does
+
+
+def test_other_gpus_of_the_same_name_are_checked_too(monkeypatch):
+    names = ["H100", "A100", "H100", "H100"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[getattr(device, "index", device)])
+    assert [device.index for device in processes.same_gpus(torch.device("cuda:2"))] == [0, 3]
+    assert processes.same_gpus(torch.device("cpu")) == []
 
 
 def test_memory_is_limited(on_gpu):
