@@ -26,7 +26,7 @@ def test_show_says_all_of_the_card_and_that_its_files_are_not_here(cli):
     assert "local-bench models fetch flux1-dev" in ended.stderr
     in_words = dict(line.split(maxsplit=1) for line in cli("models", "show", "flux1-dev").stdout.splitlines()[2:])
     assert in_words["source.repo"] == "black-forest-labs/FLUX.1-dev"
-    assert in_words["sampler.num_inference_steps"] == "28"
+    assert in_words["sampler.num_inference_steps"] == "50"
     assert in_words["here"] == "no"
 
 
