@@ -75,20 +75,28 @@ def adapter_tokens(transformer: Any) -> int:
     return 16 if transformer.config.joint_attention_dim == 4096 else 4
 
 
-def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
-    """Seeded weights under the published names, for a transformer and an image encoder of its pooled text's width."""
+def adapter_layers(transformer: Any) -> dict[str, tuple[int, int]]:
+    """The adapter's linear layers under their published names, with (rows, columns): the projection of a picture's
+    embedding onto text tokens, then keys and values for each double block. For a transformer whose pooled text has the
+    image encoder's width."""
     config = transformer.config
     width, text = transformer.inner_dim, config.joint_attention_dim
-    shapes = {"ip_adapter_proj_model.proj": (adapter_tokens(transformer) * text, config.pooled_projection_dim)}
+    layers = {"ip_adapter_proj_model.proj": (adapter_tokens(transformer) * text, config.pooled_projection_dim)}
     for i in range(config.num_layers):
         for part in "kv":
-            shapes[f"double_blocks.{i}.processor.ip_adapter_double_stream_{part}_proj"] = (width, text)
+            layers[f"double_blocks.{i}.processor.ip_adapter_double_stream_{part}_proj"] = (width, text)
+    return layers
+
+
+def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
+    """Seeded weights under the published names."""
+    text = transformer.config.joint_attention_dim
     generator = torch.Generator("cpu").manual_seed(seed_of("ip-adapter"))
     state = {
         "ip_adapter_proj_model.norm.weight": torch.ones(text),
         "ip_adapter_proj_model.norm.bias": torch.zeros(text),
     }
-    for name, (rows, columns) in shapes.items():
+    for name, (rows, columns) in adapter_layers(transformer).items():
         state[f"{name}.weight"] = 8 * torch.randn((rows, columns), generator=generator) / columns**0.5
         state[f"{name}.bias"] = torch.zeros(rows)
     return state
