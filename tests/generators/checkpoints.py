@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import open_clip
 import torch
 import transformers
 import yaml
 from huggingface_hub import split_torch_state_dict_into_shards
 from huggingface_hub.serialization import _torch as sharding
+from transformers.core_model_loading import revert_weight_conversion
 
 from local_bench.core.cards import ModelCard
 from local_bench.core.cards import cards as all_cards
@@ -35,6 +37,8 @@ NAMES: dict[str | None, list[tuple[str, str]]] = {
     ],
 }
 """Published names where they differ from those of the installed class: what to replace in ours, in this order."""
+INSTALLED = "installed"
+"""In place of such a list: what the installed transformers renames when it loads, backwards."""
 
 
 def published() -> list[str]:
@@ -82,6 +86,8 @@ def fingerprint(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 def module(card: ModelCard, component: str, fact: Mapping[str, Any]) -> torch.nn.Module:
     """Our own model on "meta" in bfloat16, from the card's architecture or from the recorded class and config."""
+    if "open_clip" in fact:
+        return open_clip.create_model(fact["open_clip"], pretrained=None, device="meta")
     if "class" not in fact:
         if "with" in fact:
             card = with_config(card, {component: fact["with"]})
@@ -99,8 +105,10 @@ def module(card: ModelCard, component: str, fact: Mapping[str, Any]) -> torch.nn
 def saved(model: torch.nn.Module, names: str | None, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """What a checkpoint of this model holds, under the published names and in that dtype; tied weights once."""
     tied = getattr(model, "all_tied_weights_keys", {})
-    found = {}
-    for name, tensor in model.state_dict().items():
+    found, state = {}, model.state_dict()
+    if names == INSTALLED:
+        state, names = revert_weight_conversion(model, state), None
+    for name, tensor in state.items():
         if name not in tied:
             stored = name
             for pattern, replacement in NAMES[names]:
@@ -110,9 +118,9 @@ def saved(model: torch.nn.Module, names: str | None, dtype: torch.dtype) -> dict
     return found
 
 
-def file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    """The size of a safetensors file with these tensors and the usual metadata."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def file_bytes(tensors: Mapping[str, torch.Tensor], metadata: bool = True) -> int:
+    """The size of a safetensors file with these tensors and, by default, the usual metadata."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}} if metadata else {}
     at = 0
     for name, tensor in sorted(tensors.items(), key=lambda entry: (-entry[1].element_size(), entry[0])):
         end = at + tensor.numel() * tensor.element_size()
@@ -122,10 +130,8 @@ def file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
     return 8 + length + -length % 8 + at
 
 
-def shard_bytes(tensors: dict[str, torch.Tensor], shard_gb: int | None) -> list[int]:
-    """The sizes of the files that `save_pretrained` would write; one where `shard_gb` is None."""
-    if shard_gb is None:
-        return [file_bytes(tensors)]
+def shard_bytes(tensors: dict[str, torch.Tensor], shard_gb: int) -> list[int]:
+    """The sizes of the files that `save_pretrained` writes for shards of that size."""
     usual = sharding.get_torch_storage_id
     sharding.get_torch_storage_id = lambda tensor: None  # on "meta" all tensors would count as one
     try:
