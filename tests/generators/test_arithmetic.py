@@ -189,7 +189,7 @@ def test_every_card_ships_its_counts(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in SHIPPED if name.startswith("tiny-")), "flux1-dev", "sd35-large", "qwen-image-edit-2509"]
+    "name", [*(name for name in SHIPPED if name.startswith("tiny-")), "flux1-dev", "sd35-large", "pixart-sigma"]
 )
 def test_shipped_counts_are_what_is_counted(name):
     described, sampler = usual(name)
