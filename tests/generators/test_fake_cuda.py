@@ -1,0 +1,177 @@
+"""Every family as a run on a GPU goes through it, on tensors that only track devices (`tests.fake_cuda`).
+
+Whatever is left on the CPU raises here. Parametrised over the registry and the model cards: a new one is covered by
+being listed.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from local_bench.core.cards import ModelCard, cards
+from local_bench.core.identity import digest
+from local_bench.core.weights import resolve
+from local_bench.generators import placement, staged
+from local_bench.generators.architecture import piece, with_config
+from local_bench.generators.base import Brief, Item, Machine, Sampler
+from local_bench.generators.batches import PROBE_STEPS
+from local_bench.generators.registry import FAMILIES, family
+from local_bench.generators.staged import Staged
+from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda, values
+
+from .conftest import encode, picture, small
+
+LONG = "three birds above a red boot on a white table by a window " * 3
+FEW_LAYERS = {  # by a config's key; FLUX.2 reads hidden states 10, 20, 30 of Mistral and 9, 18, 27 of Qwen3
+    **dict.fromkeys(("num_layers", "num_single_layers", "num_hidden_layers", "text_config.num_hidden_layers"), 2),
+    **dict.fromkeys(("vision_config.num_hidden_layers", "vision_config.depth"), 2),
+}
+FEWEST_LAYERS = {"Mistral3ForConditionalGeneration": 31, "Qwen3ForCausalLM": 28}
+
+
+def on_gpu(dtype: torch.dtype = torch.bfloat16) -> Machine:
+    return Machine(DEVICE, dtype, "native")
+
+
+def briefs(described: ModelCard, sampler: Sampler) -> list[Brief]:
+    """A short prompt with the fewest pictures, none where it takes words alone; a long one with up to two."""
+    fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
+    return [
+        Brief(prompt, sampler, tuple(picture(kind) for kind in range(count)))
+        for prompt, count in (("a red boot", fewest), (LONG, most))
+    ]
+
+
+def batches(generator: Staged, items: list[Item]) -> list[list[Item]]:
+    """The first item twice, where the family takes batches; the second alone."""
+    one, other = items
+    assert not (generator.alone_with_pictures and one.brief.pictures)
+    return [[one] if generator.max_batch == 1 else [one, replace(one, seed=7)], [other]]
+
+
+def assert_images(pixels: torch.Tensor, batch: list[Item]) -> None:
+    sampler = batch[0].brief.sampler
+    assert (pixels.device, pixels.dtype) == (DEVICE, torch.uint8)
+    assert pixels.shape == (len(batch), sampler.height, sampler.width, 3)
+
+
+@pytest.fixture(scope="module")
+def encoded(cache, machine):
+    """By a family's name: a generator with nothing loaded, and its items, encoded on the fake GPU."""
+    made: dict[str, tuple[Staged, list[Item]]] = {}
+
+    def get(name: str) -> tuple[Staged, list[Item]]:
+        if name not in made:
+            described, sampler = small(name)
+            sampler = replace(sampler, num_inference_steps=PROBE_STEPS, negative_prompt="a blurred photo")
+            with fake_cuda(weights_have_values=False):
+                generator = family(name)(described, resolve(described), on_gpu())
+                made[name] = generator, encode(generator, briefs(described, sampler))
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_runs_whole_on_the_device(encoded, name):
+    generator, items = encoded(name)
+    assert torch.are_deterministic_algorithms_enabled()
+    with fake_cuda(weights_have_values=False):
+        generator.load_denoiser()
+        for batch in batches(generator, items):
+            assert_images(generator.pixels(generator.denoise(batch), batch[0].brief.sampler), batch)
+        generator.drop_denoiser()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_vae_that_stays_on_the_cpu_is_an_error(monkeypatch, encoded, name):
+    def all_but_the_vae(pipe, streamed, machine):
+        usual(pipe, (*streamed, "vae"), machine)
+
+    generator, items = encoded(name)
+    usual = placement._rest_to_device
+    monkeypatch.setattr(placement, "_rest_to_device", all_but_the_vae)
+    with fake_cuda(weights_have_values=False):
+        generator.load_denoiser()
+        with pytest.raises(RuntimeError, match=MIXED_DEVICES):
+            generator.pixels(generator.denoise(items[:1]), items[0].brief.sampler)
+
+
+# OmniGen has no encoded text; the pipeline of InstructPix2Pix moves its own.
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("omnigen", "instruct_pix2pix")])
+def test_a_conditioning_tensor_that_stays_on_the_cpu_is_an_error(monkeypatch, encoded, name):
+    generator, items = encoded(name)
+    usual = staged.cat
+    monkeypatch.setattr(staged, "cat", lambda tensors, device, dtype: usual(tensors, torch.device("cpu"), dtype))
+    with fake_cuda(weights_have_values=False):
+        generator.load_denoiser()
+        with pytest.raises(RuntimeError, match=MIXED_DEVICES):
+            generator.denoise(items[:1])
+
+
+@pytest.mark.parametrize("name", ["flux", "qwen_image_edit"])
+def test_values_on_the_fake_device_are_those_of_the_cpu(ready, name):
+    mine = ready(name)
+    with fake_cuda():
+        generator = family(name)(mine.card, mine.weights, on_gpu(torch.float32))
+        items = encode(generator, [item.brief for item in mine.items[:1]])
+        generator.load_denoiser()
+        pixels = values(generator.pixels(generator.denoise(items), mine.sampler))
+    on_cpu = mine.generator.pixels(mine.generator.denoise(mine.items[:1]), mine.sampler)
+    assert pixels is not None
+    assert (pixels.int() - on_cpu.int()).abs().max() <= 2  # other strides, other kernels, other last bits
+    assert on_cpu.float().std() > 10
+
+
+def real_cards() -> list[ModelCard]:
+    """Those with the published architectures, one of each."""
+    found = {}
+    for described in cards().values():
+        if described.role == "generator" and described.family and not described.name.startswith(("tiny", "mini")):
+            found.setdefault(digest([described.family, described.architecture]), described)
+    return list(found.values())
+
+
+def with_few_layers(described: ModelCard) -> ModelCard:
+    """The card at its full width, with two layers of each kind, or as many as the pipeline reads."""
+    changes: dict[str, dict[str, int]] = {}
+    for component, part in described.architecture.items():
+        if not isinstance(part, str) or (made_of := piece(part)).model is None:
+            continue
+        for key, few in FEW_LAYERS.items():
+            config, last = made_of.config, key
+            if "." in key:
+                outer, _, last = key.partition(".")
+                config = config.get(outer, {})
+            if last in config:
+                fewest = FEWEST_LAYERS.get(made_of.model, few) if "vision" not in key else few
+                changes.setdefault(component, {})[key] = fewest
+    return with_config(described, changes)
+
+
+@pytest.fixture
+def full_size_references(monkeypatch):
+    """Qwen's editors with their own sizes again (`small_references` of conftest)."""
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
+
+    monkeypatch.setattr(edit, "calculate_dimensions", lambda *a: (*plus.calculate_dimensions(*a), None))
+    monkeypatch.setattr(plus, "VAE_IMAGE_SIZE", 1024 * 1024)
+    monkeypatch.setattr(plus, "CONDITION_IMAGE_SIZE", 384 * 384)
+
+
+@pytest.mark.parametrize("described", real_cards(), ids=lambda described: described.name)
+def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
+    machine, full_size_references, described
+):
+    sampler = Sampler(**described.sampler.model_dump() | {"num_inference_steps": PROBE_STEPS})
+    size = sampler.width, sampler.height
+    pictures = tuple(picture(kind, *size) for kind in range(min(2, described.takes.pictures)))
+    with fake_cuda(weights_have_values=False):
+        generator = family(described.family)(with_few_layers(described), None, on_gpu())
+        items = encode(generator, [Brief(LONG, sampler, pictures)])
+        generator.load_denoiser()
+        transformer = getattr(generator._pipe, generator.denoiser)
+        assert sum(p.numel() for p in transformer.parameters()) > 5e7  # the small models have less than a million
+        assert_images(generator.pixels(generator.denoise(items), sampler), items)
