@@ -39,8 +39,9 @@ _MOST_ELEMENTS = 1 << 26
 _COPIES = {aten._to_copy, aten.copy_, aten.clone}
 _DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
-_NOT_DETERMINISTIC = {aten.histc, aten.kthvalue, aten.put, aten.put_}
-"""From the documentation of `torch.use_deterministic_algorithms`: what raises on CUDA in a forward pass."""
+_NOT_DETERMINISTIC = {aten.histc, aten.put, aten.put_, aten.median.dim, aten.median.dim_values}
+"""From the documentation of `torch.use_deterministic_algorithms`: what raises on CUDA in a forward pass; weighted
+`bincount` and `cumsum` of floats besides."""
 _NOT_DETERMINISTIC_FLOATS = {aten.cumsum, aten.cumsum_}
 _VALUES: Any = WeakTensorKeyDictionary()
 """The values of fake tensors, on the CPU. Not attributes: accelerate hands a parameter's `__dict__` to its class."""
@@ -229,5 +230,7 @@ def _raise_as_cuda_does(func: Any, args: Any, tensors: list[torch.Tensor]) -> No
         raise RuntimeError("Expected all tensors to be on the same device: a convolution's input and weight are not")
     if on_gpu and torch.are_deterministic_algorithms_enabled():
         floats = any(tensor.is_floating_point() for tensor in on_gpu)
-        if packet in _NOT_DETERMINISTIC or (packet in _NOT_DETERMINISTIC_FLOATS and floats):
+        weighted = packet is aten.bincount and len(on_gpu) > 1
+        refused = packet in _NOT_DETERMINISTIC or func in _NOT_DETERMINISTIC
+        if refused or weighted or (packet in _NOT_DETERMINISTIC_FLOATS and floats):
             raise RuntimeError(f"{packet} on CUDA does not have a deterministic implementation")
