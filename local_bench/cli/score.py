@@ -150,10 +150,11 @@ def _servimage(
     if sensitivity and scores is None:
         raise UserError("--sensitivity moves the threshold on the judge's scores: say with --scores where they are")
     orders = read_orders(tasks)
-    images = read_annotations(files)
+    annotations = read_annotations(files)
+    images = annotations.images
     rated = None if scores is None else read_scores(scores)
     check_images([*images, *(rated or [])], orders)
-    return published(images, orders, rated, prices, require_success, sensitivity)
+    return published(images, orders, rated, prices, require_success, sensitivity, annotations.models)
 
 
 def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "Review":

@@ -73,7 +73,8 @@ def price_of(config: SettlementConfig, device_name: str) -> Price | None:
 def lines(ledger: Ledger) -> list[Line]:
     """One line a deliverable (the first attempt of each), in identity order."""
     rows = ledger.rows(
-        """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, d.accepted, d.unscored,
+        """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, c.state = 'done' AS made,
+           d.accepted, d.unscored,
            (SELECT count(DISTINCT deliverable) FROM candidates
             WHERE task_id = c.task_id AND model = c.model) AS deliverables
            FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
@@ -88,6 +89,7 @@ def lines(ledger: Ledger) -> list[Line]:
             deliverable=row["deliverable"],
             deliverables=row["deliverables"],
             decision=_decision(row["accepted"], row["unscored"]),
+            made=bool(row["made"]),
         )
         for row in rows
     ]

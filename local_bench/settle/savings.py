@@ -29,7 +29,7 @@ class Saved:
 
 
 def savings(sheet: Sheet, usd_per_image: Mapping[str, Fraction]) -> list[Saved]:
-    """Each model's savings, in the sheet's order; `usd_per_image` by model. An image costs when it has a row."""
+    """Each model's savings, in the sheet's order; `usd_per_image` by model. An image costs when it was made."""
     costs = [
         None if model not in usd_per_image else usd_per_image[model] * int(sheet.made[m].sum())
         for m, model in enumerate(sheet.models)

@@ -88,11 +88,11 @@ class Sheet:
     orders: Orders
     models: tuple[str, ...]
     made: Ints
-    """(M, T) images that have a row, decided or not."""
+    """(M, T) images that there are, decided or not."""
     accepted: Ints
     """(M, T)"""
     unscored: Ints
-    """(M, T) images that have a row and no decision."""
+    """(M, T) images that there are without a decision."""
     score: Ints | None = None
     """(M, T) summed scores of the images that have any, in whole units; None where nobody scored."""
     rated: Ints | None = None
@@ -100,7 +100,7 @@ class Sheet:
 
     @property
     def missing(self) -> Ints:
-        """(M, T) images asked for that have no row."""
+        """(M, T) images asked for that there are not: not delivered, or no kind of work for the model."""
         return self.orders.deliverables - self.made
 
     @property
@@ -144,7 +144,8 @@ def sheet(
 
 
 def sheet_of(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> Sheet:
-    """A run's lines (one an image, `standard`) as a sheet: orders and models in the order of their names.
+    """A run's lines (one an image, `standard`) as a sheet: orders and models in the order of their names. A line
+    without an image is missing: its model does not compete with it and pays nothing for it.
 
     `scores`: (model, order, deliverable) -> the image's summed scores; left out for those that have not all of them.
     """
@@ -159,6 +160,7 @@ def sheet_of(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decima
     models = sorted({line.model for line in rows})
     place, number = ({name: i for i, name in enumerate(names)} for names in (ids, models))
     said = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    rows = [line for line in rows if line.made]
     found = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows]
     return sheet(
         of,

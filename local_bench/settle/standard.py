@@ -28,6 +28,8 @@ class Line:
     deliverables: int
     """Of the whole order."""
     decision: Decision
+    made: bool = True
+    """Whether there is an image; without one its decision is open."""
 
     @property
     def part_micro_usd(self) -> int:

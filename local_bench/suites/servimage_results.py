@@ -83,17 +83,28 @@ def read_orders(path: Path) -> list[Order]:
     return list(orders.values())
 
 
-def read_annotations(paths: Sequence[Path]) -> list[Image]:
-    """The images of one or several annotation files, in their order."""
+@dataclass(frozen=True)
+class Annotations:
+    """What annotation files hold, in their order."""
+
+    images: list[Image]
+    models: list[str]
+    """Every model that is named, also one that delivered no image."""
+
+
+def read_annotations(paths: Sequence[Path]) -> Annotations:
+    """The images of one or several annotation files."""
     images: list[Image] = []
+    models: dict[str, None] = {}
     seen: dict[tuple[str, str, int], str] = {}
     for where, data in _lines(paths, "an annotation"):
+        models[_text(data, "model", where)] = None
         for image in _images(data, where):
             _once(seen, (image.model, image.task_id, image.deliverable), where)
             images.append(image)
-    if not images:
+    if not models:
         raise ResultFileError(f"{', '.join(map(str, paths))} holds no annotations: give one JSON object a line")
-    return images
+    return Annotations(images, list(models))
 
 
 def read_scores(path: Path) -> list[Scores]:

@@ -1,14 +1,14 @@
 """A run as HYPE-EDIT-1's results: outputs/DATASET/MODEL/TASK/001.webp (lossless) and judgements in schema 2.
 
 An attempt that is not decided has the verdict null, which the benchmark's page reads as not judged yet; one that the
-model does not support has no entry. Beside them lies ratings.jsonl, the judge's score of each attempt, by which the
-best of several is picked. No clock is written: when something was judged decides nothing.
+model does not support has no entry. `ratings.jsonl` has the judge's score of each attempt, by which the best of several
+is picked, and `costs.json` what an attempt cost. No clock is written: when something was judged decides nothing.
 """
 
 import json
 from pathlib import Path
 
-from local_bench.report.official.made import Made, made, models, write_picture, write_text
+from local_bench.report.official.made import Made, made, models, usd_per_image, write_costs, write_picture, write_text
 from local_bench.report.published import hype_edit_1 as numbers
 from local_bench.report.published.answer import Published
 from local_bench.runs.rundir import RunDir
@@ -19,14 +19,15 @@ WORDS = {True: "PASS", False: "FAIL", None: None}
 
 
 def published(run: RunDir) -> dict[str, Published]:
-    """The numbers of all models together, as the benchmark gives them, from the ledger; without costs."""
+    """The numbers of all models together, as the benchmark gives them, from the ledger, with what an attempt cost where
+    that is known."""
     rows = made(run)
     task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
     judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
     if not judged:
         return {}
     sheet = Judgements(_dataset(rows), tuple(models(rows)), task_ids, judged)
-    return {"all": numbers.published(sheet, None, numbers.Review(), _ratings(rows))}
+    return {"all": numbers.published(sheet, usd_per_image(run) or None, numbers.Review(), _ratings(rows))}
 
 
 def write(run: RunDir, out: Path) -> list[Path]:
@@ -54,6 +55,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
         "judgements": judgements,
     }
     ratings = [json.dumps(vars(rating)) for rating in _ratings(rows)]
+    write_costs(run, out)
     write_text(out, "ratings.jsonl", "".join(f"{line}\n" for line in ratings))
     return [write_text(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
 

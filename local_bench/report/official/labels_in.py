@@ -67,7 +67,7 @@ def _labels(name: str, files: Sequence[Path], rows: Sequence[Made]) -> Iterator[
                 said = None if row.passed is None else {PASS: row.passed, "overall": row.passed}
                 yield (row.model, row.task_id, 1, row.attempt), said
         case "servimage":
-            for image in read_annotations(files):
+            for image in read_annotations(files).images:
                 said = None if image.accepted is None else {"overall": image.accepted}
                 yield (image.model, image.task_id, image.deliverable, 1), said
         case "ice-bench":

@@ -1,17 +1,21 @@
 """What a run made and what was said of it, one row an image, as the writers of official files need it."""
 
 import io
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import RunImageError
+from local_bench.core.money import MICRO
 from local_bench.core.nouns import UNSUPPORTED, Score, Task
 from local_bench.core.paths import safe_join
 from local_bench.core.storage import write_atomic
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
 
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"format": "PNG", "compress_level": 1},
@@ -72,6 +76,26 @@ def made(run: RunDir) -> list[Made]:
 def models(rows: Iterable[Made]) -> list[str]:
     """The run's models, in the plan's order."""
     return list(dict.fromkeys(row.model for row in rows))
+
+
+def usd_per_image(run: RunDir) -> dict[str, Decimal]:
+    """What each model's images cost, divided by how many it made (all attempts); no entry for a model whose cost is not
+    known or that made none."""
+    rows = run.ledger.rows("SELECT model, count(*) AS n FROM candidates WHERE state = 'done' GROUP BY model")
+    n_made = {row["model"]: row["n"] for row in rows}
+    settled = books(run.ledger, run.config.settlement).settlements
+    return {
+        s.model: Decimal(s.cost_micro_usd) / (MICRO * n_made[s.model])
+        for s in settled
+        if s.cost_micro_usd is not None and s.model in n_made
+    }
+
+
+def write_costs(run: RunDir, out: Path) -> None:
+    """Writes costs.json for `score --costs`, where a cost is known."""
+    lines = [f"  {json.dumps(model, ensure_ascii=False)}: {usd:f}" for model, usd in usd_per_image(run).items()]
+    if lines:
+        write_text(out, "costs.json", "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def write_picture(run: RunDir, pixels_sha256: str, out: Path, relative: str) -> Path | None:

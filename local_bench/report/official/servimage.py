@@ -1,7 +1,8 @@
 """A run as ServImage's annotations, one file a model, with what `score servimage` wants beside them.
 
-The decisions are the run's own: `true`, `false`, and null where one is open. `tasks.jsonl` has the orders' prices,
-`scores.jsonl` the judge's scores of every image of which all that apply are there.
+The decisions are the run's own: `true`, `false`, and null where one is open; an image that was not made is left out.
+`tasks.jsonl` has the orders' prices, `scores.jsonl` the judge's scores of every image of which all that apply are
+there, `costs.json` what an image cost.
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.money import MICRO
-from local_bench.report.official.made import Made, made, models, write_picture, write_text
+from local_bench.report.official.made import Made, made, models, usd_per_image, write_costs, write_picture, write_text
 from local_bench.report.published import servimage as numbers
 from local_bench.report.published.answer import Published
 from local_bench.runs.rundir import RunDir
@@ -18,10 +19,11 @@ from local_bench.suites.servimage_results import SCORES, Image, Order, Scores
 
 
 def published(run: RunDir) -> dict[str, Published]:
-    """The numbers of all models together, from the ledger; without costs."""
+    """The numbers of all models together, from the ledger, with what an image cost where that is known."""
     rows = [row for row in made(run) if row.attempt == 1]
-    images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows]
-    return {"all": numbers.published(images, _orders(rows), _scores(rows), None)}
+    images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
+    costs = usd_per_image(run) or None
+    return {"all": numbers.published(images, _orders(rows), _scores(rows), costs, models=models(rows))}
 
 
 def write(run: RunDir, out: Path) -> list[Path]:
@@ -34,8 +36,8 @@ def write(run: RunDir, out: Path) -> list[Path]:
             task = row.task
             line = {"model": model, "task_id": task.task_id, "category": task.category, "annotations": {}}
             decisions = orders.setdefault(task.task_id, line)["annotations"]
-            decisions[f"subtask_{row.deliverable}"] = row.accepted
             if row.pixels_sha256:
+                decisions[f"subtask_{row.deliverable}"] = row.accepted
                 write_picture(run, row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
         files.append(_write_lines(out, f"{model}_annotations.jsonl", list(orders.values())))
     _write_lines(
@@ -53,6 +55,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
         for s in _scores(rows)
     ]
     _write_lines(out, "scores.jsonl", rated)
+    write_costs(run, out)
     return files
 
 

@@ -199,7 +199,7 @@ def _notes(
     if absent:
         notes.append(f"nothing was judged of {listed(absent)}")
     if costs is None:
-        notes.append("without --costs there is no effective cost")
+        notes.append("what an image costs is not known (`score` takes it with --costs), so there is no effective cost")
     elif unpriced := [model for model in models if model not in costs]:
         notes.append(f"there is no cost for {listed(unpriced)}: its effective cost is null")
     return notes

@@ -28,13 +28,15 @@ def published(
     costs: Mapping[str, Decimal] | None,
     require_success: bool = False,
     sensitivity: bool = False,
+    models: Sequence[str] = (),
 ) -> Published:
-    """Settles one sheet in all three scenarios; every image belongs to one of the orders."""
-    table = tabulated(images, asked, scores)
+    """Settles one sheet in all three scenarios; every image belongs to one of the orders. `models` also has those
+    that delivered nothing."""
+    table = tabulated(images, asked, scores, models)
     totals, parts = earned(table), by_category(table)
     saved = savings(table, {model: Fraction(cost) for model, cost in (costs or {}).items()})
     competition = compete(table, require_success)
-    models = {
+    told = {
         model: {
             **_earned(totals[m]),
             **_saved(saved[m]),
@@ -44,7 +46,7 @@ def published(
     }
     data: dict[str, Any] = {
         "suite": "servimage",
-        "models": models,
+        "models": told,
         "competition": {model: _placed(competition, model) for model in table.models},
         "n_competition_open": competition.n_open,
     }
@@ -64,23 +66,25 @@ def published(
     return Published(data, tables, _notes(table, scores, costs, competition))
 
 
-def tabulated(images: Sequence[Image], asked: Sequence[Order], scores: Sequence[Scores] | None) -> Sheet:
-    """The rows of the files as a sheet, models in the order of their first row."""
+def tabulated(
+    images: Sequence[Image], asked: Sequence[Order], scores: Sequence[Scores] | None, models: Sequence[str] = ()
+) -> Sheet:
+    """The rows of the files as a sheet, models in the given order and then in that of their first row."""
     table = orders(
         [o.task_id for o in asked],
         [o.category for o in asked],
         [o.price_usd for o in asked],
         [o.deliverables for o in asked],
     )
-    models = {name: m for m, name in enumerate(dict.fromkeys(image.model for image in images))}
+    number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
     place = {task_id: t for t, task_id in enumerate(table.task_ids)}
     says = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
     found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return sheet(
         table,
-        list(models),
-        np.array([models[i.model] for i in images], dtype=np.int64),
+        list(number),
+        np.array([number[i.model] for i in images], dtype=np.int64),
         np.array([place[i.task_id] for i in images], dtype=np.int64),
         np.array([says[i.accepted] for i in images], dtype=np.int64),
         None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),

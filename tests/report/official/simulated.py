@@ -21,9 +21,17 @@ JUDGE = "d" * 64
 LAYOUTS = {"hype-edit-1": "hype", "ice-bench": "ice", "idea-bench": "idea", "servimage": "servimage"}
 
 
-def config(name: str, path: Path, made: dict[str, Path], attempts: int = 1) -> RunConfig:
+def config(
+    name: str, path: Path, made: dict[str, Path], attempts: int = 1, usd: dict[str, str] | None = None
+) -> RunConfig:
+    """`usd`: what an image cost, by model."""
     models = [
-        {"card": "imported", "name": label, "imported": {"images": str(folder)}, "attempts": attempts}
+        {
+            "card": "imported",
+            "name": label,
+            "imported": {"images": str(folder), "cost_usd_per_image": (usd or {}).get(label)},
+            "attempts": attempts,
+        }
         for label, folder in made.items()
     ]
     suite_config = {"name": name, "path": str(path)}

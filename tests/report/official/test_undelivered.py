@@ -1,0 +1,79 @@
+"""One model delivers nothing, and images cost: the run's own numbers and those of `score` on its export."""
+
+import json
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from local_bench.cli.tables import outcome_json
+from local_bench.report.official.formats import export, official
+from local_bench.runs.economics import economics
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
+from tests.report.official.simulated import config, draw, judged
+from tests.report.official.test_round_trip import scored
+from tests.suites.benchmarks import layouts
+
+USD = {"one": "0.04", "two": "0.07", "idle": "5"}
+
+
+@pytest.fixture(scope="module", params=["servimage", "hype-edit-1"])
+def run(request, tmp_path_factory):
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    path = {"servimage": layouts.servimage, "hype-edit-1": layouts.hype}[name](folder / "data")
+    attempts = 3 if name == "hype-edit-1" else 1
+    made = {label: draw(name, path, folder / label, seed, attempts) for seed, label in enumerate(("one", "two"))}
+    (folder / "idle").mkdir()
+    judged(folder / "run", config(name, path, made | {"idle": folder / "idle"}, attempts, USD), 5)
+    with RunDir.open(folder / "run") as opened:
+        yield name, opened, export(opened, name, folder / "out"), folder / "out"
+
+
+def test_score_on_the_export_says_what_the_run_says(run):
+    name, opened, files, out = run
+    more = {"servimage": ["--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl"]}
+    given = more.get(name, ["--scores", out / "ratings.jsonl"])
+    own = official(opened)["all"].data
+    told = scored(name, *files, *given, "--costs", out / "costs.json")
+    assert flat(told) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
+    assert outcome_json_of(opened)["benchmark"]["all"] == own
+
+
+def outcome_json_of(run):
+    from local_bench.runs.engine import Outcome
+
+    return outcome_json(run, Outcome(run.path, 0, 0, 0, 0, 0, 0), run.path / "report")
+
+
+def flat(value, at=""):
+    """Every number by its place."""
+    if isinstance(value, dict):
+        return {k: v for name, inner in value.items() for k, v in flat(inner, f"{at}/{name}").items()}
+    if isinstance(value, list):
+        return {k: v for i, inner in enumerate(value) for k, v in flat(inner, f"{at}/{i}").items()}
+    return {at: value}
+
+
+def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
+    name, opened, _, _ = run
+    own = official(opened)["all"].data
+    if name == "hype-edit-1":
+        assert own["models"]["one"]["effective_cost_usd"] is not None
+        assert own["models"]["idle"]["effective_cost_usd"] is None
+        return
+    found = economics(opened.ledger, books(opened.ledger, opened.config.settlement), {"idle": Decimal(5)}, {})
+    assert found.competition.placed["idle"].revenue_usd == 0
+    placed = own["competition"]
+    assert (placed["idle"]["n_won"], placed["idle"]["n_shared"], placed["idle"]["revenue_usd"]) == (0, 0, 0)
+    at_api = dict(zip(found.sheet.models, found.by_api, strict=True))["idle"]
+    assert at_api.cost_usd == 0
+    here = dict(zip(found.sheet.models, found.by_ledger, strict=True))
+    n = {model: int(found.sheet.made[m].sum()) for m, model in enumerate(found.sheet.models)}
+    assert here["one"].cost_usd == Fraction("0.04") * n["one"]
+    for model in ("one", "two"):
+        told = own["models"][model]
+        for figure in ("cost_savings", "model_contribution", "contribution_ratio"):
+            assert told[figure] == pytest.approx(float(getattr(here[model], figure)))
+    assert own["models"]["idle"]["n_missing"] == own["models"]["one"]["n_deliverables"]
