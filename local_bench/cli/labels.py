@@ -62,8 +62,11 @@ def labels_text(found: "Labelling") -> str:
     parts = []
     estimated = [m for m in found.models if m.estimates is not None]
     if estimated:
-        header = ["model", "images", "labelled", "judge alone", "people would pay", "95 %", "images accepted", "95 %"]
-        parts.append(table([*header, "power", "no answer"], [_estimate_row(m) for m in estimated]))
+        paid = any(m.value_micro_usd for m in estimated)
+        header = ["model", "images", "labelled"]
+        header += ["by the judge's decisions", "people would pay", "95 %"] if paid else ["accepted by the judge"]
+        header += ["accepted by people", "95 %", "power", "no answer"]
+        parts.append(table(header, [_estimate_row(m, paid) for m in estimated]))
     planned = [m for m in found.models if m.plan is not None]
     if planned:
         rows = [
@@ -75,15 +78,20 @@ def labels_text(found: "Labelling") -> str:
     return "\n\n".join(parts) or "nobody has labelled an image of this run"
 
 
-def _estimate_row(m: "Labelled") -> list[str]:
+def _estimate_row(m: "Labelled", paid: bool) -> list[str]:
+    """In money where the orders have prices, else in images alone."""
     assert m.estimates is not None
     revenue, images = m.estimates.revenue, m.estimates.images
     low, high = revenue.of_weight(revenue.low), revenue.of_weight(revenue.high)
-    return [
-        *(m.model, str(len(m.work_ids)), str(revenue.n_labelled)),
-        usd(round(revenue.judge_alone * revenue.weight)),
+    n = len(m.work_ids)
+    money = [
+        usd(m.decided_micro_usd),
         usd(round(revenue.estimate * revenue.weight)),
         "-" if low is None or high is None else f"{usd(round(low))} to {usd(round(high))}",
+    ]
+    return [
+        *(m.model, str(n), str(revenue.n_labelled)),
+        *(money if paid else [_percent(m.n_accepted / n) if n else "-"]),
         _percent(images.estimate),
         "-" if images.low is None or images.high is None else f"{_percent(images.low)} to {_percent(images.high)}",
         f"{revenue.power:.2f}",
@@ -101,6 +109,8 @@ def _model_json(m: "Labelled") -> dict[str, Any]:
         "n_images": len(m.work_ids),
         "n_not_made": m.n_not_made,
         "value_usd": usd_number(m.value_micro_usd),
+        "decided_usd": usd_number(m.decided_micro_usd),
+        "n_accepted": m.n_accepted,
         "estimates": estimates
         and {
             "revenue_share": _powered_json(estimates.revenue),

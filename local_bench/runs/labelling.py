@@ -53,6 +53,10 @@ class Labelled:
     """(order, deliverable) of each."""
     value_micro_usd: int
     """What these images would pay if all were accepted."""
+    decided_micro_usd: int
+    """What they pay by the run's own decisions: the revenue of its settlement."""
+    n_accepted: int
+    """By the same decisions."""
     labels: Floats
     """(images,): 1, 0, or NaN for none."""
     n_not_made: int
@@ -90,10 +94,11 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labellin
             )
         notes.append(NOT_TOLD)
     rows = run.ledger.rows(
-        """SELECT c.work_id, c.model, c.task_id, c.deliverable, c.state, t.price_micro_usd,
+        """SELECT c.work_id, c.model, c.task_id, c.deliverable, c.state, t.price_micro_usd, d.accepted,
            (SELECT count(DISTINCT deliverable) FROM candidates
             WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM candidates c JOIN tasks t USING (task_id) WHERE c.attempt = 1 ORDER BY c.position"""
+           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
+           WHERE c.attempt = 1 ORDER BY c.position"""
     )
     by_model: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
@@ -131,7 +136,9 @@ def _labelled(
         drawn = seed_of(digest({"labels": model, "seed": seed, "known": int((~np.isnan(labels)).sum())}))
         plan = plan_labels(judge, width, weights=pays, labels=labels, seed=drawn)
     keys = tuple((str(row["task_id"]), int(row["deliverable"])) for row in made)
-    return Labelled(model, ids, keys, sum(pays), labels, len(rows) - len(made), estimates, plan)
+    accepted = [bool(row["accepted"]) for row in made]
+    decided = sum(pay for pay, yes in zip(pays, accepted, strict=True) if yes)
+    return Labelled(model, ids, keys, sum(pays), decided, sum(accepted), labels, len(rows) - len(made), estimates, plan)
 
 
 def _estimates(

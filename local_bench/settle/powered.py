@@ -34,7 +34,8 @@ class Powered:
     power: float
     """Lambda of PPI++, in [0, 1]."""
     judge_alone: float
-    """What the judge's word on everything comes to, uncorrected."""
+    """The mean of the judge's column over everything, uncorrected: of the probabilities that `settle.acceptance.likely`
+    assumes, where that is the column, and not of the run's decisions."""
     weight: float
     """The sum of all weights: the estimate times this is the sum that people would accept."""
     n: int

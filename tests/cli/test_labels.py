@@ -8,11 +8,14 @@ import pytest
 
 from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
+from local_bench.core.money import usd, usd_number
 from local_bench.core.nouns import Score
 from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.decide import decide
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.labelling import NOT_TOLD, labelling, write_questions
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import books
 from local_bench.settle.acceptance import likely
 from tests.report.conftest import GAMMA, Writer, order
 
@@ -199,3 +202,22 @@ def test_likely_by_hand():
     assert likely([Score("brf", 4.0)], rule) is None
     assert likely([Score("brf", 2.0), Score("veq", None, "cut off")], rule) == pytest.approx(0.1587, abs=1e-4)
     assert likely([], rule) is None
+
+
+@pytest.mark.parametrize("priced", [True, False])
+def test_the_judges_column_is_the_settlement(run, tmp_path, priced):
+    """Its decisions, and not a probability that is assumed for planning; without prices there are no dollars."""
+    people = tmp_path / "few.jsonl"
+    people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
+    with RunDir.open(run) as open_run:
+        if not priced:
+            open_run.ledger.write("UPDATE tasks SET price_micro_usd = 0")
+        decide(open_run)
+        (settled,) = books(open_run.ledger, open_run.config.settlement).settlements
+        text, values = LabelsAsked(people, None, None).answer(open_run)
+    found = values["labels"][MODEL]
+    assert found["decided_usd"] == usd_number(settled.total.revenue_micro_usd)
+    assert found["n_accepted"] == settled.total.n_accepted > 0
+    assert (usd(settled.total.revenue_micro_usd) in text) == priced
+    assert ("$" in text) == priced
+    assert "judge alone" not in text
