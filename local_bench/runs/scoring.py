@@ -93,10 +93,13 @@ def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
 def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> None:
     """Enters the run's scores: its judge's, or where there are several the panel's word."""
     said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_ids]
-    if len(said) > 1 and run.config.panel_word == "majority":
-        said = [majority_of(said)]
     each = [scores_of(run, tasks, one) for one in said]
-    word = each[0] if len(each) == 1 else _mean(each)
+    word = each[0]
+    if len(said) > 1:
+        majority_word = run.config.panel_word == "majority"
+        graded = scores_of(run, tasks, majority_of(said)) if majority_word else _mean(each)
+        pass_fail: Sequence[str] = getattr(suite(run.config.suite.name).load(), "PASS_FAIL", ())
+        word = with_votes(graded, each, pass_fail)
     judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
     write_scores(run.ledger, "judge", judged + _rules(run, tasks))
 
@@ -119,6 +122,38 @@ def mean_score(scores: Sequence[Score]) -> Score:
     if mean is None:
         return Score(name, None, f"{len(values)} of {len(scores)} judges could score it")
     return Score(name, mean, spread=pstdev(values))
+
+
+def with_votes(word: OfScores, each: Sequence[OfScores], pass_fail: Sequence[str]) -> OfScores:
+    """`word` with every score named in `pass_fail` replaced by the vote of the judges (`vote_score`).
+
+    `each` has one entry per judge, all with the same work ids and score names as `word`.
+    """
+    return {
+        work_id: {
+            name: vote_score([one[work_id][name] for one in each]) if name in pass_fail else score
+            for name, score in of.items()
+        }
+        for work_id, of in word.items()
+    }
+
+
+def vote_score(scores: Sequence[Score]) -> Score:
+    """The panel's pass (1.0) or fail (0.0) from one score of 1.0 or 0.0 per judge.
+
+    Pass if more than half of all judges pass it; a tie fails. Unscored if the missing votes could change the result,
+    not applicable if most judges say so. The spread is the standard deviation between the votes.
+    """
+    name, n_judges = scores[0].name, len(scores)
+    if sum(not score.applies for score in scores) * 2 > n_judges:
+        return Score(name, None, applies=False)
+    votes = [score.value for score in scores if score.value is not None]
+    n_pass = sum(vote == 1 for vote in votes)
+    if n_pass * 2 > n_judges:
+        return Score(name, 1.0, spread=pstdev(votes))
+    if (len(votes) - n_pass) * 2 >= n_judges:
+        return Score(name, 0.0, spread=pstdev(votes))
+    return Score(name, None, f"{n_pass} of {n_judges} judges pass it and {n_judges - len(votes)} have no vote")
 
 
 def majority_of(said: Sequence[OfWork]) -> OfWork:

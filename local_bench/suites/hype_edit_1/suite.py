@@ -16,6 +16,8 @@ RATING = "rating"
 PARTS = ("changes_made", "rest_preserved", "usable")
 SCORES = (PASS, RATING, *PARTS)
 THRESHOLDS = {PASS: 1.0}
+PASS_FAIL = (PASS,)
+"""Scores that are one judge's pass/fail decision: a panel votes on them, whatever `panel_word` says."""
 ATTEMPTS = 10
 _ALL_ELSE = "Everything that the instruction does not ask to change."
 Key = tuple[int, str, int, int]

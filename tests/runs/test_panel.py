@@ -1,0 +1,42 @@
+"""A panel of judges: pass/fail scores are a vote on each judge's own decision, whatever `panel_word` says."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from local_bench.core.nouns import Score, Verdict
+from local_bench.runs import scoring
+from local_bench.suites.hype_edit_1.suite import PARTS
+
+ANSWERS = {
+    "one of five": (["FTT", "FTT", "TFT", "TFT", "TTT"], 0.0),
+    "four of five": (["TTT", "TTT", "FTT", "TTT", "TTT"], 1.0),
+    "three of five": (["TTT", "FFF", "TTT", "FTT", "TTT"], 1.0),
+    "two of four, a tie": (["TTT", "FTT", "TTT", "TFT"], 0.0),
+    "two of five, one without an answer": (["TTT", "TTT", "FTT", "FTT", None], None),
+    "three of five, two without an answer": (["TTT", "TTT", "TTT", None, None], 1.0),
+    "three fail, two without an answer": (["FTT", "TFT", "TTF", None, None], 0.0),
+}
+
+
+def verdict(answer: str | None) -> Verdict:
+    if answer is None:
+        return Verdict(None, "no answer", "")
+    return Verdict({name: letter == "T" for name, letter in zip(PARTS, answer, strict=True)}, None, "")
+
+
+@pytest.mark.parametrize("word", ["mean", "majority"])
+@pytest.mark.parametrize("case", ANSWERS)
+def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch):
+    answers, expected = ANSWERS[case]
+    said = {f"judge{i}": {"w": {("hype_edit", 0, 0): verdict(a)}} for i, a in enumerate(answers)}
+    written: list[tuple[str, Score]] = []
+    monkeypatch.setattr(scoring, "verdicts_of", lambda ledger, judge_id: said[judge_id])
+    monkeypatch.setattr(scoring, "sets", lambda ledger: {("t", "m", 1): {1: ("w", "sha")}})
+    monkeypatch.setattr(scoring, "_rules", lambda run, tasks: [])
+    monkeypatch.setattr(scoring, "write_scores", lambda ledger, kind, scores: written.extend(scores))
+    config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1"), panel_word=word)
+    scoring.score(SimpleNamespace(config=config, ledger=None), {"t": None}, list(said))
+    scores = {score.name: score for _, score in written}
+    assert scores["pass"].value == expected
+    assert (scores["pass"].unscored is not None) == (expected is None)
