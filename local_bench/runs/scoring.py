@@ -106,7 +106,11 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
 
 def _mean(each: Sequence[OfScores]) -> OfScores:
     return {
-        work_id: {name: mean_score([one[work_id][name] for one in each]) for name in of}
+        work_id: {
+            name: mean_score([one[work_id][name] for one in each])
+            for name in of
+            if all(name in one[work_id] for one in each)  # expectations are there only for judges with probabilities
+        }
         for work_id, of in each[0].items()
     }
 

@@ -5,8 +5,9 @@ images share it. VEQ: the mean of technical (clarity and realism), aesthetic and
 the image has none. CNS, 1 to 5: for edits how well the source is kept, for sets how well the images agree (the mean
 over the set, shared by its images); the mean of both where both apply, not applicable where neither does.
 
-Where the judge gives probabilities, a question's value is the labels' expectation, and a point's the highest of its
-images'; the spread of a score is what the judge's own uncertainty makes of it.
+Where the judge gives probabilities, the value of a VEQ or CNS question is the labels' expectation, and the spread of a
+score follows from the judge's own uncertainty. BRF counts the most likely answers, 0 or 1, as the paper does;
+`brf_expected`, our addition, takes for each point the highest expectation of its images.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from statistics import fmean
 from local_bench.core.nouns import Deliverable, Question, Score, Task, Verdict
 
 BRF = "brf"
+BRF_EXPECTED = "brf_expected"
 VEQ = "veq"
 VEQ_CLARITY = "veq_clarity"
 VEQ_REALISM = "veq_realism"
@@ -24,7 +26,7 @@ VEQ_TEXT = "veq_text"
 CNS = "cns"
 CNS_EDIT = "cns_edit"
 CNS_SET = "cns_set"
-SCORES = (BRF, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
+SCORES = (BRF, BRF_EXPECTED, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
 
 _IMAGE_RUBRICS = ("veq_technical", "veq_aesthetic", "veq_text")
 Key = tuple[int, str, int, int]
@@ -72,25 +74,34 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
     numbers = range(1, len(task.deliverables) + 1)
     brf = _brf(task, verdicts)
     sets = {i: _cns_set(i, task, verdicts) for i in numbers}
-    return {i: [brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
+    return {i: [*brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
 
 
-def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> Score:
-    met: list[tuple[float, float]] = []
-    unknown, total = 0, len(task.evaluation_points)
+def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
+    """`brf` from the answers, each 0 or 1; `brf_expected` too where the judge gives probabilities."""
+    expects = _has_spread(verdicts.values())
+    names = (BRF, BRF_EXPECTED) if expects else (BRF,)
+    total = len(task.evaluation_points)
     if not total:
-        return Score(BRF, None, "the order has no evaluation points: have them extracted, or write them down")
+        reason = "the order has no evaluation points: have them extracted, or write them down"
+        return [Score(name, None, reason) for name in names]
+    n_met, unknown = 0, 0
+    expected: list[tuple[float, float]] = []
     for k in range(total):
         of_images = [verdicts.get((i, BRF, k, 0)) for i in range(1, len(task.deliverables) + 1)]
-        known = [(v.value("met"), v.variance("met") or 0.0) for v in of_images if v is not None]
-        best = max(((value, variance) for value, variance in known if value is not None), default=(0.0, 0.0))
-        if best[0] < 1 and (len(known) < len(of_images) or any(value is None for value, _ in known)):
-            unknown += 1
-        met.append(best)
+        known = [v for v in of_images if v is not None and v.answer is not None]
+        met = any(v.answer["met"] for v in known if v.answer is not None)
+        n_met += met
+        unknown += not met and len(known) < len(of_images)
+        expected.append(max(((v.value("met") or 0.0, v.variance("met") or 0.0) for v in known), default=(0.0, 0.0)))
     if unknown:
-        return Score(BRF, None, f"{unknown} of {total} evaluation points could not be judged")
-    spread = 5 * sqrt(sum(variance for _, variance in met)) / total if _has_spread(verdicts.values()) else None
-    return Score(BRF, 5 * sum(value for value, _ in met) / total, spread=spread)
+        reason = f"{unknown} of {total} evaluation points could not be judged"
+        return [Score(name, None, reason) for name in names]
+    brf = Score(BRF, 5 * n_met / total)
+    if not expects:
+        return [brf]
+    spread = 5 * sqrt(sum(variance for _, variance in expected)) / total
+    return [brf, Score(BRF_EXPECTED, 5 * sum(value for value, _ in expected) / total, spread=spread)]
 
 
 def _veq(deliverable: int, verdicts: Mapping[Key, Verdict]) -> list[Score]:

@@ -120,9 +120,10 @@ def test_probabilities_make_scores_that_know_their_spread():
     for i, points in enumerate(((0.9, 0.2, 0.0), (0.5, 0.6, 0.0)), 1):
         for k, p in enumerate(points):
             found[i, "brf", k, 0] = sure({"met": int(p > 0.5)}, met=p)
-    brf = named(servimage.scores(TASK, found)[1])["brf"]
+    brf = named(servimage.scores(TASK, found)[1])["brf_expected"]
     assert brf.value == pytest.approx(5 * (0.9 + 0.6 + 0.0) / 3)
     assert brf.spread == pytest.approx(5 * (0.09 + 0.24) ** 0.5 / 3)
+    assert named(servimage.scores(TASK, found)[1])["brf"].value == pytest.approx(5 * 2 / 3)
     found[1, "veq_aesthetic", 0, 0] = Verdict(
         {"aesthetic": 4}, None, "", {"aesthetic": {"3": 0.25, "4": 0.5, "5": 0.25}}
     )
@@ -130,3 +131,21 @@ def test_probabilities_make_scores_that_know_their_spread():
     assert aesthetic.value == pytest.approx(4)
     assert aesthetic.spread == pytest.approx(0.5**0.5)
     assert named(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])["brf"].spread is None
+
+
+def test_brf_with_probabilities_counts_the_most_likely_answers():
+    found = verdicts([[0, 0, 0], [0, 0, 0]])
+    for (i, rubric, k, repeat), p in {(1, "brf", k, 0): 0.275 for k in range(3)}.items():
+        found[i, rubric, k, repeat] = sure({"met": 0}, met=p)
+    scores = named(servimage.scores(TASK, found)[1])
+    assert scores["brf"].value == 0
+    assert scores["brf_expected"].value == pytest.approx(5 * 0.275)
+
+
+def test_an_image_that_failed_does_not_matter_where_another_most_likely_meets_the_point():
+    found = verdicts([[1, 1, 1], [None, None, None]])
+    for k in range(3):
+        found[1, "brf", k, 0] = sure({"met": 1}, met=0.999)
+    scores = named(servimage.scores(TASK, found)[1])
+    assert scores["brf"].value == 5
+    assert scores["brf_expected"].value == pytest.approx(5 * 0.999)
