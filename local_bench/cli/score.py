@@ -1,6 +1,7 @@
 """`local-bench score`: a benchmark's official files in, its published numbers out."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SUITES = ("ice-bench", "idea-bench", "hype-edit-1", "servimage")
 FILE = click.Path(path_type=Path)
 OF_SUITE = {
-    "--tasks": ("servimage",),
+    "--tasks": ("servimage", "idea-bench"),
     "--scores": ("servimage", "hype-edit-1"),
     "--api-prices": ("servimage", "hype-edit-1"),
     "--sensitivity": ("servimage", "hype-edit-1"),
@@ -34,7 +35,12 @@ OF_SUITE = {
 @click.command()
 @click.argument("suite", metavar="SUITE")
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=FILE)
-@click.option("--tasks", type=FILE, help="servimage: the orders (task_id, category, price_usd, deliverables).")
+@click.option(
+    "--tasks",
+    type=FILE,
+    help="servimage: the orders (task_id, category, price_usd, deliverables). idea-bench: the dataset folder, whose "
+    "meta.json files give each task's category (needed outside the mini subset).",
+)
 @click.option(
     "--scores",
     type=FILE,
@@ -94,7 +100,7 @@ def score(
             review = _review(review_usd_per_hour, review_seconds, retry_cap)
             found = _hype_edit_1(files, scores, prices, review, bool(sensitivity))
         case "idea-bench":
-            found = _idea_bench(files[0])
+            found = _idea_bench(files[0], tasks)
         case _:
             found = _ice_bench(files[0])
     if as_json:
@@ -185,11 +191,17 @@ def _hype_edit_1(
     return published(read_judgements(files), prices, review, ratings, sensitivity)
 
 
-def _idea_bench(file: Path) -> "Published":
+def _idea_bench(file: Path, folder: Path | None) -> "Published":
     from local_bench.report.published.idea_bench import published
     from local_bench.suites.idea_bench.results import read_results
 
-    return published(read_results(file))
+    rows = read_results(file)
+    if folder is not None:
+        from local_bench.suites.idea_bench.tasks import read_categories
+
+        of_task = read_categories(folder)
+        rows = [replace(row, category=of_task.get(row.task_id)) for row in rows]
+    return published(rows)
 
 
 def _ice_bench(file: Path) -> "Published":

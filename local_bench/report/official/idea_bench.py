@@ -98,6 +98,7 @@ def _rows(case: Case, said: OfWork) -> list[Row]:
             own["case_id"],
             k + 1,
             tuple(_score(_verdict(case, said, k, repeat)) for repeat in range(REPEATS)),
+            case[0].task.category,
         )
         for k in range(QUESTIONS)
     ]

@@ -16,19 +16,21 @@ def published(rows: Sequence[Row]) -> Published:
     for row in rows:
         by_task.setdefault(row.task_id, []).append(row)
     tasks = {uid: subtask(answers(by_task[uid])) for uid in sorted(by_task)}
-    low = {name: category(tasks[uid].low for uid in tasks if CATEGORY_OF.get(uid) == name) for name in CATEGORIES}
-    high = {name: category(tasks[uid].high for uid in tasks if CATEGORY_OF.get(uid) == name) for name in CATEGORIES}
-    outside = [uid for uid in tasks if uid not in CATEGORY_OF]
+    of_task = {uid: _category(by_task[uid]) for uid in tasks}
+    low = {name: category(tasks[uid].low for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
+    high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
+    outside = [uid for uid in tasks if of_task[uid] is None]
+    known = len(outside) < len(tasks)
     unsupported = [name for name in CATEGORIES if low[name] is None]
     left = sum(task.n_unscored for task in tasks.values()), sum(task.n_missing for task in tasks.values())
     data = {
         "suite": "idea-bench",
         "tasks": {uid: number(task.low) for uid, task in tasks.items()},
         "categories": {name: number(low[name] or Fraction(0)) for name in CATEGORIES},
-        "overall": number(overall(low)),
+        "overall": number(overall(low)) if known else None,
         "tasks_high": {uid: number(task.high) for uid, task in tasks.items()},
         "categories_high": {name: number(high[name] or Fraction(0)) for name in CATEGORIES},
-        "overall_high": number(overall(high)),
+        "overall_high": number(overall(high)) if known else None,
         "without_tasks": unsupported,
         "without_category": outside,
         "n_rows": len(rows),
@@ -40,13 +42,13 @@ def published(rows: Sequence[Row]) -> Published:
     tables = [
         (
             ["task", "name", "category", "score", "at best", "cases", "unscored", "missing"],
-            [_task(uid, names[uid], task) for uid, task in tasks.items()],
+            [_task(uid, names[uid], of_task[uid], task) for uid, task in tasks.items()],
         ),
         (
             ["category", "score", "at best"],
             [
                 *([name, figure(low[name] or 0.0), figure(high[name] or 0.0)] for name in CATEGORIES),
-                ["all", figure(overall(low)), figure(overall(high))],
+                ["all", *(figure(overall(end) if known else None) for end in (low, high))],
             ],
         ),
     ]
@@ -63,9 +65,14 @@ def answers(rows: Sequence[Row]) -> Answers:
     return table
 
 
-def _task(uid: str, name: str, task: Subtask) -> list[str]:
+def _category(rows: Sequence[Row]) -> str | None:
+    """A task's category: that of its data (meta.json), or of the mini subset's uid; None where neither is known."""
+    return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
+
+
+def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list[str]:
     return [
-        *(uid, name, CATEGORY_OF.get(uid, "-"), figure(task.low), figure(task.high)),
+        *(uid, name, category_name or "-", figure(task.low), figure(task.high)),
         *(str(task.n_cases), str(task.n_unscored), str(task.n_missing)),
     ]
 
@@ -83,5 +90,8 @@ def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str],
     if unsupported:
         notes.append(f"there is no task of {listed(unsupported)}: these categories count 0 in the whole")
     if outside:
-        notes.append(f"tasks {listed(outside)} belong to no category of the mini subset and are in no average")
+        notes.append(
+            f"the category of these tasks is unknown, and they are in no average: {listed(outside)}; "
+            "give the benchmark's dataset folder (with each case's meta.json) as --tasks"
+        )
     return notes

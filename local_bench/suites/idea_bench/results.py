@@ -39,6 +39,8 @@ class Row:
     """From 1."""
     scores: tuple[int | None, ...]
     """One a repeat."""
+    category: str | None = None
+    """From the case's meta.json; None where only the uid is known (a results CSV has no column for it)."""
 
 
 def read_results(path: Path) -> list[Row]:

@@ -71,6 +71,25 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
     return list(tasks.values())
 
 
+def read_categories(path: Path) -> dict[str, str]:
+    """uid -> category, from every meta.json below the folder. TaskFileError for a folder without any, for a meta.json
+    of another form, and for a uid with two categories."""
+    if not path.is_dir():
+        raise TaskFileError(f"{path} is not a folder: give IDEA-Bench's dataset folder")
+    found: dict[str, str] = {}
+    for file in sorted(path.rglob("meta.json")):
+        data, _ = read_object(file, "case's meta.json", TaskFileError)
+        meta = _checked(Meta, data, str(file))
+        if found.setdefault(meta.uid, meta.category) != meta.category:
+            raise TaskFileError(
+                f"{file}: task {meta.uid} has the category {meta.category}, and {found[meta.uid]} in another case: "
+                "correct one of them"
+            )
+    if not found:
+        raise TaskFileError(f"{path} contains no meta.json: give IDEA-Bench's dataset folder")
+    return found
+
+
 def _task(folder: Path, keep: KeepImage) -> Task:
     for file in folder.iterdir():
         safe_join(folder, file.name)  # a link out of the case is refused

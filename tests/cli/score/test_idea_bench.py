@@ -1,14 +1,17 @@
 """`score idea-bench`: the hierarchy by hand, random sheets against another computation, what is refused."""
 
 import csv
+import json
 import random
 
 import pytest
 
-from local_bench.suites.idea_bench.results import CATEGORY_OF, HEADER
+from local_bench.report.published.idea_bench import published
+from local_bench.suites.idea_bench.results import CATEGORY_OF, HEADER, Row
 from tests.cli.score import slow
 
 EXACT = 1e-9
+SIX = range(1, 7)
 NAMES = ("T2I", "I2I", "Is2I", "T2Is", "I(s)2Is")
 
 
@@ -61,8 +64,31 @@ def test_answers_without_a_score_are_bounded(score, tmp_path):
 
 def test_a_task_of_no_category_is_shown_and_named(score, tmp_path):
     _, told, said = score("idea-bench", write(tmp_path, case("0099", "0001", *["1" * 6] * 3)))
-    assert (told["tasks"], told["overall"], told["without_category"]) == ({"0099": 100}, 0, ["0099"])
-    assert "0099 belong to no category" in said
+    assert (told["tasks"], told["overall"], told["without_category"]) == ({"0099": 100}, None, ["0099"])
+    assert "the category of these tasks is unknown" in said
+    assert "0099" in said
+
+
+def test_the_full_sets_categories_come_from_the_datas_meta_json(score, tmp_path):
+    rows = case("0099", "0001", *["111111"] * 3) | case("0100", "0001", *["110000"] * 3)
+    for uid, reference in (("0099", False), ("0100", True)):
+        folder = tmp_path / "data" / f"case_{uid}"
+        folder.mkdir(parents=True)
+        meta = {"task_name": "t", "uid": uid, "case_id": "0001", "image_reference": reference}
+        meta |= {"multi_image_reference": False, "multi_image_output": False}
+        (folder / "meta.json").write_text(json.dumps(meta))
+    status, told, said = score("idea-bench", write(tmp_path, rows), "--tasks", tmp_path / "data")
+    assert (status, told["without_category"]) == (0, [])
+    assert told["categories"]["T2I"] == 100
+    assert told["categories"]["I2I"] == pytest.approx(100 / 3, abs=EXACT)
+    assert told["overall"] == pytest.approx((100 + 100 / 3) / 5, abs=EXACT)
+    assert "unknown" not in said
+
+
+def test_a_runs_rows_carry_their_category():
+    rows = [Row(uid, "t", "0001", q, (1, 1, 1), name) for uid, name in (("0099", "T2I"), ("0100", "Is2I")) for q in SIX]
+    found = published(rows).data
+    assert (found["categories"]["T2I"], found["categories"]["Is2I"], found["overall"]) == (100, 100, 40)
 
 
 @pytest.mark.parametrize("seed", range(8))
