@@ -34,7 +34,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
     """Writes images, judgements and ratings below `out`; returns the file of judgements."""
     rows = made(run)
     dataset = _dataset(rows)
-    names = models(rows)
+    names = sorted(models(rows))  # the official page numbers the sorted folders of outputs
     width = max(2, len(str(len(names))))
     alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
     judgements: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}

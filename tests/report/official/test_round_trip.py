@@ -91,6 +91,15 @@ def test_hype_edit_1(runs):
     assert None in decided.values()
 
 
+def test_hype_edit_1_numbers_its_models_by_sorted_name(runs, tmp_path):
+    with RunDir.open(shutil.copytree(runs["hype-edit-1"][0], tmp_path / "run")) as run:
+        run.ledger.write(
+            "UPDATE candidates SET model = 'zero' WHERE model = 'one'"
+        )  # the plan's first, the last by name
+        (file,) = export(run, "hype-edit-1", tmp_path / "out")
+    assert json.loads(file.read_text())["models"] == {"M01": "two", "M02": "zero"}
+
+
 def test_servimage(runs):
     run_dir, out, files, own = runs["servimage"]
     told = scored("servimage", *files, "--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl")
