@@ -23,9 +23,12 @@ OfScores = dict[str, dict[str, Score]]
 """Work id -> score name -> score."""
 
 
-def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]]) -> None:
-    """Enters (work_id, score) rows in one transaction; later ones take the place of earlier ones."""
+def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]], anew: bool = False) -> None:
+    """Enters (work_id, score) rows in one transaction; later ones take the place of earlier ones, or of all of the kind
+    where it is entered `anew`."""
     with ledger.transaction():
+        if anew:
+            ledger.write("DELETE FROM scores WHERE kind = ?", kind)
         ledger.write_many(
             "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)",
             ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
@@ -101,7 +104,7 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
         pass_fail: Sequence[str] = getattr(suite(run.config.suite.name).load(), "PASS_FAIL", ())
         word = with_votes(graded, each, pass_fail)
     judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
-    write_scores(run.ledger, "judge", judged + _rules(run, tasks))
+    write_scores(run.ledger, "judge", judged + _rules(run, tasks), anew=True)
 
 
 def _mean(each: Sequence[OfScores]) -> OfScores:

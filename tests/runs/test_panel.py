@@ -6,6 +6,7 @@ import pytest
 
 from local_bench.core.nouns import Score, Verdict
 from local_bench.runs import scoring
+from local_bench.runs.ledger import Ledger
 from local_bench.suites.hype_edit_1.suite import PARTS
 
 ANSWERS = {
@@ -34,9 +35,25 @@ def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch)
     monkeypatch.setattr(scoring, "verdicts_of", lambda ledger, judge_id: said[judge_id])
     monkeypatch.setattr(scoring, "sets", lambda ledger: {("t", "m", 1): {1: ("w", "sha")}})
     monkeypatch.setattr(scoring, "_rules", lambda run, tasks: [])
-    monkeypatch.setattr(scoring, "write_scores", lambda ledger, kind, scores: written.extend(scores))
+    monkeypatch.setattr(scoring, "write_scores", lambda ledger, kind, scores, anew: written.extend(scores))
     config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1"), panel_word=word)
     scoring.score(SimpleNamespace(config=config, ledger=None), {"t": None}, list(said))
     scores = {score.name: score for _, score in written}
     assert scores["pass"].value == expected
     assert (scores["pass"].unscored is not None) == (expected is None)
+
+
+def test_scores_that_are_no_longer_made_are_removed(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.sqlite", create=True)
+    ledger.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
+    ledger.write(
+        """INSERT INTO candidates (work_id, position, task_id, deliverable, model, attempt, prompt, work, seed,
+           height, width, state) VALUES ('w', 0, 't', 1, 'flux', 1, 'p', '{}', 0, 8, 8, 'done')"""
+    )
+    scoring.write_scores(ledger, "metric", [("w", Score("entropy", 1.0))])
+    first = [("w", Score("brf", 1.0)), ("w", Score("brf_expected", 0.9))]
+    scoring.write_scores(ledger, "judge", first, anew=True)
+    scoring.write_scores(ledger, "judge", [("w", Score("brf", 0.0))], anew=True)
+    rows = ledger.rows("SELECT name, value FROM scores ORDER BY name")
+    ledger.close()
+    assert [tuple(row) for row in rows] == [("brf", 0.0), ("entropy", 1.0)]
