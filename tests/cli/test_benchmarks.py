@@ -45,6 +45,7 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
     assert told["verdicts"]["n"] > 0
     assert (run / "report" / "index.html").is_file()
     files = call(capsys, "export", run, "--format", name, "--out", tmp_path / "out")["files"]
+    costs = ("--costs", tmp_path / "out/costs.json")  # what the meter found
     if name in ("ice-bench", "idea-bench"):
         assert [told["benchmark"][card] for card in cards] == [call(capsys, "score", name, file) for file in files]
         if name == "ice-bench":
@@ -54,8 +55,8 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
             assert told["benchmark"]["tiny-flux"]["without_tasks"] == ["I2I", "Is2I", "T2Is", "I(s)2Is"]
     elif name == "hype-edit-1":
         assert told["benchmark"]["all"] == call(
-            capsys, "score", name, *files, "--scores", tmp_path / "out/ratings.jsonl"
+            capsys, "score", name, *files, "--scores", tmp_path / "out/ratings.jsonl", *costs
         )
     else:
         beside = ("--tasks", tmp_path / "out/tasks.jsonl", "--scores", tmp_path / "out/scores.jsonl")
-        assert told["benchmark"]["all"] == call(capsys, "score", name, *files, *beside)
+        assert told["benchmark"]["all"] == call(capsys, "score", name, *files, *beside, *costs)
