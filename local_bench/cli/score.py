@@ -206,10 +206,10 @@ def _idea_bench(file: Path, folder: Path | None) -> "Published":
 
 def _ice_bench(file: Path) -> "Published":
     from local_bench.report.published.ice_bench import published
-    from local_bench.settle.ice import TASKS
+    from local_bench.settle.ice import LIMITS, TASKS
     from local_bench.suites.ice_bench.results import read_eval_result
 
-    return published(read_eval_result(file, TASKS))
+    return published(read_eval_result(file, TASKS, LIMITS))
 
 
 def _amount(option: str, text: str | None, default: Fraction) -> Fraction:

@@ -1,5 +1,6 @@
 """JSON as strangers may send it: no constants that JSON has not, no key twice, no half characters."""
 
+import codecs
 import io
 import json
 import re
@@ -10,15 +11,17 @@ from typing import Any, BinaryIO
 from local_bench.core.errors import UserError
 
 MAX_LINE_BYTES = 1_000_000
+MAX_INTEGER_DIGITS = 300
+"""Every integer that is accepted has a finite value as a float."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def loads(text: str, **how: Any) -> Any:
-    """As `json.loads`; ValueError also for NaN and Infinity, for an object with a key that stands there twice and for
-    half a character (an escaped surrogate without its other half, which nothing can be written with), RecursionError
-    for what is nested too deep."""
+    """As `json.loads`. ValueError also for NaN and Infinity, for an object with a duplicate key, for an integer of more
+    than `MAX_INTEGER_DIGITS` digits and for half a character (an escaped surrogate without its other half, which cannot
+    be encoded); RecursionError for JSON that is nested too deep."""
     try:
-        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice, **how)
+        data = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_no_twice, **how)
     except ArithmeticError:  # Decimal's, as parse_float
         raise ValueError("a number's exponent is beyond all measure") from None
     if _SURROGATE.search(text) and _has_half(data):
@@ -55,8 +58,9 @@ def _objects(
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:
             raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes: this is no {what.partition(' ')[2]}")
-        if line.strip():
-            yield number, where, _object(line, error, where, what, how)
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if text.strip():
+            yield number, where, _object(text, error, where, what, how)
 
 
 def _object(line: bytes, error: type[UserError], where: str, what: str, how: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +75,12 @@ def _object(line: bytes, error: type[UserError], where: str, what: str, how: dic
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_INTEGER_DIGITS:
+        raise ValueError(f"an integer has {len(digits)} digits, more than {MAX_INTEGER_DIGITS}")
+    return int(digits)
 
 
 def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

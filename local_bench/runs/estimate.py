@@ -221,10 +221,17 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
 
 
 def _n_questions(plan: RunPlan, order_swap: bool) -> int:
+    """How many questions a judge is asked about the images that are planned, each of them made."""
     asked = plan.suite.load()
-    per_task = {
-        t.task_id: sum(1 for _ in asked.questions(t, dict.fromkeys(range(1, len(t.deliverables) + 1), ""), order_swap))
-        for t in plan.tasks
-        if not t.unscored
-    }
-    return sum(per_task.values()) * sum(m.config.attempts for m in plan.models)
+    tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
+    images: dict[tuple[str, str, int], list[int]] = {}
+    for planned in plan.planned:
+        made = planned.candidate
+        if planned.unscored is None and made.deliverable.task_id in tasks:
+            key = (made.model, made.deliverable.task_id, made.attempt)
+            images.setdefault(key, []).append(made.deliverable.index)
+    alike = Counter((task_id, tuple(sorted(numbers))) for (_, task_id, _), numbers in images.items())
+    return sum(
+        n * sum(1 for _ in asked.questions(tasks[task_id], dict.fromkeys(numbers, ""), order_swap))
+        for (task_id, numbers), n in alike.items()
+    )

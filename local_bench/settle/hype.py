@@ -75,7 +75,7 @@ class Reliability:
 
     @property
     def pass_at_any(self) -> Fraction | None:
-        """The share of tasks with a pass among all K attempts: pass@10 of the protocol's ten."""
+        """The share of tasks with a pass among all K attempts."""
         return self.mean(lambda c: Fraction(int(c > 0)))
 
     @property

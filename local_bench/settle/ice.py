@@ -64,6 +64,14 @@ TASKS: Mapping[str, Recipe] = {
 
 RANGES = {"aes_v2.5": (0.0, 10.0), "musiq_koniq": (0.0, 100.0)}
 """Between which a raw metric lies, where that is not 0 to 1."""
+_COSINES = ("clip_cap", "clip_src", "clip_ref", "dino_ref", "style_ref", "face_ref", "ssim")
+_SHARES = ("vllmqa", "colorfulness", "l1_raw", "l1_pose", "l1_depth", "l1_canny", "l1_colorize")
+LIMITS: Mapping[str, tuple[float, float]] = {
+    **RANGES,
+    **dict.fromkeys(_COSINES, (-1.0, 1.0)),
+    **dict.fromkeys(_SHARES, (0.0, 1.0)),
+}
+"""The least and the greatest value that a raw metric can have: cosines and SSIM may be negative."""
 DISTANCES = frozenset({"l1_raw"})
 """Raw metrics of which less is better; the other l1_* are stored as 1 - distance."""
 

@@ -10,12 +10,13 @@ from local_bench.core.yamlfile import check
 from local_bench.runs.config import RunConfig
 from local_bench.runs.estimate import estimate
 from local_bench.runs.plan import make_plan
+from tests.suites.benchmarks import layouts
 
 KLEIN = {"card": "flux2-klein-4b", "load": "random"}
 
 
 def planned(*models, gpu=None, **sections):
-    config = check({"name": "t", "suite": {"name": "studio"}, "models": list(models), **sections}, RunConfig, "here")
+    config = check({"name": "t", "suite": {"name": "studio"}, "models": list(models)} | sections, RunConfig, "here")
     return estimate(config, make_plan(config), gpu)
 
 
@@ -106,3 +107,11 @@ def test_imported_pictures_take_no_gpu(tmp_path):
     made = {"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "m.jsonl")}}
     (m,) = planned(made, gpu="h100")["models"]
     assert (m["load"], m["n_images"], m["cost_usd"]) == ("imported", 0, 0.0)
+
+
+def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
+    suite = {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}
+    model = {"card": "tiny-flux", "attempts": 2}
+    plan = planned(model, suite=suite, engine={"device": "cpu"})
+    assert plan["models"][0]["n_images"] == 2  # of three cases, one is from words to one image
+    assert plan["judge"]["n_questions"] == 2 * 6 * 3  # attempts, questions, repeats

@@ -15,7 +15,7 @@ from local_bench.core.storage import write_new
 from local_bench.report.official.formats import format_of
 from local_bench.report.official.made import Made, made
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.ice import TASKS
+from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.hype_edit_1.suite import PASS
 from local_bench.suites.ice_bench.results import read_eval_result
@@ -72,7 +72,7 @@ def _labels(name: str, files: Sequence[Path], rows: Sequence[Made]) -> Iterator[
                 yield (image.model, image.task_id, image.deliverable, 1), said
         case "ice-bench":
             for file in files:
-                for item in read_eval_result(file, TASKS):
+                for item in read_eval_result(file, TASKS, LIMITS):
                     if VLLM_QA in item.metrics:
                         yield (file.parent.name, item.item_id, 1, 1), {VLLM_QA: item.metrics[VLLM_QA]}
         case _:

@@ -92,10 +92,12 @@ def usd_per_image(run: RunDir) -> dict[str, Decimal]:
 
 
 def write_costs(run: RunDir, out: Path) -> None:
-    """Writes costs.json for `score --costs`, where a cost is known."""
+    """Writes costs.json for `score --costs`, where a cost is known; else removes that of an earlier export."""
     lines = [f"  {json.dumps(model, ensure_ascii=False)}: {usd:f}" for model, usd in usd_per_image(run).items()]
     if lines:
         write_text(out, "costs.json", "{\n" + ",\n".join(lines) + "\n}\n")
+    else:
+        safe_join(out, "costs.json").unlink(missing_ok=True)
 
 
 def write_picture(run: RunDir, pixels_sha256: str, out: Path, relative: str) -> Path | None:

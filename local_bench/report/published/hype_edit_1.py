@@ -137,8 +137,10 @@ def _model(counted: Tried, usd: Fraction | None, review: Review) -> dict[str, An
         "pass_at_4": number(shown.pass_at(4)),
         "pass_at_4_high": number(best.pass_at(4)),
         "pass_at_4_unbiased": number(shown.pass_at_unbiased(4)),
-        "pass_at_10": number(shown.pass_at_any),
-        "pass_at_10_high": number(best.pass_at_any),
+        "pass_at_10": number(shown.pass_at_unbiased(PROTOCOL_ATTEMPTS)),
+        "pass_at_10_high": number(best.pass_at_unbiased(PROTOCOL_ATTEMPTS)),
+        "pass_at_any": number(shown.pass_at_any),
+        "pass_at_any_high": number(best.pass_at_any),
         "pass_at_first": number(shown.pass_at_first),
         "pass_at_first_high": number(best.pass_at_first),
         "expected_attempts": number(shown.expected_attempts(cap)),
@@ -191,7 +193,11 @@ def _notes(
 ) -> list[str]:
     notes = []
     if attempts != PROTOCOL_ATTEMPTS:
-        over = f"rates are over {attempts}"
+        over = f"rates, pass_at_any and hype_gap are over {attempts}"
+        if attempts < PROTOCOL_ATTEMPTS:
+            over += ", and pass_at_10 is null"
+        else:
+            over += ", and pass_at_10 is the unbiased estimate"
         notes.append(f"the file goes up to attempt {attempts}, the protocol to {PROTOCOL_ATTEMPTS}: {over}")
     left = sum(model["n_unscored"] + model["n_missing"] for model in models.values())
     if left:

@@ -12,8 +12,9 @@ from local_bench.suites.ice_bench.results import Item
 @dataclass(frozen=True)
 class _Task:
     score: float | None
-    low: float
-    high: float
+    """None, as the two ends are, where a needed metric has no value at all."""
+    low: float | None
+    high: float | None
     dimensions: dict[str, float]
     n: int
     n_unscored: int
@@ -23,8 +24,8 @@ class _Task:
 
 def published(items: Sequence[Item]) -> Published:
     """Tasks and the whole, in [0, 1]. A metric's mean is over the items that have it; the ends put its worst and its
-    best value where it is open. A task of which one metric was never had is unscored (null) and out of the mean, and
-    in the ends of the whole all the same."""
+    best value where it is open. A task of which no item has one of the needed metrics is unscored: its score and both
+    its ends are null, and it is in none of `overall`, `overall_low` and `overall_high`, like a task without items."""
     by_task: dict[str, list[Item]] = {}
     for item in items:
         by_task.setdefault(item.task, []).append(item)
@@ -75,16 +76,17 @@ def _task(name: str, items: Sequence[Item]) -> _Task:
         left = len(items) - len(values)
         open_values += left
         low, high = range_of(metric)
-        worst[metric] = fsum([*values, left * low]) / len(items)
-        best[metric] = fsum([*values, left * high]) / len(items)
-        if values:
-            means[metric] = fsum(values) / len(values)
-        else:
+        if not values:
             lacking.append(metric)
+            continue
+        worse, better = (max, min) if low > high else (min, max)  # a cosine may be negative
+        worst[metric] = fsum([*values, left * worse(low, *values)]) / len(items)
+        best[metric] = fsum([*values, left * better(high, *values)]) / len(items)
+        means[metric] = fsum(values) / len(values)
     return _Task(
         score=None if lacking else composite(name, means),
-        low=composite(name, worst),
-        high=composite(name, best),
+        low=None if lacking else composite(name, worst),
+        high=None if lacking else composite(name, best),
         dimensions={} if lacking else dimensions(name, means),
         n=len(items),
         n_unscored=open_values,

@@ -140,7 +140,7 @@ def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: l
         if attempt in rows:
             raise fault([*at, file], f"attempt {attempt} of {model!r} stands there twice: keep one of them")
         verdict = _objects(said, fault, [*at, file], "a judgement").get("verdict")
-        if verdict is not None and verdict not in VERDICTS:
+        if verdict is not None and (not isinstance(verdict, str) or verdict not in VERDICTS):
             raise fault([*at, file], f"the verdict is PASS, FAIL or null, not {verdict!r}")
         rows[attempt] = Judgement(model, task_id, attempt, None if verdict is None else VERDICTS[verdict])
     return list(rows.values())

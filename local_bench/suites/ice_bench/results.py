@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
 
 SEPARATOR = "#;#"
+_ROUNDING = 1e-4
+"""By how much float32 arithmetic may exceed a metric's limits (a cosine of 1.0000001)."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,15 @@ class Item:
     metrics: dict[str, float | None]
 
 
-def read_eval_result(path: Path, tasks: Collection[str]) -> list[Item]:
-    """The items of the file, in its order; `tasks` are the names that a task may have.
+def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tuple[float, float]]) -> list[Item]:
+    """The items of the file, in its order; `tasks` are the names that a task may have, `limits` the least and the
+    greatest value of the metrics that have them.
 
     ResultFileError with file, line and reason: for a line of another form, an unknown task, a metric that is no
-    finite number, an item that stands there twice, a file without items.
+    finite number or outside its limits, an item that stands there twice, a file without items.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except FileNotFoundError:
         raise ResultFileError(f"{path} does not exist: give an eval_result.txt of ICE-Bench") from None
     except UnicodeDecodeError:
@@ -41,7 +44,7 @@ def read_eval_result(path: Path, tasks: Collection[str]) -> list[Item]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        item = _item(line.strip(), f"{path}, line {number}", tasks)
+        item = _item(line.strip(), f"{path}, line {number}", tasks, limits)
         if item.item_id in first:
             twice = f"the item {item.item_id!r} stands on line {first[item.item_id]} too"
             raise ResultFileError(f"{path}, line {number}: {twice}: keep one of them")
@@ -52,7 +55,7 @@ def read_eval_result(path: Path, tasks: Collection[str]) -> list[Item]:
     return items
 
 
-def _item(line: str, where: str, tasks: Collection[str]) -> Item:
+def _item(line: str, where: str, tasks: Collection[str], limits: Mapping[str, tuple[float, float]]) -> Item:
     parts = line.split(SEPARATOR, 2)
     if len(parts) != 3 or not parts[0]:
         raise ResultFileError(f"{where}: an item is ItemID{SEPARATOR}Task{SEPARATOR}JSON: mend the line")
@@ -68,12 +71,15 @@ def _item(line: str, where: str, tasks: Collection[str]) -> Item:
         raise ResultFileError(f"{where}: the metrics are not JSON ({e}): {way_out}") from None
     if not isinstance(values, dict):
         raise ResultFileError(f"{where}: the metrics are a JSON object, not {type(values).__name__}: mend the line")
-    return Item(item_id, task, {name: _value(name, value, where) for name, value in values.items()})
+    return Item(item_id, task, {name: _value(name, value, where, limits) for name, value in values.items()})
 
 
-def _value(name: str, value: Any, where: str) -> float | None:
+def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, float]]) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ResultFileError(f"{where}: {name} is a finite number, or null where it could not be had")
+    low, high = limits.get(name, (-math.inf, math.inf))
+    if not low - _ROUNDING <= value <= high + _ROUNDING:
+        raise ResultFileError(f"{where}: {name} is a number from {low:g} to {high:g}, not {value:g}: correct the value")
     return float(value)

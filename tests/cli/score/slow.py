@@ -93,7 +93,7 @@ def hype_edit_1(verdicts, tasks, k, costs=None, cap=4, review=F(50 * 20, 3600)):
         told[model] = {
             "pass_rate": sum(p) / len(tasks),
             "pass_at_4": at_4,
-            "pass_at_10": ever,
+            "pass_at_any": ever,
             "expected_attempts": e,
             "effective_cost_usd": None if each is None or s == 0 else e * each / s,
             "hype_gap": ever - first,

@@ -146,6 +146,7 @@ def test_random_judgements(score, tmp_path, seed):
         (lambda d: d | {"models": {}}, "'M01' stands for no model"),
         (lambda d: d | {"judgements": []}, "judgements are a JSON object, not list"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": "MAYBE"}}}}}, "not 'MAYBE'"),
+        (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": ["PASS"]}}}}}, "not ['PASS']"),
         (lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}}, "'one.webp' is no attempt"),
         (
             lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {}, "1.webp": {}}}}},
@@ -247,3 +248,29 @@ def test_splits_and_models_in_files_of_their_own_are_one_sheet(score, tmp_path):
     assert told["models"]["b"]["pass_at_10"] == 0.5
     status, _, said = score("hype-edit-1", *files, files[0])
     assert (status, "attempt 1 of 't1' by 'a' is judged in" in said) == (2, True)
+
+
+@pytest.mark.parametrize(("row", "expected"), [("P" + "F" * 4, None), ("P" + "F" * 9, 1), ("P" + "F" * 19, 0.5)])
+def test_pass_at_10_is_of_ten_attempts_and_null_for_fewer(score, tmp_path, row, expected):
+    _, told, said = score("hype-edit-1", *write(tmp_path, tried("a", t1=row)))
+    a = told["models"]["a"]
+    assert (a["pass_at_10"], a["pass_at_10_high"], a["pass_at_any"]) == (expected, expected, 1)
+    assert ("pass_at_10 is null" in said) == (expected is None)
+    assert ("pass_at_10 is the unbiased estimate" in said) == (len(row) > 10)
+
+
+def test_an_integer_beyond_float_range_is_refused(score, tmp_path):
+    (tmp_path / "ratings.jsonl").write_text(
+        '{"model": "a", "task_id": "t1", "attempt": 1, "score": ' + "9" * 400 + "}\n"
+    )
+    status, _, said = score("hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl")
+    assert status == 2
+    assert "line 1: this is not one JSON object (an integer has 400 digits" in said
+
+
+def test_a_byte_order_mark_before_ratings_is_no_part_of_them(score, tmp_path):
+    line = b'{"model": "a", "task_id": "t1", "attempt": 1, "score": 3}\n'
+    (tmp_path / "ratings.jsonl").write_bytes(b"\xef\xbb\xbf" + line)
+    status, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl")
+    assert status == 0
+    assert "best of 1" in {way["way"] for way in told["models"]["a"]["workflows"]}

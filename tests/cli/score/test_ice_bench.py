@@ -25,7 +25,7 @@ def measured(rng, task):
 def test_a_task_worked_by_hand(score, tmp_path):
     metrics = [
         {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1},
-        {"aes_v2.5": 6, "musiq_koniq": 40, "clip_cap": 0.2, "vllmqa": 0, "clip_src": 0.7, "l1_raw": 0.3, "ssim": 9},
+        {"aes_v2.5": 6, "musiq_koniq": 40, "clip_cap": 0.2, "vllmqa": 0, "clip_src": 0.7, "l1_raw": 0.3, "ssim": 0.9},
     ]
     _, told, said = score("ice-bench", write(tmp_path, [("Color Editing", m) for m in metrics]))
     expected = 0.3 * 0.55 + 0.3 * 0.5 + 0.3 * (0.5 + 0.5) / 2 + 0.1 * (0.8 + 1 - 0.2) / 2
@@ -89,6 +89,12 @@ def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path
         ('id1#;#Text2Image#;#{"clip_cap": NaN}', "line 2: the metrics are not JSON (NaN is not a number of JSON)"),
         ('id1#;#Text2Image#;#{"clip_cap": "1"}', "line 2: clip_cap is a finite number"),
         ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap is a finite number"),
+        ('id1#;#Text2Image#;#{"aes_v2.5": 500}', "line 2: aes_v2.5 is a number from 0 to 10, not 500"),
+        ('id1#;#Image Deblur#;#{"ssim": 1.7e308}', "line 2: ssim is a number from -1 to 1"),
+        (
+            f'id1#;#Text2Image#;#{{"clip_cap": {"9" * 400}}}',
+            "line 2: the metrics are not JSON (an integer has 400 digits",
+        ),
         ("id0#;#Text2Image#;#{}", "line 2: the item 'id0' stands on line 1 too"),
     ],
 )
@@ -109,3 +115,34 @@ def test_the_table_of_weights_is_the_official_one(shared):
         assert dict(recipe.weights) == pytest.approx(facts["task_weights"][task], abs=1e-6), task
         listed = {raw.get(name, name) for name in facts["task_metrics"][task]}
         assert set(needed(task)) == listed - {"clip_ref"}, task
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_score_lies_between_its_ends(score, tmp_path, seed):
+    rng = random.Random(seed)
+    items = []
+    for task in rng.sample(sorted(TASKS), rng.randint(2, 31)):
+        never = {metric for metric in needed(task) if rng.random() < 0.05}
+        for _ in range(rng.randint(1, 4)):
+            values = measured(rng, task)
+            for metric in values:
+                if metric in never or rng.random() < 0.2:
+                    values[metric] = None
+                elif metric in ("clip_cap", "clip_src", "face_ref"):
+                    values[metric] = rng.uniform(-1, 1)
+            items.append((task, values))
+    _, told, _ = score("ice-bench", write(tmp_path, items))
+    for task, value in told["tasks"].items():
+        low, high = told["tasks_low"][task], told["tasks_high"][task]
+        assert (value is None) == (low is None) == (high is None) == (task in told["unscored_tasks"])
+        assert value is None or low - EXACT <= value <= high + EXACT
+    if told["overall"] is not None:
+        assert told["overall_low"] - EXACT <= told["overall"] <= told["overall_high"] + EXACT
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_item(score, tmp_path):
+    path = write(tmp_path, [("Text2Image", {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3})])
+    _, expected, _ = score("ice-bench", path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"id0", "\N{BULLET}".encode()))
+    status, told, _ = score("ice-bench", path)
+    assert (status, told) == (0, expected)

@@ -77,3 +77,12 @@ def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
         for figure in ("cost_savings", "model_contribution", "contribution_ratio"):
             assert told[figure] == pytest.approx(float(getattr(here[model], figure)))
     assert own["models"]["idle"]["n_missing"] == own["models"]["one"]["n_deliverables"]
+
+
+def test_an_export_without_a_known_cost_removes_an_earlier_costs_file(run, monkeypatch):
+    name, opened, _, out = run
+    before = (out / "costs.json").read_bytes()
+    monkeypatch.setattr("local_bench.report.official.made.usd_per_image", lambda _: {})
+    export(opened, name, out)
+    assert not (out / "costs.json").exists()
+    (out / "costs.json").write_bytes(before)
