@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from local_bench.cli.output import show, show_json
+from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
 
     with RunDir.open(run_dir) as run:
         found = held_against(run, people, top)
+    for note in found.notes:
+        say(f"local-bench: {note}")
     if as_json:
         show_json({"run_dir": str(run_dir)} | agreements_json(found))
     else:
@@ -108,6 +110,7 @@ def agreements_json(found: "Agreements") -> dict[str, Any]:
         "judges": found.judges,
         "raters": found.raters,
         "top_k": found.k,
+        "notes": found.notes,
         "pairs": [
             {
                 "dimension": p.dimension,

@@ -90,6 +90,8 @@ class Agreements:
     pairs: list[Pair]
     alphas: list[Alpha]
     order_swaps: list[OrderSwap]
+    notes: list[str]
+    """What is open in people's labels, a sentence each."""
 
 
 def judge_labels(run: RunDir) -> dict[str, str]:
@@ -141,7 +143,15 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
     for (a, first), (b, second) in combinations(opinions.items(), 2):
         pairs += [table.pair(d, a, first, b, second) for d in dimensions]
     alphas = [alpha for d in dimensions for alpha in _alphas(d, list(opinions.values()), said)]
-    return Agreements(list(labels.values()), sorted(said.raters) if said else [], top_k, pairs, alphas, swaps)
+    return Agreements(
+        list(labels.values()),
+        sorted(said.raters) if said else [],
+        top_k,
+        pairs,
+        alphas,
+        swaps,
+        said.notes(run) if said else [],
+    )
 
 
 def _opinion(scored: OfScores, thresholds: Mapping[str, float]) -> Opinion:

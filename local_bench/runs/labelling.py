@@ -93,6 +93,7 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labellin
                 "without a draw, or leave it out everywhere"
             )
         notes.append(NOT_TOLD)
+    notes += said.notes(run) if said else []
     rows = run.ledger.rows(
         """SELECT c.work_id, c.model, c.task_id, c.deliverable, c.state, t.price_micro_usd, d.accepted,
            (SELECT count(DISTINCT deliverable) FROM candidates

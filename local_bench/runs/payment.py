@@ -20,6 +20,7 @@ from local_bench.settle.failures import Failures, Ties, failures
 from local_bench.settle.predictors.cells import Cells, cells
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
 from local_bench.settle.predictors.worth import Decisions, ExpectedRevenue, RealisedRevenue
+from local_bench.suites.registry import suite
 
 DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
 """Table 12's, in its order."""
@@ -46,7 +47,8 @@ class Payment:
 
 @dataclass(frozen=True)
 class _Images:
-    """The images that were made, first attempts, of all models."""
+    """The images that were made, of all models: first attempts, and every attempt where the benchmark's protocol asks
+    for several (HYPE-EDIT-1)."""
 
     models: list[str]
     categories: list[str]
@@ -74,6 +76,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     concepts = images.cells(tuple(thresholds))
     others = sorted({name for of in images.scores for name in of} - set(thresholds))
     dimensions = [name for name in DIMENSIONS if name in thresholds or name in others]
+    dimensions = dimensions or list(thresholds)  # a suite whose scores are not table 12's
     predictors, untaught = _taught(concepts, images.labels, thresholds)
     return Payment(
         explained=explained(concepts, images.labels) + explained(images.cells(others), images.labels, together=False),
@@ -91,7 +94,9 @@ def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mappin
         """SELECT c.work_id, c.model, c.task_id, t.category, c.deliverable, t.price_micro_usd,
            (SELECT count(DISTINCT deliverable) FROM candidates
             WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM candidates c JOIN tasks t USING (task_id) WHERE c.attempt = 1 AND c.state = 'done' ORDER BY c.work_id"""
+           FROM candidates c JOIN tasks t USING (task_id) WHERE (c.attempt = 1 OR ?) AND c.state = 'done'
+           ORDER BY c.work_id""",
+        suite(run.config.suite.name).attempts > 1,
     )
     return _Images(
         [row["model"] for row in rows],

@@ -1,8 +1,8 @@
 """People's labels: a JSON Lines file in, one label a line, and what the people together say of each image."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,6 @@ from local_bench.core.errors import UserError
 from local_bench.core.yamlfile import Strict, explain
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.agreement import majority
 from local_bench.suites.registry import suite
 
 PEOPLE = "people"
@@ -45,6 +44,19 @@ class People:
     raters: dict[str, Opinion] = field(default_factory=dict)
     asked: dict[str, float | None] = field(default_factory=dict)
     """Work id -> the chance with which it came to be asked about, where that is told; also of what nobody rated."""
+    tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Dimension -> work ids on which as many raters accept as reject; only where there are any."""
+
+    def notes(self, run: RunDir) -> list[str]:
+        """A sentence for each dimension with ties, naming the first of the images."""
+        rows = run.ledger.rows("SELECT * FROM candidates")
+        names = {row["work_id"]: f"{row['model']}/{row['task_id']}/{row['deliverable']}" for row in rows}
+        return [
+            f"{len(ids)} images are tied in {name} (as many raters accept as reject) and have no decision: "
+            f"{', '.join(names[i] for i in ids[:5])}{', …' if len(ids) > 5 else ''}; "
+            "add a label of one more rater to decide them"
+            for name, ids in sorted(self.tied.items())
+        ]
 
 
 class LabelLine(Strict):
@@ -65,7 +77,7 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> P
     A line is an object of `model`, `task_id`, `deliverable`, `attempt` (1 if left out), `rater` (`people` if left
     out), `probability` (with which it was drawn to be labelled; may be left out), and any of the suite's score names
     or `overall`: true or false (would it be accepted), a number on the score's scale, or null (not rated). A number
-    decides by the config's threshold. Of several raters the word is the majority of their decisions (a tie rejects)
+    decides by the config's threshold. Of several raters the word is the majority of their decisions (none for a tie)
     and the mean of their numbers. Where nobody gave `overall`, it follows from the scores that apply as acceptance
     does. UserError names the file, the line and the reason.
     """
@@ -97,9 +109,11 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> P
     word = _together(list(raters.values()))
     if not word:
         raise UserError(f"{path} rates nothing: beside the image's keys, give scores that are not null")
-    for opinion in (*raters.values(), word):
-        _add_overall(opinion, applies)
-    return People(word, raters, asked)
+    tied = _tied(list(raters.values()))
+    for opinion in raters.values():
+        _add_overall(opinion, applies, ())
+    _add_overall(word, applies, tied.get(OVERALL, ()))
+    return People(word, raters, asked, tied)
 
 
 def _key(row: Any) -> tuple[str, str, int, int]:
@@ -129,22 +143,36 @@ def _together(opinions: list[Opinion]) -> Opinion:
             for work_id, rating in opinion.get(name, {}).items():
                 heard[work_id].append(rating)
         for work_id, ratings in heard.items():
-            votes = [r.decision for r in ratings if r.decision is not None]
+            votes = Counter(r.decision for r in ratings if r.decision is not None)
             numbers = [r.number for r in ratings if r.number is not None]
-            vote = majority(votes)
-            word[name][work_id] = Rating(None if vote is None else bool(vote), fmean(numbers) if numbers else None)
+            decision = None if votes[True] == votes[False] else votes[True] > votes[False]
+            word[name][work_id] = Rating(decision, fmean(numbers) if numbers else None)
     return word
 
 
-def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]]) -> None:
-    """Where it was not given: rejected if any score that applies is, accepted if all are; the mean of all numbers."""
+def _tied(opinions: list[Opinion]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name in {name for opinion in opinions for name in opinion}:
+        balance: dict[str, list[bool]] = defaultdict(list)
+        for opinion in opinions:
+            for work_id, rating in opinion.get(name, {}).items():
+                if rating.decision is not None:
+                    balance[work_id].append(rating.decision)
+        if tied := tuple(sorted(w for w, votes in balance.items() if 2 * sum(votes) == len(votes))):
+            found[name] = tied
+    return found
+
+
+def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str]) -> None:
+    """Where it was not given: rejected if any score that applies is, accepted if all are; the mean of all numbers. A
+    tie of given ones (`tied`: work ids) stays without a decision."""
     for work_id in {work_id for of in list(opinion.values()) for work_id in of}:
         own = opinion.setdefault(OVERALL, {}).get(work_id, Rating(None, None))
         nothing = Rating(None, None)
         parts = [opinion.get(name, {}).get(work_id, nothing) for name in applies.get(work_id, ())]
         decisions, numbers = [part.decision for part in parts], [part.number for part in parts]
         decision, number = own.decision, own.number
-        if decision is None and parts:
+        if decision is None and parts and work_id not in tied:
             decision = False if False in decisions else None if None in decisions else True
         if number is None and parts and None not in numbers:
             number = fmean(n for n in numbers if n is not None)

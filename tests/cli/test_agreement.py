@@ -21,7 +21,7 @@ def test_the_figures_under_their_names(cli, make_run, tmp_path):  # noqa: F811
     ended = cli("agreement", run, "--people", people, "--top", 2, "--json")
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
-    assert set(told) == {"run_dir", "judges", "raters", "top_k", "pairs", "krippendorff_alpha", "order_swap"}
+    assert set(told) == {"run_dir", "judges", "raters", "top_k", "notes", "pairs", "krippendorff_alpha", "order_swap"}
     assert (told["judges"], told["raters"], told["top_k"]) == (["gamma", "delta"], ["people"], 2)
     pairs = {(p["judge"], p["against"], p["dimension"]): p for p in told["pairs"]}
     assert pairs["gamma", "people", "brf"]["agreement_rate"]["value"] == 0

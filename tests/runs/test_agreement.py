@@ -192,11 +192,13 @@ def test_several_raters(path: Path, tmp_path: Path) -> None:
     assert of.raters == ["x", "y", "z"]
     rate = pair(of, "one", "people", "brf").rate
     assert rate is not None
-    # the word: a/t1 yes (two of three), a/t2 no (a tie rejects), b/t2 no (only y said anything); `one`: yes yes yes
-    assert (rate.value, rate.n) == (pytest.approx(1 / 3), 3)
+    # the word: a/t1 yes (two of three), a/t2 open (a tie), b/t2 no (only y said anything); `one`: yes yes yes
+    assert (rate.value, rate.n) == (0.5, 2)
+    assert [note.partition(" (")[0] for note in of.notes] == [f"1 images are tied in {name}" for name in ("brf", "veq")]
+    assert "a/t2/1" in of.notes[0]
     veq = pair(of, "one", "people", "veq").rate
     assert veq is not None
-    assert veq.value == 0  # 4 accepts and 1 rejects: a tie
+    assert veq.n == 0  # 4 accepts and 1 rejects: a tie
     [raters] = [a for a in of.alphas if (a.among, a.dimension) == ("people", "brf")]
     assert (raters.n_raters, raters.level) == (3, "nominal")
     # units: 1 0 1 and 1 0 (the third has one rating): coincidences 01 of 1 + 1 = 2 of 5, expected 3 x 2 / 4 x 2

@@ -7,10 +7,13 @@ import pytest
 
 from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
+from local_bench.runs.labelling import labelling
 from local_bench.runs.payment import payment
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.kept import loads
 from tests.cli.test_labels import MODEL, N, line, run, truth  # noqa: F401
+from tests.report.official.simulated import config, draw, judged
+from tests.suites.benchmarks import layouts
 
 
 @pytest.fixture
@@ -85,3 +88,27 @@ def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
 def test_explaining_takes_labels():
     with pytest.raises(UserError, match="give them with --people FILE"):
         LabelsAsked(None, None, None, explain=True).check()
+
+
+def test_a_tie_of_two_raters_is_open(run, tmp_path):  # noqa: F811
+    path = tmp_path / "people.jsonl"
+    said = [("o000", "x", True), ("o000", "y", False), ("o001", "x", True), ("o001", "y", True), ("o002", "x", False)]
+    path.write_text("".join(line(task_id=t, rater=r, overall=ok, brf=ok) for t, r, ok in said))
+    with RunDir.open(run) as opened:
+        found = payment(opened, path).realised[MODEL]
+        notes = labelling(opened, None, path).notes
+    assert (found.n, found.n_unscored) == (2, N - 1 - 2)
+    assert sum("1 images are tied in overall" in note and f"{MODEL}/o000/1" in note for note in notes) == 1
+
+
+def test_labels_of_every_attempt_count_where_the_protocol_asks_for_several(tmp_path):
+    path = layouts.hype(tmp_path / "data")
+    images = draw("hype-edit-1", path, tmp_path / "one", 1, 3, left_out=0)
+    judged(tmp_path / "run", config("hype-edit-1", path, {"one": images}, 3), 1)
+    with RunDir.open(tmp_path / "run") as opened:
+        rows = opened.ledger.rows("SELECT * FROM candidates WHERE state = 'done'")
+        labels = [{n: r[n] for n in ("model", "task_id", "deliverable", "attempt")} | {"overall": True} for r in rows]
+        (tmp_path / "people.jsonl").write_text("".join(json.dumps(label) + "\n" for label in labels))
+        found = payment(opened, tmp_path / "people.jsonl").realised["one"]
+    assert (found.n, found.n_unscored) == (len(rows), 0)
+    assert len(rows) == 3 * len({row["task_id"] for row in rows})

@@ -26,10 +26,10 @@ def published(rows: Sequence[Row]) -> Published:
     data = {
         "suite": "idea-bench",
         "tasks": {uid: number(task.low) for uid, task in tasks.items()},
-        "categories": {name: number(low[name] or Fraction(0)) for name in CATEGORIES},
+        "categories": {name: number(_counted(low[name], known)) for name in CATEGORIES},
         "overall": number(overall(low)) if known else None,
         "tasks_high": {uid: number(task.high) for uid, task in tasks.items()},
-        "categories_high": {name: number(high[name] or Fraction(0)) for name in CATEGORIES},
+        "categories_high": {name: number(_counted(high[name], known)) for name in CATEGORIES},
         "overall_high": number(overall(high)) if known else None,
         "without_tasks": unsupported,
         "without_category": outside,
@@ -47,7 +47,7 @@ def published(rows: Sequence[Row]) -> Published:
         (
             ["category", "score", "at best"],
             [
-                *([name, figure(low[name] or 0.0), figure(high[name] or 0.0)] for name in CATEGORIES),
+                *([name, *(figure(_counted(end[name], known)) for end in (low, high))] for name in CATEGORIES),
                 ["all", *(figure(overall(end) if known else None) for end in (low, high))],
             ],
         ),
@@ -70,6 +70,11 @@ def _category(rows: Sequence[Row]) -> str | None:
     return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
 
 
+def _counted(score: Fraction | None, known: bool) -> Fraction | None:
+    """A category's score: 0 without tasks (table 2's dash), None where the category of no task is known."""
+    return (score or Fraction(0)) if known else None
+
+
 def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list[str]:
     return [
         *(uid, name, category_name or "-", figure(task.low), figure(task.high)),
@@ -87,7 +92,7 @@ def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str],
         notes.append(f"{unscored} answers have no score: they count as no, and as yes in what ends in _high")
     if missing:
         notes.append(f"{missing} answers have no row: they count as no, and as yes in what ends in _high")
-    if unsupported:
+    if unsupported and len(unsupported) < len(CATEGORIES):
         notes.append(f"there is no task of {listed(unsupported)}: these categories count 0 in the whole")
     if outside:
         notes.append(

@@ -65,7 +65,9 @@ def test_answers_without_a_score_are_bounded(score, tmp_path):
 def test_a_task_of_no_category_is_shown_and_named(score, tmp_path):
     _, told, said = score("idea-bench", write(tmp_path, case("0099", "0001", *["1" * 6] * 3)))
     assert (told["tasks"], told["overall"], told["without_category"]) == ({"0099": 100}, None, ["0099"])
+    assert told["categories"] == told["categories_high"] == dict.fromkeys(NAMES)
     assert "the category of these tasks is unknown" in said
+    assert "count 0" not in said
     assert "0099" in said
 
 
