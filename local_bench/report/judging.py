@@ -1,6 +1,7 @@
 """The judges, for people: who they are, whether they repeat themselves, whether they can be talked round, and how far
 they agree with each other and with themselves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, Field, ValidationError
@@ -14,6 +15,7 @@ from local_bench.runs.retest import RetestRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.intervals import wilson
+from local_bench.suites.registry import suite
 
 NOT_TRIED = "not tried"
 NOT_NOTED = "not noted"
@@ -198,9 +200,13 @@ def _row(judge: Judge) -> JudgeRow:
 
 def _word(config: RunConfig) -> str:
     n = len(config.judges)
+    votes: Sequence[str] = getattr(suite(config.suite.name).load(), "PASS_FAIL", ())
+    passes = "".join(f" The score {name} is 1 where more than half of the judges pass the image." for name in votes)
     if config.panel_word == "majority":
-        return f"The scores are those of the answers that most of the {n} judges give; a tie takes the lower label."
-    return f"The scores are the mean of the {n} judges' scores."
+        word = f"The scores are those of the answers that most of the {n} judges give; a tie takes the lower label."
+    else:
+        word = f"The scores are the mean of the {n} judges' scores."
+    return word + passes
 
 
 def _spread(config: RunConfig, n: int) -> str:

@@ -12,7 +12,7 @@ from local_bench.runs.settlement import Books, lines
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.earnings import Earned, earned
-from local_bench.settle.savings import Saved, saved, savings
+from local_bench.settle.savings import Saved, savings
 from local_bench.settle.sheet import Sheet, sheet_of
 
 SCORES = ("brf", "veq", "cns")
@@ -47,7 +47,8 @@ class Economics:
     earned: list[Earned]
     competition: Competition
     by_ledger: list[Saved]
-    """With the cost that the meter found; in the sheet's order of models, as are the others."""
+    """With the cost that the meter found (`usd_per_image` times the first attempts that were made); in the sheet's
+    order of models, as are the others."""
     by_api: list[Saved]
     """With what the same images would have cost at an API; None where no price is given for the model."""
     timed: dict[str, Local]
@@ -68,8 +69,6 @@ def economics(
     hour's price does not hold, where it was measured."""
     first = {key[:3]: total for key, total in summed_scores(ledger).items() if key[3] == 1}
     sheet = sheet_of(lines(ledger), first)
-    costs = {s.model: s.cost_micro_usd for s in money.settlements}
-    known = [costs.get(model) for model in sheet.models]
     made = makings(ledger, money, sheet.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
@@ -77,11 +76,23 @@ def economics(
         sheet=sheet,
         earned=earned(sheet),
         competition=compete(sheet, require_success),
-        by_ledger=saved(sheet, [None if micro is None else Fraction(micro, MICRO) for micro in known]),
+        by_ledger=savings(sheet, usd_per_image(ledger, money)),
         by_api=savings(sheet, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed=timed,
         against=_against(timed, n_made, money, apis, usd_per_kwh),
     )
+
+
+def usd_per_image(ledger: Ledger, money: Books) -> dict[str, Fraction]:
+    """US dollars an image: what a model's images cost, divided by how many it made, both of all attempts; no entry for
+    a model whose cost is not known or that made none."""
+    rows = ledger.rows("SELECT model, count(*) AS n FROM candidates WHERE state = 'done' GROUP BY model")
+    n_made = {row["model"]: row["n"] for row in rows}
+    return {
+        s.model: Fraction(s.cost_micro_usd, MICRO * n_made[s.model])
+        for s in money.settlements
+        if s.cost_micro_usd is not None and s.model in n_made
+    }
 
 
 def summed_scores(ledger: Ledger) -> dict[Attempt, Decimal]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import RunImageError
-from local_bench.core.money import MICRO
 from local_bench.core.nouns import UNSUPPORTED, Score, Task
 from local_bench.core.paths import safe_join
 from local_bench.core.storage import write_atomic
+from local_bench.runs import economics
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
@@ -79,16 +79,9 @@ def models(rows: Iterable[Made]) -> list[str]:
 
 
 def usd_per_image(run: RunDir) -> dict[str, Decimal]:
-    """What each model's images cost, divided by how many it made (all attempts); no entry for a model whose cost is not
-    known or that made none."""
-    rows = run.ledger.rows("SELECT model, count(*) AS n FROM candidates WHERE state = 'done' GROUP BY model")
-    n_made = {row["model"]: row["n"] for row in rows}
-    settled = books(run.ledger, run.config.settlement).settlements
-    return {
-        s.model: Decimal(s.cost_micro_usd) / (MICRO * n_made[s.model])
-        for s in settled
-        if s.cost_micro_usd is not None and s.model in n_made
-    }
+    """As `runs.economics.usd_per_image`, as decimals that a file can hold."""
+    found = economics.usd_per_image(run.ledger, books(run.ledger, run.config.settlement))
+    return {model: Decimal(usd.numerator) / Decimal(usd.denominator) for model, usd in found.items()}
 
 
 def write_costs(run: RunDir, out: Path) -> None:

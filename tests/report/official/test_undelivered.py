@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from local_bench.cli.tables import outcome_json
+from local_bench.report import judging
 from local_bench.report.official.formats import export, official
 from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
@@ -86,3 +87,22 @@ def test_an_export_without_a_known_cost_removes_an_earlier_costs_file(run, monke
     export(opened, name, out)
     assert not (out / "costs.json").exists()
     (out / "costs.json").write_bytes(before)
+
+
+def test_the_page_and_the_exports_charge_the_same_images_of_several_attempts(tmp_path):
+    path = layouts.servimage(tmp_path / "data")
+    images = draw("servimage", path, tmp_path / "one", 1, 2, left_out=0)
+    judged(tmp_path / "run", config("servimage", path, {"one": images}, 2, USD), 5)
+    with RunDir.open(tmp_path / "run") as opened:
+        (here,) = economics(opened.ledger, books(opened.ledger, opened.config.settlement), {}, {}).by_ledger
+        own = official(opened)["all"].data["models"]["one"]
+        n_first = opened.ledger.rows("SELECT 1 FROM candidates WHERE state = 'done' AND attempt = 1")
+    assert here.cost_usd == Fraction("0.04") * len(n_first)
+    assert own["cost_usd"] == float(here.cost_usd)
+    assert own["cost_savings"] == pytest.approx(float(here.cost_savings))
+
+
+def test_the_page_says_how_a_panel_decides_a_pass(tmp_path):
+    settings = config("hype-edit-1", tmp_path, {"one": tmp_path})
+    settings = settings.model_copy(update={"panel": [settings.judge]})
+    assert "The score pass is 1 where more than half of the judges pass the image." in judging._word(settings)
