@@ -173,12 +173,16 @@ def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> 
     data: dict[str, Any] = {"suite": entry.name, "title": entry.title, "licence": entry.licence, "source": entry.source}
     data |= {"read_from": "ships with us" if entry.path else entry.layout, "attempts": entry.attempts}
     if entry.path is not None or path is not None:
-        tasks = entry.tasks(path, pixel_digest, part)
+        refused: list[str] = []
+        tasks = entry.tasks(path, pixel_digest, part, refuse=refused.append)
+        for sentence in refused:
+            say(sentence)
         data |= {
             "n_tasks": len(tasks),
             "n_deliverables": sum(len(t.deliverables) for t in tasks),
             "n_images": sum(len(t.deliverables) for t in tasks) * entry.attempts,
             "n_tasks_unscored": sum(t.unscored is not None for t in tasks),
+            "refused": refused,
             "value_usd": usd_number(sum(t.price_micro_usd for t in tasks)),
             "by_category": {c: sum(t.category == c for t in tasks) for c in sorted({t.category for t in tasks})},
         }

@@ -176,7 +176,9 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
             raise UserError("--measure times the device at hand and --gpu plans for another: give one of the two")
         gpu_named(gpu)  # a wrong name is told before anything is counted
     work = make_plan(loaded, files=False)
-    planned = estimate(loaded, work, gpu)
+    for sentence in work.refused:
+        say(sentence)
+    planned = estimate(loaded, work, gpu) | {"refused_cases": list(work.refused)}
     if measure:
         from local_bench.runs.trial import add_trials
 

@@ -1,6 +1,6 @@
 """What a run will do, decided before anything is loaded: its tasks, its models, its candidates."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class RunPlan:
     planned: list[Planned]
     notes: list[str]
     """What a person should know before it begins, a sentence each."""
+    refused: tuple[str, ...] = ()
+    """Cases of the suite's files that cannot be read and are left out: file, case and reason."""
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -89,9 +91,10 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     sizes: dict[str, tuple[int, int]] = {}
     asked = config.suite
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
-    tasks = entry.tasks(asked.path, keep, asked.part, asked.written)[: asked.limit]
+    refused: list[str] = []
+    tasks = entry.tasks(asked.path, keep, asked.part, asked.written, refused.append)[: asked.limit]
     models = [_model(m, files) for m in config.models]
-    notes: list[str] = []
+    notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     planned: list[Planned] = []
     for model in models:
         if model.card is None:
@@ -105,7 +108,13 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
                 f"{model.label} makes {own} of each image, the benchmark's protocol asks for {entry.attempts}."
             )
     _refuse_twins([p.candidate for p in planned])
-    return RunPlan(entry, tasks, models, planned, notes)
+    return RunPlan(entry, tasks, models, planned, notes, tuple(refused))
+
+
+def count_of(refused: Sequence[str]) -> str:
+    """How many cases of the suite's files were left out, in words."""
+    n = len(refused)
+    return f"{n} case{'s' * (n > 1)} cannot be read and {'are' if n > 1 else 'is'} left out"
 
 
 def check_config(config: RunConfig, *, files: bool = True) -> None:

@@ -38,6 +38,8 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Plac
     }
     if models:
         fresh["models"] = models
+    if plan is not None and plan.refused:
+        fresh["refused_cases"] = {"n": len(plan.refused), "cases": list(plan.refused)}
     if judged_on:
         first, *panel = [_judge(run, config, judged_on, used) for config in run.config.judges]
         fresh |= {"judge": first, "panel": panel}

@@ -54,7 +54,7 @@ def write_down(config: RunConfig, out: Path, progress: Progress) -> Written:
         return sha256
 
     asked = config.suite
-    tasks = entry.tasks(asked.path, keep, asked.part, asked.written)[: asked.limit]
+    tasks = entry.tasks(asked.path, keep, asked.part, asked.written, progress.note)[: asked.limit]
     there = read_written(out) if out.exists() else {}
     questions: dict[str, Question] = {}
     for task in tasks:

@@ -39,6 +39,8 @@ class SuiteEntry:
     """Where its tasks are, for a suite that ships with us; None asks for `suite.path`."""
     reader: str = "local_bench.suites.orders:read_orders"
     """`package.module:function`, called with the path and what keeps pictures; gives the tasks."""
+    refuses_cases: bool = False
+    """Whether the reader takes a third argument: what is called with a sentence for every case that it leaves out."""
     layout: str = "an order file, one JSON object a line"
     """What `suite.path` is."""
     attempts: int = 1
@@ -55,17 +57,25 @@ class SuiteEntry:
         return {} if self.referee is None else importlib.import_module(self.referee).truths(task, pictures)
 
     def tasks(
-        self, path: str | None, keep: KeepImage, part: str | None = None, written: str | None = None
+        self,
+        path: str | None,
+        keep: KeepImage,
+        part: str | None = None,
+        written: str | None = None,
+        refuse: Callable[[str], None] | None = None,
     ) -> list[Task]:
-        """Reads the suite's tasks, or those of one part, with what the file `written` says of them. ConfigError or
-        TaskFileError where they cannot be."""
+        """Reads the suite's tasks, or those of one part, with what the file `written` says of them.
+
+        `refuse` is called with a sentence for every case that cannot be read, where the suite's reader can leave it
+        out. ConfigError or TaskFileError otherwise, and where `refuse` is None.
+        """
         if self.path is not None and path is not None:
             raise ConfigError(f"suite.path: the suite {self.name!r} ships with its tasks: leave the path out")
         if self.path is None and path is None:
             raise ConfigError(f"suite.path: the suite {self.name!r} is read from {self.layout}: say where that is")
         module, _, function = self.reader.partition(":")
-        read: Callable[[Path, KeepImage], list[Task]] = getattr(importlib.import_module(module), function)
-        tasks = read(self.path or Path(str(path)), keep)
+        read: Callable[..., list[Task]] = getattr(importlib.import_module(module), function)
+        tasks = read(self.path or Path(str(path)), keep, *((refuse,) if self.refuses_cases else ()))
         if written is not None:
             tasks = with_written(tasks, Path(written))
         return tasks if part is None else _of_part(tasks, part)
@@ -135,6 +145,7 @@ SUITES = {
             "Liang et al., IDEA-Bench; ali-vilab/IDEA-Bench",
             reader="local_bench.suites.idea_bench.tasks:read_tasks",
             layout="its dataset folder, a folder a case",
+            refuses_cases=True,
         ),
         SuiteEntry(
             "ice-bench",

@@ -1,8 +1,12 @@
 """IDEA-Bench's case folders: instruction.txt, meta.json, the pictures that are given, and the six questions.
 
-The questions are those for a judge (auto_eval.jsonl, in the mini subset) or those for people (eval.json).
+The questions are those for a judge (auto_eval.jsonl, in the mini subset), which state in their own text what scores 0
+and 1, or those for people (eval.json), each with a 0-point and a 1-point standard, which become part of the question's
+text. Categories are derived from meta.json; task_split.json is not read.
 """
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +25,12 @@ from local_bench.suites.sheets import read_json, read_object
 COUNT_CARD = "Is the number in the image the digit"
 """What a question has in it that is answered from a card with the number of outputs."""
 M = TypeVar("M", bound=BaseModel)
+Refuse = Callable[[str], None]
+"""Is given one sentence for every case that is left out."""
+_STANDARD = re.compile(
+    r"(?:score[ _-]?)?([01])(?:[ _-]?points?)?(?:[ _-]?(?:standards?|criteri(?:on|a)))?", re.IGNORECASE
+)
+"""A key of a question in eval.json whose value says what scores 0 or 1, such as `0_point_standard`."""
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 MAX_OUTPUTS = 100
 
@@ -55,17 +65,34 @@ class AutoEval(BaseModel):
     question: str = Field(min_length=1, max_length=20_000)
 
 
-def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
-    """One task a case, by the folders' names. TaskFileError names the file and the reason; ImageError a picture that
-    is there but unreadable."""
+def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
+    """One task a case, by the folders' names.
+
+    A case that cannot be read is left out and `refuse` is called with one sentence: the file, the case and the reason.
+    Without `refuse` the first such case raises: TaskFileError, or ImageError for an unreadable picture. TaskFileError
+    where no case is left.
+    """
     if not path.is_dir():
         raise TaskFileError(f"{path} is no folder: set suite.path to IDEA-Bench's dataset folder")
     tasks: dict[str, Task] = {}
+    first: str | None = None
+    n_refused = 0
     for file in sorted(path.rglob("meta.json")):
-        task = _task(file.parent, keep)
-        if task.task_id in tasks:
-            raise TaskFileError(f"{file}: the case {task.task_id!r} is there twice: keep one folder of it")
+        try:
+            task = _task(file.parent, keep)
+            if task.task_id in tasks:
+                raise TaskFileError(f"{file}: the case {task.task_id!r} is there twice: keep one folder of it")
+        except UserError as e:
+            if refuse is None:
+                raise
+            reason = str(e).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
+            refuse(f"case {file.parent.name} is left out: {reason}")
+            first = first or str(e)
+            n_refused += 1
+            continue
         tasks[task.task_id] = task
+    if not tasks and first is not None:
+        raise TaskFileError(f"{path}: none of the {n_refused} cases can be read; the first: {first}")
     if not tasks:
         raise TaskFileError(f"{path} holds no case (a folder with meta.json): set suite.path to IDEA-Bench's dataset")
     return list(tasks.values())
@@ -153,15 +180,30 @@ def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list
 
 
 def _for_people(file: Path) -> list[str]:
-    """The questions of an eval.json: texts, or objects with a `question`, in a list that may lie in an object."""
+    """The questions of an eval.json: texts, or objects with a `question` and its standards, in a list that may lie in
+    an object."""
     data = read_json(file, "case's eval.json", TaskFileError)[0]
     if isinstance(data, dict):
         data = next((value for value in data.values() if isinstance(value, list)), list(data.values()))
-    texts = [entry.get("question") if isinstance(entry, dict) else entry for entry in data or ()]
+    texts = [_with_standards(entry, file) if isinstance(entry, dict) else entry for entry in data or ()]
     bad = next((text for text in texts if not isinstance(text, str) or not text), None)
     if bad is not None or not texts:
         raise TaskFileError(f"{file}: a question is a text, not {bad!r}: take the case's own file")
     return [text for text in texts if isinstance(text, str)]
+
+
+def _with_standards(entry: dict[str, Any], file: Path) -> Any:
+    """The question, and below it what scores 0 and what scores 1 where the entry says so. TaskFileError for a standard
+    that is not a text or of which there is only one."""
+    question = entry.get("question")
+    found = {match[1]: entry[key] for key in entry if (match := _STANDARD.fullmatch(key))}
+    if not found or not isinstance(question, str) or not question:
+        return question
+    if set(found) != {"0", "1"} or not all(isinstance(text, str) and text.strip() for text in found.values()):
+        raise TaskFileError(
+            f"{file}: {question!r} needs a text for both 0 points and 1 point: take the case's own file"
+        )
+    return f"{question}\n0 points: {found['0'].strip()}\n1 point: {found['1'].strip()}"
 
 
 def _checked(model: type[M], data: Any, where: str) -> M:

@@ -221,6 +221,38 @@ class TestIdeaBench:
         with pytest.raises(TaskFileError, match="has 1 questions, not 6"):
             read("idea-bench", folder)
 
+    def test_a_question_for_people_carries_its_standards(self, tmp_path):
+        folder = layouts.idea(tmp_path / "d")
+        case = folder / "plain_0001"
+        before = read("idea-bench", folder)["plain_0001"]
+        (case / "auto_eval.jsonl").unlink()
+        standards = {"0_point_standard": "A mark is there.", "1_point_standard": "There is none."}
+        entries = [{"question": f"Is there a watermark, {k}?"} | standards for k in range(6)]
+        (case / "eval.json").write_text(json.dumps({"questions": entries}))
+        task, asked = read("idea-bench", folder)["plain_0001"], suite("idea-bench").load()
+        text = "Is there a watermark, 0?\n0 points: A mark is there.\n1 point: There is none."
+        assert task.evaluation_points[0] == text
+        assert next(q.slots for _, q in asked.questions(task, {1: "a" * 64})) == (("question", text),)
+        assert asked.deliverables(task) == asked.deliverables(before)  # what identifies a candidate does not change
+        entries[2].pop("0_point_standard")
+        (case / "eval.json").write_text(json.dumps({"questions": entries}))
+        with pytest.raises(TaskFileError, match="both 0 points and 1 point"):
+            read("idea-bench", folder)
+
+    def test_a_bad_case_is_left_out_and_named_and_the_rest_is_read(self, tmp_path):
+        folder = layouts.idea(tmp_path / "d")
+        (folder / "plain_0001/meta.json").write_text("[]")
+        (folder / "pair_0001/instruction.txt").write_text(" ")
+        refused = []
+        tasks = suite("idea-bench").tasks(str(folder), pixel_digest, refuse=refused.append)
+        assert [task.task_id for task in tasks] == ["relight_0001"]
+        assert len(refused) == 2
+        assert refused[0].startswith("case pair_0001 is left out: pair_0001/instruction.txt is empty")
+        assert refused[1].startswith("case plain_0001 is left out: plain_0001/meta.json")
+        (folder / "relight_0001/instruction.txt").write_text("")
+        with pytest.raises(TaskFileError, match=r"none of the 3 cases can be read; the first: .*is empty"):
+            suite("idea-bench").tasks(str(folder), pixel_digest, refuse=refused.append)
+
     @pytest.mark.parametrize(
         ("file", "text", "says"),
         [

@@ -1,0 +1,45 @@
+"""A case of IDEA-Bench that cannot be read: left out, counted and named; the others go on."""
+
+import json
+
+from local_bench.cli.main import main
+from local_bench.runs.config import load_config
+from local_bench.runs.plan import make_plan
+from local_bench.runs.provenance import write_provenance
+from local_bench.runs.rundir import RunDir
+from tests.suites.benchmarks import layouts
+
+
+def test_it_is_named_by_suites_show_by_plan_and_in_the_provenance(tmp_path, capsys):
+    data = layouts.idea(tmp_path / "data")
+    (data / "pair_0001/instruction.txt").write_text(" ")
+    says = "case pair_0001 is left out: pair_0001/instruction.txt is empty"
+
+    assert main(["suites", "show", "idea-bench", "--path", str(data), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["n_tasks"] == 2
+    assert [sentence.startswith(says) for sentence in json.loads(shown.out)["refused"]] == [True]
+    assert says in shown.err
+
+    config = {"name": "r", "suite": {"name": "idea-bench", "path": str(data)}, "models": [{"card": "tiny-flux"}]}
+    (tmp_path / "run.yaml").write_text(json.dumps(config | {"judge": {"card": "tiny-qwen3-vl"}, "metrics": []}))
+    assert main(["plan", str(tmp_path / "run.yaml"), "--json"]) == 0
+    planned = capsys.readouterr()
+    assert says in planned.err
+    assert json.loads(planned.out)["n_tasks"] == 2
+    assert len(json.loads(planned.out)["refused_cases"]) == 1
+
+    loaded = load_config(tmp_path / "run.yaml", ())
+    with RunDir.begin(tmp_path / "run", loaded) as run:
+        plan = make_plan(loaded, run.path)
+        assert plan.notes[0] == "1 case cannot be read and is left out:"
+        write_provenance(run, plan, None)
+    kept = json.loads((tmp_path / "run/provenance.json").read_text())["refused_cases"]
+    assert kept["n"] == 1
+    assert kept["cases"][0].startswith(says)
+    assert str(tmp_path) not in kept["cases"][0]
+
+    for name in ("plain", "relight"):
+        (data / f"{name}_0001/meta.json").write_text("[]")
+    assert main(["plan", str(tmp_path / "run.yaml")]) == 2
+    assert "none of the 3 cases can be read" in capsys.readouterr().err
