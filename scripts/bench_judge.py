@@ -42,6 +42,7 @@ from local_bench.judges.vlm.flags import Engine, arguments, environment
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import ManagedServer
 from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.variants import rubrics_of
 from local_bench.suites import servimage
 
 N_PICTURES = 128
@@ -215,7 +216,7 @@ def judge_of(
 ) -> tuple[JudgeSpec, Engine]:
     dtype = described.dtype if gpu is not None else "float32"
     most = max(side * side, described.judge_max_pixels)
-    spec = JudgeSpec(described.name, "bench", dtype, most, described.patch, 0, protocol)
+    spec = JudgeSpec(described.name, "bench", dtype, most, described.patch, 0, protocol, rubrics=rubrics_of(described))
     return spec, Engine(weights, dtype, 4096, 2, gpu=gpu)
 
 

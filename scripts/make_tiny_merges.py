@@ -16,7 +16,9 @@ MERGES = 1200
 
 
 def texts() -> list[str]:
-    rubrics = [path.read_text() for path in sorted((ROOT / "judges/vlm/rubrics").glob("*.yaml"))]
+    folder = ROOT / "judges/vlm/rubrics"
+    files = [*folder.glob("*.yaml"), *(folder / "miniature").glob("*.yaml")]
+    rubrics = [path.read_text() for path in sorted(files, key=lambda path: path.name)]
     orders = [json.loads(line) for line in (ROOT / "suites/studio.jsonl").read_text().splitlines()]
     words = [" ".join([o["title"], o["brief"], *o["evaluation_points"]]) for o in orders]
     return rubrics + words

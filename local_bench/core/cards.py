@@ -148,6 +148,8 @@ class ModelCard(Strict):
     """For a judge: the tokens that the model itself can take in one question and its answer."""
     max_model_len: int = Field(8192, ge=1)
     """For a judge: the tokens that it is served with unless a run says otherwise; memory is set aside for them."""
+    rubrics: Literal["improved", "paper", "miniature"] | None = None
+    """For a judge that was trained on one wording of the rubrics: the only one that it answers."""
     tensor_parallel_size: int = Field(1, ge=1)
     """For a judge: over how many GPUs of 80 GB it is split in bfloat16; `vram_gb` is then of all of them together."""
 

@@ -11,7 +11,6 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json
 from local_bench.core.nouns import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.rubrics import rubric
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.canary import canary_questions, try_judge
 from local_bench.runs.judge_config import JudgeConfig
@@ -112,7 +111,7 @@ class KeepVerdicts:
                     (
                         *ask.key[:4],
                         ask.question_id,
-                        rubric(ask.question.rubric).sha256,
+                        self.spec.rubrics[ask.question.rubric].sha256,
                         self.spec.judge_id,
                         *verdict_columns(verdict),
                     )

@@ -6,9 +6,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from local_bench.core.cards import ModelCard
+from local_bench.core.errors import ConfigError
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
+from local_bench.judges.vlm.rubrics import Variant
+from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
 
 
 def _safe(name: str) -> str:
@@ -59,7 +63,15 @@ class JudgeConfig(Strict):
     """For our own server; a free one if left out."""
     in_flight: int | None = Field(None, ge=1, le=4096)
     """Requests under way at a server; tuned as it works if left out."""
+    rubrics: Variant | None = None
+    """The wording of the questions: `improved` (ours), `paper` (each benchmark's own criteria), `miniature` (that of
+    the trained miniature judge). Left out: the one that the card names, else `improved`."""
+    hype_usable: bool = False
+    """Whether HYPE-EDIT-1's judge also answers our third criterion, `usable`, and an image needs it to pass."""
     max_pixels: int | None = Field(None, ge=1024)
+    """Each image is resized to at most so many pixels; the card's number if left out."""
+    source_max_pixels: int | None = Field(None, ge=1024, le=16_777_216)
+    """The same for the images of questions that compare with a source: 4194304 keeps details that 1 MP loses."""
     max_tokens: int | None = Field(None, ge=8, le=8192)
     """At most so many tokens an answer; each rubric's own number if left out."""
     request_timeout_s: Number = Field(300.0, gt=0)
@@ -76,7 +88,19 @@ class JudgeConfig(Strict):
 
     @property
     def label(self) -> str:
-        return self.name or self.card + ("" if self.protocol == "json" else f"-{self.protocol}")
+        chosen = ("" if self.protocol == "json" else self.protocol, self.rubrics or "")
+        return self.name or "-".join([self.card, *(word for word in chosen if word)])
+
+    def rubric_set(self, described: ModelCard) -> RubricSet:
+        """The wording of this judge's questions. ConfigError where its card answers another one only."""
+        if self.rubrics and described.rubrics and self.rubrics != described.rubrics:
+            raise ConfigError(
+                f"judge.rubrics: {described.name} was trained on the rubrics {described.rubrics!r} and cannot answer "
+                f"{self.rubrics!r}: set judge.rubrics={described.rubrics} or choose another judge"
+            )
+        variant = self.rubrics or rubrics_of(described).variant
+        asks_more = self.hype_usable and variant != "miniature"  # which has it as a criterion like the others
+        return RubricSet(variant, (HYPE_USABLE,) if asks_more else ())
 
     @model_validator(mode="after")
     def _can_be_reached_so(self) -> "JudgeConfig":

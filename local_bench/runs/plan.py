@@ -107,8 +107,21 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
             notes.append(
                 f"{model.label} makes {own} of each image, the benchmark's protocol asks for {entry.attempts}."
             )
+    notes += _identical_repeats(config, entry)
     _refuse_twins([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes, tuple(refused))
+
+
+def _identical_repeats(config: RunConfig, entry: SuiteEntry) -> list[str]:
+    """What to know of judges that give no sampled answers, in a suite whose questions are repeated."""
+    repeats: int = getattr(entry.load(), "REPEATS", 1)
+    labels = [judge.label for judge in config.judges if judge.protocol == "logit"]
+    if repeats == 1 or not labels:
+        return []
+    return [
+        f"{', '.join(labels)}: the {repeats} repeats of each question are identical under protocol logit and count as "
+        "one; under json each is sampled with a seed of its own."
+    ]
 
 
 def count_of(refused: Sequence[str]) -> str:
@@ -132,6 +145,7 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
             raise ConfigError(f"imported.images: {model.imported.images} is not there: put the pictures there")
     for judge in config.judges:
         described = card(judge.card, "judge")
+        judge.rubric_set(described)
         if files and judge.base_url is None:
             check_here(described, judge.weights)
             if judge.transport == "served":

@@ -10,7 +10,6 @@ from local_bench.core.identity import digest
 from local_bench.core.manifest import MAIN, revision_of
 from local_bench.core.packages import versions
 from local_bench.judges.vlm.protocols import VERSIONS
-from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.place import Place
@@ -53,14 +52,17 @@ def _judge(run: RunDir, config: JudgeConfig, places: Sequence[Place], used: list
     canary = run.ledger.json_meta(f"canary:{config.label}") or {}
     canary = canary if canary.get("judge") == spec.judge_id else {}
     repeats = canary.get("repeats", {})
+    asked = spec.rubrics
     return {
         "name": config.label,
         "card": spec.card,
         "weights_sha256": spec.weights_sha256,
         "dtype": spec.dtype,
         "protocol": VERSIONS[spec.protocol],
+        "sampled_repeats": spec.protocol == "json",
         "judge_id": spec.judge_id,
-        "rubrics": {name: {"version": rubric(name).version, "sha256": rubric(name).sha256} for name in used},
+        "rubric_variant": spec.rubrics.variant,
+        "rubrics": {name: {"version": asked[name].version, "sha256": asked[name].sha256} for name in used},
         "server": "external" if config.base_url else "managed",
         "transport": transport_of(config),
         "numerics": numerics_of(config, places),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from local_bench.core.nouns import Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.rubrics import rubric
+from local_bench.judges.vlm.rubrics import Rubric
+from local_bench.judges.vlm.variants import wording_of
 from local_bench.runs.judge import Ask, Sitting, asks_of, readable, verdict_columns
 from local_bench.runs.meter import Meter
 from local_bench.runs.place import Place
@@ -80,16 +81,18 @@ def retest_rows(run: RunDir) -> list[RetestRow]:
     for (judge, name), questions in sorted(heard.items()):
         n = max(len(verdicts) for verdicts in questions.values())
         whole = [verdicts for verdicts in questions.values() if len(verdicts) == n]
-        for criterion in rubric(name).criteria:
-            table = [[_number(name, criterion.name, verdicts[i]) for verdicts in whole] for i in range(n)]
+        answers = (verdict.answer for verdicts in whole for verdict in verdicts)
+        asked = wording_of(name, (field for answer in answers for field in answer or ()))
+        for criterion in asked.criteria:
+            table = [[_number(asked, criterion.name, verdicts[i]) for verdicts in whole] for i in range(n)]
             rows.append(RetestRow(labels.get(judge, judge[:8]), name, criterion.name, n, test_retest(table)))
     return rows
 
 
-def _number(name: str, criterion: str, verdict: Verdict) -> float | None:
+def _number(asked: Rubric, criterion: str, verdict: Verdict) -> float | None:
     """The criterion's value, or -1 where the answer took a form without it (no text, no score for text)."""
     if verdict.answer is None:
         return None
     if verdict.labels is not None and criterion in verdict.labels:
         return verdict.value(criterion)
-    return float(rubric(name).labels_of(verdict.answer).get(criterion, -1))
+    return float(asked.labels_of(verdict.answer).get(criterion, -1))

@@ -9,7 +9,7 @@ from typing import Any
 from local_bench.core.hardrules import HardRules
 from local_bench.core.nouns import Score, Task, Verdict
 from local_bench.judges.rules import check_rules, rules_score
-from local_bench.judges.vlm.rubrics import rubric
+from local_bench.judges.vlm.variants import read_stored, wording_of
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import majority, mean_word
@@ -57,7 +57,7 @@ def verdict_of(row: Any) -> Verdict:
     may be anybody's (law 7)."""
     if row["answer"] is None:
         return Verdict(None, row["unscored"], row["raw"])
-    answer, fault = rubric(row["rubric"]).read(json.loads(row["answer"]), {})
+    answer, fault = read_stored(row["rubric"], json.loads(row["answer"]))
     labels = None if row["labels"] is None else json.loads(row["labels"])
     return Verdict(answer, fault, row["raw"], labels if answer else None)
 
@@ -175,11 +175,12 @@ def majority_of(said: Sequence[OfWork]) -> OfWork:
 
 def majority_verdict(name: str, heard: Sequence[Verdict], n_judges: int) -> Verdict:
     """The answer whose every criterion has the label that most judges gave; a tie takes the lower label."""
-    given = [rubric(name).labels_of(verdict.answer) for verdict in heard if verdict.answer is not None]
+    asked = wording_of(name, (field for verdict in heard for field in verdict.answer or ()))
+    given = [asked.labels_of(verdict.answer) for verdict in heard if verdict.answer is not None]
     if len(given) * 2 < n_judges or not given:
         return Verdict(None, f"{len(given)} of {n_judges} judges answered", "")
     best = {}
-    for criterion in rubric(name).criteria:
+    for criterion in asked.criteria:
         votes = [labels[criterion.name] for labels in given if criterion.name in labels]
         best[criterion.name] = majority(votes) if votes else criterion.labels[0]
-    return Verdict(rubric(name).from_labels(best), None, "")  # type: ignore[arg-type]
+    return Verdict(asked.from_labels(best), None, "")  # type: ignore[arg-type]

@@ -57,6 +57,8 @@ def judge_spec(config: JudgeConfig, place: Place) -> JudgeSpec:
         min_pixels=described.judge_min_pixels,
         max_tokens=config.max_tokens,
         extra_args=() if config.base_url else tuple(config.extra_args),
+        rubrics=config.rubric_set(described),
+        source_max_pixels=config.source_max_pixels,
     )
 
 

@@ -56,7 +56,8 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
         for rubric in _IMAGE_RUBRICS:
             yield (deliverable, rubric, 0, 0), Question(rubric, 0, (pixels,), ())
         for k, point in enumerate(task.evaluation_points):
-            words = (("title", task.title), ("brief", task.brief), ("point", point))
+            which = which_image(task, deliverable)
+            words = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
             yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *beside), words, roles)
         if source:
             yield (deliverable, CNS_EDIT, 0, 0), Question(CNS_EDIT, 0, (pixels, *source), (), ("result", "source"))
@@ -67,6 +68,15 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
                 shown = tuple(images[i] for i in order)
                 question = Question(CNS_SET, 0, shown, slots, ("image",) * len(order), repeat)
                 yield (deliverable, CNS_SET, 0, repeat), question
+
+
+def which_image(task: Task, deliverable: int) -> str:
+    """Which of an order's images this is, and what the others are, for the judge."""
+    n, what = len(task.deliverables), task.deliverables[deliverable - 1]
+    if n == 1:
+        return f"The only image of the order: {what}"
+    others = "; ".join(f"{i}. {other}" for i, other in enumerate(task.deliverables, 1) if i != deliverable)
+    return f"Image {deliverable} of {n}: {what}\nThe other images of the order, which are not shown: {others}"
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:

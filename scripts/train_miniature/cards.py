@@ -73,6 +73,7 @@ CARDS: dict[str, dict[str, Any]] = {
         "judge_max_pixels": SIDE * SIDE,
         "patch": PATCH * MERGE,
         "context": _CONTEXT,
+        "rubrics": "miniature",
     },
     "mini-clip": {"role": "metric", "family": "open_clip", "title": "A small CLIP that knows one small world"},
     "mini-musiq": {"role": "metric", "family": "pyiqa", "title": "A small MUSIQ that knows one small world's damage"},

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from local_bench.core.nouns import Question
 from local_bench.judges.vlm.protocols import Protocol, texts
-from local_bench.judges.vlm.rubrics import rubric, system
+from local_bench.judges.vlm.rubrics import system
 from local_bench.suites.miniature.checker import look
 from local_bench.suites.miniature.drawing import Pixels
 from local_bench.suites.miniature.scene import Scene
@@ -108,9 +108,9 @@ class Asking:
 
     def _asked(self, pictures: int, question: Question, answer: cases.Answer, protocol: Protocol) -> list[Asked]:
         made = []
-        asked = rubric(question.rubric)
+        asked = judge_model.WORDING[question.rubric]
         labels = asked.labels_of(answer)
-        for text, criterion in texts(question, protocol):
+        for text, criterion in texts(question, protocol, judge_model.WORDING):
             prompt = self.tokens(pictures, text)
             if criterion is None:
                 ids = self._words(json.dumps(answer, separators=(",", ":")))
@@ -134,7 +134,7 @@ class Asking:
         return last + 1, self._words(str(answer["met"]))[0]
 
     def _point_alone(self, pictures: int, question: Question, answer: cases.Answer) -> Asked:
-        prompt = self.tokens(pictures, texts(question, "logit")[0][0])
+        prompt = self.tokens(pictures, texts(question, "logit", judge_model.WORDING)[0][0])
         early = self._early(question, prompt, answer)
         assert early is not None
         return Asked(prompt[: early[0] + 1], (early[1],), (1.0,), "early")

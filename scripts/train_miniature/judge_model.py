@@ -22,13 +22,15 @@ from transformers import (
 
 from local_bench.core.small import byte_characters
 from local_bench.judges.vlm import tiny
-from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric, system
+from local_bench.judges.vlm.rubrics import closing_json, closing_logit, system
+from local_bench.judges.vlm.variants import RubricSet
 from local_bench.suites.miniature.drawing import Pixels
 from local_bench.suites.miniature.phrases import LANGUAGES, language_words, vocabulary
 from scripts.train_miniature.vocabulary import learn
 
 WIDTH, LAYERS, HEADS, KEY_HEADS = 128, 4, 4, 2
 PATCH, MERGE, SIDE = 8, 2, 64
+WORDING = RubricSet("miniature")
 RUBRICS = ("brf", "veq_technical", "veq_aesthetic", "veq_text", "cns_edit", "cns_set", "vllm_qa", "hype_edit")
 _CONTEXT = 8192
 
@@ -111,7 +113,7 @@ def _texts() -> list[str]:
     """All words that a question or an answer may have."""
     found = [system().text, "system\nuser\nassistant\n"]
     for name in RUBRICS:
-        asked = rubric(name)
+        asked = WORDING[name]
         closings = [closing_json(asked), *(closing_logit(asked, criterion) for criterion in asked.criteria)]
         fields = [f'{{"{name}":' for form in asked.answer for name in form] + [
             f',"{n}":' for f in asked.answer for n in f

@@ -206,12 +206,14 @@ class _Asked:
         self._pictures.clear()
         names = tuple(str(i) for i in range(len(case.pictures)))
         self._pictures |= {name: Image.fromarray(p) for name, p in zip(names, case.pictures, strict=True)}
-        spec = JudgeSpec("mini-judge", "", "float32", judge_model.SIDE**2, self._multiple, 0, protocol)
+        spec = JudgeSpec(
+            "mini-judge", "", "float32", judge_model.SIDE**2, self._multiple, 0, protocol, rubrics=judge_model.WORDING
+        )
         found = []
         for question, _ in case.asked:
             asked = replace(question, images=names)
             replies: list[Reply] = [reply for _, reply in self._local.ask(enumerate(spec.requests(asked)))]
-            found.append(read(asked, protocol, replies).answer or {})
+            found.append(read(asked, protocol, replies, judge_model.WORDING).answer or {})
         return found
 
     def _load(self, shown: Shown) -> Any:

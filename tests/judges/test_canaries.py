@@ -36,7 +36,7 @@ def test_pictures_lie_under_their_digest_and_each_is_used():
 @each
 def test_both_questions_can_be_asked_and_every_answer_holds_the_field(attack: Attack):
     asked = rubric(attack.clean.rubric)
-    texts = [asked.render(dict(q.slots), q.roles) for q in (attack.clean, attack.attacked)]
+    texts = [asked.render(asked.defaults | dict(q.slots), q.roles) for q in (attack.clean, attack.attacked)]
     assert (texts[0] == texts[1]) == (attack.way == "painted")
     assert not any("<|" in text for text in texts)
     assert all(attack.field in form for form in asked.answer)

@@ -9,6 +9,7 @@ from local_bench.judges.vlm import judge as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.judges.vlm.rubrics import Rubric, closing_json, closing_logit, rubric, rubric_names, system
+from local_bench.judges.vlm.variants import RubricSet
 
 SPEC = JudgeSpec("card", "0" * 64, "bfloat16", 1_000_000, 32, 0)
 LOGIT = replace(SPEC, protocol="logit")
@@ -30,6 +31,8 @@ OTHERWISE = {
     "min_pixels": 4096,
     "max_tokens": 64,
     "extra_args": ("--quantization", "fp8"),
+    "rubrics": RubricSet("paper"),
+    "source_max_pixels": 4_194_304,
 }
 
 
@@ -101,7 +104,7 @@ def test_a_rubric_s_words_are_part_of_a_question_s_identity(monkeypatch):
     known = SPEC.question_id(BRF, NUMERICS)
     changed = Rubric.model_validate(rubric("brf").model_dump() | {"text": rubric("brf").text + " "})
     assert changed.sha256 != rubric("brf").sha256
-    monkeypatch.setattr(module, "rubric", lambda name: changed)
+    monkeypatch.setattr(RubricSet, "__getitem__", lambda self, name: changed)
     assert SPEC.question_id(BRF, NUMERICS) != known
 
 

@@ -124,7 +124,7 @@ class Plain:
 @pytest.mark.parametrize("protocol", ["json", "logit"])
 def test_every_rubric_that_scores_is_answered(judge, protocol):
     chosen_card = card(judge.name, "judge")
-    spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, chosen_card.patch, 0, protocol=protocol, max_tokens=160)
+    spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, chosen_card.patch, 0, protocol=protocol, max_tokens=640)
     asked = {(name, n): question(name, n) for name in SCORING for n in range(2)}
     verdicts = dict(answers(judge, spec, asked.items()))
     assert verdicts.keys() == asked.keys()

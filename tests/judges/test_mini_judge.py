@@ -15,6 +15,7 @@ from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.transport import answers
+from local_bench.judges.vlm.variants import RubricSet
 from local_bench.suites.miniature.damage import damage
 from local_bench.suites.miniature.drawing import render
 from local_bench.suites.miniature.edits import KINDS, draw_edit, sample_edit
@@ -23,6 +24,7 @@ from local_bench.suites.miniature.sampling import sample_scene
 
 pytestmark = pytest.mark.server
 N_PICTURES = 24
+TAUGHT = RubricSet("miniature")
 
 
 def asked():
@@ -57,7 +59,9 @@ def asked():
 @pytest.mark.parametrize("protocol", ["json", "logit"])
 def test_the_same_answers_from_vllm_and_in_process(both, protocol):
     described, questions, met, engine, local = both
-    spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, protocol)
+    spec = JudgeSpec(
+        described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, protocol, rubrics=TAUGHT
+    )
     served, own = (dict(answers(transport, spec, questions)) for transport in (engine, local))
     assert {i: v.answer for i, v in served.items()} == {i: v.answer for i, v in own.items()}
     assert all(v.answer is not None for v in served.values())

@@ -12,7 +12,7 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.transport import answers
 
-from .test_mini_judge import asked
+from .test_mini_judge import TAUGHT, asked
 
 pytestmark = pytest.mark.every_cpu
 GOLDEN = {
@@ -36,7 +36,9 @@ def test_the_answers_are_those_that_they_always_were():
     weights = resolve(described)
     pictures, questions, met = asked()
     composer = Composer(pictures.__getitem__, described.patch)
-    spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json")
+    spec = JudgeSpec(
+        described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json", rubrics=TAUGHT
+    )
     with Local(weights, composer.prepared, "cpu", "float32", 1) as local:
         found = dict(answers(local, spec, questions))
     given = Counter(f"{question.rubric} {json.dumps(found[i].answer, sort_keys=True)}" for i, question in questions)

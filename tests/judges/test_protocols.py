@@ -9,6 +9,7 @@ from local_bench.core.identity import canonical_json
 from local_bench.core.nouns import Question
 from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
 from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric, rubric_names
+from local_bench.judges.vlm.variants import RubricSet
 
 BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
 TEXT = Question("veq_text", 0, ("a",), ())
@@ -202,7 +203,8 @@ def test_where_there_is_no_text_there_is_no_score_for_it():
 
 
 def test_booleans_come_back_as_booleans():
-    verdict = read(EDIT, "logit", [sure("01", "1"), sure("01", "0"), sure("01", "1")])
+    usable = RubricSet(options=("usable",))
+    verdict = read(EDIT, "logit", [sure("01", "1"), sure("01", "0"), sure("01", "1")], usable)
     assert verdict.answer == {"changes_made": True, "rest_preserved": False, "usable": True}
     assert all(type(value) is bool for value in verdict.answer.values())
 
@@ -214,9 +216,8 @@ def test_flags_are_those_whose_label_is_likelier_raised():
     verdict = read(SEAMS, "logit", replies)
     assert verdict.answer == {"score": 2, "flags": [flag for flag in flags if flag in raised]}
     assert set(verdict.labels) == {"score", *flags}
-    assert read(
-        SEAMS, "json", [json_reply('{"score":2,"flags":["identity_lost","edge_seam","edge_seam"]}')]
-    ).answer == (verdict.answer)
+    written = '{"evidence":"A seam.","score":2,"flags":["identity_lost","edge_seam","edge_seam"]}'
+    assert read(SEAMS, "json", [json_reply(written)]).answer == {"evidence": "A seam."} | verdict.answer
 
 
 def test_an_answer_in_labels_has_the_form_of_an_answer_in_json():
@@ -228,7 +229,10 @@ def test_an_answer_in_labels_has_the_form_of_an_answer_in_json():
         for pick in (0, -1):
             replies = [sure(c.tokens, c.tokens[pick]) for c in asked.criteria]
             answer = read(question, "logit", replies).answer
-            assert read(question, "json", [json_reply(json.dumps(answer))]).answer == answer
+            whole = dict.fromkeys(asked.evidence, "It is blue.") | answer
+            assert read(question, "json", [json_reply(json.dumps(whole))]).answer == whole
+            if asked.evidence:  # which no answer in JSON may leave out
+                assert read(question, "json", [json_reply(json.dumps(answer))]).answer is None
 
 
 def test_what_is_written_is_asked_and_read_as_json_under_either_protocol():

@@ -140,7 +140,7 @@ def test_a_panel_is_several_judges_over_the_same_images(command, served, folder,
         assert ended.returncode == 0, ended.stderr
         with RunDir.open(folder / word) as run:
             judges = run.ledger.rows("SELECT judge, count(*) AS n FROM verdicts GROUP BY judge")
-            scores[word] = run.ledger.rows("SELECT value FROM scores WHERE name = 'brf' ORDER BY work_id")
+            scores[word] = run.ledger.rows("SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
             swapped = run.ledger.rows("SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"]
         assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
         assert swapped == 2 * 2 * 3

@@ -32,7 +32,7 @@ from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.judges.vlm.pictures import Prepared
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 from local_bench.judges.vlm.rows import Prefix, Rows, pick
-from local_bench.judges.vlm.wire import REFUSED
+from local_bench.judges.vlm.wire import REFUSED, interleaved
 
 K = TypeVar("K")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -125,7 +125,9 @@ class Local:
         single question; batches shrink before that.
         """
         most = min(self._batch_size, at_once or self._batch_size)
-        for (_, shown), alike in itertools.groupby(requests, key=lambda kr: (kr[1].system, kr[1].shown)):
+        for (_, shown, _), alike in itertools.groupby(
+            requests, key=lambda kr: (kr[1].system, kr[1].shown, kr[1].captions)
+        ):
             try:
                 yield from self._ask_alike(shown, alike, most)
             except torch.OutOfMemoryError:
@@ -208,8 +210,8 @@ class Local:
         return _Pictures(seen["pixel_values"].to(self._device, self._dtype), grid.to(self._device), tuple(tokens))
 
     def _prompt(self, request: Request, pictures: _Pictures) -> list[int]:
-        """The tokens of the whole prompt by the judge's own chat template, pictures first."""
-        pieces = [*({"type": "image"} for _ in pictures.tokens), {"type": "text", "text": request.text}]
+        """The tokens of the whole prompt by the judge's own chat template, pictures first, each after its caption."""
+        pieces = interleaved(request, [{"type": "image"} for _ in pictures.tokens])
         messages = [
             {"role": "system", "content": [{"type": "text", "text": request.system}]},
             {"role": "user", "content": pieces},

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
 from local_bench.core.nouns import Question, Sheet, Verdict
-from local_bench.judges.vlm.rubrics import Criterion, Label, closing_json, closing_logit, rubric
+from local_bench.judges.vlm.rubrics import Criterion, Label, Rubric, closing_json, closing_logit, rubric
+from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
 
 Protocol = Literal["json", "logit"]
 VERSIONS: dict[Protocol, str] = {"json": "json-2", "logit": "logit-1"}
@@ -38,7 +39,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class Request:
-    """One message to the model, whatever carries it: the system's words, the pictures, then the text."""
+    """One message to the model, whatever carries it: the system's words, the pictures, then the text.
+
+    With `captions` each picture has a text of its own right before it.
+    """
 
     system: str
     shown: tuple[Shown, ...]
@@ -51,6 +55,8 @@ class Request:
     """The answer is an object of this JSON schema, or"""
     labels: tuple[str, ...] = ()
     """one of these, each a single token, told with the log-probability of each."""
+    captions: tuple[str, ...] = ()
+    """One a picture, or none at all."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,18 @@ def protocol_for(question: Question, protocol: Protocol) -> Protocol:
     return "json" if rubric(question.rubric).writes is not None else protocol
 
 
-def texts(question: Question, protocol: Protocol) -> list[tuple[str, Criterion | None]]:
+def texts(
+    question: Question, protocol: Protocol, rubrics: RubricSet = DEFAULT_SET
+) -> list[tuple[str, Criterion | None]]:
     """The text of each request that `question` takes, with the criterion that it is for under `logit`."""
-    asked = rubric(question.rubric)
+    asked, question = rubrics[question.rubric], rubrics.fitted(question)
     body = asked.render(dict(question.slots), question.roles)
     if protocol_for(question, protocol) == "json":
         return [(f"{body}\n{closing_json(asked)}", None)]
     return [(f"{body}\n{closing_logit(asked, criterion)}", criterion) for criterion in asked.criteria]
 
 
-def read(question: Question, protocol: Protocol, replies: Sequence[Reply]) -> Verdict:
+def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubrics: RubricSet = DEFAULT_SET) -> Verdict:
     """What the replies to a question's requests, in order, mean: an answer that fits the rubric, or unscored with the
     reason and the raw words. Never a guess."""
     raw = _kept(replies[0].text or "" if len(replies) == 1 else canonical_json([reply.text for reply in replies]))
@@ -89,11 +97,11 @@ def read(question: Question, protocol: Protocol, replies: Sequence[Reply]) -> Ve
     if any(reply.text is None for reply in replies):
         return Verdict(None, "the judge gave no answer", raw)
     if protocol_for(question, protocol) == "json":
-        return _read_json(question, replies[0], raw)
-    return _read_labels(question, replies, raw)
+        return _read_json(question, rubrics[question.rubric], replies[0], raw)
+    return _read_labels(rubrics[question.rubric], replies, raw)
 
 
-def _read_json(question: Question, reply: Reply, raw: str) -> Verdict:
+def _read_json(question: Question, asked: Rubric, reply: Reply, raw: str) -> Verdict:
     if reply.finish_reason not in (None, "stop"):
         return Verdict(None, f"the judge's answer was cut off ({_kept(reply.finish_reason[:_REASON])})", raw)
     try:
@@ -102,12 +110,11 @@ def _read_json(question: Question, reply: Reply, raw: str) -> Verdict:
         canonical_json(answer).encode()  # "\\ud800", half a character, is JSON and yet nothing that can be kept
     except (ValueError, RecursionError):
         return Verdict(None, "the judge's answer is not JSON", raw)
-    counted, fault = rubric(question.rubric).read(answer, dict(question.slots))
+    counted, fault = asked.read(answer, dict(question.slots))
     return Verdict(counted, fault, raw)
 
 
-def _read_labels(question: Question, replies: Sequence[Reply], raw: str) -> Verdict:
-    asked = rubric(question.rubric)
+def _read_labels(asked: Rubric, replies: Sequence[Reply], raw: str) -> Verdict:
     labels: dict[str, dict[str, float]] = {}
     best: dict[str, Label] = {}
     for criterion, reply in zip(asked.criteria, replies, strict=True):

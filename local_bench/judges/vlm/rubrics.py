@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 from pydantic import Field, model_validator
@@ -18,7 +18,16 @@ from local_bench.core.yamlfile import Strict, load_yaml
 
 _FOLDER = Path(__file__).parent / "rubrics"
 Label = bool | int
+Variant = Literal["improved", "paper", "miniature"]
+VARIANTS: tuple[Variant, ...] = ("improved", "paper", "miniature")
+"""`improved`: our wording, with evidence before the labels and every image labelled in place. `paper`: each benchmark's
+own criteria and anchors. `miniature`: the wording that the trained miniature judge was taught."""
+DEFAULT: Variant = "improved"
 PICTURES = "{pictures}"
+OPTIONS = "{options}"
+_LATER = ("defaults", "evidence", "in_place", "options")
+"""Fields that are part of a rubric's digest only where they are set, so that older digests hold."""
+EVIDENCE_CHARACTERS = 400
 _CONTROL = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
 """Where a control token of the Qwen family's chat templates begins: a tokenizer reads it as one wherever it stands."""
 
@@ -71,14 +80,23 @@ class Rubric(Strict):
     """The paper and the place in it that the criteria, scale and fields are from."""
     slots: list[str] = Field(default=[])
     """What comes from outside: each stands in the text once, in marks of its own."""
+    defaults: dict[str, str] = Field(default={})
+    """Slots that a question may leave out -> the text that it has then."""
     numbers: list[str] = Field(default=[])
     """Those of the slots that are numbers of ours and stand as they are."""
     pictures: dict[str, str] = Field(default={})
-    """What an image in each role is; told in the place of `{pictures}`."""
+    """What an image in each role is; told in the place of `{pictures}`, or before each image (`in_place`)."""
+    in_place: bool = False
+    """Whether each image has its number, role and description as text right before it, in place of a legend."""
     layouts: list[list[str]] = Field(default=[])
     """The roles that may be shown together, in their order; several images in a row may share one."""
     text: str
     answer: list[dict[str, list[Label] | Flags]] = Field(default=[])
+    evidence: dict[str, str] = Field(default={}, max_length=1)
+    """A field with text and what it says: under `json` the judge writes it before the labels. Never a score."""
+    options: dict[str, str] = Field(default={})
+    """Further criteria, true or false, that are off unless a run's config turns them on: name -> the text about it,
+    which takes the place of `{options}`."""
     writes: dict[str, Any] | None = None
     """The JSON schema of what is written; a value "$NAME" is the number in slot NAME."""
     max_tokens: int = 64
@@ -93,10 +111,12 @@ class Rubric(Strict):
         for slot in self.slots:
             if self.text.count(f"{{{slot}}}") != 1:
                 raise ValueError(f"the slot {{{slot}}} must stand once in the text")
-        if set(self.numbers) - set(self.slots):
-            raise ValueError("numbers must be among the slots")
-        if (self.text.count(PICTURES) == 1) != bool(self.pictures):
-            raise ValueError(f"{PICTURES} must stand once in the text where there are pictures, and only there")
+        if (set(self.numbers) | set(self.defaults)) - set(self.slots):
+            raise ValueError("numbers and defaults must be among the slots")
+        if self.text.count(PICTURES) != bool(self.pictures and not self.in_place):
+            raise ValueError(f"{PICTURES} must be in the text once where there are pictures with a legend, else not")
+        if self.text.count(OPTIONS) != bool(self.options):
+            raise ValueError(f"{OPTIONS} must be in the text once where there are options, else not")
         if {role for layout in self.layouts for role in layout} != set(self.pictures):
             raise ValueError("the layouts must use each of the pictures' roles and no other")
         if bool(self.answer) == bool(self.writes):
@@ -106,7 +126,34 @@ class Rubric(Strict):
     @cached_property
     def sha256(self) -> str:
         """Names the rubric by all that it says."""
-        return digest(self.model_dump())
+        said = self.model_dump()
+        return digest({name: value for name, value in said.items() if name not in _LATER or value})
+
+    def with_options(self, names: Sequence[str]) -> "Rubric":
+        """The rubric with those of its options as further criteria of every form, and without the others."""
+        if not self.options:
+            return self
+        chosen = [name for name in self.options if name in names]
+        said = self.model_dump() | {"options": {}}
+        said["text"] = self.text.replace(f"{OPTIONS}\n", "".join(self.options[name] for name in chosen))
+        said["answer"] = [form | {name: [False, True] for name in chosen} for form in said["answer"]]
+        return Rubric.model_validate(said)
+
+    def arranged(self, roles: Sequence[str]) -> list[int]:
+        """The places of images with these roles in the order of the layout that has the same roles."""
+        layout = next((one for one in self.layouts if set(one) == set(roles)), None)
+        return (
+            list(range(len(roles)))
+            if layout is None
+            else sorted(range(len(roles)), key=lambda i: layout.index(roles[i]))
+        )
+
+    def captions(self, roles: Sequence[str]) -> tuple[str, ...]:
+        """The text right before each image; none where the images have a legend or no roles."""
+        if not self.in_place:
+            return ()
+        self._check_layout(roles)
+        return tuple(f"Image {i} ({role}): {self.pictures[role]}.\n" for i, role in enumerate(roles, 1))
 
     @cached_property
     def criteria(self) -> tuple[Criterion, ...]:
@@ -130,16 +177,20 @@ class Rubric(Strict):
         forms = [
             {
                 "type": "object",
-                "properties": {name: _field_schema(labels) for name, labels in form.items()},
-                "required": list(form),
+                "properties": dict.fromkeys(self.evidence, _EVIDENCE)
+                | {name: _field_schema(labels) for name, labels in form.items()},
+                "required": [*self.evidence, *form],
                 "additionalProperties": False,
             }
             for form in self.answer
         ]
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
-    def read(self, answer: Any, slots: Mapping[str, str]) -> tuple[dict[str, Any] | None, str | None]:
-        """The answer as it counts (flags once each, in the rubric's order), or why it is none of the forms."""
+    def read(
+        self, answer: Any, slots: Mapping[str, str], labels_only: bool = False
+    ) -> tuple[dict[str, Any] | None, str | None]:
+        """The answer as it counts (flags once each, in the rubric's order), or why it is none of the forms. With
+        `labels_only` the evidence may be absent, as in answers under `logit`."""
         if not isinstance(answer, dict):
             return None, "the answer is not a JSON object"
         if self.writes is not None:
@@ -148,13 +199,17 @@ class Rubric(Strict):
             except RecursionError:
                 return None, f"the answer does not fit {self.id}: it is nested too deeply"
             return (answer, None) if error is None else (None, f"the answer does not fit {self.id}: {_short(error)}")
-        forms = [form for form in self.answer if set(form) == set(answer)]
+        said = {name: answer[name] for name in self.evidence if name in answer}
+        wanted = set() if labels_only else set(self.evidence)
+        forms = [form for form in self.answer if set(form) == set(answer) - set(said) and wanted <= set(said)]
         if not forms:
             fields = ", ".join(sorted(answer))[:200] or "none"
             return None, f"the answer has the fields {fields}, which is no form of {self.id}"
+        if not all(isinstance(text, str) and len(text) <= EVIDENCE_CHARACTERS for text in said.values()):
+            return None, f"the answer's evidence is not a text of at most {EVIDENCE_CHARACTERS} characters"
         for form in forms:
             if all(_fits(answer[name], labels) for name, labels in form.items()):
-                return {name: _counted(answer[name], labels) for name, labels in form.items()}, None
+                return said | {name: _counted(answer[name], labels) for name, labels in form.items()}, None
         misfit = next(name for name, labels in forms[0].items() if not _fits(answer[name], labels))
         return None, f"the answer's {misfit} is out of range for {self.id}"
 
@@ -180,7 +235,9 @@ class Rubric(Strict):
         """The text with its slots filled, each text inside marks that it cannot forge (they hold its own digest)."""
         assert set(slots) == set(self.slots), (self.id, slots)
         parts = []
-        rest = self.text.replace(PICTURES, self._legend(roles)).lstrip("\n") if self.pictures else self.text
+        rest = self.text
+        if self.pictures and not self.in_place:
+            rest = rest.replace(PICTURES, self._legend(roles)).lstrip("\n")
         for name in sorted(self.slots, key=lambda slot: rest.index(f"{{{slot}}}")):
             before, _, rest = rest.partition(f"{{{name}}}")
             parts += [before, str(int(slots[name])) if name in self.numbers else _marked(name, slots[name])]
@@ -188,8 +245,7 @@ class Rubric(Strict):
 
     def _legend(self, roles: Sequence[str]) -> str:
         """`Image 1: what it is.` a line for each run of images of one role."""
-        runs = [(role, len(list(run))) for role, run in itertools.groupby(roles)]
-        assert [role for role, _ in runs] in self.layouts, (self.id, roles)
+        runs = self._check_layout(roles)
         lines, at = [], 1
         for role, n in runs:
             which = f"Image {at}" if n == 1 else f"Images {at} to {at + n - 1}"
@@ -197,21 +253,31 @@ class Rubric(Strict):
             at += n
         return "\n".join(lines)
 
+    def _check_layout(self, roles: Sequence[str]) -> list[tuple[str, int]]:
+        """The roles with how many images in a row have each."""
+        runs = [(role, len(list(run))) for role, run in itertools.groupby(roles)]
+        assert [role for role, _ in runs] in self.layouts, (self.id, roles)
+        return runs
+
 
 @cache
-def rubric(name: str) -> Rubric:
-    """The shipped rubric of that name. ConfigError where there is none."""
+def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ()) -> Rubric:
+    """The shipped rubric of that name and variant, with these of its options. ConfigError where there is none.
+
+    Rubrics that have the judge write are the same in all variants.
+    """
     if name not in rubric_names():
         raise ConfigError(f"there is no rubric {name!r}: there are {', '.join(rubric_names())}")
-    loaded = load_yaml(_FOLDER / f"{name}.yaml", Rubric)
+    own = _FOLDER / variant / f"{name}.yaml"
+    loaded = load_yaml(own if own.is_file() else _FOLDER / f"{name}.yaml", Rubric)
     assert loaded.id == name
-    return loaded
+    return loaded.with_options(options)
 
 
 @cache
 def rubric_names() -> tuple[str, ...]:
-    """The shipped rubrics' names."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("[!_]*.yaml")))
+    """The shipped rubrics' names, the same in every variant."""
+    return tuple(sorted({path.stem for path in _FOLDER.rglob("[!_]*.yaml")}))
 
 
 @cache
@@ -242,6 +308,10 @@ def _field_lines(asked: Rubric) -> Iterator[str]:
     for i, form in enumerate(asked.answer):
         if i:
             yield "or"
+        yield from (
+            f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
+            for name, what in asked.evidence.items()
+        )
         for name, of in form.items():
             if isinstance(of, Flags):
                 yield f'"{name}": a list of those that are plainly there, empty if none:'
@@ -254,6 +324,9 @@ def _marked(name: str, text: str) -> str:
     """The text between marks that hold its digest; a control token in it is broken up, for all to see."""
     mark = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"[{name} {mark}]\n{_CONTROL.sub('< ', text)}\n[end {name} {mark}]"
+
+
+_EVIDENCE = {"type": "string", "minLength": 1, "maxLength": EVIDENCE_CHARACTERS}
 
 
 def _field_schema(labels: list[Label] | Flags) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def answers(
         whole = [r for r in replies if r is not None]
         if len(whole) == len(replies):
             del open_[key]
-            yield key, read(question, spec.protocol, whole)
+            yield key, read(question, spec.protocol, whole, spec.rubrics)
 
 
 class Replicas:

@@ -13,18 +13,20 @@ NOT_ITS_FORMAT = "the judge did not reply in its own format"
 def body(
     request: Request, pictures: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
 ) -> dict[str, Any]:
-    """What is posted to `/v1/chat/completions`: system, pictures, then the rubric.
+    """What is posted to `/v1/chat/completions`: system, pictures (each after its caption, if any), then the rubric.
 
     `content_ids` names each picture to vLLM, so that it is neither hashed nor processed twice. Without `inline` the
     pictures are only named: they are sent by themselves.
     """
-    parts: list[dict[str, Any]] = [
-        {"type": "image_url"}
-        | ({"image_url": {"url": picture.data_uri}} if inline else {})
-        | ({"uuid": picture.sha256} if content_ids else {})
-        for picture in pictures
-    ]
-    parts.append({"type": "text", "text": request.text})
+    parts = interleaved(
+        request,
+        [
+            {"type": "image_url"}
+            | ({"image_url": {"url": picture.data_uri}} if inline else {})
+            | ({"uuid": picture.sha256} if content_ids else {})
+            for picture in pictures
+        ],
+    )
     sent: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "system", "content": request.system}, {"role": "user", "content": parts}],
@@ -39,6 +41,15 @@ def body(
         named = {"name": request.name, "schema": request.schema, "strict": True}
         sent["response_format"] = {"type": "json_schema", "json_schema": named}
     return sent
+
+
+def interleaved(request: Request, pictures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of the user's message in their order: each picture after its caption, then the text."""
+    captions = request.captions or ("",) * len(pictures)
+    parts: list[dict[str, Any]] = []
+    for caption, picture in zip(captions, pictures, strict=True):
+        parts += [{"type": "text", "text": caption}, picture] if caption else [picture]
+    return [*parts, {"type": "text", "text": request.text}]
 
 
 def reply(received: Any) -> Reply:

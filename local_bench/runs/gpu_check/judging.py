@@ -20,6 +20,7 @@ from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Protocol
 from local_bench.judges.vlm.transport import Transport, answers
+from local_bench.judges.vlm.variants import rubrics_of
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import noise
 from local_bench.runs.place import Place
@@ -47,6 +48,7 @@ def check_judge(transport: str, session: Session) -> Found:
         seed=0,
         protocol=protocol,
         min_pixels=described.judge_min_pixels,
+        rubrics=rubrics_of(described),
     )
     composer = Composer(pictures.__getitem__, described.patch)
     begun = time.perf_counter()

@@ -1,6 +1,7 @@
 """HYPE-EDIT-1: reference-based edits as marketing asks for them, pass or fail, ten attempts each (sec. 4).
 
-An attempt passes when every required change is there, all else is as it was, and a client would keep it. The judge of
+An attempt passes when every required change is there and all else is as it was; with `judge.hype_usable` (ours, off by
+default) also only if it has no defect for which a client would return it. The judge of
 the benchmark's repository makes the two lists in its head; ours is given them: those of the task where somebody (or a
 judge, by the rubric `hype_checklist`) wrote them down, else the instruction itself and all that it leaves alone.
 """
@@ -57,21 +58,22 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """`pass`, 1 or 0; its three parts; `rating`, the product of the parts' probabilities where the judge gives some,
-    by which the best of several attempts is picked."""
+    """`pass`, 1 or 0; its parts, of which `usable` applies only where the judge was asked for it; `rating`, the product
+    of the parts' probabilities where the judge gives some, by which the best of several attempts is picked."""
     verdict = verdicts.get((1, "hype_edit", 0, 0))
     if verdict is None or verdict.answer is None:
         reason = "the judge was not reached" if verdict is None else verdict.unscored
         return {1: [Score(name, None, reason) for name in SCORES]}
     answer = verdict.answer
-    values = [verdict.value(name) for name in PARTS]
-    known = [value for value in values if value is not None]
-    passed = Score(PASS, float(all(answer[name] for name in PARTS)))
+    values = {name: value for name in PARTS if (value := verdict.value(name)) is not None}
+    passed = Score(PASS, float(all(answer[name] for name in values)))
     parts = [
-        Score(name, value, spread=None if (v := verdict.variance(name)) is None else sqrt(v))
-        for name, value in zip(PARTS, known, strict=True)
+        Score(name, values[name], spread=None if (v := verdict.variance(name)) is None else sqrt(v))
+        if name in values
+        else Score(name, None, applies=False)
+        for name in PARTS
     ]
-    return {1: [passed, Score(RATING, prod(known)), *parts]}
+    return {1: [passed, Score(RATING, prod(values.values())), *parts]}
 
 
 def _given(task: Task) -> tuple[str, ...]:

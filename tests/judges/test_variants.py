@@ -1,0 +1,239 @@
+"""The wordings of the rubrics: which one a judge gets, what each says, and how every transport composes it."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import main
+from local_bench.core.cards import card
+from local_bench.core.errors import ConfigError
+from local_bench.core.nouns import Question, Task, Verdict
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, rubric, rubric_names
+from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, read_stored, wordings
+from local_bench.judges.vlm.wire import body
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.scoring import majority_verdict
+from local_bench.suites.hype_edit_1 import suite as hype
+from local_bench.suites.servimage import questions, which_image
+
+SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)
+WITH_EVIDENCE = {"cns_edit", "hype_edit", "vllm_qa"}
+TAUGHT = {
+    "brf": "0ae9c9e336ade9f0",
+    "cns_edit": "4b99199779594b0d",
+    "cns_set": "afcadab64b2804a5",
+    "hype_edit": "8c01bdc8146e7c51",
+    "idea_question": "cff27ed284824541",
+    "veq_aesthetic": "be53db590d62b0b6",
+    "veq_technical": "05057693bee58708",
+    "veq_text": "e1609c614bf2bd3c",
+    "vllm_qa": "ee65b2fb38c0f255",
+}
+"""The start of each digest of what the trained miniature judge was taught: its answers hold for these texts alone."""
+
+
+def words(name, variant):
+    asked = rubric(name, variant)
+    return " ".join([*asked.text.split(), *asked.pictures.values(), *asked.evidence.values()])
+
+
+def spec(variant, protocol="json"):
+    return replace(SPEC, rubrics=RubricSet(variant), protocol=protocol)
+
+
+def question(name, layout):
+    """A question that fits the rubric in every wording."""
+    slots = dict.fromkeys(rubric(name).numbers, "2")
+    slots |= {slot: f"The {slot}." for slot in rubric(name).slots if slot not in slots}
+    roles = tuple(layout) * (2 if name == "cns_set" else 1)
+    images = tuple("abcdef"[: max(len(roles), rubric(name).writes is None)])
+    return Question(name, 0, images, tuple(slots.items()), roles)
+
+
+def asked_of(name):
+    return [question(name, layout) for layout in rubric(name, "miniature").layouts or [()]]
+
+
+@pytest.mark.parametrize("protocol", ["json", "logit"])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", rubric_names())
+def test_every_transport_composes_every_rubric_with_labels_in_place(name, variant, protocol, monkeypatch):
+    composer = Composer(lambda sha: Image.new("RGB", (32, 32), (ord(sha), 0, 0)), 16)
+    asked = rubric(name, variant)
+    for one in asked_of(name):
+        for request in spec(variant, protocol).requests(one):
+            pictures = composer.pictures(request)
+            served, embedded = (body(request, pictures, "m", inline=inline) for inline in (True, False))
+            kinds = {
+                kind: [part["type"] for part in sent["messages"][1]["content"]]
+                for kind, sent in (
+                    ("served", served),
+                    ("embedded", embedded),
+                    ("local", local_messages(request, len(pictures))),
+                )
+            }
+            each = ["text"] if asked.in_place and one.roles else []
+            plain = [kind.removesuffix("_url") for kind in kinds["served"]]
+            assert plain == [*([*each, "image"] * len(pictures)), "text"]
+            assert kinds["embedded"] == kinds["served"]
+            assert kinds["local"] == plain
+            parts = served["messages"][1]["content"]
+            for i, (before, after) in enumerate(p for p in pairwise(parts) if p[1]["type"] == "image_url"):
+                if each:
+                    assert before["text"].startswith(f"Image {i + 1} (")
+                    assert after["uuid"] == pictures[i].sha256
+
+
+def local_messages(request, n):
+    """What `local` gives to the judge's chat template."""
+    told = {}
+
+    def template(messages, **_):
+        told["messages"] = messages
+        return ""
+
+    local = Local.__new__(Local)
+    local._processor = SimpleNamespace(apply_chat_template=template)
+    local._tokenizer = lambda text, **_: {"input_ids": []}
+    local._config, local._longest = SimpleNamespace(image_token_id=0), 10**6
+    local._prompt(request, SimpleNamespace(tokens=(1,) * n))
+    return told
+
+
+@pytest.mark.parametrize("name", sorted(WITH_EVIDENCE))
+def test_evidence_comes_before_the_labels_under_json_and_is_not_asked_for_under_logit(name):
+    asked = rubric(name)
+    schema = asked.answer_schema({})
+    assert next(iter(schema["properties"])) == schema["required"][0] == "evidence"
+    assert list(schema["properties"]) == ["evidence", *asked.answer[0]]
+    one = asked_of(name)[0]
+    (written,) = spec("improved").requests(one)
+    assert written.text.index('"evidence": written first') > written.text.rindex("[end") if asked.slots else True
+    assert all("evidence" not in request.text for request in spec("improved", "logit").requests(one))
+    assert "evidence" not in {criterion.name for criterion in asked.criteria}
+    assert {name for name in rubric_names() if rubric(name).evidence} == WITH_EVIDENCE
+    assert not any(rubric(name, wording).evidence for wording in ("paper", "miniature"))
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "sentence"),
+    [
+        ("veq_technical", "paper", "0 completely unrealistic or obviously AI-generated"),
+        ("veq_technical", "improved", "obviously AI-generated"),
+        ("veq_technical", "improved", "JPEG blocking, banding, aliasing, ringing"),
+        ("veq_technical", "improved", "anatomy"),
+        ("veq_aesthetic", "improved", "oversaturated"),
+        ("veq_aesthetic", "paper", "5 exceptional, masterful composition"),
+        ("veq_text", "improved", "kerning"),
+        ("veq_text", "improved", "Spelling counts; claims made by the text do not"),
+        ("veq_text", "paper", "Spelling counts; claims made by the text do not"),
+        ("brf", "improved", "what belongs to another image is 0 here"),
+        ("brf", "paper", "unclear or not applicable"),
+        ("cns_edit", "improved", "identity"),
+        ("idea_question", "improved", "answer to the question itself is no"),
+        ("idea_question", "paper", "what scores 1 point and what scores 0 points"),
+        ("vllm_qa", "improved", "or if nothing changed"),
+    ],
+)
+def test_what_a_rubric_says(name, variant, sentence):
+    assert sentence in words(name, variant)
+
+
+def test_what_a_rubric_no_longer_says():
+    assert "not what it says" in words("veq_text", "miniature")
+    assert all("not what it says" not in words("veq_text", variant) for variant in ("paper", "improved"))
+    assert "nothing changed" not in words("vllm_qa", "paper")  # the official prompt does not say it
+    assert "drawing" not in words("veq_technical", "paper")
+    for variant in ("paper", "improved"):
+        assert "clearly and fully yes" not in words("idea_question", variant)
+
+
+def test_the_wordings_have_digests_of_their_own_and_a_judge_s_identity_says_which():
+    one = question("veq_text", ())
+    assert len({spec(variant).judge_id for variant in VARIANTS}) == 3
+    assert len({spec(variant).question_id(one, {}) for variant in VARIANTS}) == 3
+
+
+def test_what_the_miniature_judge_was_taught_stays_as_it_was():
+    assert {name: rubric(name, "miniature").sha256[:16] for name in TAUGHT} == TAUGHT
+    assert card("mini-judge", "judge").rubrics == "miniature"
+    assert JudgeConfig(card="mini-judge").rubric_set(card("mini-judge", "judge")) == RubricSet("miniature")
+    assert JudgeConfig(card="qwen3-vl-8b").rubric_set(card("qwen3-vl-8b", "judge")) == RubricSet(DEFAULT)
+
+
+def test_another_wording_than_it_was_taught_is_refused_with_both_names(tmp_path, capsys):
+    config = JudgeConfig(card="mini-judge", rubrics="improved")
+    with pytest.raises(ConfigError, match="'miniature' and cannot answer 'improved'"):
+        config.rubric_set(card("mini-judge", "judge"))
+    run = {"name": "r", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux"}], "metrics": []}
+    (tmp_path / "run.yaml").write_text(json.dumps(run | {"judge": {"card": "mini-judge", "rubrics": "paper"}}))
+    assert main(["plan", str(tmp_path / "run.yaml")]) == 2
+    assert "mini-judge was trained on the rubrics 'miniature' and cannot answer 'paper'" in capsys.readouterr().err
+
+
+def test_usable_is_an_option_that_is_off():
+    assert "usable" not in words("hype_edit", "improved")
+    on = RubricSet("improved", (HYPE_USABLE,))["hype_edit"]
+    assert list(on.answer[0]) == ["changes_made", "rest_preserved", "usable"]
+    assert '"usable": no defect' in on.text
+    assert on.sha256 != rubric("hype_edit").sha256
+    task = Task("t", "c", 0, "T", "B", ("D",), ())
+    parts = {"changes_made": True, "rest_preserved": True}
+    for answer, passed in ((parts, 1), (parts | {"usable": False}, 0), (parts | {"usable": True}, 1)):
+        scores = {s.name: s for s in hype.scores(task, {(1, "hype_edit", 0, 0): Verdict(answer, None, "")})[1]}
+        assert scores["pass"].value == passed
+        assert scores["usable"].applies == ("usable" in answer)
+
+
+def test_a_panel_whose_judges_have_different_wordings_can_vote():
+    said = [
+        {"evidence": "A seam.", "changes_made": True, "rest_preserved": True},
+        {"changes_made": True, "rest_preserved": False, "usable": True},
+        {"changes_made": False, "rest_preserved": True},
+    ]
+    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in said], 3)
+    assert word.answer == {"changes_made": True, "rest_preserved": True, "usable": True}
+    for answer in said:
+        assert read_stored("hype_edit", answer) == (answer, None)
+    assert read_stored("hype_edit", {"changes_made": True})[0] is None
+    assert len(wordings("hype_edit")) == 5  # three, and `usable` turned on in two of them
+
+
+def test_images_come_in_the_order_of_the_wording():
+    given = Question(
+        "vllm_qa", 0, ("s", "m", "f", "r"), (("instruction", "I"),), ("source", "mask", "reference", "result")
+    )
+    shown = {v: [one.images[0] for one in spec(v).requests(given)[0].shown] for v in VARIANTS}
+    assert shown == {"improved": ["s", "r", "m", "f"], "paper": ["s", "r", "m", "f"], "miniature": ["s", "m", "f", "r"]}
+
+
+def test_a_point_of_a_set_says_which_image_of_the_order_it_is():
+    task = Task("t", "c", 0, "T", "B", ("Logo", "Card"), ("It is blue.",))
+    brf = [q for _, q in questions(task, {1: "a", 2: "b"}) if q.rubric == "brf"]
+    first, second = (spec("improved").requests(q)[0].text for q in brf)
+    assert "Image 1 of 2: Logo\nThe other images of the order, which are not shown: 2. Card" in first
+    assert "Image 2 of 2: Card" in second
+    assert "Image 2 of 2" not in spec("miniature").requests(brf[1])[0].text
+    assert which_image(replace(task, deliverables=("Logo",)), 1) == "The only image of the order: Logo"
+
+
+def test_comparisons_with_a_source_can_have_more_pixels_than_other_questions():
+    large = replace(SPEC, source_max_pixels=4_194_304)
+    for name, most in (("vllm_qa", 4_194_304), ("cns_edit", 4_194_304), ("veq_text", 4096)):
+        assert {shown.max_pixels for shown in large.requests(asked_of(name)[0])[0].shown} == {most}
+    assert {shown.max_pixels for shown in SPEC.requests(asked_of("vllm_qa")[0])[0].shown} == {4096}
+
+
+def test_a_rubric_with_options_needs_the_place_for_them():
+    said = rubric("brf").model_dump()
+    with pytest.raises(ValueError, match="options"):
+        Rubric.model_validate(said | {"options": {"x": "X"}})
+    with pytest.raises(ValueError, match="legend"):
+        Rubric.model_validate(said | {"in_place": False})
