@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models import model_loading_utils
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_inpaint
+from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_inpaint
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -132,6 +134,9 @@ def fake_cuda(weights_have_values: bool = True) -> Iterator[None]:
         # It makes a parameter by the class of the one before it, and a fake tensor is not made that way.
         set_parameter = _sets_parameters(model_loading_utils.set_module_tensor_to_device)
         patch.setattr(model_loading_utils, "set_module_tensor_to_device", set_parameter)
+        # `torch.tensor` with fake scalars in a list asks for the driver; with real ones it reads them, as `.item()`.
+        for pipeline in (pipeline_stable_diffusion_3_inpaint, pipeline_qwenimage_inpaint):
+            patch.setattr(pipeline, "torch", _ReadsScalars())
         yield
 
 
@@ -152,6 +157,16 @@ def _applied(real: Any) -> Any:
         return self
 
     return apply
+
+
+class _ReadsScalars:
+    """The module `torch`, but that `tensor` makes a tensor on the CPU of a list of scalars on the GPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def tensor(self, data: Any, **options: Any) -> torch.Tensor:
+        return torch.tensor(tree_map_only(FakeTensor, lambda scalar: scalar.item(), data), **options)
 
 
 def _sets_parameters(real: Any) -> Any:

@@ -62,6 +62,8 @@ class Deliverable:
     """What the generator is told, word for word."""
     pictures: tuple[str, ...] = ()
     """Pixel digests of what it may look at: the picture to edit first, then references."""
+    mask: str | None = None
+    """Pixel digest of the mask, where the model takes one as such; it is not among `pictures` then."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Brief:
     prompt: str
     sampler: Sampler
     pictures: tuple[Picture, ...] = ()
+    mask: Picture | None = None
+    """For a family that fills a mask: white where the first picture is to be changed."""
 
     @property
     def shape(self) -> tuple[Any, ...]:

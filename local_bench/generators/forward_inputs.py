@@ -50,7 +50,7 @@ def _sd3(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 
 def _qwen(config: Any, s: Sizes, empty: Empty) -> Inputs:
-    images = (s.result, *s.pictures)
+    images = (s.result, *(() if s.family == "qwen_image_inpaint" else s.pictures))
     return {
         "hidden_states": empty(1, sum(map(_tokens, images)), config.in_channels),
         "encoder_hidden_states": empty(1, s.text, config.joint_attention_dim),
@@ -109,10 +109,10 @@ def _omnigen(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 
 _FORWARD: dict[str, Callable[[Any, Sizes, Empty], Inputs]] = {
-    **dict.fromkeys(("flux", "flux_kontext", "flux_control", "flux_ip_adapter"), _flux),
-    **dict.fromkeys(("qwen_image", "qwen_image_edit", "qwen_image_edit_plus"), _qwen),
+    **dict.fromkeys(("flux", "flux_kontext", "flux_control", "flux_fill", "flux_ip_adapter"), _flux),
+    **dict.fromkeys(("qwen_image", "qwen_image_inpaint", "qwen_image_edit", "qwen_image_edit_plus"), _qwen),
     **dict.fromkeys(("flux2", "flux2_klein"), _flux2),
-    "sd3": _sd3,
+    **dict.fromkeys(("sd3", "sd3_inpaint"), _sd3),
     "pixart_sigma": _pixart,
     "instruct_pix2pix": _unet,
     "omnigen": _omnigen,

@@ -42,8 +42,11 @@ FAMILIES = {
     "flux_ip_adapter": Traits(  # its projection asks for the dtype in which weights are kept, so no float8
         "flux_ip_adapter:FluxIpAdapter", encodes_pictures=True, lossy_ways=("first_block_cache",)
     ),
+    "flux_fill": Traits("flux_fill:FluxFill"),
     "sd3": Traits("sd3:StableDiffusion3"),
+    "sd3_inpaint": Traits("sd3_inpaint:StableDiffusion3Inpaint"),
     "qwen_image": Traits("qwen_image:QwenImage", exact_length=True),
+    "qwen_image_inpaint": Traits("qwen_image_inpaint:QwenImageInpaint", exact_length=True),
     "qwen_image_edit": Traits("qwen_image_edit:QwenImageEdit", exact_length=True, sees_pictures=True),
     "qwen_image_edit_plus": Traits(
         "qwen_image_edit_plus:QwenImageEditPlus", exact_length=True, sees_pictures=True, max_batch=1

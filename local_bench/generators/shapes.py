@@ -13,7 +13,7 @@ from local_bench.generators.sampler import Sampler
 TYPICAL_TOKENS = 64
 MEGAPIXEL = (1024, 1024)
 _CLIP_TOKENS = 77
-_QWEN_TEMPLATE = {"qwen_image": 34, "qwen_image_edit": 64, "qwen_image_edit_plus": 64}
+_QWEN_TEMPLATE = {"qwen_image": 34, "qwen_image_inpaint": 34, "qwen_image_edit": 64, "qwen_image_edit_plus": 64}
 """Tokens of the pipeline's own words before a prompt, read by the encoder and cut off after it."""
 _SEEN_BY_QWEN = {"qwen_image_edit": 1024, "qwen_image_edit_plus": 384}
 """The side of the square whose area a picture has when the language model looks at it, in pixels."""
@@ -33,7 +33,7 @@ class Sizes:
     encodings: int
     """How often text is encoded: once, and once more for a negative prompt."""
     pictures: tuple[tuple[int, int], ...]
-    """As the VAE reads them."""
+    """As the VAE reads them; a picture with a mask is read twice, as it is and without its masked part."""
     clip_pictures: int
     """How many a CLIP image encoder looks at."""
     grids: tuple[tuple[int, int], ...]
@@ -62,7 +62,7 @@ def sizes(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int
         text=_text(card.family, sampler, own, encoded),
         encoded=encoded,
         encodings=1 if passes == 1 and card.family != "instruct_pix2pix" else 2,
-        pictures=() if by_clip else (_seen_by_vae(card.family, result),) * pictures,
+        pictures=() if by_clip else (_seen_by_vae(card.family, result),) * (pictures * (2 if card.takes.mask else 1)),
         clip_pictures=pictures if by_clip else 0,
         grids=grids,
         passes=passes,
@@ -73,13 +73,13 @@ def sizes(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int
 def _passes(card: ModelCard, sampler: Sampler, pictures: int) -> tuple[int, bool]:
     guided = (sampler.guidance_scale or 0) > 1
     match card.family:
-        case "sd3" | "pixart_sigma":
+        case "sd3" | "sd3_inpaint" | "pixart_sigma":
             return (2, True) if guided else (1, False)
         case "instruct_pix2pix":
             return (3, True) if guided and (sampler.image_guidance_scale or 0) >= 1 else (1, False)
         case "omnigen":
             return (3 if pictures else 2, True)
-        case "qwen_image" | "qwen_image_edit" | "qwen_image_edit_plus":
+        case "qwen_image" | "qwen_image_inpaint" | "qwen_image_edit" | "qwen_image_edit_plus":
             twice = (sampler.true_cfg_scale or 0) > 1 and sampler.negative_prompt is not None
             return (2 if twice else 1, False)
         case "flux2_klein":
@@ -90,7 +90,7 @@ def _passes(card: ModelCard, sampler: Sampler, pictures: int) -> tuple[int, bool
 
 def _encoded(family: str, sampler: Sampler, own: int, grids: tuple[tuple[int, int], ...]) -> dict[str, int]:
     match family:
-        case "sd3":
+        case "sd3" | "sd3_inpaint":
             clips = dict.fromkeys(("text_encoder", "text_encoder_2"), _CLIP_TOKENS)
             return clips | {"text_encoder_3": sampler.max_sequence_length or 256}
         case "pixart_sigma":
@@ -109,7 +109,7 @@ def _encoded(family: str, sampler: Sampler, own: int, grids: tuple[tuple[int, in
 
 def _text(family: str, sampler: Sampler, own: int, encoded: dict[str, int]) -> int:
     match family:
-        case "sd3":
+        case "sd3" | "sd3_inpaint":
             return _CLIP_TOKENS + encoded["text_encoder_3"]
         case "omnigen":
             return own

@@ -74,7 +74,7 @@ def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
 
 def _job(row: sqlite3.Row) -> Job:
     work = json.loads(row["work"])
-    return Job(row["work_id"], row["prompt"], row["seed"], work["sampler"], tuple(work["pictures"]))
+    return Job(row["work_id"], row["prompt"], row["seed"], work["sampler"], tuple(work["pictures"]), work.get("mask"))
 
 
 def _order(

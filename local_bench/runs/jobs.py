@@ -24,6 +24,8 @@ class Job:
     sampler: dict[str, Any]
     pictures: tuple[str, ...]
     """Pixel digests of the run's input pictures, in order."""
+    mask: str | None = None
+    """Pixel digest of the mask, for a family that fills one."""
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,10 @@ class Maker:
         ]
 
     def _brief(self, job: Job) -> Brief:
-        return Brief(job.prompt, Sampler(**job.sampler), tuple(self._picture(sha) for sha in job.pictures))
+        pictures = tuple(self._picture(sha) for sha in job.pictures)
+        return Brief(
+            job.prompt, Sampler(**job.sampler), pictures, None if job.mask is None else self._picture(job.mask)
+        )
 
     def _picture(self, sha256: str) -> Picture:
         return Picture(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))

@@ -11,7 +11,7 @@ from local_bench.core.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.core.errors import ConfigError, RunImageError
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.nouns import Candidate, Deliverable, Task
+from local_bench.core.nouns import UNSUPPORTED, Candidate, Deliverable, Task
 from local_bench.core.sizes import size_like
 from local_bench.core.weights import check_here, resolve, resolve_parts, weights_digest
 from local_bench.generators.imported import find_images
@@ -252,7 +252,11 @@ def _to_make(
             "attempt": attempt,
             "run_seed": seed,
         }
+        if takes.mask:
+            work["mask"] = deliverable.mask
         unscored = task.unscored or reason
+        if unscored is None and takes.mask and (deliverable.mask is None or not seen):
+            unscored = f"{UNSUPPORTED}the model fills the masked part of a picture, and this order gives no mask"
         if unscored is None and not seen and not takes.text_alone:
             unscored = f"{model.label} works on a picture, and this order gives none."
         if unscored is None and not all(_takes(takes, *sizes[sha]) for sha in seen):

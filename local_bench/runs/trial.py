@@ -21,6 +21,7 @@ from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import Brief, Item, Machine, Picture
 from local_bench.generators.batches import warm_up
+from local_bench.generators.masked import half_mask
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import EngineConfig, RunConfig
@@ -85,7 +86,10 @@ def try_model(
     generator = kind(card, model.weights, machine, model.parts)
     clock = _Clock(device)
     brief = Brief(
-        "A red boot on a white table by a window, three birds above it. " * 4, sampler, _pictures(sampler, n_pictures)
+        "A red boot on a white table by a window, three birds above it. " * 4,
+        sampler,
+        _pictures(sampler, n_pictures),
+        half_mask(sampler) if card.takes.mask else None,
     )
     generator.load_encoder()
     load_s = clock.lap()

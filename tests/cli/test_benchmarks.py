@@ -10,7 +10,7 @@ from tests.suites.benchmarks import layouts
 pytestmark = pytest.mark.slow
 CASES = {
     "hype-edit-1": ("hype", ["tiny-omnigen"], 2),
-    "ice-bench": ("ice", ["tiny-flux", "tiny-omnigen"], 1),
+    "ice-bench": ("ice", ["tiny-flux", "tiny-flux-fill", "tiny-omnigen"], 1),
     "idea-bench": ("idea", ["tiny-flux"], 1),
     "servimage": ("servimage", ["tiny-omnigen"], 1),
 }
@@ -49,6 +49,7 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
     if name in ("ice-bench", "idea-bench"):
         assert [told["benchmark"][card] for card in cards] == [call(capsys, "score", name, file) for file in files]
         if name == "ice-bench":
+            assert told["benchmark"]["tiny-flux-fill"]["n_items"] == {"Local Subject Removal": 1}  # its mask as a mask
             assert told["benchmark"]["tiny-flux"]["n_items"] == {"Text2Image": 1}  # the rest is not its kind of work
             assert sum(told["benchmark"]["tiny-omnigen"]["n_items"].values()) == 5
         else:

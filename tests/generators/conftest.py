@@ -27,8 +27,11 @@ CARDS = {
     "flux_kontext": "tiny-flux-kontext",
     "flux_control": "tiny-flux-control",
     "flux_ip_adapter": "tiny-flux-ip-adapter",
+    "flux_fill": "tiny-flux-fill",
     "sd3": "tiny-sd3",
+    "sd3_inpaint": "tiny-sd3-inpaint",
     "qwen_image": "tiny-qwen-image",
+    "qwen_image_inpaint": "tiny-qwen-image-inpaint",
     "qwen_image_edit": "tiny-qwen-image-edit",
     "qwen_image_edit_plus": "tiny-qwen-image-edit-plus",
     "flux2": "tiny-flux2",
@@ -74,7 +77,15 @@ def picture(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
 def brief(described: ModelCard, sampler: Sampler, i: int) -> Brief:
     """The i-th prompt, with as many pictures as the model looks at (at most two)."""
     pictures = tuple(picture(i + k) for k in range(min(2, described.takes.pictures)))
-    return Brief(PROMPTS[i], sampler, pictures)
+    return Brief(PROMPTS[i], sampler, pictures, mask(i) if described.takes.mask else None)
+
+
+def mask(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
+    """White in one of four quarters, with a soft edge, as a run keeps it: RGB."""
+    small = Image.new("L", (2, 2))
+    small.putpixel((kind % 2, kind // 2 % 2), 255)
+    pixels = small.resize((width, height), Image.Resampling.BILINEAR).convert("RGB")
+    return Picture(pixel_digest(pixels), pixels)
 
 
 def encode(generator: Staged, briefs: list[Brief], seed: int = 100) -> list[Item]:

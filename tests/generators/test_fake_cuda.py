@@ -21,7 +21,7 @@ from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda, values
 
-from .conftest import encode, picture, small
+from .conftest import encode, mask, picture, small
 
 LONG = "three birds above a red boot on a white table by a window " * 3
 FEW_LAYERS = {  # by a config's key; FLUX.2 reads hidden states 10, 20, 30 of Mistral and 9, 18, 27 of Qwen3
@@ -39,7 +39,7 @@ def briefs(described: ModelCard, sampler: Sampler) -> list[Brief]:
     """A short prompt with the fewest pictures, none where it takes words alone; a long one with up to two."""
     fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
     return [
-        Brief(prompt, sampler, tuple(picture(kind) for kind in range(count)))
+        Brief(prompt, sampler, tuple(picture(kind) for kind in range(count)), mask(0) if described.takes.mask else None)
         for prompt, count in (("a red boot", fewest), (LONG, most))
     ]
 
@@ -196,7 +196,7 @@ def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
     pictures = tuple(picture(kind, *size) for kind in range(min(2, described.takes.pictures)))
     with fake_cuda(weights_have_values=False):
         generator = family(described.family)(with_few_layers(described), None, on_gpu())
-        items = encode(generator, [Brief(LONG, sampler, pictures)])
+        items = encode(generator, [Brief(LONG, sampler, pictures, mask(0) if described.takes.mask else None)])
         generator.load_denoiser()
         transformer = getattr(generator._pipe, generator.denoiser)
         assert sum(p.numel() for p in transformer.parameters()) > 5e7  # the small models have less than a million

@@ -42,6 +42,9 @@ def one_shot(ready: Ready, brief: Brief, seed: int) -> bytes:
     match name:
         case "flux_kontext":
             asked |= {"image": pictures[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
+        case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint":
+            assert brief.mask
+            asked |= {"image": pictures[0], "mask_image": brief.mask.pixels, "strength": 1.0}
         case "flux_control":
             asked["control_image"] = pictures[0]
         case "flux_ip_adapter":
@@ -85,6 +88,8 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
     if one.brief.pictures:
         pictures = replace(one.brief, pictures=other.brief.pictures)
         drawn.append(mine.draw([replace(one, brief=pictures, pictures=other.pictures)]))
+    if one.brief.mask:
+        drawn.append(mine.draw([replace(one, brief=replace(one.brief, mask=other.brief.mask))]))
     assert len({images[0] for images in drawn}) == len(drawn)
 
 

@@ -15,6 +15,7 @@ from local_bench.core.images import pixel_digest
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import usual_pictures
 from local_bench.generators.base import Brief, Item, Machine, Picture
+from local_bench.generators.masked import half_mask
 from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
@@ -33,6 +34,7 @@ PROMPTS = (
 Changes = Mapping[str, Mapping[str, Any]]
 _T5: Mapping[str, Any] = {"num_layers": 4}
 _FLUX: Changes = {"transformer": {"num_layers": 3, "num_single_layers": 6}, "text_encoder_2": _T5}
+_SD3: Changes = {"transformer": {"num_layers": 6}, "text_encoder_3": _T5}
 _QWEN: Changes = {
     "transformer": {"num_layers": 6},
     "text_encoder": {"text_config.num_hidden_layers": 4},
@@ -56,8 +58,11 @@ MODELS = {
     "flux_kontext": Checked("flux1-kontext-dev", "tiny-flux-kontext", _FLUX),
     "flux_control": Checked("flux1-canny-dev", "tiny-flux-control", _FLUX),
     "flux_ip_adapter": Checked("flux1-dev-ip-adapter", "tiny-flux-ip-adapter", _FLUX),
-    "sd3": Checked("sd35-large", "tiny-sd3", {"transformer": {"num_layers": 6}, "text_encoder_3": _T5}),
+    "flux_fill": Checked("flux1-fill-dev", "tiny-flux-fill", _FLUX),
+    "sd3": Checked("sd35-large", "tiny-sd3", _SD3),
+    "sd3_inpaint": Checked("sd35-large-inpaint", "tiny-sd3-inpaint", _SD3),
     "qwen_image": Checked("qwen-image", "tiny-qwen-image", _QWEN),
+    "qwen_image_inpaint": Checked("qwen-image-inpaint", "tiny-qwen-image-inpaint", _QWEN),
     "qwen_image_edit": Checked("qwen-image-edit", "tiny-qwen-image-edit", _QWEN),
     "qwen_image_edit_plus": Checked("qwen-image-edit-2511", "tiny-qwen-image-edit-plus", _QWEN),
     "flux2": Checked(
@@ -109,7 +114,8 @@ def machine_of(session: Session, of: ModelCard, compiled: bool = False) -> Machi
 def briefs(of: ModelCard, sampler: Sampler) -> list[Brief]:
     """One a prompt, with a picture each where the model edits."""
     pictures = [_picture(i, sampler) for i in range(usual_pictures(of))]
-    return [Brief(prompt, sampler, tuple(pictures)) for prompt in PROMPTS]
+    mask = half_mask(sampler) if of.takes.mask else None
+    return [Brief(prompt, sampler, tuple(pictures), mask) for prompt in PROMPTS]
 
 
 def encode(generator: Staged, asked: list[Brief]) -> list[Item]:

@@ -2,7 +2,8 @@
 
 A generator is given the source, then the mask, then the references; where the instruction marks them (<SOURCE>,
 <REF_1>) it reads "image 1" and so on, by their place, and of a mask it is told what it is. A model that takes fewer
-pictures than a task has does not support it, and the task is missing from its results. The judge answers one of the
+pictures than a task has does not support it, and the task is missing from its results. A model that takes a mask as a
+mask (`takes.mask`) is given it apart from the pictures, and supports no task without one. The judge answers one of the
 metrics, VLLM-QA; the others are `judges/metrics`, each taken of those tasks that the benchmark takes it of.
 """
 
@@ -28,10 +29,13 @@ Key = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""
 
 
-def deliverables(task: Task) -> list[Deliverable]:
-    """The one picture that an item asks for."""
-    given = _given(task)
-    prompt = _MARK.sub(lambda mark: _place(task, mark), task.brief)
+def deliverables(task: Task, mask_apart: bool = False) -> list[Deliverable]:
+    """The one picture that an item asks for; with `mask_apart` for a model that takes the mask as a mask, and not as
+    one more picture of which the prompt says what it is."""
+    given = _given(task, mask_apart)
+    prompt = _MARK.sub(lambda mark: _place(task, mark, mask_apart), task.brief)
+    if mask_apart:
+        return [Deliverable(task.task_id, 1, prompt, given, task.mask_sha256)]
     if task.mask_sha256 is not None:
         prompt += f" Image {1 + (task.source_sha256 is not None)} is a mask: only what is white in it is to change."
     return [Deliverable(task.task_id, 1, prompt, given)]
@@ -39,14 +43,16 @@ def deliverables(task: Task) -> list[Deliverable]:
 
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
     """What a model is asked, or in one sentence why this is not its kind of work."""
-    n = len(_given(task))
+    n = len(_given(task, takes.mask))
+    if takes.mask and (task.mask_sha256 is None or task.source_sha256 is None):
+        return f"{UNSUPPORTED}the model fills the masked part of a picture, and {task.category} gives no mask"
     if takes.condition and _CONDITION.get(task.category) != takes.condition:
         return f"{UNSUPPORTED}the model takes a {takes.condition} map, and {task.category} gives none"
     if n > takes.pictures:
         return f"{UNSUPPORTED}{task.category} gives {n} picture{'s' * (n > 1)}, and the model takes {takes.pictures}"
     if not n and not takes.text_alone:
         return f"{UNSUPPORTED}the model works on a picture, and {task.category} gives none"
-    return deliverables(task)
+    return deliverables(task, takes.mask)
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
@@ -77,13 +83,14 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
     return {1: [Score(VLLM_QA, verdict.value("success"), verdict.unscored, spread=spread)]}
 
 
-def _given(task: Task) -> tuple[str, ...]:
-    return tuple(sha for sha in (task.source_sha256, task.mask_sha256, *task.reference_sha256) if sha is not None)
+def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:
+    mask = None if mask_apart else task.mask_sha256
+    return tuple(sha for sha in (task.source_sha256, mask, *task.reference_sha256) if sha is not None)
 
 
-def _place(task: Task, mark: re.Match[str]) -> str:
+def _place(task: Task, mark: re.Match[str], mask_apart: bool) -> str:
     """`image N` for a mark; the mark's own word where there is no such picture."""
-    before = (task.source_sha256 is not None) + (task.mask_sha256 is not None)
+    before = (task.source_sha256 is not None) + (task.mask_sha256 is not None and not mask_apart)
     reference = int(mark[2] or 0)
     if reference > len(task.reference_sha256) or (not reference and task.source_sha256 is None):
         return mark[1].lower().replace("_", " ")

@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
@@ -53,7 +53,10 @@ class Item(BaseModel):
     TaskLevel2: str = ""
     SourceImage: str = ""
     SourceMask: str = ""
-    ReferenceImages: list[str] = Field(default=[], max_length=16)
+    ReferenceImages: Annotated[list[str], BeforeValidator(lambda given: [] if given == "" else given)] = Field(
+        default=[], max_length=16
+    )
+    """The official code takes an empty string for none."""
     Instruction: str = ""
     TargetCaption: str = ""
 

@@ -138,6 +138,7 @@ class TestIceBench:
             (THREE, {"i1", "i2", "i3", "i4", "i5"}),
             (Takes(text_alone=False, pictures=1, condition="depth"), {"i5"}),
             (Takes(text_alone=False, pictures=1), {"i2", "i4", "i5"}),
+            (Takes(text_alone=False, pictures=1, mask=True), {"i3"}),
         ],
     )
     def test_what_a_model_can_do(self, tmp_path, takes, can):
@@ -151,7 +152,7 @@ class TestIceBench:
             ({"ItemID": "i1", "Task": "Text2Image"}, "line 6: the item 'i1' stands on line 1 too"),
             ({"ItemID": "x", "Task": "Text2Images"}, "did they mean 'Text2Image'"),
             ({"ItemID": "x/y", "Task": "Text2Image"}, "task id"),
-            ({"ItemID": "x", "Task": "Text2Image", "ReferenceImages": ""}, "ReferenceImages"),
+            ({"ItemID": "x", "Task": "Text2Image", "ReferenceImages": "a.png"}, "ReferenceImages"),
             ({"ItemID": "x", "Task": "Color Editing", "SourceImage": "/etc/passwd"}, "not a relative path"),
         ],
     )
@@ -160,6 +161,26 @@ class TestIceBench:
         path.write_text(path.read_text() + json.dumps(line) + "\n")
         with pytest.raises(Exception, match=says):
             read("ice-bench", path)
+
+    def test_an_empty_string_of_references_is_none(self, tmp_path):
+        path = layouts.ice(tmp_path)
+        path.write_text(path.read_text().replace('"ReferenceImages": []', '"ReferenceImages": ""'))
+        assert read("ice-bench", path)["i1"].reference_sha256 == ()
+
+    def test_a_mask_goes_as_a_mask_to_a_model_that_takes_one(self, tmp_path):
+        entry = suite("ice-bench")
+        tasks = read("ice-bench", layouts.ice(tmp_path))
+        masked = tasks["i3"]
+        [asked] = entry.fitted(masked, Takes(text_alone=False, pictures=1, mask=True))
+        assert (asked.prompt, asked.pictures, asked.mask) == (
+            "Remove the box.",
+            (masked.source_sha256,),
+            masked.mask_sha256,
+        )
+        assert entry.load().deliverables(masked)[0].mask is None
+        refused = entry.fitted(tasks["i2"], Takes(text_alone=False, pictures=1, mask=True))
+        assert refused.startswith("not supported: ")
+        assert "Color Editing gives no mask" in refused
 
     def test_a_picture_that_is_not_there_leaves_the_item_unscored(self, tmp_path):
         path = layouts.ice(tmp_path)

@@ -1,0 +1,38 @@
+"""What the inpainting families share: the source and its mask go into the pipeline's own call.
+
+Each of these pipelines samples the latents of the source, and of the source without its masked part, with the image's
+own generator, before and after it draws the noise. These latents therefore depend on the image's seed and cannot be
+encoded once for several images: the VAE, which is loaded with the transformer, encodes them in the call. It encodes
+each image of a batch alone. The pipeline resizes the mask to the result, converts it to luminance and sets it to 0 or 1
+at one half: a soft edge becomes a hard one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from local_bench.core.images import pixel_digest
+from local_bench.generators.base import Item, Picture
+from local_bench.generators.sampler import Sampler
+
+STRENGTH = 1.0
+"""The masked part starts from pure noise and every step is run. The default of diffusers' SD3 and Qwen-Image pipelines
+is 0.6, which keeps part of what the mask covers and runs 60 % of the steps."""
+
+
+def source_and_mask(items: Sequence[Item]) -> dict[str, Any]:
+    """A pipeline's arguments for the sources and masks of a batch."""
+    masks = [item.brief.mask for item in items]
+    return {
+        "image": [item.brief.pictures[0].pixels for item in items],
+        "mask_image": [mask.pixels.convert("L") for mask in masks if mask is not None],
+        "strength": STRENGTH,
+    }
+
+
+def half_mask(sampler: Sampler) -> Picture:
+    """A mask of the result's size that is white in its left half, for timings and checks."""
+    pixels = Image.new("RGB", (sampler.width, sampler.height))
+    pixels.paste((255, 255, 255), (0, 0, sampler.width // 2, sampler.height))
+    return Picture(pixel_digest(pixels), pixels)
