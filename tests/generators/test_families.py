@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
-from local_bench.generators.base import Brief
+from local_bench.generators.base import Brief, Picture
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.registry import FAMILIES, traits
 
-from .conftest import CARDS, Ready, encode, small
+from .conftest import CARDS, Ready, encode, mask, small
 
 BATCH = 4
 BATCHING = [name for name in FAMILIES if traits(name).max_batch != 1]
@@ -91,6 +92,14 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
     if one.brief.mask:
         drawn.append(mine.draw([replace(one, brief=replace(one.brief, mask=other.brief.mask))]))
     assert len({images[0] for images in drawn}) == len(drawn)
+
+
+@pytest.mark.parametrize("name", ["flux_fill", "sd3_inpaint", "qwen_image_inpaint"])
+def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(ready, name):
+    mine = ready(name)
+    masks = [mask(1, 40, 24), *(Picture(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
+    drawn = [mine.draw([replace(mine.items[0], brief=replace(mine.items[0].brief, mask=m))])[0] for m in masks]
+    assert len(set(drawn)) == 3
 
 
 def alone(mine: Ready, items):
