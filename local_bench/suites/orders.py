@@ -51,6 +51,8 @@ class OrderLine(Strict):
     evaluation_points: list[Text] = Field(max_length=200)
     """None where nobody has extracted them: BRF is unscored then."""
     source_image: Text | None = None
+    mask_image: Text | None = None
+    """White where the source picture is to be changed; for models that take a mask."""
     reference_images: list[Text] = Field(default=[])
     rules: list[HardRules] = Field(default=[])
     """Hard rules of each deliverable, in their order; left out: none."""
@@ -59,6 +61,8 @@ class OrderLine(Strict):
     def _rules_of_each(self) -> "OrderLine":
         if self.rules and len(self.rules) != len(self.deliverables):
             raise ValueError(f"there are {len(self.deliverables)} deliverables and rules for {len(self.rules)}")
+        if self.mask_image is not None and self.source_image is None:
+            raise ValueError("mask_image marks a part of source_image, and there is none")
         return self
 
 
@@ -111,13 +115,18 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
             references.append(keep(load_image(path)))
         else:
             notes.append(f"The reference image {relative} is not there; the order goes on without it.")
-    source, unscored = None, None
-    if order.source_image is not None:
-        path = safe_join(folder, order.source_image)
+    unscored = None
+    given: dict[str, str | None] = {"source": None, "mask": None}
+    for role, relative in (("mask", order.mask_image), ("source", order.source_image)):
+        if relative is None:
+            continue
+        path = safe_join(folder, relative)
         if path.exists():
-            source = keep(load_image(path))
+            given[role] = keep(load_image(path))
+        elif role == "source":
+            unscored = f"The source image {relative}, which the order asks to edit, is not there."
         else:
-            unscored = f"The source image {order.source_image}, which the order asks to edit, is not there."
+            unscored = f"The mask {relative}, which marks what the order asks to edit, is not there."
     return Task(
         task_id=order.task_id,
         category=order.category,
@@ -126,7 +135,8 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         brief=order.brief,
         deliverables=tuple(order.deliverables),
         evaluation_points=tuple(order.evaluation_points),
-        source_sha256=source,
+        source_sha256=given["source"],
+        mask_sha256=given["mask"],
         reference_sha256=tuple(references),
         rules=tuple(rules.model_dump(exclude_defaults=True) for rules in order.rules),
         notes=tuple(notes),

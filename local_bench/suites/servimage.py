@@ -38,7 +38,7 @@ def deliverables(task: Task) -> list[Deliverable]:
     source = () if task.source_sha256 is None else (task.source_sha256,)
     pictures = (*source, *task.reference_sha256)
     return [
-        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", pictures)
+        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", pictures, task.mask_sha256)
         for i, what in enumerate(task.deliverables, 1)
     ]
 

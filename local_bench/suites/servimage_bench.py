@@ -104,7 +104,10 @@ def deliverables(task: Task) -> list[Deliverable]:
     """The images that an order asks for, each with the words that the generator gets."""
     source = () if task.source_sha256 is None else (task.source_sha256,)
     pictures = (*source, *task.reference_sha256)
-    return [Deliverable(task.task_id, i, _prompt(task, i), pictures) for i in range(1, len(task.deliverables) + 1)]
+    return [
+        Deliverable(task.task_id, i, _prompt(task, i), pictures, task.mask_sha256)
+        for i in range(1, len(task.deliverables) + 1)
+    ]
 
 
 def writes(task: Task) -> Question | None:

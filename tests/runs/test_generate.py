@@ -39,7 +39,10 @@ def orders(tmp_path_factory):
     for name, size in ASPECTS.items():
         gradients = (Image.linear_gradient("L"), Image.radial_gradient("L"), Image.linear_gradient("L").rotate(90))
         Image.merge("RGB", gradients).resize(size).save(folder / f"{name}.png")
-        lines.append(order(name, ["first", "second"], source_image=f"{name}.png"))
+        mask = Image.new("L", size, 0)
+        mask.paste(255, (size[0] // 4, size[1] // 4, size[0] // 2, size[1] // 2))
+        mask.save(folder / f"{name}-mask.png")
+        lines.append(order(name, ["first", "second"], source_image=f"{name}.png", mask_image=f"{name}-mask.png"))
     lines.append(order("words", ["a boot"]))
     (folder / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     return folder

@@ -79,6 +79,18 @@ def test_a_missing_source_makes_the_order_unscored_and_a_damaged_one_is_refused(
         read_orders(tmp_path / "t.jsonl", pixel_digest)
 
 
+def test_a_mask_is_kept_and_goes_with_its_source(tmp_path):
+    for name, colour in (("photo", "red"), ("mask", "white")):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{name}.png")
+    order = {**ORDER, "source_image": "photo.png", "mask_image": "mask.png"}
+    [task] = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
+    assert task.mask_sha256 == pixel_digest(Image.new("RGB", (8, 8), "white"))
+    [gone] = read_orders(write(tmp_path / "t.jsonl", {**order, "mask_image": "gone.png"}), pixel_digest)
+    assert gone.unscored == "The mask gone.png, which marks what the order asks to edit, is not there."
+    with pytest.raises(TaskFileError, match="mask_image marks a part of source_image, and there is none"):
+        read_orders(write(tmp_path / "t.jsonl", {**ORDER, "mask_image": "mask.png"}), pixel_digest)
+
+
 def test_the_three_published_orders(shared):
     tasks = suite("servimage").tasks(str(shared / "data/servimage-cases/tasks.jsonl"), pixel_digest)
     assert [t.task_id for t in tasks] == ["digital-009", "portrait-001", "product-015"]
