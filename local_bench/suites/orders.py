@@ -116,17 +116,18 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         else:
             notes.append(f"The reference image {relative} is not there; the order goes on without it.")
     unscored = None
-    given: dict[str, str | None] = {"source": None, "mask": None}
-    for role, relative in (("mask", order.mask_image), ("source", order.source_image)):
-        if relative is None:
+    given: dict[str, str] = {}
+    for role, file, is_what in (
+        ("mask", order.mask_image, "mask {}, which marks what the order asks to edit"),
+        ("source", order.source_image, "source image {}, which the order asks to edit"),
+    ):
+        if file is None:
             continue
-        path = safe_join(folder, relative)
+        path = safe_join(folder, file)
         if path.exists():
             given[role] = keep(load_image(path))
-        elif role == "source":
-            unscored = f"The source image {relative}, which the order asks to edit, is not there."
         else:
-            unscored = f"The mask {relative}, which marks what the order asks to edit, is not there."
+            unscored = f"The {is_what.format(file)}, is not there."
     return Task(
         task_id=order.task_id,
         category=order.category,
@@ -135,8 +136,8 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
         brief=order.brief,
         deliverables=tuple(order.deliverables),
         evaluation_points=tuple(order.evaluation_points),
-        source_sha256=given["source"],
-        mask_sha256=given["mask"],
+        source_sha256=given.get("source"),
+        mask_sha256=given.get("mask"),
         reference_sha256=tuple(references),
         rules=tuple(rules.model_dump(exclude_defaults=True) for rules in order.rules),
         notes=tuple(notes),
