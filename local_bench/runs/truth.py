@@ -72,18 +72,16 @@ def _answered(run: RunDir, models: dict[str, str], truths: dict[str, Truth]) -> 
         for work_id, model in models.items():
             for (rubric, point), true in truths[work_id].answers.items():
                 verdict = said.get(work_id, {}).get((rubric, point, 0))
-                given = None if verdict is None else _value(verdict.answer)
-                found.append(Answered(label, rubric, model, given, _value(true)))
+                turns_on = next(iter(true or {}), "")
+                given, truth = (_number(answer, turns_on) for answer in (verdict and verdict.answer, true))
+                found.append(Answered(label, rubric, model, given, truth))
     return sorted(found, key=lambda answer: answer.rubric)
 
 
-def _value(answer: dict[str, object] | None) -> float | None:
-    """The number that an answer turns on: its first field."""
-    if not answer:
-        return None
-    first = next(iter(answer.values()))
-    assert isinstance(first, int | float)
-    return float(first)
+def _number(answer: Mapping[str, object] | None, name: str) -> float | None:
+    """The number in that field of an answer; a judge's answer may hold its evidence, a text, before it."""
+    given = (answer or {}).get(name)
+    return float(given) if isinstance(given, int | float) else None
 
 
 def _paid(run: RunDir, truths: dict[str, Truth], faultless: dict[str, list[Score]]) -> list[Paid]:

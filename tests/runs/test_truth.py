@@ -76,7 +76,8 @@ def _say(run, task, work_id, truths, kind):
     said["veq_text", 0] = {"has_text": False}
     for key, true in truths.items():
         kindest = {"met": 1} if key[0] == "brf" else {"score": 5, "flags": []}
-        said[key] = kindest if kind else true
+        evidence = {"evidence": "the sky is darker"} if key[0] == "cns_edit" else {}  # as the default wording has it
+        said[key] = evidence | (kindest if kind else true)
     for (rubric, point), answer in said.items():
         row = (work_id, rubric, point, 0, digest([work_id, rubric, point]), "0" * 64, JUDGE, json.dumps(answer))
         run.ledger.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
