@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models import model_loading_utils
-from diffusers.pipelines.qwenimage import pipeline_qwenimage_inpaint
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint, pipeline_qwenimage_inpaint
 from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3_inpaint
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -135,7 +135,11 @@ def fake_cuda(weights_have_values: bool = True) -> Iterator[None]:
         set_parameter = _sets_parameters(model_loading_utils.set_module_tensor_to_device)
         patch.setattr(model_loading_utils, "set_module_tensor_to_device", set_parameter)
         # `torch.tensor` with fake scalars in a list asks for the driver; with real ones it reads them, as `.item()`.
-        for pipeline in (pipeline_stable_diffusion_3_inpaint, pipeline_qwenimage_inpaint):
+        for pipeline in (
+            pipeline_stable_diffusion_3_inpaint,
+            pipeline_qwenimage_inpaint,
+            pipeline_qwenimage_edit_inpaint,
+        ):
             patch.setattr(pipeline, "torch", _ReadsScalars())
         yield
 

@@ -86,6 +86,8 @@ class SamplerDefaults(Strict):
     """How strongly an IP-Adapter's picture counts."""
     max_sequence_length: int | None = Field(None, ge=1)
     """Tokens that the long text encoder reads."""
+    paste_back: bool | None = None
+    """Of a model with `takes.mask`: whether the source's own pixels replace the result's outside the mask."""
 
 
 class Takes(Strict):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from local_bench.generators.shapes import Sizes
+from local_bench.generators.shapes import QWEN_TEMPLATE, Sizes
 
 Inputs = dict[str, Any]
 
@@ -23,8 +23,7 @@ Empty = Callable[..., torch.Tensor]
 
 
 def _flux(config: Any, s: Sizes, empty: Empty) -> Inputs:
-    # a condition picture lies beside the noise in the channels; Kontext's lies behind it in the sequence
-    image = _tokens(s.result) + (sum(map(_tokens, s.pictures)) if s.family == "flux_kontext" else 0)
+    image = sum(map(_tokens, (s.result, *s.in_sequence)))
     inputs: Inputs = {
         "hidden_states": empty(1, image, config.in_channels),
         "encoder_hidden_states": empty(1, s.text, config.joint_attention_dim),
@@ -50,7 +49,7 @@ def _sd3(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 
 def _qwen(config: Any, s: Sizes, empty: Empty) -> Inputs:
-    images = (s.result, *(() if s.family == "qwen_image_inpaint" else s.pictures))
+    images = (s.result, *s.in_sequence)
     return {
         "hidden_states": empty(1, sum(map(_tokens, images)), config.in_channels),
         "encoder_hidden_states": empty(1, s.text, config.joint_attention_dim),
@@ -60,7 +59,7 @@ def _qwen(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 
 def _flux2(config: Any, s: Sizes, empty: Empty) -> Inputs:
-    image = sum(map(_tokens, (s.result, *s.pictures)))
+    image = sum(map(_tokens, (s.result, *s.in_sequence)))
     return {
         "hidden_states": empty(1, image, config.in_channels),
         "encoder_hidden_states": empty(1, s.text, config.joint_attention_dim),
@@ -91,7 +90,7 @@ def _unet(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 def _omnigen(config: Any, s: Sizes, empty: Empty) -> Inputs:
     start, places, latents = 0, [], []
-    for height, width in s.pictures:
+    for height, width in s.in_sequence:
         places.append([start, start + _tokens((height, width))])
         latents.append(empty(1, config.in_channels, height // 8, width // 8))
         start = places[-1][1]
@@ -110,7 +109,7 @@ def _omnigen(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 _FORWARD: dict[str, Callable[[Any, Sizes, Empty], Inputs]] = {
     **dict.fromkeys(("flux", "flux_kontext", "flux_control", "flux_fill", "flux_ip_adapter"), _flux),
-    **dict.fromkeys(("qwen_image", "qwen_image_inpaint", "qwen_image_edit", "qwen_image_edit_plus"), _qwen),
+    **dict.fromkeys(QWEN_TEMPLATE, _qwen),
     **dict.fromkeys(("flux2", "flux2_klein"), _flux2),
     **dict.fromkeys(("sd3", "sd3_inpaint"), _sd3),
     "pixart_sigma": _pixart,

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.generators.base import Item, Picture
+from local_bench.generators.base import Brief, Item, Picture
 from local_bench.generators.sampler import Sampler
 
 STRENGTH = 1.0
@@ -29,6 +29,16 @@ def source_and_mask(items: Sequence[Item]) -> dict[str, Any]:
         "mask_image": [mask.pixels.convert("L") for mask in masks if mask is not None],
         "strength": STRENGTH,
     }
+
+
+def pasted_back(result: Image.Image, brief: Brief) -> Image.Image:
+    """The result with the source's own pixels outside the mask: black keeps the source, white the result, grey mixes
+    them in 8 bits. Source and mask take the result's size by the filter of diffusers' image processor (Lanczos)."""
+    assert brief.mask is not None
+    source, mask = (
+        picture.pixels.resize(result.size, Image.Resampling.LANCZOS) for picture in (brief.pictures[0], brief.mask)
+    )
+    return Image.composite(result, source, mask.convert("L"))
 
 
 def half_mask(sampler: Sampler) -> Picture:

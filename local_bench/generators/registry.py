@@ -48,6 +48,9 @@ FAMILIES = {
     "qwen_image": Traits("qwen_image:QwenImage", exact_length=True),
     "qwen_image_inpaint": Traits("qwen_image_inpaint:QwenImageInpaint", exact_length=True),
     "qwen_image_edit": Traits("qwen_image_edit:QwenImageEdit", exact_length=True, sees_pictures=True),
+    "qwen_image_edit_inpaint": Traits(
+        "qwen_image_edit_inpaint:QwenImageEditInpaint", exact_length=True, sees_pictures=True
+    ),
     "qwen_image_edit_plus": Traits(
         "qwen_image_edit_plus:QwenImageEditPlus", exact_length=True, sees_pictures=True, max_batch=1
     ),

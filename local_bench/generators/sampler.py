@@ -16,3 +16,4 @@ class Sampler:
     image_guidance_scale: float | None = None
     adapter_scale: float | None = None
     max_sequence_length: int | None = None
+    paste_back: bool | None = None

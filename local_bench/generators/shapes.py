@@ -13,11 +13,16 @@ from local_bench.generators.sampler import Sampler
 TYPICAL_TOKENS = 64
 MEGAPIXEL = (1024, 1024)
 _CLIP_TOKENS = 77
-_QWEN_TEMPLATE = {"qwen_image": 34, "qwen_image_inpaint": 34, "qwen_image_edit": 64, "qwen_image_edit_plus": 64}
+QWEN_TEMPLATE = {
+    **dict.fromkeys(("qwen_image", "qwen_image_inpaint"), 34),
+    **dict.fromkeys(("qwen_image_edit", "qwen_image_edit_inpaint", "qwen_image_edit_plus"), 64),
+}
 """Tokens of the pipeline's own words before a prompt, read by the encoder and cut off after it."""
-_SEEN_BY_QWEN = {"qwen_image_edit": 1024, "qwen_image_edit_plus": 384}
+_SEEN_BY_QWEN = {"qwen_image_edit": 1024, "qwen_image_edit_inpaint": 1024, "qwen_image_edit_plus": 384}
 """The side of the square whose area a picture has when the language model looks at it, in pixels."""
 _PATCH = 28
+_IN_SEQUENCE = ("flux_kontext", "flux2", "flux2_klein", "omnigen", "qwen_image_edit", "qwen_image_edit_plus")
+"""Families whose transformer reads every input picture as further tokens."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,14 @@ class Sizes:
     """Forward passes a step."""
     together: bool
     """Whether an image's passes are one batch."""
+
+    @property
+    def in_sequence(self) -> tuple[tuple[int, int], ...]:
+        """Those of `pictures` whose tokens follow the result's in the transformer's sequence. Other families add the
+        picture's channels to the noise, or read it outside the transformer."""
+        if self.family == "qwen_image_edit_inpaint":
+            return self.pictures[: len(self.pictures) // 2]  # without its masked part it is only for the VAE
+        return self.pictures if self.family in _IN_SEQUENCE else ()
 
 
 def sizes(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Sizes:
@@ -79,7 +92,7 @@ def _passes(card: ModelCard, sampler: Sampler, pictures: int) -> tuple[int, bool
             return (3, True) if guided and (sampler.image_guidance_scale or 0) >= 1 else (1, False)
         case "omnigen":
             return (3 if pictures else 2, True)
-        case "qwen_image" | "qwen_image_inpaint" | "qwen_image_edit" | "qwen_image_edit_plus":
+        case _ if card.family in QWEN_TEMPLATE:
             twice = (sampler.true_cfg_scale or 0) > 1 and sampler.negative_prompt is not None
             return (2 if twice else 1, False)
         case "flux2_klein":
@@ -101,8 +114,8 @@ def _encoded(family: str, sampler: Sampler, own: int, grids: tuple[tuple[int, in
             return {"text_encoder": sampler.max_sequence_length or 512}
         case "omnigen":
             return {}
-        case _ if family in _QWEN_TEMPLATE:
-            return {"text_encoder": _QWEN_TEMPLATE[family] + own + sum(rows * columns // 4 for rows, columns in grids)}
+        case _ if family in QWEN_TEMPLATE:
+            return {"text_encoder": QWEN_TEMPLATE[family] + own + sum(rows * columns // 4 for rows, columns in grids)}
         case _:
             return {"text_encoder": _CLIP_TOKENS, "text_encoder_2": sampler.max_sequence_length or 512}
 
@@ -113,8 +126,8 @@ def _text(family: str, sampler: Sampler, own: int, encoded: dict[str, int]) -> i
             return _CLIP_TOKENS + encoded["text_encoder_3"]
         case "omnigen":
             return own
-        case _ if family in _QWEN_TEMPLATE:
-            return encoded["text_encoder"] - _QWEN_TEMPLATE[family]
+        case _ if family in QWEN_TEMPLATE:
+            return encoded["text_encoder"] - QWEN_TEMPLATE[family]
         case _:
             return encoded.get("text_encoder_2", encoded["text_encoder"])
 
@@ -127,7 +140,7 @@ def _grids(family: str, pictures: int) -> tuple[tuple[int, int], ...]:
 
 
 def _seen_by_vae(family: str, result: tuple[int, int]) -> tuple[int, int]:
-    if family in _SEEN_BY_QWEN:
+    if family in ("qwen_image_edit", "qwen_image_edit_plus"):
         return MEGAPIXEL  # always brought to that area
     if family in ("flux2", "flux2_klein", "omnigen") and result[0] * result[1] > MEGAPIXEL[0] * MEGAPIXEL[1]:
         return MEGAPIXEL

@@ -94,6 +94,7 @@ class ModelConfig(Strict):
     image_guidance_scale: Number | None = Field(None, ge=0)
     adapter_scale: Number | None = Field(None, ge=0)
     max_sequence_length: int | None = Field(None, ge=1, le=4096)
+    paste_back: bool | None = None
     attempts: int = Field(1, ge=1, le=1000)
     batch_size: int | None = Field(None, ge=1, le=256)
     """The one fixed batch shape; 1 is a choice too. The engine's if left out."""

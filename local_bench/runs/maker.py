@@ -21,6 +21,7 @@ from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
 from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
+from local_bench.generators.masked import pasted_back
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.placement import keep_compiled
 from local_bench.generators.registry import family
@@ -206,7 +207,8 @@ class Maker:
         denoised = clock.mark()
         pixels = self._generator.pixels(latents, items[0].brief.sampler)
         host = [_to_host(pixels), _to_host(finite)]
-        return _Batch(jobs, len(items), host[0], host[1], denoised, clock.mark(), clock)
+        briefs = [item.brief for item in items]
+        return _Batch(jobs, briefs, host[0], host[1], denoised, clock.mark(), clock)
 
     def _end(self, batch: "_Batch | None") -> Iterator[Event]:
         """What a batch took, and its images, once they are files."""
@@ -216,7 +218,7 @@ class Maker:
         yield Charged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
         yield Made(
             [
-                Result(job.work_id, file.result(), batch.size, self._of(self._text_key(job))[1])
+                Result(job.work_id, file.result(), len(batch.briefs), self._of(self._text_key(job))[1])
                 for job, file in zip(batch.jobs, batch.files, strict=True)
             ]
         )
@@ -332,11 +334,12 @@ class _Batch:
     """Images that the device was given to make, on their way to the host."""
 
     jobs: Sequence[Job]
-    size: int
+    briefs: Sequence[Brief]
+    """Of every slot of the batch: `jobs` and, in a batch that is not full, repeated ones."""
     pixels: torch.Tensor
-    """uint8 (size, height, width, 3) on the host; there when `decoded` is reached."""
+    """uint8 (slots, height, width, 3) on the host; there when `decoded` is reached."""
     finite: torch.Tensor
-    """bool (size,), likewise."""
+    """bool (slots,), likewise."""
     denoised: Mark
     decoded: Mark
     clock: DeviceClock
@@ -345,7 +348,10 @@ class _Batch:
     def store(self, images: Path, i: int) -> str | None:
         """Writes an image; its pixel digest, or None where its numbers were not finite. Runs in the pool."""
         self.clock.reached_ns(self.decoded)
-        return store_image(images, Image.fromarray(self.pixels[i].numpy())) if self.finite[i] else None
+        if not self.finite[i]:
+            return None
+        image, brief = Image.fromarray(self.pixels[i].numpy()), self.briefs[i]
+        return store_image(images, pasted_back(image, brief) if brief.sampler.paste_back else image)
 
 
 @contextmanager

@@ -144,9 +144,9 @@ def _kind(order: Order, sampler: "Sampler", pictures: Sequence[int | None]) -> K
 
 
 def _sequence(s: "Sizes", pictures: Sequence[int | None] = ()) -> int:
-    """Tokens of the result and of the pictures that are read beside it."""
-    own = [*pictures, *[None] * len(s.pictures)]
-    read = zip(s.pictures, own, strict=False)  # none for a picture that only CLIP looks at
+    """Tokens of the result and of the pictures that follow it in the transformer's sequence."""
+    own = [*pictures, *[None] * len(s.in_sequence)]
+    read = zip(s.in_sequence, own, strict=False)
     return _tokens(s.result) + sum(_tokens(size) if tokens is None else tokens for size, tokens in read)
 
 

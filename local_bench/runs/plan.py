@@ -101,7 +101,7 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
             planned += _imported(model, entry, tasks, _keeper(run_dir and run_dir / IMAGES, {}))
         else:
             planned += _to_make(model, model.card, entry, tasks, sizes, config.seed)
-            notes += _unseen(model.label, model.card, entry, tasks)
+            notes += _unseen(model, entry, tasks)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
             notes.append(
@@ -270,8 +270,9 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
     return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
 
 
-def _unseen(label: str, described: ModelCard, entry: SuiteEntry, tasks: list[Task]) -> list[str]:
-    takes = described.takes
+def _unseen(model: ModelPlan, entry: SuiteEntry, tasks: list[Task]) -> list[str]:
+    assert model.card is not None
+    label, takes = model.label, model.card.takes
     asked = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
     given = [len(d.pictures) for task, d, reason in asked if not task.unscored and not reason]
     blind = sum(n > takes.pictures for n in given)
@@ -281,6 +282,8 @@ def _unseen(label: str, described: ModelCard, entry: SuiteEntry, tasks: list[Tas
     if blind:
         sees = f"{takes.pictures} picture{'s' * (takes.pictures != 1)}" if takes.pictures else "no pictures"
         sentences.append(f"{label} looks at {sees}: {blind} of {len(given)} images are asked for with more.")
+    if model.sampler.get("paste_back"):
+        sentences.append(f"{label}: outside the mask its images are the source's own pixels (paste_back).")
     if takes.condition and any(given):
         sentences.append(f"{label} takes an order's picture for its {takes.condition} map.")
     return sentences

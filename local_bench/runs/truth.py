@@ -73,8 +73,8 @@ def _answered(run: RunDir, models: dict[str, str], truths: dict[str, Truth]) -> 
             for (rubric, point), true in truths[work_id].answers.items():
                 verdict = said.get(work_id, {}).get((rubric, point, 0))
                 turns_on = next(iter(true or {}), "")
-                given, truth = (_number(answer, turns_on) for answer in (verdict and verdict.answer, true))
-                found.append(Answered(label, rubric, model, given, truth))
+                given = None if verdict is None else _number(verdict.answer, turns_on)
+                found.append(Answered(label, rubric, model, given, _number(true, turns_on)))
     return sorted(found, key=lambda answer: answer.rubric)
 
 

@@ -33,6 +33,7 @@ CARDS = {
     "qwen_image": "tiny-qwen-image",
     "qwen_image_inpaint": "tiny-qwen-image-inpaint",
     "qwen_image_edit": "tiny-qwen-image-edit",
+    "qwen_image_edit_inpaint": "tiny-qwen-image-edit-inpaint",
     "qwen_image_edit_plus": "tiny-qwen-image-edit-plus",
     "flux2": "tiny-flux2",
     "flux2_klein": "tiny-flux2-klein",
@@ -110,11 +111,13 @@ def machine() -> Machine:
 def small_references() -> Iterator[None]:
     """Qwen's editors bring every picture to 1 megapixel: here to 64 x 64, or each test would take half a minute."""
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint as inpaint
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
     usual = edit.calculate_dimensions
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edit, "calculate_dimensions", lambda area, ratio: usual(min(area, SIDE * SIDE), ratio))
+        for pipeline in (edit, inpaint):
+            patch.setattr(pipeline, "calculate_dimensions", lambda area, ratio: usual(min(area, SIDE * SIDE), ratio))
         patch.setattr(plus, "VAE_IMAGE_SIZE", SIDE * SIDE)
         patch.setattr(plus, "CONDITION_IMAGE_SIZE", SIDE * SIDE)
         yield

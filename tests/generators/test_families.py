@@ -43,7 +43,7 @@ def one_shot(ready: Ready, brief: Brief, seed: int) -> bytes:
     match name:
         case "flux_kontext":
             asked |= {"image": pictures[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
-        case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint":
+        case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint" | "qwen_image_edit_inpaint":
             assert brief.mask
             asked |= {"image": pictures[0], "mask_image": brief.mask.pixels, "strength": 1.0}
         case "flux_control":
@@ -94,7 +94,7 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
     assert len({images[0] for images in drawn}) == len(drawn)
 
 
-@pytest.mark.parametrize("name", ["flux_fill", "sd3_inpaint", "qwen_image_inpaint"])
+@pytest.mark.parametrize("name", ["flux_fill", "sd3_inpaint", "qwen_image_inpaint", "qwen_image_edit_inpaint"])
 def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(ready, name):
     mine = ready(name)
     masks = [mask(1, 40, 24), *(Picture(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]

@@ -2,8 +2,17 @@
 
 import json
 
-from local_bench.runs.config import load_config
+import numpy as np
+from PIL import Image
+
+from local_bench.core.images import pixel_digest
+from local_bench.generators.base import Brief, Picture
+from local_bench.generators.masked import pasted_back
+from local_bench.generators.sampler import Sampler
+from local_bench.runs.config import RunConfig, load_config
+from local_bench.runs.engine import run_stages
 from local_bench.runs.plan import make_plan
+from local_bench.runs.rundir import RunDir
 from tests.suites.benchmarks import layouts
 
 
@@ -22,3 +31,45 @@ def test_the_mask_is_part_of_the_work_of_a_model_that_takes_one_alone(tmp_path):
     assert work["tiny-flux-fill", "i3"]["pictures"] == (masked.source_sha256,)
     assert work["tiny-omnigen", "i3"]["pictures"] == (masked.source_sha256, masked.mask_sha256)
     assert not any("mask" in found for (model, _), found in work.items() if model == "tiny-omnigen")
+
+
+def test_paste_back_keeps_the_sources_pixels_outside_the_mask_and_is_another_image(tmp_path):
+    source, mask = Image.radial_gradient("L").resize((64, 64)).convert("RGB"), Image.new("L", (64, 64))
+    mask.paste(255, (16, 16, 48, 48))
+    source.save(tmp_path / "source.png")
+    mask.save(tmp_path / "mask.png")
+    order = {"task_id": "one", "title": "An order", "brief": "Make it red.", "deliverables": ["first"]}
+    order |= {"source_image": "source.png", "mask_image": "mask.png", "evaluation_points": ["It is red"]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(order | {"category": "Product", "price_usd": 10}))
+    models = [{"card": "tiny-flux-fill"}, {"card": "tiny-flux-fill", "name": "pasted", "paste_back": True}]
+    suite = {"name": "servimage", "path": str(tmp_path / "tasks.jsonl")}
+    config = RunConfig(name="t", suite=suite, models=models, metrics=[], engine={"device": "cpu"})
+    run_stages(config, tmp_path / "run", ("generate",))
+    with RunDir.open(tmp_path / "run") as run:
+        rows = {row["model"]: row for row in run.ledger.rows("SELECT * FROM candidates")}
+        plain, pasted = (np.asarray(run.pictures.load(rows[name]["pixels_sha256"])) for name in rows)
+    assert list(rows) == ["tiny-flux-fill", "pasted"]
+    inside = np.asarray(mask) > 0
+    assert (pasted[~inside] == np.asarray(source)[~inside]).all()
+    assert (pasted[inside] != np.asarray(source)[inside]).mean() > 0.9
+    assert (plain[~inside] != pasted[~inside]).any()
+
+
+def test_a_soft_mask_of_another_size_mixes_source_and_result():
+    def picture(pixels: Image.Image) -> Picture:
+        return Picture(pixel_digest(pixels), pixels)
+
+    soft = Image.linear_gradient("L").resize((40, 20)).convert("RGB")
+    brief = Brief("a", Sampler(64, 64, 1), (picture(Image.new("RGB", (90, 30), "white")),), picture(soft))
+    mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), brief))
+    assert mixed[0].min() > 240
+    assert mixed[-1].max() < 15
+    assert (np.diff(mixed[:, 32, 0].astype(int)) <= 0).all()
+
+
+def test_a_model_without_a_mask_has_no_paste_back(tmp_path, cli):
+    config = {"name": "t", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux", "paste_back": True}]}
+    (tmp_path / "run.yaml").write_text(json.dumps(config | {"judge": {"card": "tiny-qwen3-vl"}}))
+    ended = cli("plan", tmp_path / "run.yaml")
+    assert ended.returncode == 2
+    assert "models: tiny-flux has no paste_back" in ended.stderr

@@ -64,6 +64,7 @@ MODELS = {
     "qwen_image": Checked("qwen-image", "tiny-qwen-image", _QWEN),
     "qwen_image_inpaint": Checked("qwen-image-inpaint", "tiny-qwen-image-inpaint", _QWEN),
     "qwen_image_edit": Checked("qwen-image-edit", "tiny-qwen-image-edit", _QWEN),
+    "qwen_image_edit_inpaint": Checked("qwen-image-edit-inpaint", "tiny-qwen-image-edit-inpaint", _QWEN),
     "qwen_image_edit_plus": Checked("qwen-image-edit-2511", "tiny-qwen-image-edit-plus", _QWEN),
     "flux2": Checked(
         "flux2-dev",

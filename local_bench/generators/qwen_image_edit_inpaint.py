@@ -1,0 +1,46 @@
+"""Qwen-Image-Edit inpainting, with the editing weights, through diffusers' `QwenImageEditInpaintPipeline`.
+
+The language model and the transformer read the source as in Qwen-Image-Edit; after each step the latents outside the
+mask are replaced by the source's, with the noise of the next step.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from diffusers import QwenImageEditInpaintPipeline
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint
+
+from local_bench.generators.base import Item
+from local_bench.generators.masked import source_and_mask
+from local_bench.generators.qwen_image import QwenImage
+from local_bench.generators.qwen_image_edit import QwenImageEdit
+from local_bench.generators.sampler import Sampler
+
+
+class QwenImageEditInpaint(QwenImageEdit):
+    pipeline = QwenImageEditInpaintPipeline
+
+    def load_denoiser(self) -> None:
+        QwenImage.load_denoiser(self)  # the source's latents are sampled with each image's generator: never shared
+
+    def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
+        return super().call(items, generators) | source_and_mask(items)
+
+    def denoise(self, items: Sequence[Item]) -> torch.Tensor:
+        with _result_of(items[0].brief.sampler):
+            return super().denoise(items)
+
+
+@contextmanager
+def _result_of(sampler: Sampler) -> Iterator[None]:
+    """The pipeline (diffusers 0.42) takes no size: it brings the source, and so the result, to 1 megapixel. Here that
+    computation returns the planned size, which is the same one for an unchanged card."""
+    module = pipeline_qwenimage_edit_inpaint
+    usual = module.calculate_dimensions
+    module.calculate_dimensions = lambda area, ratio: (sampler.width, sampler.height, None)
+    try:
+        yield
+    finally:
+        module.calculate_dimensions = usual
