@@ -5,6 +5,10 @@ from pathlib import Path
 
 from PIL import Image
 
+from local_bench.suites.ice_bench.tasks import METRICS_OF
+
+MASKED = ("Inpainting", "Outpainting", "Virtual Try On", "Face Swap", "Subject-guided Inpainting")
+REFERRED = ("Virtual Try On", "Face Swap", "Subject-guided Inpainting")
 COLOURS = ["#b03030", "#30a050", "#3050b0", "#c0a020", "#803090", "#206070"]
 
 
@@ -61,6 +65,39 @@ def ice(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     levels = {"TaskLevel1": "L1", "TaskLevel2": "L2", "SourceImageType": "real"}
     (folder / "data.jsonl").write_text("".join(json.dumps(blank | levels | item) + "\n" for item in items))
+    return folder / "data.jsonl"
+
+
+def ice_whole(folder: Path) -> Path:
+    """One item of each of the 31 tasks, with the pictures that the benchmark gives for it."""
+    items = []
+    for n, task in enumerate(METRICS_OF):
+        created = task == "Text2Image" or task.endswith("Reference Generation")
+        masked = task.startswith("Local ") or task in MASKED
+        referred = "Reference" in task or task in REFERRED
+        item = {
+            "ItemID": f"t{n:02}",
+            "Task": task,
+            "TaskLevel1": "L1",
+            "TaskLevel2": "L2",
+            "RegionBased": str(int(masked)),
+        }
+        item |= {"SourceImageType": "real", "SourceCaption": "", "TargetCaption": f"A box, {task}."}
+        item |= {"Instruction": "" if created else f"Do this to <SOURCE>: {task}."}
+        item |= {"SourceImage": "" if created else picture(folder / f"images/s{n}.png", n).name}
+        item |= {"SourceMask": "", "ReferenceImages": ""}
+        if item["SourceImage"]:
+            item["SourceImage"] = f"images/{item['SourceImage']}"
+        if masked:
+            (folder / "masks").mkdir(exist_ok=True)
+            mask = Image.new("L", (64, 64))
+            mask.paste(255, (16, 16, 48, 48))
+            mask.save(folder / f"masks/m{n}.png")
+            item["SourceMask"] = f"masks/m{n}.png"
+        if referred:
+            item["ReferenceImages"] = [f"images/{picture(folder / f'images/r{n}.png', n + 1).name}"]
+        items.append(item)
+    (folder / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     return folder / "data.jsonl"
 
 

@@ -1,0 +1,49 @@
+"""ICE-Bench's 31 tasks in the benchmark's own layout, on small models, with every metric of every task."""
+
+import json
+
+import pytest
+
+from local_bench.cli.main import main
+from local_bench.core.paths import configs_dir
+from local_bench.runs.rundir import RunDir
+from local_bench.suites.ice_bench.tasks import METRICS_OF
+from tests.suites.benchmarks import layouts
+
+CARDS = ["tiny-omnigen", "tiny-flux-fill", "tiny-flux-control"]
+FILLED = 6
+"""Tasks that give a mask and no reference besides it."""
+
+
+@pytest.mark.slow
+def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, capsys):
+    path = layouts.ice_whole(tmp_path / "data")
+    config = configs_dir() / "runs" / "ice-bench-tiny.yaml"
+    models = json.dumps([{"card": card, "num_inference_steps": 1} for card in CARDS])
+    settings = [f"suite.path={path}", f"models={models}", "judge.transport=local", "judge.canaries=false"]
+    settings += ["engine.device=cpu"]
+    run = tmp_path / "run"
+    status = main(["run", str(config), "--run-dir", str(run), "--json", *(x for s in settings for x in ("--set", s))])
+    out = capsys.readouterr()
+    assert status == 0, out.err
+    outcome = json.loads(out.out)["benchmark"]
+    assert outcome["tiny-omnigen"]["n_items"] == dict.fromkeys(METRICS_OF, 1)
+    assert sum(outcome["tiny-flux-fill"]["n_items"].values()) == FILLED
+    assert outcome["tiny-flux-control"]["n_items"] == {"Depth-guided Generation": 1}
+    with RunDir.open(run) as finished:
+        made = {row["work_id"]: row for row in finished.ledger.rows("SELECT * FROM candidates WHERE state = 'done'")}
+        found = {}
+        for row in finished.ledger.rows("SELECT * FROM scores"):
+            found[row["work_id"], row["name"].partition(":")[0]] = row
+        tasks = {item["ItemID"]: item["Task"] for item in map(json.loads, path.read_text().splitlines())}
+    assert len(made) == len(METRICS_OF) + FILLED + 1
+    missing, unmeasured = [], {}
+    for work_id, row in made.items():
+        for metric in METRICS_OF[tasks[row["task_id"]]]:
+            score = found.get((work_id, metric))
+            if score is None or (score["value"] is None and not score["unscored"]):
+                missing.append((tasks[row["task_id"]], metric))
+            elif score["value"] is None:
+                unmeasured[metric] = score["unscored"]
+    assert not missing
+    assert unmeasured == {"face_ref": "no face was found in the reference"}  # it is a drawing of a box
