@@ -1,5 +1,6 @@
 """A run's result as text and as JSON."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from local_bench.report.judging import judges
 from local_bench.report.official.formats import official
 from local_bench.runs.engine import Outcome
 from local_bench.runs.retest import RetestRow, retest_rows
+from local_bench.runs.ruled import Ruled, ruled
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
 from local_bench.runs.truth import Refereed, refereed
@@ -26,7 +28,7 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
     if report:
         kept = books(run.ledger, run.config.settlement)
         priced = any(s.total.value_micro_usd for s in kept.settlements)
-        parts += ["", settlement_text(kept) if priced else official_text(run), "", f"report: {report}"]
+        parts += ["", settlement_text(kept, ruled(run)) if priced else official_text(run), "", f"report: {report}"]
         parts += earnings(kept, refereed(run)) if priced else []
     return "\n".join(parts)
 
@@ -109,9 +111,10 @@ def _retest_json(row: RetestRow) -> dict[str, Any]:
     }
 
 
-def settlement_text(kept: Books) -> str:
-    """Who earned what."""
+def settlement_text(kept: Books, rules: dict[str, Ruled]) -> str:
+    """Who earned what; of orders with hard rules also how many images, in how many orders, these alone refuse."""
     header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
+    header += ["refused by rules"] if rules else []
     price = kept.price
     if price is None or kept.cost_micro_usd is None:
         cost = "no price for this device: set settlement.usd_per_hour"
@@ -119,10 +122,10 @@ def settlement_text(kept: Books) -> str:
         dated = f"{price.source}, {price.date}" if price.date else price.source
         cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} an hour ({dated})"
         cost += f"; the whole run's devices cost {usd_fine(kept.cost_micro_usd)}"
-    return table(header, [_row(s) for s in kept.settlements]) + f"\ncost: {cost}"
+    return table(header, [_row(s, rules.get(s.model)) for s in kept.settlements]) + f"\ncost: {cost}"
 
 
-def _row(s: Settlement) -> list[str]:
+def _row(s: Settlement, rules: Ruled | None) -> list[str]:
     t = s.total
     return [
         s.model,
@@ -134,6 +137,7 @@ def _row(s: Settlement) -> list[str]:
         str(t.n_unscored),
         "-" if s.cost_micro_usd is None else usd_fine(s.cost_micro_usd),
         "-" if s.profit_micro_usd is None else usd(s.profit_micro_usd),
+        *([] if rules is None else [f"{rules.n_decided} in {rules.n_tasks_decided}"]),
     ]
 
 
@@ -158,6 +162,8 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
         kept = books(run.ledger, run.config.settlement)
         result["report"] = str(report)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
+        for model, of in ruled(run).items():
+            result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(of)}
         result["cost_usd"] = _money(kept.cost_micro_usd)
         result["benchmark"] = {label: of.data for label, of in official(run).items()}
         known = refereed(run)

@@ -14,10 +14,12 @@ from typing import Any
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from local_bench.core.hardrules import FileType, HardRules, VisualSpecs
+from local_bench.core.hardrules import FileType, HardRules, VisualSpecs, aspect_of
 from local_bench.core.images import FORMATS, MAX_PIXELS
 from local_bench.core.nouns import Score
 
+RULES = "rules"
+"""The name of the score."""
 ASPECT_TOLERANCE = 0.01
 MM_PIXELS_SPARE = 1.0
 DPI_SPARE = 0.5
@@ -105,11 +107,11 @@ def rules_score(outcomes: Sequence[RuleOutcome]) -> Score:
     """The share of rules that are met, in [0, 1]; unscored where one of them cannot be told, nothing where there are
     none."""
     if not outcomes:
-        return Score("rules", None, applies=False)
+        return Score(RULES, None, applies=False)
     for outcome in outcomes:
         if outcome.met is None:
-            return Score("rules", None, f"{outcome.rule}: {outcome.sentence}")
-    return Score("rules", sum(outcome.met is True for outcome in outcomes) / len(outcomes))
+            return Score(RULES, None, f"{outcome.rule}: {outcome.sentence}")
+    return Score(RULES, sum(outcome.met is True for outcome in outcomes) / len(outcomes))
 
 
 def _names(rules: HardRules) -> list[str]:
@@ -167,8 +169,7 @@ def _has_shape(header: _Header, shape: str) -> bool:
         return header.height > header.width
     if shape == "landscape":
         return header.width > header.height
-    across, _, down = "1:1".partition(":") if shape == "square" else shape.partition(":")
-    return _near(header, int(across) / int(down))
+    return _near(header, aspect_of(shape))
 
 
 def _near(header: _Header, aspect: float) -> bool:

@@ -13,6 +13,7 @@ from local_bench.report.text import clean
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import cuts, makings
 from local_bench.runs.pictures import faults_sentence
+from local_bench.runs.ruled import ruled
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 from local_bench.runs.truth import refereed
@@ -48,6 +49,7 @@ def render(run: RunDir) -> str:
             categories=view.category_rows(money.settlements),
             truth=truth.truth_view(known),
             thresholds=view.thresholds(run),
+            rules=ruled(run),
             max_reasons=scores.MAX_REASONS,
             decision_reasons=scores.decision_reasons(run),
             price=costs.price_sentence(money.price),

@@ -23,6 +23,8 @@ class SuiteConfig(Strict):
     """What `extract` wrote about the tasks before the run: evaluation points, checklists, prompts."""
     limit: int | None = Field(None, ge=1)
     """Only the first so many tasks."""
+    sizes_from_rules: bool = False
+    """Whether a model makes the size or shape that an order's hard rules ask for, in place of its usual one."""
     part: str | None = None
     """Only the tasks of this category, or of this part of the benchmark (`mini`, `public`, a kind of task)."""
 
@@ -124,6 +126,8 @@ class AcceptanceConfig(Strict):
     veq: Number = Field(3.0, ge=0, le=5)
     cns: Number = Field(3.0, ge=0, le=5)
     """For edits and sets; it does not apply to the rest."""
+    rules: bool = False
+    """Whether an image must also meet every hard rule of its order (score `rules`), where the order has any."""
 
     @property
     def thresholds(self) -> dict[str, float]:

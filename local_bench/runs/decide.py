@@ -3,14 +3,12 @@
 from collections import defaultdict
 
 from local_bench.core.nouns import Decision, Score
-from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.acceptance import decision_of
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.acceptance import by_threshold
 
 
 def decide(run: RunDir) -> None:
     """Replaces all decisions by those that follow from the scores there are now."""
-    thresholds = thresholds_of(run.config)
     scores: dict[str, list[Score]] = defaultdict(list)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
         scores[row["work_id"]].append(Score(row["name"], row["value"], row["unscored"], bool(row["applies"])))
@@ -23,7 +21,7 @@ def decide(run: RunDir) -> None:
         for row in candidates:
             match row["state"]:
                 case "done":
-                    decision = by_threshold(scores[row["work_id"]], thresholds)
+                    decision = decision_of(run.config, scores[row["work_id"]])
                 case "unscored":
                     decision = Decision(None, row["unscored"])
                 case _:

@@ -9,10 +9,11 @@ from PIL import Image
 
 from local_bench.core.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.core.errors import ConfigError, RunImageError
+from local_bench.core.hardrules import HardRules, VisualSpecs
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.nouns import UNSUPPORTED, Candidate, Deliverable, Task
-from local_bench.core.sizes import size_like
+from local_bench.core.sizes import size_by_rules, size_like
 from local_bench.core.weights import check_here, resolve, resolve_parts, weights_digest
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
@@ -100,7 +101,7 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
         if model.card is None:
             planned += _imported(model, entry, tasks, _keeper(run_dir and run_dir / IMAGES, {}))
         else:
-            planned += _to_make(model, model.card, entry, tasks, sizes, config.seed)
+            planned += _to_make(model, model.card, entry, tasks, sizes, config.seed, asked.sizes_from_rules)
             notes += _unseen(model, entry, tasks)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
@@ -233,13 +234,17 @@ def _to_make(
     tasks: list[Task],
     sizes: dict[str, tuple[int, int]],
     seed: int,
+    by_rules: bool,
 ) -> Iterator[Planned]:
     takes = described.takes
     for task, deliverable, attempt, reason in _fitted(entry, tasks, takes, model.config.attempts):
         seen = deliverable.pictures[: takes.pictures]
         sampler = dict(model.sampler)
-        if takes.size_from_picture and seen:
-            area = sampler["height"] * sampler["width"]
+        area = sampler["height"] * sampler["width"]
+        specs = _specs(task, deliverable.index) if by_rules else None
+        if specs and (ruled := size_by_rules(specs, area, takes.size_multiple)):
+            sampler["height"], sampler["width"] = ruled
+        elif takes.size_from_picture and seen:
             shape = task.size or sizes[seen[0]]
             sampler["height"], sampler["width"] = size_like(*shape, area, takes.size_multiple)
         work = {
@@ -263,6 +268,10 @@ def _to_make(
             limits = f"at least {takes.min_side} pixels a side and at most {takes.max_aspect:g} times longer than wide"
             unscored = f"{model.label} takes pictures of {limits}, and this order's are not."
         yield Planned(Candidate(model.label, deliverable, attempt, work), unscored)
+
+
+def _specs(task: Task, number: int) -> VisualSpecs | None:
+    return HardRules.model_validate(task.rules[number - 1]).visual_specs if task.rules else None
 
 
 def _takes(takes: Takes, width: int, height: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from local_bench.core.hardrules import HardRules
 from local_bench.core.nouns import Score, Task, Verdict
-from local_bench.judges.rules import check_rules, rules_score
+from local_bench.judges.rules import RULES, check_rules, rules_score
 from local_bench.judges.vlm.variants import read_stored, wording_of
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
@@ -86,7 +86,7 @@ def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
     ]
     faulty = run.pictures.faulty((sha for _, sha, _ in ruled), run.config.engine.io_workers)
     return [
-        (work_id, Score("rules", None, faulty[sha].sentence))
+        (work_id, Score(RULES, None, faulty[sha].sentence))
         if sha in faulty
         else (work_id, rules_score(check_rules(run.image(sha), HardRules.model_validate(rules))))
         for work_id, sha, rules in ruled

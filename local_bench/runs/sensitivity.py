@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from local_bench.core.money import MICRO
+from local_bench.judges.rules import RULES
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.performance import makings
 from local_bench.runs.rundir import RunDir
@@ -19,6 +20,8 @@ TIMES = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """Of the run's own price of an hour."""
 _UNITS = 10**9
 """A score's units: far finer than any judge's."""
+_MISSED = -1.0
+"""Below every threshold."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -39,6 +42,8 @@ def over_thresholds(run: RunDir) -> Swept | None:
     rows = lines(run.ledger)
     whole = sheet_of(rows)
     lowest = _lowest(run, tuple(thresholds))
+    if run.config.acceptance.rules:
+        lowest = _under_rules(run, lowest)
     place = {task_id: i for i, task_id in enumerate(whole.orders.task_ids)}
     number = {model: i for i, model in enumerate(whole.models)}
     found = [lowest.get((line.model, line.task_id, line.deliverable)) for line in rows]
@@ -82,3 +87,14 @@ def _lowest(run: RunDir, names: tuple[str, ...]) -> dict[tuple[str, str, int], f
         for key, of in found.items()
         if of and None not in of.values()
     }
+
+
+def _under_rules(run: RunDir, lowest: dict[tuple[str, str, int], float]) -> dict[tuple[str, str, int], float]:
+    """`lowest` where hard rules count: below every threshold for an image that misses one, nothing for an image of
+    which one cannot be told."""
+    query = """SELECT c.model, c.task_id, c.deliverable, s.value
+               FROM scores s JOIN candidates c USING (work_id)
+               WHERE c.attempt = 1 AND s.kind = 'judge' AND s.name = ? AND s.applies"""
+    found = {(row["model"], row["task_id"], row["deliverable"]): row["value"] for row in run.ledger.rows(query, RULES)}
+    missed = {key: _MISSED for key, value in found.items() if value is not None and value < 1}
+    return {key: value for key, value in lowest.items() if found.get(key, 1) is not None} | missed

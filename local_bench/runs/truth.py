@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from local_bench.core.errors import RunImageError
 from local_bench.core.nouns import Score, Truth, Verdict
-from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.acceptance import decision_of
 from local_bench.runs.agreement import judge_labels
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import sets, verdicts_of
 from local_bench.runs.settlement import lines
-from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.truth import Answered, Paid, Reckoning, Truthfulness, reckon, truthfulness
 from local_bench.suites.registry import suite
 
@@ -85,7 +84,6 @@ def _number(answer: Mapping[str, object] | None, name: str) -> float | None:
 
 
 def _paid(run: RunDir, truths: dict[str, Truth], faultless: dict[str, list[Score]]) -> list[Paid]:
-    thresholds = thresholds_of(run.config)
     judged: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
         judged[row["work_id"]][row["name"]] = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
@@ -105,7 +103,7 @@ def _paid(run: RunDir, truths: dict[str, Truth], faultless: dict[str, list[Score
                 task_id=line.task_id,
                 part_micro_usd=line.part_micro_usd,
                 judged=line.decision.accepted,
-                faultless=by_threshold([*(judged[work_id] | known).values()], thresholds).accepted,
+                faultless=decision_of(run.config, [*(judged[work_id] | known).values()]).accepted,
                 right=None if truth is None else truth.right,
                 score=None if score is None else score.value,
                 true_score=known["brf"].value if "brf" in known else None,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 
@@ -15,7 +15,7 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.nouns import Question, Verdict
 from local_bench.core.storage import write_atomic
 from local_bench.judges.vlm.transport import Unreachable, answers
-from local_bench.judges.vlm.written import lines
+from local_bench.judges.vlm.written import deliverables, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.pace import Pace
 from local_bench.runs.place import Place
@@ -36,14 +36,17 @@ class Written:
     """Task -> why there is nothing for it."""
 
 
-def write_down(config: RunConfig, out: Path, progress: Progress) -> Written:
-    """Asks the config's judge about every task that lacks something, and adds a line for each answer to `out`.
+def write_down(
+    config: RunConfig, out: Path, progress: Progress, what: Literal["writes", "writes_rules"] = "writes"
+) -> Written:
+    """Asks the config's judge about every task that lacks something, and adds each answer to the task's line in `out`.
 
-    What stands in `out` already is kept and not asked again. A judge that cannot say leaves its task out, with the
-    reason. ConfigError for a suite whose files have all that it needs; ServerError where the judge is not to be had.
+    `what` is the suite's function that says what a task lacks. What `out` holds already is kept and not asked again. A
+    judge that cannot say leaves its task out, with the reason. ConfigError for a suite whose files have all that it
+    needs; ServerError where the judge is not to be had.
     """
     entry = suite(config.suite.name)
-    wants = getattr(entry.load(), "writes", None)
+    wants = getattr(entry.load(), what, None)
     if wants is None:
         raise ConfigError(f"suite.name: the files of {entry.name!r} have all that is needed: there is nothing to write")
     pictures: dict[str, Image.Image] = {}
@@ -57,20 +60,27 @@ def write_down(config: RunConfig, out: Path, progress: Progress) -> Written:
     tasks = entry.tasks(asked.path, keep, asked.part, asked.written, progress.note)[: asked.limit]
     there = read_written(out) if out.exists() else {}
     questions: dict[str, Question] = {}
+    lacking: dict[str, int] = {}
+    n_there = 0
     for task in tasks:
-        question = None if task.unscored or task.task_id in there else wants(task)
-        if question is not None:
+        question = None if task.unscored else wants(task)
+        if question is None:
+            continue
+        if any(getattr(there.get(task.task_id), name, None) for name in FIELDS[question.rubric]):
+            n_there += 1
+        else:
             questions[task.task_id] = question
-    found = Written(n_there=len(there))
-    rows = [line.model_dump(exclude_defaults=True) for line in there.values()]
+            lacking[task.task_id] = len(task.deliverables)
+    found = Written(n_there=n_there)
+    rows = {task_id: line.model_dump(exclude_unset=True) for task_id, line in there.items()}
     pace, save = Pace(), partial(_save, out, {task.task_id: i for i, task in enumerate(tasks)}, rows)
     try:
         for task_id, verdict in _answers(config, questions, pictures, out, progress):
-            fields = _read(questions[task_id], verdict)
+            fields = _read(questions[task_id], verdict, lacking[task_id])
             if isinstance(fields, str):
                 found.refused[task_id] = fields
                 continue
-            rows.append({"task_id": task_id} | fields | {"judge": config.judge.label})
+            rows[task_id] = {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": config.judge.label}
             found.n += 1
             if pace.due:
                 with pace.saving():
@@ -80,10 +90,10 @@ def write_down(config: RunConfig, out: Path, progress: Progress) -> Written:
     return found
 
 
-def _save(out: Path, order: dict[str, int], rows: list[dict[str, Any]]) -> None:
+def _save(out: Path, order: dict[str, int], rows: dict[str, dict[str, Any]]) -> None:
     """Writes the lines in the tasks' order; those of other tasks follow."""
-    rows.sort(key=lambda row: order.get(row["task_id"], len(order)))
-    write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    sorted_rows = sorted(rows.values(), key=lambda row: order.get(row["task_id"], len(order)))
+    write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in sorted_rows).encode())
 
 
 def _answers(
@@ -114,8 +124,15 @@ def _answers(
                 transport.restart()
 
 
-def _read(question: Question, verdict: Verdict) -> dict[str, list[str]] | str:
-    """The line's fields, or why there are none."""
+def _read(question: Question, verdict: Verdict, n_images: int) -> dict[str, list[Any]] | str:
+    """The line's fields, or why there are none. `n_images` is how many the order's own file names."""
+    if question.rubric == "deliverables":
+        ruled = deliverables(verdict)
+        if isinstance(ruled, str):
+            return ruled
+        if len(ruled.rules) != n_images:
+            return f"the judge finds {len(ruled.rules)} images in the brief, and the order names {n_images}"
+        return {"rules": [of.model_dump(exclude_defaults=True) for of in ruled.rules]}
     fields: dict[str, list[str]] = {}
     for name in FIELDS[question.rubric]:
         if name == "preservations" and verdict.answer is not None and not verdict.answer[name]:

@@ -27,6 +27,19 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
     return Decision(accepted=None, unscored=open_reason) if open_reason else Decision(accepted=True)
 
 
+def by_rules(decision: Decision, rules: Score | None) -> Decision:
+    """The decision where an image must also meet its order's hard rules: `rules` is the share of them that it meets,
+    None or not applicable where there are none. One that is not met rejects, one that cannot be told leaves an accepted
+    image open."""
+    if rules is None or not rules.applies:
+        return decision
+    if rules.value is not None and rules.value < 1:
+        return Decision(accepted=False)
+    if rules.unscored and decision.accepted:
+        return Decision(accepted=None, unscored=f"{rules.name}: {rules.unscored}")
+    return decision
+
+
 def likely(scores: Sequence[Score], thresholds: Mapping[str, float]) -> float | None:
     """How likely people's acceptance is, as a guess before any of them was asked; None where nothing can be said.
 

@@ -1,8 +1,8 @@
 """The suites by name: a module with `deliverables`, `questions`, `scores` and `SCORES`, and a way to the tasks.
 
 A module may also have `fitted` (what a model is asked that takes only so much, or why it is not), `THRESHOLDS` (what
-decides acceptance in the place of the config's), `METRICS` (those of which each task has its own list) and `writes`
-(what a judge is to write about a task before the run).
+decides acceptance in the place of the config's), `METRICS` (those of which each task has its own list), `writes` and
+`writes_rules` (what a judge is to write about a task before the run: what its file lacks, and its hard rules).
 """
 
 import difflib

@@ -2,7 +2,8 @@
 
 An order's pictures are inputs/task_N/1.png … (the source, then what belongs to it) and refs/task_N/1.jpg …, N being the
 number at the end of its id, with or without zeros. Of the hard rules those are taken that mean one thing: named file
-types and aspects; sizes stand there without a unit. Order files of ours (orders.py) are read too.
+types, aspects, and dimensions with a unit. Dimensions without a unit (pixels in some orders, mm in others) give an
+aspect, where none is stated and there is no depth. Order files of ours (orders.py) are read too.
 
 A deliverable's prompt has what the paper's cases have (appendix C): the image that is asked for, the order, its
 requirements, all its images, its evaluation points.
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.hardrules import HardRules
+from local_bench.core.hardrules import ASPECT, HardRules
 from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.nouns import Deliverable, Question, Task
@@ -26,9 +27,11 @@ from local_bench.suites.orders import KeepImage, read_orders, task_id
 from local_bench.suites.servimage import SCORES, questions, scores
 from local_bench.suites.sheets import line_of, read_list
 
-__all__ = ["SCORES", "deliverables", "questions", "read_tasks", "scores", "writes"]
+__all__ = ["SCORES", "deliverables", "questions", "read_tasks", "scores", "writes", "writes_rules"]
 _FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "GIF"}
-_ASPECT = re.compile(r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}|square|portrait|landscape")
+_MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
+_MOST_A_SIDE = 10**6
+_PIXELS = ("px", "pixel", "pixels")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -116,6 +119,12 @@ def writes(task: Task) -> Question | None:
     return None if task.evaluation_points else Question("evaluation_points", 0, (), slots)
 
 
+def writes_rules(task: Task) -> Question | None:
+    """What a judge is asked to write: the images and hard rules of an order that states no rules."""
+    slots = (("title", task.title), ("brief", task.brief))
+    return None if task.rules else Question("deliverables", 0, (), slots)
+
+
 def _prompt(task: Task, number: int) -> str:
     what, n = task.deliverables[number - 1], len(task.deliverables)
     if n == 1:
@@ -179,8 +188,29 @@ def _rules(raw: dict[str, Any]) -> dict[str, Any]:
     """Those of an image's hard rules that mean one thing, in our form."""
     types, specs = raw.get("file_type"), raw.get("visual_specs")
     known = [t.upper() for t in types if isinstance(t, str) and t.upper() in _FILE_TYPES] if types else []
-    aspect = specs.get("aspect_ratio") if isinstance(specs, dict) else None
     rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
-    if isinstance(aspect, str) and _ASPECT.fullmatch(aspect):
-        rules["visual_specs"] = {"aspect_ratio": aspect}
+    if isinstance(specs, dict) and (own := _specs(specs)):
+        rules["visual_specs"] = own
     return HardRules.model_validate(rules).model_dump(exclude_defaults=True)
+
+
+def _side(given: Any) -> float | None:
+    return float(given) if isinstance(given, int | float | Decimal) and 0 < given < _MOST_A_SIDE else None
+
+
+def _specs(raw: dict[str, Any]) -> dict[str, Any]:
+    """Aspect and sides of one image, of what is stated in figures."""
+    stated, sides = raw.get("aspect_ratio"), raw.get("dimensions")
+    specs = {"aspect_ratio": stated} if isinstance(stated, str) and ASPECT.fullmatch(stated) else {}
+    if not isinstance(sides, dict) or sides.get("depth"):
+        return specs
+    width, height = (_side(sides.get(name)) for name in ("width", "height"))
+    if width is None or height is None:
+        return specs
+    unit = str(sides.get("unit") or "").lower()
+    if unit in _PIXELS:
+        return specs | {"width_px": round(width), "height_px": round(height)}
+    if unit in _MM_PER:
+        return specs | {"width_mm": width * _MM_PER[unit], "height_mm": height * _MM_PER[unit]}
+    aspect = f"{width:g}:{height:g}"
+    return specs or ({"aspect_ratio": aspect} if ASPECT.fullmatch(aspect) else {})

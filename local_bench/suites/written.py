@@ -1,4 +1,4 @@
-"""What a judge or a person wrote about tasks before the run: evaluation points, checklists, prompts; a task a line.
+"""What a judge or a person wrote about tasks before the run: points, checklists, prompts, hard rules; a task a line.
 
 `local-bench extract` writes such a file and `suite.written` names it. It is part of what the run is: the same file
 gives the same tasks, whoever wrote it.
@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError
+from local_bench.core.hardrules import HardRules
 from local_bench.core.nouns import Task
 from local_bench.core.yamlfile import Strict, explain
 
@@ -21,6 +22,7 @@ FIELDS = {
     "evaluation_points": ("points",),
     "hype_checklist": ("changes", "preservations"),
     "rephrase": ("prompts",),
+    "deliverables": ("rules",),
 }
 """Which of a line's fields a rubric fills."""
 
@@ -37,6 +39,8 @@ class WrittenLine(Strict):
     """What an edit must leave."""
     prompts: _Lines = Field(default=[])
     """One an image, for models that take words alone."""
+    rules: list[HardRules] = Field(default=[], max_length=100)
+    """The hard rules of each image, in the order's own order; `{}` for an image without any."""
     judge: str | None = None
     """Who wrote it."""
 
@@ -70,5 +74,14 @@ def _with(task: Task, line: WrittenLine, path: Path) -> Task:
     if line.prompts and len(line.prompts) != len(task.deliverables):
         n = len(task.deliverables)
         raise TaskFileError(f"{path}: {task.task_id!r} asks for {n} images, and there are {len(line.prompts)} prompts")
+    if line.rules and len(line.rules) != len(task.deliverables):
+        n = len(task.deliverables)
+        raise TaskFileError(f"{path}: {task.task_id!r} asks for {n} images, and there are rules for {len(line.rules)}")
+    rules = tuple(of.model_dump(exclude_defaults=True) for of in line.rules)
     own = {name: getattr(line, name) for name in ("changes", "preservations", "prompts") if getattr(line, name)}
-    return replace(task, evaluation_points=tuple(line.points) or task.evaluation_points, own=task.own | own)
+    return replace(
+        task,
+        evaluation_points=tuple(line.points) or task.evaluation_points,
+        rules=rules if any(rules) else task.rules,
+        own=task.own | own,
+    )

@@ -6,6 +6,8 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.images import pixel_digest
+from local_bench.core.nouns import Question, Verdict
+from local_bench.runs.writing import _read
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks import layouts
 
@@ -44,3 +46,41 @@ def test_a_suite_whose_files_have_it_all_is_refused(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
     assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w")]) == 2
     assert "there is nothing to write" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_points_and_hard_rules_go_into_one_file(tmp_path, capsys):
+    lines = []
+    for name in ("one", "two", "three"):
+        order = {"task_id": name, "title": name, "brief": "A PNG of 64 x 64 pixels.", "deliverables": ["a boot"]}
+        lines.append(order | {"evaluation_points": [], "category": "Product", "price_usd": 1})
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = {"name": "x", "suite": {"name": "servimage", "path": str(tmp_path / "tasks.jsonl")}}
+    config |= {"models": [{"card": "tiny-flux"}], "engine": {"device": "cpu"}}
+    config |= {"judge": {"card": "tiny-qwen3-vl", "transport": "local", "max_tokens": 512}}
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    out = tmp_path / "written.jsonl"
+    out.write_text(json.dumps({"task_id": "two", "points": ["It is a boot"], "judge": "somebody"}) + "\n")
+    command = ["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--rules", "--json"]
+    main(command)
+    told = json.loads(capsys.readouterr().out)
+    assert told["n_there"] == 0  # the line of "two" has points, and no rules
+    assert told["n"] + len(told["refused"]) == 3
+    written = {line["task_id"]: line for line in map(json.loads, out.read_text().splitlines())}
+    assert written["two"]["points"] == ["It is a boot"]
+    assert {name for name, line in written.items() if "rules" in line} == {"one", "two", "three"} - set(told["refused"])
+    assert suite("servimage").tasks(str(tmp_path / "tasks.jsonl"), pixel_digest, None, str(out))
+
+
+def test_only_servimages_briefs_hold_hard_rules(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
+    assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w"), "--rules"]) == 2
+    assert "there is nothing to write" in capsys.readouterr().err
+
+
+def test_hard_rules_of_another_number_of_images_are_refused():
+    entry = {"subtask": "boot", "rules": {"visual_specs": {"aspect_ratio": "16:9"}}, "evidence": []}
+    verdict = Verdict({"output_quantity": 1, "deliverables": [entry]}, None, "")
+    question = Question("deliverables", 0, (), ())
+    assert _read(question, verdict, 1) == {"rules": [entry["rules"]]}
+    assert _read(question, verdict, 2) == "the judge finds 1 images in the brief, and the order names 2"

@@ -336,6 +336,8 @@ def test_the_score_is_open_where_one_rule_is_and_does_not_apply_without_rules(tm
         {"visual_specs": {"width_px": 0}},
         {"visual_specs": {"width_px": 1.5}},
         {"visual_specs": {"aspect_ratio": "16:0"}},
+        {"visual_specs": {"aspect_ratio": "0.0:1"}},
+        {"visual_specs": {"aspect_ratio": "1:1.4:2"}},
         {"visual_specs": {"aspect_ratio": "wide"}},
         {"visual_specs": {"min_dpi": float("nan")}},
         {"visual_specs": {"dpi": 300}},

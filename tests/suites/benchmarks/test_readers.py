@@ -359,6 +359,19 @@ class TestWritten:
         with pytest.raises(TaskFileError, match=says):
             read("idea-bench", layouts.idea(tmp_path / "d"), written=tmp_path / "w.jsonl")
 
+    def test_written_rules_are_an_orders_rules(self, tmp_path):
+        path = layouts.servimage(tmp_path / "d")
+        rules = [{"visual_specs": {"aspect_ratio": "16:9"}}, {}]
+        line = {"task_id": "digital-001", "rules": rules}
+        (tmp_path / "w.jsonl").write_text(json.dumps(line))
+        assert read("servimage", path, written=tmp_path / "w.jsonl")["digital-001"].rules == tuple(rules)
+        (tmp_path / "w.jsonl").write_text(json.dumps(line | {"rules": [{}, {}]}))  # the judge found none
+        stated = read("servimage", path)["digital-001"].rules
+        assert read("servimage", path, written=tmp_path / "w.jsonl")["digital-001"].rules == stated
+        (tmp_path / "w.jsonl").write_text(json.dumps(line | {"rules": [{}]}))
+        with pytest.raises(TaskFileError, match="asks for 2 images, and there are rules for 1"):
+            read("servimage", path, written=tmp_path / "w.jsonl")
+
     def test_what_is_written_takes_the_place_of_what_is_lacking(self, tmp_path):
         (tmp_path / "w.jsonl").write_text(
             '{"task_id": "mug-1", "changes": ["Blue mug"], "preservations": ["The table"]}'
@@ -389,3 +402,27 @@ def test_a_link_out_of_the_data_set_is_refused(tmp_path, name, layout, linked):
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="leads out of"):
         read(name, folder)
+
+
+@pytest.mark.parametrize(
+    ("published", "specs"),
+    [
+        ({"aspect_ratio": "1:1.4"}, {"aspect_ratio": "1:1.4"}),
+        ({"aspect_ratio": "A4"}, {}),
+        ({"dimensions": {"width": 2480, "height": 3508}, "aspect_ratio": "1:1"}, {"aspect_ratio": "1:1"}),
+        ({"dimensions": {"width": 2480, "height": 3508}}, {"aspect_ratio": "2480:3508"}),
+        ({"dimensions": {"width": 20, "height": 30, "depth": 4}}, {}),
+        ({"dimensions": {"width": 800, "height": 600, "unit": "px"}}, {"width_px": 800, "height_px": 600}),
+        ({"dimensions": {"width": 21, "height": 29.7, "unit": "cm"}}, {"width_mm": 210.0, "height_mm": 297.0}),
+        ({"dimensions": {"width": "wide", "height": 3}}, {}),
+        ({"dimensions": [1, 2]}, {}),
+    ],
+)
+def test_of_servimages_published_sizes_those_are_taken_that_mean_one_thing(tmp_path, published, specs):
+    path = layouts.servimage(tmp_path)
+    file = tmp_path / "C-Digital" / "Digital.json"
+    data = json.loads(file.read_text())
+    for entry in data[0]["hard_rules"]["deliverables"]:
+        entry["rules"] = {"visual_specs": published}
+    file.write_text(json.dumps(data))
+    assert read("servimage", path)["digital-001"].rules == (({"visual_specs": specs},) * 2 if specs else ())

@@ -1,0 +1,136 @@
+"""An order's hard rules end to end: the size of the image, the decision, and what the rules alone decide."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from local_bench.cli.main import main
+from local_bench.core.nouns import Score
+from local_bench.runs.config import RunConfig, load_config
+from local_bench.runs.decide import decide
+from local_bench.runs.engine import run_stages
+from local_bench.runs.plan import make_plan
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.ruled import Ruled, ruled
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import _rules, write_scores
+from local_bench.runs.sensitivity import over_thresholds
+
+SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
+ORDERS = {
+    "one": [{"visual_specs": SQUARE}],
+    "two": [{"visual_specs": EXACT}, {}],
+    "three": [{"visual_specs": {"aspect_ratio": "portrait", "min_dpi": 300}}],
+    "four": [],
+}
+
+
+@pytest.fixture
+def orders(tmp_path):
+    """Orders with rules for every image, for some, for none; pictures of 64 x 64 made elsewhere."""
+    lines = []
+    for task_id, rules in ORDERS.items():
+        wanted = [f"image {i}" for i in range(len(rules) or 1)]
+        line = {"task_id": task_id, "title": task_id, "brief": "Make it.", "deliverables": wanted, "price_usd": 10}
+        lines.append(line | {"evaluation_points": ["It is there"], "category": "Product", "rules": rules})
+        for i in range(1, len(wanted) + 1):
+            path = tmp_path / "made" / task_id / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64, 64), (len(lines) * 40, i * 40, 0)).save(path)
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def settings(orders, models, **more):
+    suite = {"name": "servimage", "path": str(orders / "tasks.jsonl")} | more.pop("suite", {})
+    return {"name": "t", "suite": suite, "models": models, "metrics": [], "engine": {"device": "cpu"}} | more
+
+
+def settled(orders, counted, brf=5.0):
+    """A run of imported pictures that all score `brf`, with its rules checked by code."""
+    models = [{"card": "imported", "name": "theirs", "imported": {"images": str(orders / "made")}}]
+    config = RunConfig.model_validate(settings(orders, models, acceptance={"rules": counted}))
+    run_stages(config, orders / f"run-{counted}", ("generate",))
+    run = RunDir.open(orders / f"run-{counted}")
+    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    scores = [(row["work_id"], Score("brf", brf)) for row in run.ledger.rows("SELECT work_id FROM candidates")]
+    for name in ("veq", "cns"):
+        scores += [(work_id, Score(name, 5.0)) for work_id, score in scores if score.name == "brf"]
+    write_scores(run.ledger, "judge", scores + _rules(run, tasks), anew=True)
+    decide(run)
+    return run
+
+
+def decisions(run):
+    rows = run.ledger.rows(
+        """SELECT task_id, deliverable, accepted, d.unscored FROM decisions d JOIN candidates USING (work_id)
+           ORDER BY position"""
+    )
+    return {(row["task_id"], row["deliverable"]): (row["accepted"], row["unscored"]) for row in rows}
+
+
+def test_rules_count_in_acceptance_where_the_config_says_so(orders):
+    with settled(orders, counted=False) as run:
+        assert {accepted for accepted, _ in decisions(run).values()} == {1}
+        assert run.config.acceptance.rules is False
+        without = ruled(run)
+    with settled(orders, counted=True) as run:
+        found = decisions(run)
+        counted = ruled(run)
+        swept = over_thresholds(run)
+    assert found["one", 1] == found["two", 2] == found["four", 1] == (1, None)
+    assert found["two", 1] == (0, None)  # 64 x 64, and 128 x 64 was asked for
+    assert found["three", 1] == (None, "rules: min_dpi: the file states no resolution; at least 300 dpi were asked for")
+    assert without == counted  # what they decide is told either way
+    assert counted["theirs"] == Ruled(n=3, n_missed=1, n_unscored=1, n_decided=1, n_tasks_decided=1)
+    assert swept is not None
+    assert [point.values["theirs"] for point in swept.points] == [pytest.approx(25.0)] * len(swept.points)
+
+
+def test_what_the_scores_refuse_is_not_counted_as_decided_by_rules(orders):
+    with settled(orders, counted=True, brf=1.0) as run:
+        assert {accepted for accepted, _ in decisions(run).values()} == {0}
+        assert ruled(run)["theirs"].n_decided == ruled(run)["theirs"].n_tasks_decided == 0
+
+
+def test_a_run_without_rules_has_no_column(orders):
+    text = (orders / "tasks.jsonl").read_text().splitlines()
+    (orders / "tasks.jsonl").write_text("\n".join(line for line in text if '"four"' in line))
+    with settled(orders, counted=True) as run:
+        assert ruled(run) == {}
+        assert decisions(run) == {("four", 1): (1, None)}
+
+
+def test_sizes_follow_the_rules_only_where_the_config_says_so(orders):
+    models = [{"card": "tiny-flux", "height": 128, "width": 128}]
+
+    def sizes(**suite):
+        (orders / "run.yaml").write_text(json.dumps(settings(orders, models, suite=suite)))
+        plan = make_plan(load_config(orders / "run.yaml"), files=False)
+        return [(p.candidate.work["sampler"]["width"], p.candidate.work["sampler"]["height"]) for p in plan.planned], [
+            p.candidate.work_id for p in plan.planned
+        ]
+
+    usual, ids = sizes()
+    assert set(usual) == {(128, 128)}
+    assert sizes(sizes_from_rules=False)[1] == ids
+    asked, _ = sizes(sizes_from_rules=True)
+    assert asked == [(128, 128), (128, 64), (128, 128), (112, 144), (128, 128)]
+
+
+def test_the_table_the_json_and_the_page_say_what_rules_decide(orders, capsys):
+    with settled(orders, counted=True):
+        pass
+    run = orders / "run-True"
+    assert main(["settle", str(run), "--json"]) == 0
+    rules = json.loads(capsys.readouterr().out)["models"]["theirs"]["rules"]
+    assert rules["counted"] is True
+    assert rules == {"counted": True, "n": 3, "n_missed": 1, "n_unscored": 1, "n_decided": 1, "n_tasks_decided": 1}
+    assert main(["settle", str(run)]) == 0
+    assert "refused by rules" in capsys.readouterr().out
+    assert "Refused by<br>rules alone" in (run / "report" / "index.html").read_text()
+    assert main(["settle", str(run), "--set", "acceptance.rules=false", "--json"]) == 0
+    model = json.loads(capsys.readouterr().out)["models"]["theirs"]
+    assert model["rules"]["counted"] is False
+    assert model["n_accepted"] == 5
