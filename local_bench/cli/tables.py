@@ -8,6 +8,7 @@ from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.tables import table
 from local_bench.report.judging import judges
 from local_bench.report.official.formats import official
+from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
 from local_bench.runs.retest import RetestRow, retest_rows
 from local_bench.runs.ruled import Ruled, ruled
@@ -166,6 +167,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
             result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(of)}
         result["cost_usd"] = _money(kept.cost_micro_usd)
         result["benchmark"] = {label: of.data for label, of in official(run).items()}
+        result["economics"] = economics_json(run, kept)
         known = refereed(run)
         if known is not None:
             result["truth"] = {row.model: _truth_json(row) for row in known.money}

@@ -54,3 +54,19 @@ JUDGES = schema(
 )  # fmt: skip
 """One row a judge; what was not tried is null, and `fooled_by` a JSON list."""
 CUTS = schema(model=TEXT, encoder=TEXT, n_prompts=INT, n_cut=INT, most_tokens=INT)
+
+COMPETITION = schema(
+    model=TEXT, rank=INT, revenue_usd=REAL, revenue_low_usd=REAL, revenue_high_usd=REAL, n_won=INT, n_shared=INT
+)  # fmt: skip
+"""ServImage's table 3: a row per model, by rank."""
+_SAVED = ("cost_usd", "cost_savings", "cost_savings_high", "contribution_ratio", "contribution_ratio_high")
+COST_REDUCTION = schema(
+    model=TEXT, model_contribution=REAL, model_contribution_high=REAL,
+    **dict.fromkeys(_SAVED, REAL), **dict.fromkeys((f"api_{name}" for name in _SAVED), REAL),
+)  # fmt: skip
+"""ServImage's table 7 with the metered cost, and with an API's price where the config has one."""
+BREAK_EVEN = schema(
+    model=TEXT, api=TEXT, api_usd_per_image=REAL, usd_per_image=REAL, marginal_usd_per_image=REAL,
+    break_even_usd_per_hour=REAL, break_even_usd_per_hour_endless=REAL, break_even_images=INT,
+)  # fmt: skip
+"""A row per model that was timed and API."""

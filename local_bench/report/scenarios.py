@@ -1,0 +1,65 @@
+"""ServImage's tables 3 and 7 and the break-even of a run as rows, for JSON and for the exports.
+
+The page shows the same `Economics`; money is in US dollars and shares are fractions of 1. None: not known, or nothing
+to divide by.
+"""
+
+from typing import Any
+
+from local_bench.report.published.answer import number
+from local_bench.report.published.servimage import placed_json, saved_json
+from local_bench.runs.economics import Economics, economics_of
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.settlement import Books
+
+Row = dict[str, Any]
+
+
+def competition_rows(found: Economics) -> list[Row]:
+    """Table 3: a row per model, by rank."""
+    rows = [{"model": model} | placed_json(placed) for model, placed in found.competition.placed.items()]
+    return sorted(rows, key=lambda row: (row["rank"], row["model"]))
+
+
+def cost_reduction_rows(found: Economics) -> list[Row]:
+    """Table 7: a row per model with the metered cost, and with an API's price (`api_`) where the config has one."""
+    rows = []
+    for model, here, at_api in zip(found.sheet.models, found.by_ledger, found.by_api, strict=True):
+        api = {f"api_{name}": value for name, value in saved_json(at_api).items() if "model_contribution" not in name}
+        rows.append({"model": model} | saved_json(here) | api)
+    return rows
+
+
+def break_even_rows(found: Economics) -> list[Row]:
+    """A row per model that was timed and API: the price of a GPU-hour up to which, and the number of images from
+    which, the run's devices cost no more than the API."""
+    return [
+        {
+            "model": a.model,
+            "api": a.api,
+            "api_usd_per_image": number(a.api_usd),
+            "usd_per_image": number(a.usd_here),
+            "marginal_usd_per_image": number(a.usd_one_more),
+            "break_even_usd_per_hour": number(a.usd_per_hour),
+            "break_even_usd_per_hour_endless": number(a.usd_per_hour_endless),
+            "break_even_images": a.images,
+        }
+        for a in found.against
+    ]
+
+
+def economics_json(run: RunDir, money: Books) -> dict[str, Any] | None:
+    """All three, by model; None where nothing is settled or no order has a price."""
+    found = economics_of(run, money)
+    if found is None:
+        return None
+    return {
+        "competition": _by_model(competition_rows(found)),
+        "n_competition_open": found.competition.n_open,
+        "cost_reduction": _by_model(cost_reduction_rows(found)),
+        "break_even": break_even_rows(found),
+    }
+
+
+def _by_model(rows: list[Row]) -> dict[str, Row]:
+    return {row["model"]: {name: value for name, value in row.items() if name != "model"} for row in rows}
