@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from local_bench.cli.output import say_faults, show, show_json
+from local_bench.cli.output import say, say_faults, show, show_json
 
 FILE = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -21,16 +21,19 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     """Write RUN's images and results in a benchmark's own layout.
 
     The official scorers read what is written, and so does `local-bench score`."""
-    from local_bench.report.official.formats import check_format, export
+    from local_bench.report.official.formats import check_format, export, export_notes
     from local_bench.runs.rundir import RunDir
 
     check_format(name)
     out = out or run_dir / "exports" / name
     with RunDir.open(run_dir) as run:
         files = export(run, name, out)
+        notes = export_notes(run, name)
         faults = run.pictures.all_faults
+    for note in notes:
+        say(note)
     if as_json:
-        found = {"format": name, "out": str(out), "files": [str(path) for path in files]}
+        found = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
         show_json(found | {"image_faults": [vars(fault) for fault in faults]})
     else:
         beside = f" --tasks {out / 'tasks.jsonl'} --scores {out / 'scores.jsonl'}" if name == "servimage" else ""

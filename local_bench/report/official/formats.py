@@ -44,6 +44,13 @@ def export(run: RunDir, name: str, out: Path) -> list[Path]:
     return files
 
 
+def export_notes(run: RunDir, name: str) -> list[str]:
+    """What the layout `name` leaves out of the run, a sentence each."""
+    module = _module(name)
+    found: list[str] = module.notes(run) if hasattr(module, "notes") else []
+    return found
+
+
 def _claim(out: Path, run_dir: Path) -> None:
     """Marks `out` as a folder of exports. UserError where it holds files and is not one, so that nobody's own data set,
     whose files have the same names, is overwritten; PathError where it is a file."""

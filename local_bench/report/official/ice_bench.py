@@ -1,61 +1,124 @@
 """A run as ICE-Bench's results: results/METHOD/gen_info.json and eval_result.txt, the images beside them.
 
 A metric that could not be had is left out of its line, and an image that could not be made has a line without metrics:
-the official scorer and ours read both. An item that the model does not support has no line.
+the official scorer and ours read both. An item that the model does not support has no line, and neither has a task of
+which no item has one of the needed metrics: the official scorer ends with a KeyError there, or scores an editing task
+without `vllmqa` by another formula. A metric computed with another model than the benchmark's (`clip_cap:tiny-clip`) is
+written under that name, which no official score reads.
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from local_bench.core.paths import safe_join
 from local_bench.report.official.made import Made, made, models, write_picture, write_text
 from local_bench.report.published import ice_bench as numbers
 from local_bench.report.published.answer import Published
 from local_bench.runs.rundir import RunDir
+from local_bench.settle.ice import needed
 from local_bench.suites.ice_bench.results import SEPARATOR, Item
 
 
-def published(run: RunDir) -> dict[str, Published]:
-    """Each model's numbers, from the ledger."""
+@dataclass(frozen=True)
+class Results:
+    """One model's results."""
+
+    items: list[Item]
+    """Of every supported task, with the metrics that there are; variants under their own names."""
+
+    @property
+    def lacking(self) -> dict[str, tuple[str, ...]]:
+        """Task -> the needed metrics that none of its items has; only tasks that lack any."""
+        found: dict[str, tuple[str, ...]] = {}
+        for task in dict.fromkeys(item.task for item in self.items):
+            own = [item.metrics for item in self.items if item.task == task]
+            absent = tuple(name for name in needed(task) if all(of.get(name) is None for of in own))
+            if absent:
+                found[task] = absent
+        return found
+
+    @property
+    def scored(self) -> list[Item]:
+        """The items that the official scorer can read: those of tasks that lack nothing."""
+        lacking = self.lacking
+        return [item for item in self.items if item.task not in lacking]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is left out, a sentence for each set of missing metrics and one for the variants."""
+        by_metrics: dict[tuple[str, ...], list[str]] = {}
+        for task, absent in self.lacking.items():
+            by_metrics.setdefault(absent, []).append(task)
+        notes = [
+            f"left out of the official results, because none of their items has {', '.join(absent)}: {', '.join(tasks)}"
+            for absent, tasks in by_metrics.items()
+        ]
+        if variants := sorted({name for item in self.items for name in item.metrics if ":" in name}):
+            notes.append(f"not among the official metrics, written under their own names: {', '.join(variants)}")
+        return notes
+
+
+def results(run: RunDir) -> dict[str, Results]:
+    """Each model's results, from the ledger; only of models with a supported task."""
     rows = made(run)
-    items = {model: _items([row for row in rows if row.model == model]) for model in models(rows)}
-    return {model: numbers.published(of) for model, of in items.items() if of}
+    found = {model: Results(_items([row for row in rows if row.model == model])) for model in models(rows)}
+    return {model: of for model, of in found.items() if of.items}
+
+
+def published(run: RunDir) -> dict[str, Published]:
+    """Each model's numbers, from the ledger: those of `score` on what `write` writes."""
+    found = {}
+    for model, of in results(run).items():
+        numbers_of = numbers.published(of.scored)
+        found[model] = replace(numbers_of, notes=[*of.notes, *numbers_of.notes])
+    return found
+
+
+def notes(run: RunDir) -> list[str]:
+    """What `write` leaves out, a sentence each."""
+    return [f"{model}: {sentence}" for model, of in results(run).items() for sentence in of.notes]
 
 
 def write(run: RunDir, out: Path) -> list[Path]:
-    """Writes the files of every model below `out`/results, paths in them relative to `out`; returns what to score."""
+    """Writes the files of every model below `out`/results, paths in them relative to `out`; returns what to score: the
+    eval_result.txt of every model that has a task with all its metrics."""
     rows = made(run)
+    found = results(run)
     files = []
     for model in models(rows):
-        own = [row for row in rows if row.model == model and row.attempt == 1]
         folder = f"results/{model}"
         places = {}
-        for row in (row for row in own if row.pixels_sha256):
+        for row in (row for row in rows if row.model == model and row.attempt == 1 and row.pixels_sha256):
             path = write_picture(run, row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
                 places[row.task.task_id] = path.relative_to(out).as_posix()
         write_text(out, f"{folder}/gen_info.json", json.dumps(places, indent=1) + "\n")
-        lines = [
-            SEPARATOR.join(
-                (item.item_id, item.task, json.dumps({k: v for k, v in item.metrics.items() if v is not None}))
-            )
-            for item in _items(own)
-        ]
-        files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{line}\n" for line in lines)))
+        items = found[model].scored if model in found else []
+        if items:
+            files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))
+        else:
+            safe_join(out, f"{folder}/eval_result.txt").unlink(missing_ok=True)
     return files
 
 
-def _items(rows: list[Made]) -> list[Item]:
+def _line(item: Item) -> str:
+    metrics = {name: value for name, value in item.metrics.items() if value is not None}
+    return SEPARATOR.join((item.item_id, item.task, json.dumps(metrics)))
+
+
+def _items(rows: Sequence[Made]) -> list[Item]:
     return [
         Item(row.task.task_id, row.task.category, _metrics(row)) for row in rows if row.supported and row.attempt == 1
     ]
 
 
 def _metrics(row: Made) -> dict[str, float | None]:
-    """By the benchmark's names: a metric read off another model than its own stands under its own name all the same,
-    and the run's provenance says which it was."""
-    found: dict[str, float | None] = {}
-    for name in row.task.metrics:
-        ways = [score for score in row.scores.values() if score.name.partition(":")[0] == name]
-        ways.sort(key=lambda score: (score.value is None, score.name))
-        found[name] = ways[0].value if ways and row.pixels_sha256 else None
+    """The task's metrics by the benchmark's names, None where there is no value; a variant of one (`NAME:CARD`) under
+    its own name."""
+    found: dict[str, float | None] = dict.fromkeys(row.task.metrics)
+    for name, score in row.scores.items():
+        if name.partition(":")[0] in row.task.metrics:
+            found[name] = score.value if row.pixels_sha256 else None
     return found

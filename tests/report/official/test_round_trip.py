@@ -3,12 +3,14 @@
 import json
 import shutil
 from fractions import Fraction
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner
 from markupsafe import escape
 
-from local_bench.cli.main import cli
+from local_bench.cli.main import cli, main
 from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
@@ -17,6 +19,7 @@ from local_bench.report.page import render
 from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import books
+from local_bench.settle.ice import composite, needed
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.idea_bench.results import HEADER
 from tests.report.official.simulated import LAYOUTS, config, draw, judged
@@ -54,10 +57,75 @@ def test_ice_bench(runs):
     for file, published in zip(files, own.values(), strict=True):
         told = scored("ice-bench", file)
         assert told == json.loads(json.dumps(published.data))
-        assert sum(told["n_items"].values()) == 5
+        assert told["unscored_tasks"] == [], "a task without a needed metric is not in the file"
+        whole = whole_tasks(runs["ice-bench"][0], file.parent.name)
+        assert set(told["n_items"]) == whole
+        left = [
+            task for note in published.notes if note.startswith("left out") for task in note.split(": ")[1].split(", ")
+        ]
+        assert len(left) == len(set(left)) == 5 - len(whole)
+        assert official_overall(file) == pytest.approx(told["overall"])
         places = json.loads((file.parent / "gen_info.json").read_text())
         assert places
         assert all((out / place).is_file() for place in places.values())
+
+
+def whole_tasks(run_dir, model):
+    """The tasks of which some image has every needed metric, from the ledger's rows."""
+    with RunDir.open(run_dir) as run:
+        rows = run.ledger.rows(
+            """SELECT t.category, s.name FROM scores s JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)
+               WHERE c.model = ? AND c.state = 'done' AND s.value IS NOT NULL""",
+            model,
+        )
+    there = {(row["category"], row["name"]) for row in rows}
+    return {task for task in {task for task, _ in there} if all((task, name) in there for name in needed(task))}
+
+
+def official_overall(file):
+    """As the authors' cal_scores.py: means of every key that a task's lines have, KeyError for one that it needs."""
+    by_task = {}
+    for line in file.read_text().splitlines():
+        _, task, metrics = line.split("#;#")
+        for name, value in json.loads(metrics).items():
+            by_task.setdefault(task, {}).setdefault(name, []).append(value)
+    means = {task: {name: fmean(values) for name, values in of.items()} for task, of in by_task.items()}
+    return fmean(composite(task, of) for task, of in means.items())
+
+
+def test_an_ice_bench_variant_is_no_official_metric(runs, tmp_path, capsys):
+    """`clip_cap` of another model than the benchmark's: under its own name alone, and every task needs `clip_cap`."""
+    run_dir = shutil.copytree(runs["ice-bench"][0], tmp_path / "run")
+    with RunDir.open(run_dir) as run:
+        run.ledger.write("UPDATE scores SET name = 'clip_cap:tiny-clip' WHERE name = 'clip_cap'")
+        own = official(run)["one"]
+    assert own.data["overall"] is None
+    assert own.data["tasks"] == {}
+    told = call_main(capsys, "export", run_dir, "--format", "ice-bench", "--out", tmp_path / "out", "--json")
+    assert told["files"] == []
+    assert not (tmp_path / "out/results/one/eval_result.txt").exists()
+    assert any("clip_cap: " in note or "clip_cap, " in note for note in told["notes"])
+    assert "one: not among the official metrics, written under their own names: clip_cap:tiny-clip" in told["notes"]
+    with RunDir.open(run_dir) as run:  # one task has it again: its line has both names
+        run.ledger.write(
+            """INSERT INTO scores SELECT work_id, 'clip_cap', kind, 0.25, NULL, 1, NULL FROM scores
+               JOIN candidates USING (work_id) JOIN tasks USING (task_id)
+               WHERE category = 'Text2Image' AND scores.name = 'clip_cap:tiny-clip'"""
+        )
+        own = official(run)["one"].data
+    told = call_main(capsys, "export", run_dir, "--format", "ice-bench", "--out", tmp_path / "out", "--json")
+    (file,) = [file for file in told["files"] if "/one/" in file]
+    (line,) = Path(file).read_text().splitlines()
+    metrics = json.loads(line.split("#;#")[2])
+    assert metrics["clip_cap"] == 0.25
+    assert "clip_cap:tiny-clip" in metrics
+    assert scored("ice-bench", file) == json.loads(json.dumps(own))
+    assert list(own["tasks"]) == ["Text2Image"]
+
+
+def call_main(capsys, *arguments):
+    assert main([*map(str, arguments)]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_idea_bench(runs):
@@ -125,8 +193,6 @@ def test_a_layout_of_another_suite_is_refused(runs, cli_status):
 
 @pytest.fixture
 def cli_status(capsys):
-    from local_bench.cli.main import main
-
     def run(*arguments):
         assert main([*map(str, arguments)]) == 2
         return capsys.readouterr().err
