@@ -18,6 +18,7 @@ from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
 from local_bench.cli.inspect import digest, recover, report, verify
 from local_bench.cli.output import say
+from local_bench.cli.reproduce import reproduce
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
 from local_bench.cli.score import score
 from local_bench.core.environment import isolate
@@ -33,7 +34,7 @@ def cli() -> None:
 
 for command in (
     *(demo, run, plan, generate, measure, judge, settle),
-    *(extract, score, export_run, import_files, report, agreement, compare, digest, verify, recover),
+    *(extract, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, recover),
     *(models, suites, doctor),
 ):
     cli.add_command(command)

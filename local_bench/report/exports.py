@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
+from local_bench.core.tables import FORMULA
 from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
 from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows
@@ -27,8 +28,6 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.settlement import Books, books
 from local_bench.settle.standard import Settlement, Total
 
-_FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
-"""What spreadsheets take for a formula's beginning, full-width forms too (OWASP, CSV injection)."""
 _WORK = "c.work_id, c.model, c.task_id, t.category, c.deliverable, c.attempt"
 _FROM = "JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)"
 _IN_ORDER = "ORDER BY v.work_id, v.judge, v.rubric, v.point, v.repeat"
@@ -73,7 +72,7 @@ def csv_bytes(table: Any) -> bytes:
         if pa.types.is_string(field.type):
             text = table.column(i)
             guarded = pc.binary_join_element_wise("'", text, "")
-            table = table.set_column(i, field, pc.if_else(pc.match_substring_regex(text, _FORMULA), guarded, text))
+            table = table.set_column(i, field, pc.if_else(pc.match_substring_regex(text, FORMULA), guarded, text))
     buffer = io.BytesIO()
     pyarrow.csv.write_csv(table, buffer)
     return buffer.getvalue()

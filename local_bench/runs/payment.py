@@ -16,7 +16,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import Explained, acceptance_by_score, explained
-from local_bench.settle.failures import Failures, Ties, failures
+from local_bench.settle.failures import Failures, Ties, dominant, failures
 from local_bench.settle.predictors.cells import Cells, cells
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
 from local_bench.settle.predictors.worth import Decisions, ExpectedRevenue, RealisedRevenue
@@ -50,6 +50,7 @@ class _Images:
     """The images that were made, of all models: first attempts, and every attempt where the benchmark's protocol asks
     for several (HYPE-EDIT-1)."""
 
+    work_ids: list[str]
     models: list[str]
     categories: list[str]
     pays: list[int]
@@ -61,10 +62,79 @@ class _Images:
         of_images = [list(of.values()) for of in self.scores]
         return cells(of_images, self.categories, self.pays, self.task_ids, names)
 
+    def others(self, thresholds: Mapping[str, float]) -> list[str]:
+        """Scores that decide nothing."""
+        return sorted({name for of in self.scores for name in of} - set(thresholds))
+
+    def dimensions(self, thresholds: Mapping[str, float]) -> list[str]:
+        """Those of table 12's that there are; the deciding scores in a suite that has others."""
+        others = self.others(thresholds)
+        found = [name for name in DIMENSIONS if name in thresholds or name in others]
+        return found or list(thresholds)
+
 
 def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     """By people's labels (`runs.people`; their `overall` decides). UserError where they cannot be read."""
     thresholds = thresholds_of(run.config)
+    images = _labelled(run, people, thresholds)
+    concepts = images.cells(tuple(thresholds))
+    others = images.others(thresholds)
+    predictors, untaught = _taught(concepts, images.labels, thresholds)
+    return Payment(
+        explained=explained(concepts, images.labels) + explained(images.cells(others), images.labels, together=False),
+        by_composite=acceptance_by_score(concepts, images.labels),
+        failures=failures(images.cells(images.dimensions(thresholds)), images.labels, ties),
+        predictors=predictors,
+        expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
+        realised=_realised(images),
+        untaught=untaught,
+    )
+
+
+def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
+    """Work id -> whether the logistic predictor, taught by people's labels, expects payment (a probability of one half
+    or more); None where it lacks a score (ServImage, sec. G.2, table 9). UserError where the labels are too few."""
+    thresholds = thresholds_of(run.config)
+    images = _labelled(run, people, thresholds)
+    concepts = images.cells(tuple(thresholds))
+    decided = fit_concepts(concepts, images.labels, "logistic").predictor.decisions(concepts)
+    return {
+        work_id: bool(accepted) if known else None
+        for work_id, accepted, known in zip(images.work_ids, decided.accepted, decided.known, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A rejected image with all its scores, and the first of its lowest (ServImage, table 13)."""
+
+    dimension: str
+    model: str
+    category: str
+    task_id: str
+    scores: dict[str, float]
+    """Of the dimensions that apply, by name."""
+
+
+def rejected(run: RunDir, people: Path) -> dict[str, Rejected]:
+    """Dimension -> of the images that people rejected and whose lowest score is this dimension's, the one with the
+    lowest score; the first by work id where several have it. UserError as `payment`."""
+    thresholds = thresholds_of(run.config)
+    images = _labelled(run, people, thresholds)
+    table = images.cells(images.dimensions(thresholds))
+    found: dict[str, Rejected] = {}
+    for i, place in enumerate(dominant(table)):
+        if place < 0 or not images.labels[i] < 0.5:
+            continue
+        scores = {name: float(table.scores[i, k]) for k, name in enumerate(table.names) if table.applies[i, k]}
+        name = table.names[place]
+        if name not in found or scores[name] < found[name].scores[name]:
+            found[name] = Rejected(name, images.models[i], images.categories[i], images.task_ids[i], scores)
+    return {name: found[name] for name in table.names if name in found}
+
+
+def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
+    """The images with people's labels."""
     scores: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, kind, name"):
         score = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
@@ -72,21 +142,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
     applies = {w: {s.name for s in of.values() if s.applies and s.name in thresholds} for w, of in scores.items()}
     word = people_labels(people, run, applies).word.get(OVERALL, {})
     decided = {work_id: rating.decision for work_id, rating in word.items() if rating.decision is not None}
-    images = _images(run, scores, decided)
-    concepts = images.cells(tuple(thresholds))
-    others = sorted({name for of in images.scores for name in of} - set(thresholds))
-    dimensions = [name for name in DIMENSIONS if name in thresholds or name in others]
-    dimensions = dimensions or list(thresholds)  # a suite whose scores are not table 12's
-    predictors, untaught = _taught(concepts, images.labels, thresholds)
-    return Payment(
-        explained=explained(concepts, images.labels) + explained(images.cells(others), images.labels, together=False),
-        by_composite=acceptance_by_score(concepts, images.labels),
-        failures=failures(images.cells(dimensions), images.labels, ties),
-        predictors=predictors,
-        expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
-        realised=_realised(images),
-        untaught=untaught,
-    )
+    return _images(run, scores, decided)
 
 
 def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:
@@ -99,6 +155,7 @@ def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mappin
         suite(run.config.suite.name).attempts > 1,
     )
     return _Images(
+        [row["work_id"] for row in rows],
         [row["model"] for row in rows],
         [row["category"] for row in rows],
         [split(row["price_micro_usd"], row["deliverables"])[row["deliverable"] - 1] for row in rows],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.predictors.cells import Cells
@@ -59,11 +59,7 @@ def failures(cells: Cells, labels: ArrayLike, ties: Ties = "first") -> Failures:
     """The table for `cells`' scores in their order; `labels` (images,) are 1 or 0 for paid for or not, NaN for none."""
     given = np.asarray(labels, dtype=np.float64)
     rejected, accepted = given < 0.5, given >= 0.5
-    scores = np.where(cells.applies, cells.scores, np.inf)
-    known = cells.known & cells.applies.any(axis=1)
-    least = np.fmin.reduce(scores, axis=1)  # of those that there are
-    lowest = scores == least[:, None]
-    lowest &= cells.applies
+    lowest, known = _lowest(cells)
     parts = _parts(lowest & known[:, None], ties)
     # an open image may turn out any dimension's that is missing, or that of its lowest so far
     possible = lowest | (cells.applies & np.isnan(cells.scores))
@@ -96,6 +92,21 @@ def failures(cells: Cells, labels: ArrayLike, ties: Ties = "first") -> Failures:
         )  # fmt: skip
     tied = int((lowest[settled].sum(axis=1) > 1).sum())
     return Failures(tuple(rows), ties, n, tied, int(open_.sum()), int(np.isnan(given).sum()))
+
+
+def dominant(cells: Cells) -> NDArray[np.intp]:
+    """(images,): the place in `cells.names` of the lowest score, the first of several (`first`); -1 where a score is
+    missing or none applies."""
+    lowest, known = _lowest(cells)
+    return np.where(known, lowest.argmax(axis=1), -1)
+
+
+def _lowest(cells: Cells) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(images, dimensions): which scores are an image's lowest of those that there are; (images,): whether all that
+    apply are there, and any does."""
+    scores = np.where(cells.applies, cells.scores, np.inf)
+    least = np.fmin.reduce(scores, axis=1)
+    return (scores == least[:, None]) & cells.applies, cells.known & cells.applies.any(axis=1)
 
 
 def _parts(lowest: np.ndarray[tuple[int, int], np.dtype[np.bool_]], ties: Ties) -> Floats:

@@ -6,6 +6,7 @@ there, `costs.json` what an image cost.
 """
 
 import json
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,29 @@ from local_bench.runs.rundir import RunDir
 from local_bench.suites.servimage_results import SCORES, Image, Order, Scores
 
 
-def published(run: RunDir) -> dict[str, Published]:
-    """The numbers of all models together, from the ledger, with what an image cost where that is known."""
+@dataclass(frozen=True)
+class Parts:
+    """What a run's first attempts come to, in the form of the benchmark's files."""
+
+    images: list[Image]
+    orders: list[Order]
+    scores: list[Scores]
+    costs: dict[str, Decimal]
+    """US dollars per image by model, of those whose cost is known."""
+    models: list[str]
+
+
+def parts(run: RunDir) -> Parts:
+    """From the ledger."""
     rows = [row for row in made(run) if row.attempt == 1]
     images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
-    costs = usd_per_image(run) or None
-    return {"all": numbers.published(images, _orders(rows), _scores(rows), costs, models=models(rows))}
+    return Parts(images, _orders(rows), _scores(rows), usd_per_image(run), models(rows))
+
+
+def published(run: RunDir) -> dict[str, Published]:
+    """The numbers of all models together, from the ledger, with what an image cost where that is known."""
+    of = parts(run)
+    return {"all": numbers.published(of.images, of.orders, of.scores, of.costs or None, models=of.models)}
 
 
 def write(run: RunDir, out: Path) -> list[Path]:

@@ -1,0 +1,105 @@
+"""`local-bench reproduce`: a table or figure of one of the four papers, from runs or result files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from local_bench.cli.output import say, show
+from local_bench.core.tables import table as aligned
+
+if TYPE_CHECKING:
+    from local_bench.report.papers.given import Options
+    from local_bench.report.papers.registry import Entry
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("paper", metavar="PAPER")
+@click.argument("name", metavar="[TABLE]", required=False)
+@click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=FILE)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
+)
+@click.option("--out", type=FILE, help="Write into this file; a figure is drawn as .svg, .pdf or .png.")
+@click.option("--people", type=FILE, multiple=True, metavar="FILE", help="Labels by people; may be given again.")
+@click.option("--tasks", type=FILE, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
+@click.option("--scores", type=FILE, help="For result files of servimage: BRF, VEQ and CNS per image.")
+@click.option("--costs", type=FILE, help='For result files: {"model": US dollars per image}.')
+@click.option("--intervals", is_flag=True, help="hype-edit-1: also 95 % bootstrap intervals over tasks.")
+@click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: a row per model and type of task.")
+@click.option("--task", metavar="ID", help="hype-edit-1, figure 1: which task [default: the first].")
+def reproduce(
+    paper: str,
+    name: str | None,
+    paths: tuple[Path, ...],
+    form: str,
+    out: Path | None,
+    people: tuple[Path, ...],
+    tasks: Path | None,
+    scores: Path | None,
+    costs: Path | None,
+    intervals: bool,
+    by_type: bool,
+    task: str | None,
+) -> int:
+    """Print a table or draw a figure of a paper.
+
+    PAPER is servimage, idea-bench, hype-edit-1 or ice-bench; without TABLE its tables and figures are listed. TABLE is
+    table-2 or figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without
+    --out prints its data."""
+    from local_bench.report.papers.given import Options, opened
+    from local_bench.report.papers.registry import entries, entry
+    from local_bench.suites.sheets import read_costs
+
+    if name is None:
+        show(_listed(entries(paper)))
+        return 0
+    found = entry(paper, name)
+    usd = None if costs is None else read_costs(costs)
+    options = Options(tasks, scores, usd, people, by_type, intervals, task)
+    _check(found, options, out)
+    with opened(paper, paths, options) as given:
+        made = found.make(given)
+    from local_bench.core.storage import write_atomic
+    from local_bench.report.papers.draw import draw
+    from local_bench.report.papers.render import FORMATS
+    from local_bench.report.papers.table import Figure
+
+    data = made.data if isinstance(made, Figure) else made
+    if out is not None and isinstance(made, Figure):
+        draw(made, out)
+    elif out is not None:
+        write_atomic(out, (FORMATS[form](data) + "\n").encode())
+    else:
+        show(FORMATS[form](data))
+    for note in data.notes:
+        say(note)
+    return 0
+
+
+def _listed(found: "list[Entry]") -> str:
+    rows = [[one.name, one.title, one.command or f"no: {one.reason}"] for one in found]
+    return aligned(["", "content", "command, or why there is none"], rows)
+
+
+def _check(found: "Entry", options: "Options", out: Path | None) -> None:
+    """UserError for an option that is not of this table, one that it lacks, and a figure's file of another format."""
+    from local_bench.core.errors import UserError
+    from local_bench.report.papers.draw import check_suffix
+
+    if found.reason:
+        return  # which is the answer, whatever the options
+    given = [option for option, value in vars(options).items() if value]
+    stray = next((option for option in given if option not in found.options), None)
+    if stray is not None:
+        raise UserError(f"--{stray.replace('_', '-')} is not for {found.name} of {found.paper}: leave it out")
+    lacking = next((option for option in found.required if option not in given), None)
+    if lacking is not None:
+        raise UserError(
+            f"{found.name} of {found.paper} ({found.title}) needs --{lacking} FILE: labels by people, as "
+            "`local-bench agreement --help` describes them"
+        )
+    if out is not None and found.kind == "figure":
+        check_suffix(out)

@@ -1,0 +1,215 @@
+"""The contents of the four papers as entries. ICE-Bench's are those of its supplement."""
+
+from functools import partial
+
+from local_bench.report.papers.registry import Entry, Kind
+
+_CUSTOM = ("people",)
+_LITERATURE = "it compares the benchmark with others by their publications, and holds nothing that a run measures"
+_NOT_TRAINED = (
+    "ServImageModel is not trained here; `local-bench settle RUN --people FILE --explain` gives the accuracy of other "
+    "predictors of payment"
+)
+_ILLUSTRATION = "it is an illustration by the authors"
+_PROMPT = "it is a prompt, not a result: the rubrics in use are in local_bench/judges/vlm/rubrics/paper"
+_TABLE: Kind = "table"
+_FIGURE: Kind = "figure"
+_servimage = partial(Entry, "servimage")
+_idea = partial(Entry, "idea-bench")
+_hype = partial(Entry, "hype-edit-1")
+_ice = partial(Entry, "ice-bench")
+_FILES = ("tasks", "scores", "costs")
+
+SERVIMAGE = (
+    _servimage(_TABLE, 1, "statistics of the benchmark", "servimage:table_1", options=_FILES),
+    _servimage(_TABLE, 2, "standard settlement", "servimage:table_2", options=_FILES),
+    _servimage(_TABLE, 3, "crowdsourcing competition", "servimage:table_3", options=_FILES),
+    _servimage(
+        _TABLE,
+        4,
+        "ablation of ServImageModel",
+        reason=_NOT_TRAINED,
+    ),
+    _servimage(_TABLE, 5, "comparison with other benchmarks", reason=_LITERATURE),
+    _servimage(_TABLE, 6, "price per image", "servimage:table_6", sources="anything", options=_FILES),
+    _servimage(_TABLE, 7, "cost reduction", "servimage:table_7", options=_FILES),
+    _servimage(_TABLE, 8, "standard settlement by category", "servimage:table_8", options=_FILES),
+    _servimage(
+        _TABLE,
+        9,
+        "settlement by predicted payment",
+        "servimage_people:table_9",
+        sources="run",
+        options=_CUSTOM,
+        required=_CUSTOM,
+    ),
+    _servimage(
+        _TABLE,
+        10,
+        "agreement of judges and people",
+        "servimage_people:table_10",
+        sources="run",
+        options=_CUSTOM,
+        required=_CUSTOM,
+    ),
+    _servimage(_TABLE, 11, "rank correlation of judges", "servimage_people:table_11", sources="run"),
+    _servimage(
+        _TABLE,
+        12,
+        "dimensions of failure",
+        "servimage_people:table_12",
+        sources="run",
+        options=_CUSTOM,
+        required=_CUSTOM,
+    ),
+    _servimage(
+        _TABLE,
+        13,
+        "examples of failure",
+        "servimage_people:table_13",
+        sources="run",
+        options=_CUSTOM,
+        required=_CUSTOM,
+    ),
+    _servimage(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
+    _servimage(_FIGURE, 2, "prices by category", "servimage:figure_2", options=_FILES),
+    _servimage(
+        _FIGURE,
+        3,
+        "acceptance by composite score",
+        "servimage_people:figure_3",
+        sources="run",
+        options=_CUSTOM,
+        required=_CUSTOM,
+    ),
+    _servimage(
+        _FIGURE,
+        4,
+        "ServImageModel: architecture and accuracy",
+        reason=_NOT_TRAINED,
+    ),
+    _servimage(
+        _FIGURE,
+        5,
+        "metrics and payment",
+        "servimage_people:figure_5",
+        sources="run",
+        options=_CUSTOM,
+        required=_CUSTOM,
+    ),
+    *(
+        _servimage(
+            _FIGURE,
+            n,
+            f"task case {n - 5}",
+            reason="it shows an order of the authors' data; RUN/report/index.html shows every order of a run with its "
+            "pictures",
+        )
+        for n in (6, 7, 8)
+    ),
+    _servimage(
+        _FIGURE,
+        9,
+        "prompt for evaluation points",
+        reason="it is a prompt, not a result: `local-bench extract` uses it",
+    ),
+    *(
+        _servimage(_FIGURE, n, title, reason=_PROMPT)
+        for n, title in enumerate(
+            (
+                "prompt for BRF",
+                "prompt for VEQ (technical)",
+                "prompts for VEQ (aesthetic, text)",
+                "prompt for CNS (edit)",
+                "prompt for CNS (set)",
+            ),
+            10,
+        )
+    ),
+)
+
+_IDEA_FILES = ("tasks",)
+IDEA_BENCH = (
+    _idea(_TABLE, 1, "statistics of the benchmark", "idea_bench:table_1", sources="runs"),
+    _idea(_TABLE, 2, "scores by category", "idea_bench:table_2", options=_IDEA_FILES),
+    *(
+        _idea(_TABLE, n, title, "idea_bench:subtasks", argument=category, options=_IDEA_FILES)
+        for n, category, title in (
+            (3, "T2I", "subtasks of text to image"),
+            (4, "I2I", "subtasks of image to image"),
+            (5, "Is2I", "subtasks of images to image"),
+            (6, "T2Is", "subtasks of text to images"),
+            (7, "I(s)2Is", "subtasks of image(s) to images"),
+        )
+    ),
+    _idea(
+        _TABLE,
+        8,
+        "the mini subset: CLIPScore, judge, people",
+        "idea_bench:table_8",
+        options=("people",),
+    ),
+    _idea(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
+    _idea(_FIGURE, 2, "construction of the dataset", reason=_ILLUSTRATION),
+    _idea(
+        _FIGURE,
+        3,
+        "examples of generated images",
+        reason="it shows a selection by the authors; RUN/report/index.html shows every task of a run with its pictures",
+    ),
+)
+
+_HYPE = ("costs",)
+_RICHER = (*_HYPE, "intervals", "by_type")
+HYPE_EDIT_1 = (
+    _hype(_TABLE, 1, "comparison with other benchmarks", reason=_LITERATURE),
+    _hype(_TABLE, 2, "statistics of the benchmark", "hype_edit_1:table_2", sources="runs"),
+    _hype(_TABLE, 3, "cost per candidate", "hype_edit_1:table_3", sources="anything", options=_HYPE),
+    _hype(_TABLE, 4, "reliability and effective cost", "hype_edit_1:table_4", options=_RICHER),
+    _hype(_FIGURE, 1, "ten attempts at one task", "hype_pictures:figure_1", sources="runs", options=("task",)),
+    _hype(_FIGURE, 2, "examples of tasks", "hype_pictures:figure_2", sources="runs"),
+    *(
+        _hype(
+            _FIGURE,
+            n,
+            f"summary charts, {split} split",
+            "hype_edit_1:summary",
+            argument=split,
+            options=(*_HYPE, "intervals"),
+        )
+        for n, split in ((3, "combined"), (4, "public"), (5, "private"))
+    ),
+)
+
+ICE_BENCH = (
+    _ice(_TABLE, 1, "an evaluation case", reason="it prints one line of the benchmark's data.jsonl"),
+    _ice(_TABLE, 2, "tasks that the models support", "ice_bench:table_2", sources="runs"),
+    *(
+        _ice(_TABLE, n, title, "ice_bench:raw", argument=str(n))
+        for n, title in (
+            (3, "raw metrics: creating without reference (task 1)"),
+            (4, "raw metrics: controllable generation (tasks 23 to 27)"),
+            (5, "raw metrics: editing with reference (tasks 28 to 31)"),
+            (6, "raw metrics: creating with reference (tasks 2 to 4)"),
+            (7, "raw metrics: global editing (tasks 5 to 16)"),
+            (8, "raw metrics: local editing (tasks 17 to 22)"),
+        )
+    ),
+    *(
+        _ice(_FIGURE, n, title, reason=_ILLUSTRATION)
+        for n, title in enumerate(
+            (
+                "aesthetic quality",
+                "imaging quality",
+                "prompt following",
+                "source consistency",
+                "reference consistency",
+                "controllability",
+                "examples of the 31 tasks",
+            ),
+            1,
+        )
+    ),
+)
+
+ENTRIES = (*SERVIMAGE, *IDEA_BENCH, *HYPE_EDIT_1, *ICE_BENCH)

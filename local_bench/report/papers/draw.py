@@ -1,0 +1,104 @@
+"""A figure as SVG, PDF or PNG, by matplotlib; the same figure gives the same bytes."""
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from local_bench.core.errors import UserError
+from local_bench.core.storage import write_atomic
+from local_bench.core.tables import clean
+from local_bench.report.papers.table import Bars, Figure, Histogram, Panel, Pictures
+
+SUFFIXES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}
+"""With the metadata that would differ from one time or release to another."""
+_SETTINGS = {"svg.hashsalt": "local-bench", "text.parse_math": False, "pdf.fonttype": 42, "axes.unicode_minus": True}
+_INCHES = 3.4
+_BINS = 20
+
+
+def check_suffix(out: Path) -> None:
+    """UserError where the file's ending is no format of a figure."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--out {out}: a figure is written as {', '.join(SUFFIXES)}: give a name with one of them")
+
+
+def draw(figure: Figure, out: Path) -> None:
+    """Writes the figure, in the format of the ending of `out`. UserError as `check_suffix`, StorageError if the disk
+    refuses."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    check_suffix(out)
+    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in scripts that the font lacks
+        across = min(figure.columns, len(figure.panels))
+        down = -(-len(figure.panels) // across)
+        canvas = Canvas(figsize=(max(6.4, _INCHES * across), _INCHES * down + 0.4), layout="constrained")
+        places = canvas.subplots(down, across, squeeze=False).flatten()
+        for axes, panel in zip(places, figure.panels, strict=False):
+            axes.set_title(clean(panel.title), fontsize=9, wrap=True)
+            _draw(canvas, axes, panel)
+        for axes in places[len(figure.panels) :]:
+            axes.set_axis_off()
+        canvas.suptitle(clean(figure.data.title), fontsize=10)
+        buffer = io.BytesIO()
+        suffix = out.suffix.lower()
+        canvas.savefig(buffer, format=suffix[1:], dpi=150, metadata=SUFFIXES[suffix])
+    write_atomic(out, buffer.getvalue())
+
+
+def _draw(canvas: Any, axes: Any, panel: Panel) -> None:
+    match panel:
+        case Bars():
+            _bars(axes, panel)
+        case Histogram():
+            _histogram(axes, panel)
+        case Pictures():
+            _pictures(axes, panel)
+
+
+def _bars(axes: Any, panel: Bars) -> None:
+    places = np.arange(len(panel.labels))
+    width = 0.8 / max(1, len(panel.series))
+    for i, series in enumerate(panel.series):
+        at = places + (i - (len(panel.series) - 1) / 2) * width
+        heights = [np.nan if value is None else value for value in series.values]
+        axes.bar(at, heights, width, label=clean(series.name))
+        for x, height, ends in zip(at, heights, series.ends, strict=False):
+            if ends is not None:
+                axes.plot([x, x], ends, color="black", linewidth=1)
+                axes.plot([x], [height], color="black", marker="_")
+    axes.set_xticks(places, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=7)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set_ylabel(panel.unit, fontsize=8)
+    if len(panel.series) > 1:
+        axes.legend(fontsize=7)
+
+
+def _histogram(axes: Any, panel: Histogram) -> None:
+    values = np.array([value for value in panel.values if value > 0])
+    if len(values):
+        low, high = values.min(), values.max()
+        edges = np.geomspace(low, high, _BINS + 1) if low < high else [low / 2, low * 2]
+        axes.hist(values, edges)
+        axes.set_xscale("log")
+        axes.axvline(float(np.median(panel.values)), color="black", linestyle="--", linewidth=1)
+    axes.set_xlabel(panel.unit, fontsize=8)
+    axes.tick_params(labelsize=7)
+
+
+def _pictures(axes: Any, panel: Pictures) -> None:
+    axes.set_axis_off()
+    n = len(panel.images)
+    for i, (image, caption) in enumerate(zip(panel.images, panel.captions, strict=True)):
+        inner = axes.inset_axes((i / n, 0, 0.96 / n, 0.9))
+        inner.set_xticks([])
+        inner.set_yticks([])
+        inner.set_xlabel(clean(caption), fontsize=6)
+        if image is not None:
+            small = image.convert("RGB")
+            small.thumbnail((512, 512))
+            inner.imshow(np.asarray(small))

@@ -1,0 +1,70 @@
+"""What a table is made from: finished runs, or a benchmark's own result files, and the command's options."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+from local_bench.core.errors import UserError
+from local_bench.report.official.formats import format_of
+from local_bench.runs.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options; None or empty where they were not given."""
+
+    tasks: Path | None = None
+    """servimage: the orders of result files. idea-bench: the dataset folder, for categories."""
+    scores: Path | None = None
+    """servimage: BRF, VEQ and CNS of result files."""
+    costs: Mapping[str, Decimal] | None = None
+    """US dollars per image by model, of result files."""
+    people: tuple[Path, ...] = ()
+    """Labels by people."""
+    by_type: bool = False
+    intervals: bool = False
+    task: str | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """The sources, all of one benchmark: runs or files, not both."""
+
+    paper: str
+    runs: tuple[RunDir, ...] = ()
+    files: tuple[Path, ...] = ()
+    options: Options = field(default_factory=Options)
+
+    @property
+    def run(self) -> RunDir:
+        """The one run of a table that is made from one."""
+        (run,) = self.runs
+        return run
+
+
+@contextmanager
+def opened(paper: str, paths: Iterable[Path], options: Options) -> Iterator[Given]:
+    """Opens the folders as runs and takes the rest as result files. UserError where both are given, and for a run of
+    another benchmark; the errors of `RunDir.open`."""
+    folders = [path for path in paths if path.is_dir()]
+    files = tuple(path for path in paths if not path.is_dir())
+    if folders and files:
+        raise UserError(f"{files[0]} is no run directory and {folders[0]} is one: give runs or result files, not both")
+    with ExitStack() as stack:
+        runs = tuple(stack.enter_context(RunDir.open(path)) for path in folders)
+        for run in runs:
+            if format_of(run) != paper:
+                raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
+        yield Given(paper, runs, files, options)
+
+
+def once(named: Iterable[tuple[Path, Iterable[str]]], what: str = "the model") -> None:
+    """UserError where a name is in two of the sources; the sentence has both."""
+    first: dict[str, Path] = {}
+    for path, names in named:
+        for name in names:
+            if name in first:
+                raise UserError(f"{what} {name!r} is in both {first[name]} and {path}: give one of them")
+            first[name] = path

@@ -1,0 +1,192 @@
+"""ServImage's tables 1 to 3 and 6 to 8 and figure 2, from decisions and prices."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from statistics import median
+from typing import Any
+
+from local_bench.core.errors import UserError
+from local_bench.report.official.servimage import Parts, parts
+from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.table import Cell, Column, Figure, Histogram, Table
+from local_bench.report.published import servimage as numbers
+from local_bench.report.published.answer import Published
+from local_bench.suites.api_prices import api_prices
+from local_bench.suites.servimage_results import Order, check_images, read_annotations, read_orders, read_scores
+
+ORDER = ("Portrait", "Product", "Digital")
+"""The paper's order of categories; others come after, by name."""
+MODEL = Column("model", "Model")
+_REVENUE = (("revenue_usd_k", "Rev ($k)", ".2f"), ("share_pct", "Share (%)", ".1f"))
+_ACCEPTANCE = (
+    ("task_acceptance_pct", "Task Acc. (%)", ".2f"),
+    ("deliverable_acceptance_pct", "Deliv. Acc. (%)", ".2f"),
+)
+
+
+def gathered(given: Given) -> Parts:
+    """All sources as one sheet. UserError where two of them have a model both, or are of different orders."""
+    found = [(run.path, parts(run)) for run in given.runs] if given.runs else [(given.files[0], _from_files(given))]
+    once([(path, of.models) for path, of in found])
+    first, asked = found[0][0], {order.task_id: order for order in found[0][1].orders}
+    for path, of in found[1:]:
+        own = {order.task_id: order for order in of.orders}
+        differing = next((i for i in [*asked, *own] if asked.get(i) != own.get(i)), None)
+        if differing is not None:
+            raise UserError(
+                f"{first} and {path} have other orders (the first that differs is {differing!r}): their models "
+                "cannot be in one table, give runs of the same orders"
+            )
+    return Parts(
+        [image for _, of in found for image in of.images],
+        found[0][1].orders,
+        [score for _, of in found for score in of.scores],
+        {model: usd for _, of in found for model, usd in of.costs.items()},
+        [model for _, of in found for model in of.models],
+    )
+
+
+def _from_files(given: Given) -> Parts:
+    options = given.options
+    if options.tasks is None:
+        raise UserError("annotations hold no prices: say with --tasks where the orders are")
+    orders = read_orders(options.tasks)
+    annotations = read_annotations(given.files)
+    scores = [] if options.scores is None else read_scores(options.scores)
+    check_images([*annotations.images, *scores], orders)
+    return Parts(annotations.images, orders, scores, dict(options.costs or {}), annotations.models)
+
+
+def published(of: Parts) -> Published:
+    """The published numbers, by `report.published.servimage`."""
+    return numbers.published(of.images, of.orders, of.scores or None, of.costs or None, models=of.models)
+
+
+def category_name(category: str) -> str:
+    """`C-Portrait` as the paper prints it."""
+    return category.removeprefix("C-")
+
+
+def in_order(categories: Sequence[str]) -> list[str]:
+    """Categories in the paper's order."""
+    place = {name: i for i, name in enumerate(ORDER)}
+    return sorted(set(categories), key=lambda c: (place.get(category_name(c), len(ORDER)), c))
+
+
+def percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def table_1(given: Given) -> Table:
+    """Orders, images, value and mean price by category; from the orders, whatever was made of them."""
+    orders = gathered(given).orders
+    rows = [_statistics(category_name(c), [o for o in orders if o.category == c]) for c in _categories(orders)]
+    columns = (
+        Column("category", "Category"),
+        Column("tasks", "#Tasks", ","),
+        Column("deliverables", "#Deliverables", ","),
+        Column("value_usd_k", "Total Value ($k)", ".1f"),
+        Column("price_usd", "Avg Price ($)", ",.2f"),
+    )
+    return Table("ServImage, table 1: statistics of the benchmark", columns, (*rows, _statistics("All", orders)))
+
+
+def _categories(orders: Sequence[Order]) -> list[str]:
+    return in_order([order.category for order in orders])
+
+
+def _statistics(name: str, orders: Sequence[Order]) -> tuple[Cell, ...]:
+    value = sum((order.price_usd for order in orders), Decimal(0))
+    return name, len(orders), sum(o.deliverables for o in orders), float(value / 1000), float(value / len(orders))
+
+
+def table_2(given: Given) -> Table:
+    return standard("ServImage, table 2: standard settlement", published(gathered(given)))
+
+
+def standard(title: str, found: Published, notes: Sequence[str] = ()) -> Table:
+    """Tables 2 and 9: revenue, share and acceptance in all, then revenue and share by category."""
+    models: Mapping[str, Any] = found.data["models"]
+    categories = in_order([category for model in models.values() for category in model["by_category"]])
+    columns = [MODEL, *(Column(f"total_{key}", name, form, "Total") for key, name, form in (*_REVENUE, *_ACCEPTANCE))]
+    for category in map(category_name, categories):
+        columns += [Column(f"{category.lower()}_{key}", name, form, category) for key, name, form in _REVENUE]
+    rows = []
+    for name, model in models.items():
+        of = [cell for category in categories for cell in _earned(model["by_category"][category])[:2]]
+        rows.append((name, *_earned(model), *of))
+    return Table(title, tuple(columns), tuple(rows), (*notes, *found.notes))
+
+
+def _earned(of: Mapping[str, Any]) -> tuple[Cell, ...]:
+    acceptance = (of["task_acceptance"], of["deliverable_acceptance"])
+    return of["revenue_usd"] / 1000, percent(of["share"]), *map(percent, acceptance)
+
+
+def table_3(given: Given) -> Table:
+    """The competition of all models of all sources."""
+    found = published(gathered(given))
+    rows = tuple((name, of["revenue_usd"] / 1000, of["rank"]) for name, of in found.data["competition"].items())
+    columns = (MODEL, Column("revenue_usd_k", "Rev ($k)", ".1f"), Column("rank", "Rank", "d"))
+    return Table("ServImage, table 3: crowdsourcing competition", columns, rows, tuple(found.notes))
+
+
+def table_6(given: Given) -> Table:
+    """The metered cost per image; without sources what the paper assumed for its APIs."""
+    columns = (MODEL, Column("usd_per_image", "Price per image ($)", ".9g"))
+    if not given.runs and not given.files:
+        prices = api_prices("servimage")
+        title = f"ServImage, table 6: API prices per call, as assumed in {prices.source}"
+        return Table(title, columns, tuple((name, float(usd)) for name, usd in prices.exact.items()))
+    of = gathered(given)
+    rows = tuple((name, None if name not in of.costs else float(of.costs[name])) for name in of.models)
+    notes = ("the costs are those that the meter found, or those given, and not prices of APIs",)
+    return Table("ServImage, table 6: cost per image", columns, rows, notes)
+
+
+def table_7(given: Given) -> Table:
+    """Eqs. 6 to 8 with the cost of the images."""
+    found = published(gathered(given))
+    columns = (
+        MODEL,
+        Column("cost_savings_pct", "Cost Savings (%)", ".1f"),
+        Column("model_contribution_pct", "Model Contribution (%)", ".1f"),
+        Column("contribution_ratio", "Contribution Ratio", ".4f"),
+    )
+    rows = tuple(
+        (name, percent(of["cost_savings"]), percent(of["model_contribution"]), of["contribution_ratio"])
+        for name, of in found.data["models"].items()
+    )
+    return Table("ServImage, table 7: cost reduction", columns, rows, tuple(found.notes))
+
+
+def table_8(given: Given) -> Table:
+    found = published(gathered(given))
+    columns = (
+        MODEL,
+        Column("category", "Category"),
+        *(Column(key, name, form) for key, name, form in (*_REVENUE, *_ACCEPTANCE)),
+    )
+    rows = tuple(
+        (name, category_name(category), *_earned(of["by_category"][category]))
+        for name, of in found.data["models"].items()
+        for category in in_order(list(of["by_category"]))
+    )
+    return Table("ServImage, table 8: standard settlement by category", columns, rows, tuple(found.notes))
+
+
+def figure_2(given: Given) -> Figure:
+    """Prices of orders by category, on a logarithmic axis, with their medians."""
+    orders = gathered(given).orders
+    prices = {
+        category_name(c): sorted(float(o.price_usd) for o in orders if o.category == c) for c in _categories(orders)
+    }
+    columns = (
+        Column("category", "Category"),
+        Column("tasks", "#Tasks", ","),
+        *(Column(f"{key}_usd", f"{key.capitalize()} ($)", ",.2f") for key in ("least", "median", "mean", "greatest")),
+    )
+    rows = tuple((name, len(of), of[0], median(of), sum(of) / len(of), of[-1]) for name, of in prices.items())
+    title = "ServImage, figure 2: distribution of prices, medians dashed"
+    panels = tuple(Histogram(name, tuple(of), "price of an order, US dollars") for name, of in prices.items())
+    return Figure(Table(title, columns, rows), panels)

@@ -1,0 +1,185 @@
+"""ServImage's tables 9 to 13 and figures 3 and 5: judges, people's labels and predictors of payment, of one run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from local_bench.core.errors import UserError
+from local_bench.report.official.made import made
+from local_bench.report.official.servimage import parts
+from local_bench.report.papers.given import Given
+from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
+from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
+from local_bench.runs.agreement import Pair, agreement
+from local_bench.runs.payment import payment, predicted, rejected
+from local_bench.runs.people import OVERALL, PEOPLE
+from local_bench.runs.planned import planned_tasks
+from local_bench.settle.agreement import Agreement
+from local_bench.settle.explain import COMPOSITE
+
+_NAMES = {
+    "brf": "BRF",
+    "veq": "VEQ",
+    "veq_clarity": "VEQ: Clarity",
+    "veq_realism": "VEQ: Realism",
+    "veq_aesthetic": "VEQ: Aesthetic",
+    "veq_text": "VEQ: Text",
+    "cns": "CNS",
+    COMPOSITE: "ServImageScore",
+    OVERALL: "Overall",
+}
+_DIMENSIONS = ("brf", "veq", "cns", OVERALL)
+
+
+def _people(given: Given) -> Path:
+    files = given.options.people
+    if len(files) != 1:
+        raise UserError(f"--people is one file here, and {len(files)} are given: put the labels into one file")
+    return files[0]
+
+
+def _name(score: str) -> str:
+    return _NAMES.get(score, score)
+
+
+def table_9(given: Given) -> Table:
+    """Table 2 with predicted decisions in the place of the run's own."""
+    said = predicted(given.run, _people(given))
+    of_image = {
+        (row.model, row.task.task_id, row.deliverable): row.work_id for row in made(given.run) if row.attempt == 1
+    }
+    of = parts(given.run)
+    images = [
+        replace(image, accepted=said.get(of_image[image.model, image.task_id, image.deliverable]))
+        for image in of.images
+    ]
+    note = (
+        "the predictor is logistic regression on the scores that decide, fitted to the labels, and accepts from a "
+        "probability of one half on; the paper's is ServImageModel"
+    )
+    return standard(
+        "ServImage, table 9: settlement by predicted payment", published(replace(of, images=images)), [note]
+    )
+
+
+def _rates(pairs: list[Pair], of: str) -> dict[str, Agreement | None]:
+    return {pair.dimension: getattr(pair, of) for pair in pairs}
+
+
+def table_10(given: Given) -> Table:
+    """How often each judge and people decide alike."""
+    found = agreement(given.run, _people(given), intervals=False)
+    columns = (
+        Column("judge", "Judge"),
+        *(Column(f"{name}_vs_human", f"{_name(name)} vs Human", ".2f") for name in _DIMENSIONS),
+    )
+    pairs = [pair for pair in found.pairs if pair.against == PEOPLE]
+    rows = []
+    for judge in dict.fromkeys(pair.judge for pair in pairs):
+        rates = _rates([pair for pair in pairs if pair.judge == judge], "rate")
+        rows.append((judge, *(rate.value if (rate := rates.get(name)) else None for name in _DIMENSIONS)))
+    return Table("ServImage, table 10: agreement of judges and people", columns, tuple(rows), tuple(found.notes))
+
+
+def table_11(given: Given) -> Table:
+    """Spearman's rank correlation over models of each pair of judges."""
+    found = agreement(given.run, intervals=False)
+    if len(found.judges) < 2:
+        raise UserError(
+            f"{given.run.path} has one judge: add another under `panel` in its config, run `local-bench judge` again"
+        )
+    columns = (
+        Column("judges", "Pair of Judges"),
+        *(Column(f"rho_{name}", f"ρ {_name(name)}", ".2f") for name in _DIMENSIONS),  # noqa: RUF001 (the paper's sign)
+    )
+    rows = []
+    for first, second in dict.fromkeys((pair.judge, pair.against) for pair in found.pairs):
+        rho = _rates([pair for pair in found.pairs if (pair.judge, pair.against) == (first, second)], "rho")
+        cells = (of.value if (of := rho.get(name)) else None for name in _DIMENSIONS)
+        rows.append((f"{first} vs {second}", *cells))
+    return Table("ServImage, table 11: rank correlation over models", columns, tuple(rows))
+
+
+def table_12(given: Given) -> Table:
+    """The lowest dimension of every rejected image."""
+    found = payment(given.run, _people(given)).failures
+    categories = in_order([c for row in found.rows for c in row.by_category])
+    columns = (
+        Column("dimension", "Dimension"),
+        Column("overall_pct", "Overall (%)", ".1f"),
+        *(Column(f"{category_name(c).lower()}_pct", f"{category_name(c)} (%)", ".1f") for c in categories),
+        Column("mean_accepted", "Acc. Score", ".2f"),
+        Column("mean_rejected", "Rej. Score", ".2f"),
+        Column("cohens_d", "Cohen's d", ".2f"),
+    )
+    rows = tuple(
+        (
+            *(_name(row.name), percent(row.share), *(percent(row.by_category[c]) for c in categories)),
+            *(row.mean_accepted, row.mean_rejected, row.cohens_d),
+        )
+        for row in found.rows
+    )
+    notes = (
+        f"{found.n_rejected} images were rejected; {found.n_unscored} of them lack a score and are in no share",
+        f"{found.n_tied} have several lowest scores and count for the first of them in the order of the rows",
+    )
+    return Table("ServImage, table 12: dominant dimension of failure", columns, rows, notes)
+
+
+def table_13(given: Given) -> Table:
+    """The rejected image with the lowest score of each dimension."""
+    found = rejected(given.run, _people(given))
+    titles = {task.task_id: task.title for task in planned_tasks(given.run.ledger)}
+    columns = (
+        *(Column("dimension", "Dimension"), MODEL, Column("category", "Category")),
+        *(Column("task_id", "Task"), Column("description", "Task Description")),
+        *(Column("dominant_score", "Dominant Score", ".2f"), Column("failure_notes", "Failure Notes")),
+    )
+    rows = []
+    for name, image in found.items():
+        others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in image.scores.items() if k != name)
+        told = f"lowest of its scores; {others}" if others else "its only score"
+        place = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
+        rows.append((_name(name), *place, image.scores[name], told))
+    notes = (
+        "the paper's authors chose the examples and wrote the notes: here they are the lowest score and the others",
+    )
+    return Table("ServImage, table 13: examples of failure", columns, tuple(rows), notes)
+
+
+def figure_3(given: Given) -> Figure:
+    """Acceptance by bin of the composite score."""
+    bins = [b for b in payment(given.run, _people(given)).by_composite if b.n]
+    columns = (
+        Column("composite", "Composite score"),
+        Column("images", "Images", ","),
+        Column("acceptance_pct", "Acceptance (%)", ".1f"),
+    )
+    rows = tuple((f"{b.low:g} to {b.high:g}", b.n, percent(b.rate)) for b in bins)
+    note = "the composite is the mean of BRF, VEQ and CNS that apply: the paper does not say how it combines them"
+    title = "ServImage, figure 3: acceptance by composite score"
+    shares = Series("acceptance", tuple(percent(b.rate) for b in bins))
+    panel = Bars("labelled images", tuple(row[0] for row in rows), (shares,), "accepted, %")
+    return Figure(Table(title, columns, rows, (note,)), (panel,))
+
+
+def figure_5(given: Given) -> Figure:
+    """AUC, Spearman's rho and PR-AUC of every score and metric of the run against payment."""
+    found = payment(given.run, _people(given)).explained
+    columns = (
+        Column("metric", "Metric"),
+        *(Column(key, name, ".3f") for key, name in (("auc", "AUC"), ("spearman", "Spearman"), ("pr_auc", "PR-AUC"))),
+        Column("images", "Images", ","),
+    )
+    rows = tuple((_name(e.name), e.auc, e.spearman.value, e.pr_auc, e.n) for e in found)
+    series = tuple(
+        Series(column.name, tuple(values))
+        for column, values in zip(
+            columns[1:4],
+            ([e.auc for e in found], [e.spearman.value for e in found], [e.pr_auc for e in found]),
+            strict=True,
+        )
+    )
+    note = "the paper's other metrics are of other benchmarks; here they are the metrics of the run"
+    title = "ServImage, figure 5: metrics against payment"
+    panel = Bars("labelled images", tuple(_name(e.name) for e in found), series)
+    return Figure(Table(title, columns, rows, (note,)), (panel,), columns=1)

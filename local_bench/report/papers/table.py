@@ -1,0 +1,89 @@
+"""What a builder returns: a table, or a figure with the table of its data. Values are in the paper's own units."""
+
+from dataclasses import dataclass, field
+
+from PIL import Image
+
+Cell = str | float | bool | None
+"""None: there is no value (a dash)."""
+DASH = "\N{EN DASH}"
+YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str
+    """The name in JSON."""
+    name: str
+    """The header in the paper."""
+    form: str = ""
+    """The format of its numbers in text and LaTeX; CSV and JSON have them unrounded."""
+    group: str = ""
+    """The header over several columns."""
+
+    @property
+    def header(self) -> str:
+        return f"{self.group} {self.name}".strip()
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    """What is missing, estimated or read otherwise than printed: a sentence each."""
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), self.title
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers of one name; None leaves its bar out."""
+
+    name: str
+    values: tuple[float | None, ...]
+    ends: tuple[tuple[float, float] | None, ...] = ()
+    """An interval for each value; empty without."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar for each label and series."""
+
+    title: str
+    labels: tuple[str, ...]
+    series: tuple[Series, ...]
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of the values by bin, log-spaced, with a dashed line at the median."""
+
+    title: str
+    values: tuple[float, ...]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images in a row, under a heading."""
+
+    title: str
+    images: tuple[Image.Image | None, ...]
+    """None: an empty place, for an image that was not made."""
+    captions: tuple[str, ...]
+
+
+Panel = Bars | Histogram | Pictures
+
+
+@dataclass(frozen=True)
+class Figure:
+    data: Table
+    """What the figure shows, as numbers or words."""
+    panels: tuple[Panel, ...] = field(repr=False)
+    columns: int = 3
+    """Panels side by side."""
