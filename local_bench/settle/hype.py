@@ -13,9 +13,13 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from local_bench.settle.bootstrap import Floats, Interval, bootstrap
+
 RETRY_CAP = 4
 REVIEW_USD_PER_HOUR = 50
 REVIEW_SECONDS = 20
+_TEN = 10
+"""Of pass@10."""
 
 PASS, FAIL, UNSCORED, MISSING = 1, 0, -1, -2
 Outcomes = NDArray[np.int8]
@@ -142,3 +146,43 @@ def _counted(passes: NDArray[np.bool_]) -> Reliability:
     k = passes.shape[1]
     by_passes = np.bincount(passes.sum(axis=1), minlength=k + 1)
     return Reliability(k, tuple(map(int, by_passes)), int(passes[:, 0].sum()) if k else 0)
+
+
+FIGURES = ("pass_rate", "pass_at_4", "pass_at_10", "pass_at_any", "expected_attempts", "effective_cost_usd", "hype_gap")
+"""What `intervals` gives, in the statistic's order."""
+
+
+def intervals(
+    outcomes: Outcomes, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP, seed: int = 0
+) -> dict[str, Interval | None]:
+    """95 % percentile bootstrap intervals over whole tasks of one model's figures, as `Reliability` defines them; open
+    attempts count as not passed. None for pass@10 of fewer than ten attempts, and for a cost without a price."""
+    passes = outcomes == PASS
+    k, counts = passes.shape[1], passes.sum(axis=1).tolist()
+    by_count = {
+        c: (
+            c / k,
+            float(success_within(Fraction(c, k))),
+            float(pass_at_k_unbiased(k, c, _TEN) or 0),
+            float(c > 0),
+            float(expected_attempts(Fraction(c, k), cap)),
+            float(success_within(Fraction(c, k), cap)),
+        )
+        for c in set(counts)
+    }
+    columns = [(*by_count[c], float(first), 1.0) for c, first in zip(counts, passes[:, 0], strict=True)]
+    attempt = float("nan") if usd_per_attempt is None else float(usd_per_attempt)
+
+    def figures(sums: Floats) -> Floats:
+        rate, four, ten, any_, tries, within, first, n = np.moveaxis(sums, -1, 0)
+        cost = np.where(within > 0, tries * attempt / np.where(within > 0, within, 1), np.nan)
+        return np.stack([rate / n, four / n, ten / n, any_ / n, tries / n, cost, (any_ - first) / n], axis=-1)
+
+    found: dict[str, Interval | None] = dict(
+        zip(FIGURES, bootstrap(np.array(columns), figures, seed=seed), strict=True)
+    )
+    if k < _TEN:
+        found["pass_at_10"] = None
+    if usd_per_attempt is None:
+        found["effective_cost_usd"] = None
+    return found

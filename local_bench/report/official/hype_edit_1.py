@@ -22,12 +22,17 @@ def published(run: RunDir) -> dict[str, Published]:
     """The numbers of all models together, as the benchmark gives them, from the ledger, with what an attempt cost where
     that is known."""
     rows = made(run)
-    task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
-    judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
-    if not judged:
+    judged = judgements(rows)
+    if not judged.rows:
         return {}
-    sheet = Judgements(_dataset(rows), tuple(models(rows)), task_ids, judged)
-    return {"all": numbers.published(sheet, usd_per_image(run) or None, numbers.Review(), _ratings(rows))}
+    return {"all": numbers.published(judged, usd_per_image(run) or None, numbers.Review(), _ratings(rows))}
+
+
+def judgements(rows: list[Made]) -> Judgements:
+    """What was decided of a run's images, in the form of the benchmark's file; without what is not supported."""
+    judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
+    task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
+    return Judgements(_dataset(rows) if rows else "", tuple(models(rows)), task_ids, judged)
 
 
 def write(run: RunDir, out: Path) -> list[Path]:
@@ -37,9 +42,9 @@ def write(run: RunDir, out: Path) -> list[Path]:
     names = sorted(models(rows))  # the official page numbers the sorted folders of outputs
     width = max(2, len(str(len(names))))
     alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
-    judgements: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
+    verdicts: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
     for row in rows:
-        of_task = judgements.setdefault(row.task.task_id, {})
+        of_task = verdicts.setdefault(row.task.task_id, {})
         if not row.supported:
             continue
         name = f"{row.attempt:03d}.webp"
@@ -52,7 +57,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
         "tasks_dir": "tasks",
         "outputs_dir": "outputs",
         "models": {alias[model]: model for model in names},
-        "judgements": judgements,
+        "judgements": verdicts,
     }
     ratings = [json.dumps(vars(rating)) for rating in _ratings(rows)]
     write_costs(run, out)

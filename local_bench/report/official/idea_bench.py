@@ -27,12 +27,14 @@ Case = list[Made]
 
 def published(run: RunDir) -> dict[str, Published]:
     """Each model's numbers, from the ledger."""
-    said, found = _said(run), {}
-    for model, cases in _cases(run).items():
-        rows = [row for case in cases for row in _rows(case, said)]
-        if rows:
-            found[model] = numbers.published(rows)
-    return found
+    return {model: numbers.published(rows) for model, rows in results(run).items()}
+
+
+def results(run: RunDir) -> dict[str, list[Row]]:
+    """Each model's answers, from the ledger; only of models with a supported case."""
+    said = _said(run)
+    found = {model: [row for case in cases for row in _rows(case, said)] for model, cases in _cases(run).items()}
+    return {model: rows for model, rows in found.items() if rows}
 
 
 def write(run: RunDir, out: Path) -> list[Path]:

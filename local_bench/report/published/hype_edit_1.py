@@ -69,7 +69,7 @@ def published(
     known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in there]
     worked = {name: _ways(name, tables[name], judgements, review, known) for name in present}
     models = {
-        name: _model(counted[name], usd.get(name), review)
+        name: model_json(counted[name], usd.get(name), review)
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in worked[name]]}
         for name in present
     }
@@ -128,7 +128,7 @@ def _ways(
     return ways
 
 
-def _model(counted: Tried, usd: Fraction | None, review: Review) -> dict[str, Any]:
+def model_json(counted: Tried, usd: Fraction | None, review: Review) -> dict[str, Any]:
     shown, best, cap = counted.shown, counted.at_best, review.retry_cap
     gap = counted.hype_gap_ends
     return {

@@ -16,7 +16,7 @@ def published(rows: Sequence[Row]) -> Published:
     for row in rows:
         by_task.setdefault(row.task_id, []).append(row)
     tasks = {uid: subtask(answers(by_task[uid])) for uid in sorted(by_task)}
-    of_task = {uid: _category(by_task[uid]) for uid in tasks}
+    of_task = {uid: category_of(by_task[uid]) for uid in tasks}
     low = {name: category(tasks[uid].low for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     outside = [uid for uid in tasks if of_task[uid] is None]
@@ -65,7 +65,7 @@ def answers(rows: Sequence[Row]) -> Answers:
     return table
 
 
-def _category(rows: Sequence[Row]) -> str | None:
+def category_of(rows: Sequence[Row]) -> str | None:
     """A task's category: that of its data (meta.json), or of the mini subset's uid; None where neither is known."""
     return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
 

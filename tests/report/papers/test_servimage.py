@@ -201,7 +201,8 @@ def test_table_11_is_the_rank_correlation_of_the_panel(make_run, reproduce):  # 
             "SELECT work_id FROM candidates JOIN verdicts USING (work_id) WHERE model = 'beta' AND rubric = 'brf'"
         ):
             run.ledger.write(
-                "UPDATE verdicts SET answer = '{\"met\": 0}' WHERE work_id = ? AND rubric = 'brf' AND judge = ?",
+                """UPDATE verdicts SET answer = '{"met": 0}'
+                   WHERE work_id = ? AND rubric = 'brf' AND judge = ? AND answer IS NOT NULL""",
                 *(row["work_id"], GAMMA),
             )
     (row,) = reproduce("servimage", "table-11", path)["rows"]

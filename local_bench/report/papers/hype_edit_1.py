@@ -1,0 +1,242 @@
+"""HYPE-EDIT-1's tables and summary charts, with intervals and by type of task."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import UserError
+from local_bench.report.official.hype_edit_1 import judgements
+from local_bench.report.official.made import made, usd_per_image
+from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
+from local_bench.report.published.hype_edit_1 import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
+from local_bench.runs.planned import planned_tasks
+from local_bench.settle.bootstrap import Interval
+from local_bench.settle.hype import Outcomes, intervals, tried
+from local_bench.suites.api_prices import api_prices
+from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file
+
+MODEL = Column("model", "Model")
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A column of table 4 or a chart of figures 3 to 5."""
+
+    key: str
+    name: str
+    form: str
+    scale: int = 1
+    """What a value is multiplied by."""
+    printed: bool = True
+    """Whether table 4 has it."""
+
+
+FIGURES = (
+    _Figure("pass_rate", "Pass Rate (%)", ".1f", 100),
+    _Figure("pass_at_10", "Pass@10 (%)", ".1f", 100, printed=False),
+    _Figure("pass_at_4", "Pass@4 (%)", ".1f", 100),
+    _Figure("expected_attempts", "Expected Attempts", ".2f"),
+    _Figure("effective_cost_usd", "Effective Cost ($)", ".2f"),
+    _Figure("hype_gap", "Hype Gap (%)", ".1f", 100, printed=False),
+)
+"""In the order of figures 3 to 5."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All sources as one sheet."""
+
+    rows: tuple[Judgement, ...]
+    models: tuple[str, ...]
+    split: dict[str, str]
+    """Task -> `public` or `private`: the data set's name."""
+    types: dict[str, list[str]]
+    """Task -> its types; of runs only."""
+    usd: dict[str, Fraction]
+    """What an attempt cost, by model."""
+    attempts: int
+
+    def table(self, model: str, task_ids: Iterable[str]) -> Outcomes:
+        """One model's verdicts on these tasks (tasks, attempts)."""
+        ids = list(task_ids)
+        kept = set(ids)
+        own = [row for row in self.rows if row.model == model and row.task_id in kept]
+        return outcomes(own, ids, self.attempts)
+
+
+def gathered(given: Given) -> Gathered:
+    """A model may be in two sources only with different tasks, as in the public and the private split. UserError where
+    two sources have a model and a task both."""
+    sources: list[tuple[Path, Judgements]] = []
+    types: dict[str, list[str]] = {}
+    paid: dict[str, list[tuple[Fraction, int]]] = {}
+    for run in given.runs:
+        rows = made(run)
+        of_run = judgements(rows)
+        sources.append((run.path, of_run))
+        types |= {task.task_id: task.category.split("+") for task in planned_tasks(run.ledger)}
+        for model, usd in usd_per_image(run).items():
+            n = sum(row.model == model and row.pixels_sha256 is not None for row in rows)
+            paid.setdefault(model, []).append((Fraction(usd), n))
+    sources += [(path, read_file(path)) for path in given.files]
+    for (first, one), (second, other) in combinations(sources, 2):
+        if set(one.task_ids) & set(other.task_ids):
+            once([(first, one.models), (second, other.models)])
+    usd_of = {model: sum((usd * n for usd, n in of), Fraction(0)) / sum(n for _, n in of) for model, of in paid.items()}
+    usd_of |= {model: Fraction(usd) for model, usd in (given.options.costs or {}).items()}
+    every = [of for _, of in sources]
+    judged = {row.model for of in every for row in of.rows}
+    return Gathered(
+        tuple(row for of in every for row in of.rows),
+        tuple(dict.fromkeys(model for of in every for model in of.models if model in judged)),
+        {task_id: of.dataset for of in every for task_id in of.task_ids},
+        types,
+        usd_of,
+        max((of.attempts for of in every), default=0),
+    )
+
+
+def table_2(given: Given) -> Table:
+    """Statistics of the runs' tasks."""
+    tasks = {task.task_id: task for run in given.runs for task in planned_tasks(run.ledger)}
+    pictures = [len(t.reference_sha256) + (t.source_sha256 is not None) for t in tasks.values()]
+    types = [kind for task in tasks.values() for kind in task.category.split("+")]
+    splits = [str(task.own["dataset"]) for task in tasks.values()]
+    sizes = [task.size for task in tasks.values() if task.size is not None]
+    counted = {kind: types.count(kind) for kind in dict.fromkeys(types)}
+    kinds = sorted(counted, key=lambda kind: -counted[kind])
+    repeats = max(row.attempt for run in given.runs for row in made(run))
+    rows: list[tuple[Cell, ...]] = [("Total tasks", str(len(tasks)))]
+    rows += [(f"{split.capitalize()} tasks", str(splits.count(split))) for split in dict.fromkeys(splits)]
+    rows += [("Single-image tasks", str(pictures.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in pictures)))]
+    rows.append((f"Task types ({'/'.join(kinds)})", "/".join(str(counted[kind]) for kind in kinds)))
+    rows.append(("Resolution range (width x height)", _range(sizes)))
+    rows.append(("Repeats per task", str(repeats)))
+    notes = [
+        "the resolution is the target's width and height, as the task file has them",
+        *(["a task of several types counts in each of them"] if len(types) > len(tasks) else []),
+        *([f"{n} tasks lack their pictures and are in neither count"] if (n := pictures.count(0)) else []),
+    ]
+    columns = (Column("statistic", "Statistic"), Column("value", "Value"))
+    return Table("HYPE-EDIT-1, table 2: statistics of the benchmark", columns, tuple(rows), tuple(notes))
+
+
+def _range(sizes: Sequence[tuple[int, int]]) -> str:
+    ends = [f"{min(side)}-{max(side)}" for side in zip(*sizes, strict=True)]
+    return " x ".join(ends)
+
+
+def table_3(given: Given) -> Table:
+    """What an attempt cost, by the meter or as given; without sources what the paper assumed."""
+    columns = (MODEL, Column("usd_per_candidate", "Cost per candidate ($)", ".6g"))
+    if not given.runs and not given.files:
+        prices = api_prices("hype-edit-1")
+        rows = tuple((model, float(usd)) for model, usd in prices.exact.items())
+        return Table("HYPE-EDIT-1, table 3: cost per candidate, as the paper assumed it", columns, rows)
+    of = gathered(given)
+    found = tuple((model, None if model not in of.usd else float(of.usd[model])) for model in of.models)
+    return Table("HYPE-EDIT-1, table 3: cost per candidate", columns, found)
+
+
+def table_4(given: Given) -> Table:
+    """Reliability and effective cost of all tasks given; with `by_type` by type of task, with pass@10 and the gap."""
+    of, options = gathered(given), given.options
+    if options.by_type and not of.types:
+        raise UserError("result files do not have the types of tasks: give runs for --by-type")
+    figures = [figure for figure in FIGURES if figure.printed or options.by_type or options.intervals]
+    columns = [MODEL, *([Column("type", "Task type"), Column("tasks", "Tasks", "d")] if options.by_type else [])]
+    for figure in figures:
+        columns.append(Column(figure.key, figure.name, figure.form))
+        if options.intervals:
+            columns += [Column(f"{figure.key}_{end}", f"{figure.name}, {end}", figure.form) for end in ("low", "high")]
+    kinds = list(dict.fromkeys(kind for own in of.types.values() for kind in own)) if options.by_type else [None]
+    rows = []
+    for model in of.models:
+        for kind in kinds:
+            ids = [task_id for task_id in of.split if kind is None or kind in of.types[task_id]]
+            cells = _cells(of, model, ids, figures, options.intervals)
+            rows.append((model, *((kind, len(ids)) if kind is not None else ()), *cells))
+    title = f"HYPE-EDIT-1, table 4: reliability and effective cost{' by type of task' if options.by_type else ''}"
+    return Table(title, tuple(columns), tuple(rows), _notes(of, of.split, options.intervals))
+
+
+def _cells(of: Gathered, model: str, ids: Sequence[str], figures: Sequence[_Figure], with_ends: bool) -> list[Cell]:
+    values, ends = _figures(of, model, ids, with_ends)
+    cells: list[Cell] = []
+    for figure in figures:
+        cells.append(_scaled(values[figure.key], figure))
+        if with_ends:
+            cells += ends[figure.key] or (None, None)
+    return cells
+
+
+def _figures(
+    of: Gathered, model: str, ids: Iterable[str], with_ends: bool
+) -> tuple[dict[str, Any], dict[str, tuple[float, float] | None]]:
+    """The model's published figures on these tasks, and their intervals in the paper's units (all None without
+    `with_ends`)."""
+    table, review, usd = of.table(model, ids), Review(), of.usd.get(model)
+    found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap) if with_ends else {}
+    return model_json(tried(table), usd, review), {f.key: _ends(found.get(f.key), f.scale) for f in FIGURES}
+
+
+def _ends(of: Interval | None, scale: int) -> tuple[float, float] | None:
+    return None if of is None or of.low is None or of.high is None else (of.low * scale, of.high * scale)
+
+
+def _scaled(value: float | None, figure: _Figure) -> float | None:
+    return None if value is None else figure.scale * value
+
+
+def _notes(of: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
+    counted = [tried(of.table(model, ids)) for model in of.models]
+    left = sum(one.n_unscored + one.n_missing for one in counted)
+    unpriced = [model for model in of.models if model not in of.usd]
+    notes = []
+    if left:
+        notes.append(f"{left} attempts have no verdict and count as not passed")
+    if unpriced:
+        notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
+    if of.attempts != PROTOCOL_ATTEMPTS:
+        notes.append(f"the attempts go up to {of.attempts}, the protocol's to {PROTOCOL_ATTEMPTS}")
+    if with_ends:
+        notes.append("low and high are 95 % percentile intervals of a bootstrap over tasks")
+    return tuple(notes)
+
+
+def summary(given: Given, split: str) -> Figure:
+    """Figures 3 to 5: six charts of all tasks (`combined`) or of one split."""
+    of = gathered(given)
+    ids = [task_id for task_id, own in of.split.items() if split in ("combined", own)]
+    if not ids:
+        there = ", ".join(dict.fromkeys(of.split.values()))
+        raise UserError(f"nothing given is of the {split} split (given: {there}): give a run or a file of it")
+    with_ends = given.options.intervals
+    columns = [MODEL]
+    for figure in FIGURES:
+        columns.append(Column(figure.key, figure.name, figure.form))
+        if with_ends:
+            columns += [Column(f"{figure.key}_{end}", f"{figure.name}, {end}", figure.form) for end in ("low", "high")]
+    found = {model: _figures(of, model, ids, with_ends) for model in of.models}
+    panels = tuple(
+        Bars(
+            figure.name,
+            of.models,
+            (
+                Series(
+                    figure.name,
+                    tuple(_scaled(values[figure.key], figure) for values, _ in found.values()),
+                    tuple(ends[figure.key] for _, ends in found.values()) if with_ends else (),
+                ),
+            ),
+        )
+        for figure in FIGURES
+    )
+    rows = tuple((model, *_cells(of, model, ids, FIGURES, with_ends)) for model in of.models)
+    number = {"combined": 3, "public": 4, "private": 5}[split]
+    title = f"HYPE-EDIT-1, figure {number}: {split} split, {len(ids)} tasks"
+    return Figure(Table(title, tuple(columns), rows, _notes(of, ids, with_ends)), panels)

@@ -1,0 +1,79 @@
+"""HYPE-EDIT-1's figures of images: the attempts at one task, and examples of tasks."""
+
+from local_bench.core.errors import UserError
+from local_bench.core.nouns import Task
+from local_bench.report.official.hype_edit_1 import WORDS
+from local_bench.report.official.made import Made, made
+from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.hype_edit_1 import MODEL
+from local_bench.report.papers.table import Column, Figure, Pictures, Table
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.rundir import RunDir
+
+_EXAMPLES = 5
+
+
+def _inputs(run: RunDir, task: Task) -> Pictures:
+    shas = (*((task.source_sha256,) if task.source_sha256 else ()), *task.reference_sha256)
+    captions = tuple(f"input {i}" for i in range(1, len(shas) + 1))
+    return Pictures("", tuple(run.pictures.given(sha) for sha in shas), captions)
+
+
+def figure_1(given: Given) -> Figure:
+    """The inputs of one task and every attempt of every model; RunImageError where a picture is damaged."""
+    tasks = {task.task_id: task for run in given.runs for task in planned_tasks(run.ledger)}
+    task_id = given.options.task or next(iter(tasks))
+    if task_id not in tasks:
+        raise UserError(
+            f"the runs have no task {task_id!r}: --task is one of their {len(tasks)}, {next(iter(tasks))!r} …"
+        )
+    of_runs: list[tuple[RunDir, dict[str, list[Made]]]] = []
+    for run in given.runs:
+        by_model: dict[str, list[Made]] = {}
+        for row in made(run):
+            if row.task.task_id == task_id and row.supported:
+                by_model.setdefault(row.model, []).append(row)
+        of_runs.append((run, by_model))
+    once([(run.path, by_model) for run, by_model in of_runs])
+    first = next(run for run, _ in of_runs if any(t.task_id == task_id for t in planned_tasks(run.ledger)))
+    given_pictures = _inputs(first, tasks[task_id])
+    panels = [Pictures(tasks[task_id].brief, given_pictures.images, given_pictures.captions)]
+    rows = []
+    for run, by_model in of_runs:
+        for model, attempts in by_model.items():
+            verdicts = [WORDS[row.accepted if row.pixels_sha256 else None] for row in attempts]
+            rows += [(model, row.attempt, verdict) for row, verdict in zip(attempts, verdicts, strict=True)]
+            images = tuple(
+                None if row.pixels_sha256 is None else run.pictures.load(row.pixels_sha256) for row in attempts
+            )
+            captions = tuple(f"{r.attempt}: {v or 'no verdict'}" for r, v in zip(attempts, verdicts, strict=True))
+            panels.append(Pictures(model, images, captions))
+    columns = (MODEL, Column("attempt", "Attempt", "d"), Column("verdict", "Verdict"))
+    title = f"HYPE-EDIT-1, figure 1: every attempt at {task_id}"
+    return Figure(Table(title, columns, tuple(rows)), tuple(panels), columns=1)
+
+
+def figure_2(given: Given) -> Figure:
+    """The first task of each type, at most five; of more types the first."""
+    chosen: dict[str, tuple[RunDir, Task]] = {}
+    for run in given.runs:
+        for task in planned_tasks(run.ledger):
+            if task.unscored is None:
+                chosen.setdefault(task.category, (run, task))
+    if not chosen:
+        raise UserError("no task of the runs has its pictures: give a run whose tasks have them")
+    examples = list(chosen.values())[:_EXAMPLES]
+    panels = []
+    for run, task in examples:
+        inputs = _inputs(run, task)
+        panels.append(Pictures(f"{task.category}: {task.brief}", inputs.images, inputs.captions))
+    columns = (
+        *(Column("task_id", "Task"), Column("type", "Task type"), Column("instruction", "Instruction")),
+        Column("inputs", "Input images", "d"),
+    )
+    rows = tuple(
+        (task.task_id, task.category, task.brief, len(panel.images))
+        for (_, task), panel in zip(examples, panels, strict=True)
+    )
+    notes = ("the paper's authors chose five tasks: here it is the first of each type",)
+    return Figure(Table("HYPE-EDIT-1, figure 2: examples of tasks", columns, rows, notes), tuple(panels), columns=2)

@@ -1,0 +1,130 @@
+"""The tables of ICE-Bench's supplement: which tasks a model supports, and the raw metrics by task and model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from local_bench.report.official.ice_bench import results
+from local_bench.report.official.made import made
+from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.table import Cell, Column, Table
+from local_bench.settle.ice import LIMITS, TASKS
+from local_bench.suites.ice_bench.results import Item, read_eval_result
+from local_bench.suites.ice_bench.tasks import METRICS_OF
+
+NUMBERED = (
+    *("Text2Image", "Face Reference Generation", "Style Reference Generation", "Subject Reference Generation"),
+    *("Color Editing", "Motion Editing", "Face Editing", "Texture Editing", "Style Editing", "Scene Editing"),
+    *("Subject Addition", "Subject Removal", "Subject Change", "Text Render", "Text Removal", "Composite Editing"),
+    *("Inpainting", "Outpainting", "Local Subject Addition", "Local Subject Removal", "Local Text Removal"),
+    *("Local Text Render", "Pose-guided Generation", "Edge-guided Generation", "Depth-guided Generation"),
+    *("Image Colorize", "Image Deblur", "Style Reference Editing", "Subject-guided Inpainting", "Virtual Try On"),
+    "Face Swap",
+)
+"""The 31 tasks in the order of table 2, by the names in the benchmark's files."""
+_KINDS = {1: "No-ref Creating", 4: "Ref Creating", 16: "Global Editing", 22: "Local Editing", 27: "Controllable"}
+"""The last task of each kind; what follows is editing with a reference."""
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """A column of raw metrics: the first of `metrics` that a task has."""
+
+    key: str
+    name: str
+    metrics: tuple[str, ...]
+    of: Callable[[float], float] = float
+
+
+_CONTROLS = ("l1_pose", "l1_canny", "l1_depth", "l1_colorize")
+_COMMON = (
+    _Raw("aesthetic", "Aesthetic Score\N{UPWARDS ARROW}", ("aes_v2.5",)),
+    _Raw("imaging", "Imaging Score\N{UPWARDS ARROW}", ("musiq_koniq",)),
+    _Raw("clip_cap", "CLIP-cap\N{UPWARDS ARROW}", ("clip_cap",)),
+)
+_VLLM_QA = _Raw("vllm_qa", "VLLM-QA\N{UPWARDS ARROW}", ("vllmqa",))
+_SOURCE = (
+    _Raw("clip_src", "CLIP-src\N{UPWARDS ARROW}", ("clip_src",)),
+    _Raw("l1_src", "L1-src\N{DOWNWARDS ARROW}", ("l1_raw",)),
+)
+_REFERENCES = tuple(
+    _Raw(f"{key}_ref", f"{name}-ref\N{UPWARDS ARROW}", (f"{key}_ref",))
+    for key, name in (("face", "Face"), ("style", "Style"), ("dino", "DINO"))
+)
+_CONTROL = (
+    _Raw("l1_src", "L1-src\N{DOWNWARDS ARROW}", _CONTROLS, lambda stored: 1 - stored),
+    _Raw("color", "Color Score\N{UPWARDS ARROW}", ("colorfulness",)),
+    _Raw("ssim", "SSIM\N{UPWARDS ARROW}", ("ssim",)),
+)
+_EDITING = (*_COMMON, _VLLM_QA, *_SOURCE)
+_TABLES: Mapping[int, tuple[tuple[int, int], tuple[_Raw, ...]]] = {
+    3: ((1, 1), _COMMON),
+    4: ((23, 27), (*_COMMON, *_CONTROL)),
+    5: ((28, 31), (*_COMMON, _VLLM_QA, *_REFERENCES, *_SOURCE)),
+    6: ((2, 4), (*_COMMON, *_REFERENCES)),
+    7: ((5, 16), _EDITING),
+    8: ((17, 22), _EDITING),
+}
+"""Table -> its first and last task, and its columns."""
+
+
+def _gathered(given: Given) -> dict[str, Sequence[Item]]:
+    """Model -> items; a file is that of the method whose folder it is in (METHOD/eval_result.txt)."""
+    if given.runs:
+        of_runs = [(run.path, results(run)) for run in given.runs]
+        once(of_runs)
+        return {model: found.items for _, of in of_runs for model, found in of.items()}
+    named = [(path, path.absolute().parent.name) for path in given.files]
+    once([(path, [name]) for path, name in named], "the method")
+    return {name: read_eval_result(path, TASKS, LIMITS) for path, name in named}
+
+
+def table_2(given: Given) -> Table:
+    """Which tasks of the runs each model supports."""
+    once([(run.path, {row.model for row in made(run)}) for run in given.runs])
+    supported: dict[str, dict[str, bool]] = {}
+    for run in given.runs:
+        for row in made(run):
+            of_model = supported.setdefault(row.model, {})
+            of_model[row.task.category] = of_model.get(row.task.category, False) or row.supported
+    columns = (
+        *(Column("kind", "Kind"), Column("number", "No.", "d"), Column("task", "Evaluation Task")),
+        *(Column(model, model) for model in supported),
+    )
+    rows = tuple(
+        (_kind(n), n, task, *(of.get(task) for of in supported.values())) for n, task in enumerate(NUMBERED, 1)
+    )
+    notes = ("a dash is a task of which the runs have no item; tasks have the names of the benchmark's files",)
+    return Table("ICE-Bench, supplement, table 2: task-model correspondence", columns, rows, notes)
+
+
+def _kind(number: int) -> str:
+    return next((kind for last, kind in _KINDS.items() if number <= last), "Ref Editing")
+
+
+def raw(given: Given, number: str) -> Table:
+    """Tables 3 to 8: means over a task's items that have the metric, for the models that have any item of the task."""
+    (first, last), metrics = _TABLES[int(number)]
+    found = _gathered(given)
+    columns = (
+        *(Column("number", "Task", "d"), Column("task", "Name"), Column("model", "Models")),
+        *(Column(metric.key, metric.name, ".3f") for metric in metrics),
+    )
+    rows = []
+    for n in range(first, last + 1):
+        task = NUMBERED[n - 1]
+        for model, items in found.items():
+            own = [item for item in items if item.task == task]
+            if own:
+                rows.append((n, task, model, *(_mean(own, task, metric) for metric in metrics)))
+    notes = [
+        "metrics are means over the items that have them; a metric with another model than the benchmark's is left out",
+        *(["L1-src of the tasks 23 to 26 is 1 less the stored value, as the paper prints it"] if number == "4" else []),
+    ]
+    return Table(f"ICE-Bench, supplement, table {number}: raw metrics", columns, tuple(rows), tuple(notes))
+
+
+def _mean(items: Sequence[Item], task: str, metric: _Raw) -> Cell:
+    name = next((name for name in metric.metrics if name in METRICS_OF[task]), None)
+    values = [value for item in items if name and (value := item.metrics.get(name)) is not None]
+    return metric.of(fmean(values)) if values else None

@@ -1,0 +1,145 @@
+"""HYPE-EDIT-1's tables and charts from runs, against arithmetic on the ledgers' rows and the printed results."""
+
+import json
+from fractions import Fraction as F
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from local_bench.report.official.formats import export
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.hype import FAIL, PASS, intervals
+
+TASKS = ("mug-1", "two-1", "list-1")
+
+
+@pytest.fixture(scope="module")
+def passes(runs):
+    """(model, task) -> which of the ten attempts passed, by SQL."""
+    found = {}
+    for path in runs["hype-edit-1"]:
+        with RunDir.open(path) as run:
+            rows = run.ledger.rows(
+                "SELECT model, task_id, attempt, state, accepted FROM candidates LEFT JOIN decisions USING (work_id)"
+            )
+        for r in rows:
+            of = found.setdefault((r["model"], r["task_id"]), [False] * 10)
+            of[r["attempt"] - 1] = r["state"] == "done" and bool(r["accepted"])
+    return found
+
+
+def by_hand(passes, model, tasks, usd):
+    rates = [F(sum(passes[model, t]), 10) for t in tasks]
+    tries = fmean((1 - (1 - p) ** 4) / p if p else 4 for p in rates)
+    within = fmean(1 - (1 - p) ** 4 for p in rates)
+    return {
+        "pass_rate": float(100 * sum(rates) / len(tasks)),
+        "pass_at_4": float(100 * within),
+        "pass_at_10": 100 * fmean(any(passes[model, t]) for t in tasks),
+        "expected_attempts": float(tries),
+        "effective_cost_usd": float(tries * (F(usd) + F(50, 180)) / within) if within else None,
+        "hype_gap": 100 * fmean(any(passes[model, t]) - passes[model, t][0] for t in tasks),
+    }
+
+
+def test_table_4_is_eqs_1_to_6(runs, reproduce, passes):
+    told = reproduce("hype-edit-1", "table-4", *runs["hype-edit-1"])
+    assert [row["model"] for row in told["rows"]] == ["one", "two", "three"]
+    for row in told["rows"][:2]:
+        expected = by_hand(passes, row["model"], TASKS, {"one": "0.04", "two": "0.07"}[row["model"]])
+        keys = ("pass_rate", "pass_at_4", "expected_attempts", "effective_cost_usd")
+        assert {key: row[key] for key in keys} == pytest.approx({key: expected[key] for key in keys})
+    assert told["rows"][2]["effective_cost_usd"] is None, "nobody says what an image of `three` cost"
+
+
+def test_table_4_by_type_counts_a_task_in_each_of_its_types(runs, reproduce, passes):
+    told = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--by-type")
+    rows = {(row["model"], row["type"]): row for row in told["rows"]}
+    kinds = {"change": ["mug-1"], "restructure": ["two-1"], "remove": ["list-1"], "enhance": ["list-1"]}
+    assert list(rows) == [(model, kind) for model in ("one", "two") for kind in kinds]
+    for (model, kind), row in rows.items():
+        expected = by_hand(passes, model, kinds[kind], {"one": "0.04", "two": "0.07"}[model])
+        assert {key: row[key] for key in expected} == pytest.approx(expected)
+        assert row["tasks"] == 1
+
+
+def test_intervals_hold_the_estimate_and_come_from_tasks(runs, reproduce):
+    (row, _) = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--intervals")["rows"]
+    for key in ("pass_rate", "pass_at_4", "pass_at_10", "expected_attempts", "effective_cost_usd", "hype_gap"):
+        assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
+
+
+def test_an_interval_over_tasks_is_that_of_the_binomial_where_tasks_pass_wholly_or_never():
+    """n tasks of which all attempts pass or none: the pass rate resampled over tasks is binomial(n, 1/2) / n."""
+    outcomes = np.repeat(np.array([[PASS], [FAIL]] * 50, dtype=np.int8), 10, axis=1)
+    found = intervals(outcomes, F(1), 4)
+    rate = found["pass_rate"]
+    assert rate.estimate == 0.5
+    assert (rate.low, rate.high) == pytest.approx((0.40, 0.60), abs=0.025)  # 1.96 x 0.05
+    cost = found["effective_cost_usd"]  # (1 p + 4 (1 - p)) / p dollars
+    assert cost.estimate == 5
+    assert (cost.low, cost.high) == pytest.approx(((4 - 3 * rate.high) / rate.high, (4 - 3 * rate.low) / rate.low))
+    assert intervals(outcomes[:, :4], None, 4)["pass_at_10"] is None
+    assert intervals(outcomes[:1], None, 4)["pass_rate"].low is None, "one task has no interval"
+
+
+def test_table_2_counts_the_tasks(runs, reproduce):
+    rows = {row["statistic"]: row["value"] for row in reproduce("hype-edit-1", "t2", runs["hype-edit-1"][0])["rows"]}
+    assert rows == {
+        "Total tasks": "3",
+        "Public tasks": "3",
+        "Single-image tasks": "2",
+        "Multi-image tasks": "1",
+        "Task types (change/restructure/remove/enhance)": "1/1/1/1",
+        "Resolution range (width x height)": "4096-4096 x 2048-2048",
+        "Repeats per task": "10",
+    }
+
+
+def test_table_3_is_the_paper_s_without_a_run_and_the_run_s_cost_with_one(runs, reproduce):
+    assumed = reproduce("hype-edit-1", "table-3")["rows"]
+    assert {"model": "seedream-4.0", "usd_per_candidate": 0.03} in assumed
+    rows = reproduce("hype-edit-1", "table-3", runs["hype-edit-1"][0])["rows"]
+    assert [row["usd_per_candidate"] for row in rows] == [0.04, 0.07]
+
+
+def test_figures_3_to_5_are_the_splits(runs, reproduce, passes, tmp_path):
+    run = runs["hype-edit-1"][0]
+    combined, public = (reproduce("hype-edit-1", f"figure-{n}", run)["rows"] for n in (3, 4))
+    assert combined == public
+    assert {k: v for k, v in combined[0].items() if k != "model"} == pytest.approx(
+        by_hand(passes, "one", TASKS, "0.04")
+    )
+    assert "nothing given is of the private split (given: public)" in reproduce("hype-edit-1", "fig5", run, status=2)
+    reproduce("hype-edit-1", "figure-3", run, "--intervals", "--out", tmp_path / "f.png", form="text")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_splits_of_one_model_are_one_row(runs, reproduce, tmp_path):
+    with RunDir.open(runs["hype-edit-1"][0]) as run:
+        (public,) = export(run, "hype-edit-1", tmp_path / "out")
+    sheet = json.loads(public.read_text())
+    sheet["dataset"] = "private"
+    sheet["judgements"] = {f"p-{task}": of for task, of in sheet["judgements"].items()}
+    private = tmp_path / "private.json"
+    private.write_text(json.dumps(sheet))
+    both = reproduce("hype-edit-1", "table-4", public, private, "--costs", tmp_path / "out/costs.json")
+    assert both["rows"] == pytest.approx(reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0])["rows"])
+    assert reproduce("hype-edit-1", "figure-5", private)["rows"][0]["pass_rate"] == both["rows"][0]["pass_rate"]
+    said = reproduce("hype-edit-1", "table-4", public, public, status=2)
+    assert f"the model 'one' is in both {public} and {public}" in said
+    assert "result files do not have the types" in reproduce("hype-edit-1", "t4", public, "--by-type", status=2)
+
+
+def test_figures_1_and_2_show_the_images_of_the_run(runs, reproduce, passes, tmp_path):
+    run = runs["hype-edit-1"][0]
+    told = reproduce("hype-edit-1", "figure-1", run, "--task", "two-1")
+    assert len(told["rows"]) == 20
+    for row in told["rows"]:
+        assert (row["verdict"] == "PASS") == passes[row["model"], "two-1"][row["attempt"] - 1]
+    for name in ("figure-1", "figure-2"):
+        reproduce("hype-edit-1", name, run, "--out", tmp_path / f"{name}.png", form="text")
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert [row["inputs"] for row in reproduce("hype-edit-1", "figure-2", run)["rows"]] == [1, 2, 1]
+    assert "have no task 'nope'" in reproduce("hype-edit-1", "figure-1", run, "--task", "nope", status=2)

@@ -1,0 +1,129 @@
+"""IDEA-Bench's and ICE-Bench's tables from runs, against arithmetic on the ledgers' rows."""
+
+import json
+from collections import defaultdict
+from statistics import fmean
+
+import pytest
+
+from local_bench.report.official.formats import export
+from local_bench.report.papers.ice_bench import NUMBERED
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.ice import TASKS
+
+
+def case_score(answers):
+    """Six answers, two a level: nothing counts above a level that is not all yes (sec. 3.3.1)."""
+    total = 0
+    for level in (answers[0:2], answers[2:4], answers[4:6]):
+        total += sum(level)
+        if not all(level):
+            break
+    return total / 6
+
+
+@pytest.fixture(scope="module")
+def scores(runs):
+    """(model, task's uid) -> percent, by SQL; each task of the layout has one case."""
+    found = {}
+    uid = {"plain_0001": "0024", "relight_0001": "0063", "pair_0001": "0014"}
+    for path in runs["idea-bench"]:
+        with RunDir.open(path) as run:
+            rows = run.ledger.rows(
+                "SELECT model, task_id, point, repeat, answer FROM verdicts JOIN candidates USING (work_id)"
+            )
+        met = defaultdict(lambda: [[0] * 6 for _ in range(3)])
+        for r in rows:
+            met[r["model"], uid[r["task_id"]]][r["repeat"]][r["point"]] = json.loads(r["answer"] or '{"met": 0}')["met"]
+        found |= {key: 100 * fmean(map(case_score, of)) for key, of in met.items()}
+    return found
+
+
+def test_idea_table_2_is_the_mean_of_categories_with_a_dash_as_0(runs, reproduce, scores):
+    told = reproduce("idea-bench", "table-2", *runs["idea-bench"])
+    assert [row["method"] for row in told["rows"]] == ["one", "two", "three"]
+    for row in told["rows"]:
+        own = {c: scores.get((row["method"], u), 0) for c, u in (("T2I", "0024"), ("I2I", "0063"), ("T2Is", "0014"))}
+        assert {c: row[c] for c in own} == pytest.approx(own)
+        assert row["Is2I"] is row["I(s)2Is"] is None
+        assert row["average"] == pytest.approx(sum(own.values()) / 5)
+
+
+def test_idea_tables_3_to_7_have_the_subtasks_of_their_category(runs, reproduce, scores):
+    told = reproduce("idea-bench", "table-3", runs["idea-bench"][0])
+    assert told["columns"]["0024"] == "Subtasks Score plain"
+    assert [row["0024"] for row in told["rows"]] == pytest.approx([scores.get((m, "0024"), 0) for m in ("one", "two")])
+    assert "nothing given has a task of Is2I" in reproduce("idea-bench", "table-5", runs["idea-bench"][0], status=2)
+
+
+def test_idea_table_1_is_of_the_runs_tasks(runs, reproduce):
+    (row,) = reproduce("idea-bench", "table-1", runs["idea-bench"][0])["rows"]
+    assert (row["tasks"], row["cases"], row["length"], row["judge"]) == (3, 3, 2, "dice")  # "Draw plain."
+    assert [row[c] for c in ("T2I", "I2I", "Is2I", "T2Is", "I(s)2Is")] == [True, True, False, True, False]
+
+
+def test_idea_table_8_has_judge_people_and_clip_score(runs, reproduce, scores, tmp_path):
+    path = runs["idea-bench"][0]
+    with RunDir.open(path) as run:
+        files = export(run, "idea-bench", tmp_path / "out")
+        done = run.ledger.rows("SELECT work_id FROM candidates WHERE model = 'one' AND state = 'done'")
+    without = reproduce("idea-bench", "table-8", path)
+    assert {row["clip_score"] for row in without["rows"]} == {None}
+    for row in without["rows"]:
+        assert row["T2I_g"] == pytest.approx(scores.get((row["method"], "0024"), 0))
+        assert row["T2I_h"] is None
+    people = reproduce("idea-bench", "table-8", path, "--people", files[0])["rows"][0]
+    assert people["Avg. Score_h"] == people["Avg. Score_g"] == pytest.approx(without["rows"][0]["Avg. Score_g"])
+    assert reproduce("idea-bench", "table-8", *files)["rows"] == without["rows"]
+    assert done
+
+
+def test_ice_tables_number_every_task_of_the_benchmark():
+    assert len(NUMBERED) == 31
+    assert set(NUMBERED) == set(TASKS)
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 6, 7, 8])
+def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
+    told = reproduce("ice-bench", f"table-{number}", *runs["ice-bench"])
+    metrics = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq", "clip_cap": "clip_cap", "clip_src": "clip_src"}
+    metrics |= {"vllm_qa": "vllmqa", "dino_ref": "dino_ref"}
+    there = {3: ["Text2Image"], 4: ["Depth-guided Generation"], 5: [], 6: ["Subject Reference Generation"]}
+    there |= {7: ["Color Editing"], 8: ["Local Subject Removal"]}
+    assert [row["task"] for row in told["rows"]] == 3 * there[number]
+    values = {}
+    for path in runs["ice-bench"]:
+        with RunDir.open(path) as run:
+            for r in run.ledger.rows(
+                """SELECT model, category, name, value FROM scores s JOIN candidates c USING (work_id)
+                   JOIN tasks USING (task_id) WHERE c.state = 'done'"""
+            ):
+                values[r["model"], r["category"], r["name"]] = r["value"]
+    for row in told["rows"]:
+        for key, name in metrics.items():
+            if key in row:
+                assert row[key] == pytest.approx(values.get((row["model"], row["task"], name)))
+        if number == 4:
+            stored = values.get((row["model"], row["task"], "l1_depth"))
+            assert row["l1_src"] == (None if stored is None else pytest.approx(1 - stored))
+        if number in (7, 8):
+            assert row["l1_src"] == pytest.approx(values.get((row["model"], row["task"], "l1_raw")))
+
+
+def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item(runs, reproduce):
+    path = runs["ice-bench"][0]
+    told = {row["task"]: row for row in reproduce("ice-bench", "table-2", path)["rows"]}
+    assert list(told) == list(NUMBERED)
+    assert told["Text2Image"]["one"] is True
+    assert told["Face Swap"]["one"] is None
+    assert told["Face Swap"]["kind"] == "Ref Editing"
+    assert told["Local Subject Removal"]["kind"] == "Local Editing"
+
+
+def test_ice_result_files_are_of_the_method_whose_folder_they_are_in(runs, reproduce, tmp_path):
+    with RunDir.open(runs["ice-bench"][0]) as run:
+        files = export(run, "ice-bench", tmp_path / "out")
+    told = reproduce("ice-bench", "table-3", *files)["rows"]
+    of_run = {row["model"]: row for row in reproduce("ice-bench", "table-3", runs["ice-bench"][0])["rows"]}
+    assert told
+    assert all(row == of_run[row["model"]] for row in told)
