@@ -15,7 +15,22 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
+class _Listing(click.Command):
+    """Its help ends with what there is of each paper."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from local_bench.report.papers.registry import entries, papers
+
+        rows = []
+        for paper in papers():
+            made = [one for one in entries(paper) if not one.reason]
+            kinds = {kind: [str(one.number) for one in made if one.kind == kind] for kind in ("table", "figure")}
+            rows.append((paper, "; ".join(f"{kind}s {', '.join(of)}" for kind, of in kinds.items() if of)))
+        with formatter.section("Papers"):
+            formatter.write_dl(rows)
+
+
+@click.command(cls=_Listing)
 @click.argument("paper", metavar="PAPER")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=FILE)
@@ -26,7 +41,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--people", type=FILE, multiple=True, metavar="FILE", help="Labels by people; may be given again.")
 @click.option("--tasks", type=FILE, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
 @click.option("--scores", type=FILE, help="For result files of servimage: BRF, VEQ and CNS per image.")
-@click.option("--costs", type=FILE, help='For result files: {"model": US dollars per image}.')
+@click.option("--costs", type=FILE, help='{"model": US dollars per image}, in the place of what a run found.')
 @click.option("--intervals", is_flag=True, help="hype-edit-1: also 95 % bootstrap intervals over tasks.")
 @click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: a row per model and type of task.")
 @click.option("--task", metavar="ID", help="hype-edit-1, figure 1: which task [default: the first].")

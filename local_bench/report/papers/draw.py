@@ -17,6 +17,8 @@ SUFFIXES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"So
 _SETTINGS = {"svg.hashsalt": "local-bench", "text.parse_math": False, "pdf.fonttype": 42, "axes.unicode_minus": True}
 _INCHES = 3.4
 _BINS = 20
+_ACROSS = 5
+"""Images side by side in a panel."""
 
 
 def check_suffix(out: Path) -> None:
@@ -36,11 +38,12 @@ def draw(figure: Figure, out: Path) -> None:
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in scripts that the font lacks
         across = min(figure.columns, len(figure.panels))
         down = -(-len(figure.panels) // across)
-        canvas = Canvas(figsize=(max(6.4, _INCHES * across), _INCHES * down + 0.4), layout="constrained")
+        inches = _INCHES * (1.5 if any(isinstance(panel, Pictures) for panel in figure.panels) else 1)
+        canvas = Canvas(figsize=(max(6.4, inches * across), inches * down + 0.4), layout="constrained")
         places = canvas.subplots(down, across, squeeze=False).flatten()
         for axes, panel in zip(places, figure.panels, strict=False):
             axes.set_title(clean(panel.title), fontsize=9, wrap=True)
-            _draw(canvas, axes, panel)
+            _draw(axes, panel)
         for axes in places[len(figure.panels) :]:
             axes.set_axis_off()
         canvas.suptitle(clean(figure.data.title), fontsize=10)
@@ -50,7 +53,7 @@ def draw(figure: Figure, out: Path) -> None:
     write_atomic(out, buffer.getvalue())
 
 
-def _draw(canvas: Any, axes: Any, panel: Panel) -> None:
+def _draw(axes: Any, panel: Panel) -> None:
     match panel:
         case Bars():
             _bars(axes, panel)
@@ -72,6 +75,7 @@ def _bars(axes: Any, panel: Bars) -> None:
                 axes.plot([x, x], ends, color="black", linewidth=1)
                 axes.plot([x], [height], color="black", marker="_")
     axes.set_xticks(places, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=7)
+    axes.set_xlim(-0.6, len(panel.labels) - 0.4)
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylabel(panel.unit, fontsize=8)
     if len(panel.series) > 1:
@@ -79,22 +83,30 @@ def _bars(axes: Any, panel: Bars) -> None:
 
 
 def _histogram(axes: Any, panel: Histogram) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     values = np.array([value for value in panel.values if value > 0])
     if len(values):
         low, high = values.min(), values.max()
         edges = np.geomspace(low, high, _BINS + 1) if low < high else [low / 2, low * 2]
         axes.hist(values, edges)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.axvline(float(np.median(panel.values)), color="black", linestyle="--", linewidth=1)
     axes.set_xlabel(panel.unit, fontsize=8)
+    axes.set_ylabel("count", fontsize=8)
     axes.tick_params(labelsize=7)
 
 
 def _pictures(axes: Any, panel: Pictures) -> None:
     axes.set_axis_off()
-    n = len(panel.images)
+    across = min(_ACROSS, len(panel.images)) or 1
+    down = -(-len(panel.images) // across)
     for i, (image, caption) in enumerate(zip(panel.images, panel.captions, strict=True)):
-        inner = axes.inset_axes((i / n, 0, 0.96 / n, 0.9))
+        place = (i % across / across, 1 - (i // across + 1) / down + 0.1 / down, 0.96 / across, 0.88 / down)
+        inner = axes.inset_axes(place)
         inner.set_xticks([])
         inner.set_yticks([])
         inner.set_xlabel(clean(caption), fontsize=6)

@@ -20,7 +20,7 @@ class Options:
     scores: Path | None = None
     """servimage: BRF, VEQ and CNS of result files."""
     costs: Mapping[str, Decimal] | None = None
-    """US dollars per image by model, of result files."""
+    """US dollars per image by model, in the place of what a run found."""
     people: tuple[Path, ...] = ()
     """Labels by people."""
     by_type: bool = False
@@ -57,6 +57,11 @@ def opened(paper: str, paths: Iterable[Path], options: Options) -> Iterator[Give
         for run in runs:
             if format_of(run) != paper:
                 raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
+        of_files = next((f"--{name}" for name in ("tasks", "scores") if getattr(options, name) is not None), None)
+        if runs and of_files is not None:
+            raise UserError(
+                f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"
+            )
         yield Given(paper, runs, files, options)
 
 

@@ -50,7 +50,7 @@ def figure_1(given: Given) -> Figure:
             panels.append(Pictures(model, images, captions))
     columns = (MODEL, Column("attempt", "Attempt", "d"), Column("verdict", "Verdict"))
     title = f"HYPE-EDIT-1, figure 1: every attempt at {task_id}"
-    return Figure(Table(title, columns, tuple(rows)), tuple(panels), columns=1)
+    return Figure(Table(title, columns, tuple(rows)), tuple(panels))
 
 
 def figure_2(given: Given) -> Figure:

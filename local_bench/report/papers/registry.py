@@ -5,14 +5,16 @@ import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from local_bench.core.errors import UserError
-from local_bench.report.papers.given import Given
-from local_bench.report.papers.table import Figure, Table
+
+if TYPE_CHECKING:
+    from local_bench.report.papers.given import Given
+    from local_bench.report.papers.table import Figure, Table
 
 Kind = Literal["table", "figure"]
-_NAME = re.compile(r"(?P<kind>t|tab|table|f|fig|figure)?[-. ]?(?P<number>\d{1,2})", re.I)
+_NAME = re.compile(r"(?P<kind>t|tab|table|f|fig|figure)?[-. ]*(?P<number>\d{1,2})", re.I)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Entry:
         words += [f"--{name} FILE" for name in self.required]
         return " ".join([*words, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
-    def make(self, given: Given) -> Table | Figure:
+    def make(self, given: "Given") -> "Table | Figure":
         """UserError where the sources are not those that it is made from."""
         self._check(given)
         module, _, function = self.build.partition(":")
@@ -58,7 +60,7 @@ class Entry:
         )
         return builder(given) if self.argument is None else builder(given, self.argument)
 
-    def _check(self, given: Given) -> None:
+    def _check(self, given: "Given") -> None:
         what = f"{self.kind} {self.number} of {self.paper}"
         if self.reason:
             raise UserError(f"{what} ({self.title}) cannot be made: {self.reason}")
@@ -71,14 +73,19 @@ class Entry:
             raise UserError(f"{what} is of one run, and {n} are given: give one at a time")
 
 
+def papers() -> list[str]:
+    from local_bench.report.papers.contents import ENTRIES
+
+    return list(dict.fromkeys(entry.paper for entry in ENTRIES))
+
+
 def entries(paper: str) -> list[Entry]:
     """The paper's tables, then its figures. UserError for a paper that there is not."""
     from local_bench.report.papers.contents import ENTRIES
 
-    papers = list(dict.fromkeys(entry.paper for entry in ENTRIES))
-    if paper not in papers:
-        near = difflib.get_close_matches(paper, papers, 1, 0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(papers)}"
+    if paper not in papers():
+        near = difflib.get_close_matches(paper, papers(), 1, 0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(papers())}"
         raise UserError(f"there is no paper {paper!r}: {hint}")
     return [entry for entry in ENTRIES if entry.paper == paper]
 

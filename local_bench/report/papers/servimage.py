@@ -41,7 +41,7 @@ def gathered(given: Given) -> Parts:
         [image for _, of in found for image in of.images],
         found[0][1].orders,
         [score for _, of in found for score in of.scores],
-        {model: usd for _, of in found for model, usd in of.costs.items()},
+        {model: usd for _, of in found for model, usd in of.costs.items()} | dict(given.options.costs or {}),
         [model for _, of in found for model in of.models],
     )
 
@@ -54,7 +54,7 @@ def _from_files(given: Given) -> Parts:
     annotations = read_annotations(given.files)
     scores = [] if options.scores is None else read_scores(options.scores)
     check_images([*annotations.images, *scores], orders)
-    return Parts(annotations.images, orders, scores, dict(options.costs or {}), annotations.models)
+    return Parts(annotations.images, orders, scores, {}, annotations.models)
 
 
 def published(of: Parts) -> Published:

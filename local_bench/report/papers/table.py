@@ -69,7 +69,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images in a row, under a heading."""
+    """Images in rows, under a heading."""
 
     title: str
     images: tuple[Image.Image | None, ...]

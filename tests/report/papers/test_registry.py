@@ -1,0 +1,95 @@
+"""The registry: docs/benchmarks.md lists all of it and nothing else, and what cannot be made says why."""
+
+import importlib
+import re
+
+import pytest
+
+from local_bench.cli.main import main
+from local_bench.report.papers.contents import ENTRIES
+from local_bench.report.papers.registry import entry
+from tests.conftest import ROOT
+
+ROW = re.compile(r"^\| ([a-z0-9-]+) \| ((?:table|figure)-\d+) \| (.+) \| (.+) \|$", re.M)
+PAPERS = {
+    "servimage": (range(1, 14), range(1, 15)),
+    "idea-bench": (range(1, 9), range(1, 4)),
+    "hype-edit-1": (range(1, 5), range(1, 6)),
+    "ice-bench": (range(1, 9), range(1, 8)),
+}
+"""The numbers of each paper's tables and figures; ICE-Bench's are its supplement's."""
+
+
+def test_the_docs_list_what_the_registry_has():
+    rows = ROW.findall((ROOT / "docs/benchmarks.md").read_text())
+    told = [(e.paper, e.name, e.title, f"`{e.command}`" if e.command else f"not made: {e.reason}") for e in ENTRIES]
+    assert rows == told
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_and_figure_has_one_entry(paper):
+    tables, figures = PAPERS[paper]
+    own = [(e.kind, e.number) for e in ENTRIES if e.paper == paper]
+    assert own == [*(("table", n) for n in tables), *(("figure", n) for n in figures)]
+
+
+def test_every_entry_has_a_builder_or_a_reason():
+    for one in ENTRIES:
+        assert bool(one.build) != bool(one.reason), one
+        assert not one.reason.endswith(".")
+        assert set(one.required) <= set(one.options)
+        if one.build:
+            module, _, function = one.build.partition(":")
+            assert callable(getattr(importlib.import_module(f"local_bench.report.papers.{module}"), function))
+
+
+@pytest.mark.parametrize("one", [e for e in ENTRIES if e.reason], ids=lambda e: f"{e.paper}-{e.name}")
+def test_what_cannot_be_made_is_one_sentence_and_exit_2(one, capsys):
+    assert main(["reproduce", one.paper, one.name]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"local-bench: {one.kind} {one.number} of {one.paper} ({one.title}) cannot be made: {one.reason}"]
+
+
+@pytest.mark.parametrize("name", ["table-2", "Table 2", "tab. 2", "t2", "2", "T02"])
+def test_names_of_a_table(name):
+    found = entry("servimage", name)
+    assert (found.kind, found.number) == ("table", 2)
+    assert entry("servimage", "Fig 2").kind == "figure"
+
+
+def test_the_listing_and_the_help_name_every_command(capsys):
+    assert main(["reproduce", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "hype-edit-1  tables 2, 3, 4; figures 1, 2, 3, 4, 5" in told
+    for paper in PAPERS:
+        assert main(["reproduce", paper]) == 0
+        listed = capsys.readouterr().out
+        for one in (e for e in ENTRIES if e.paper == paper):
+            assert (one.command or f"no: {one.reason}") in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("servimag", "did you mean 'servimage'?"),
+        ("servimage table-99", "has no 'table-99': `local-bench reproduce servimage` lists"),
+        ("servimage table-2", "is made from runs or files: say after table-2 where they are"),
+        ("servimage table-9 RUN", "needs --people FILE"),
+        ("servimage table-2 RUN --by-type", "--by-type is not for table-2 of servimage"),
+        ("servimage table-2 RUN --tasks x", "has its own: leave it out"),
+        ("servimage table-2 RUN nothing.jsonl", "give runs or result files, not both"),
+        ("servimage table-2 nothing.jsonl", "say with --tasks where the orders are"),
+        ("servimage table-11 nothing.jsonl", "is made from runs, and nothing.jsonl is no run directory"),
+        ("servimage table-11 RUN SECOND", "is of one run, and 2 are given"),
+        ("servimage figure-2 RUN --out f.txt", "a figure is written as .svg, .pdf, .png"),
+        ("hype-edit-1 table-4 RUN", "is a run of servimage, not of hype-edit-1"),
+    ],
+)
+def test_wrong_input_is_one_sentence(runs, capsys, words, says):
+    first, second = runs["servimage"]
+    given = [{"RUN": str(first), "SECOND": str(second)}.get(word, word) for word in words.split()]
+    assert main(["reproduce", *given]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert len(err.splitlines()) == 1
