@@ -135,14 +135,29 @@ def rejected(run: RunDir, people: Path) -> dict[str, Rejected]:
 
 def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
     """The images with people's labels."""
+    scores = _scores(run)
+    return _images(run, scores, _decided(run, people, thresholds, scores))
+
+
+def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
+    """Work id -> what people together decide, where they do. UserError where the labels cannot be read."""
+    return _decided(run, people, thresholds_of(run.config), _scores(run))
+
+
+def _scores(run: RunDir) -> dict[str, dict[str, Score]]:
     scores: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, kind, name"):
         score = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
         scores[row["work_id"]][row["name"]] = score
+    return scores
+
+
+def _decided(
+    run: RunDir, people: Path, thresholds: Mapping[str, float], scores: Mapping[str, Mapping[str, Score]]
+) -> dict[str, bool]:
     applies = {w: {s.name for s in of.values() if s.applies and s.name in thresholds} for w, of in scores.items()}
     word = people_labels(people, run, applies).word.get(OVERALL, {})
-    decided = {work_id: rating.decision for work_id, rating in word.items() if rating.decision is not None}
-    return _images(run, scores, decided)
+    return {work_id: rating.decision for work_id, rating in word.items() if rating.decision is not None}
 
 
 def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:

@@ -6,6 +6,7 @@ there, `costs.json` what an image cost.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -31,9 +32,9 @@ class Parts:
     models: list[str]
 
 
-def parts(run: RunDir) -> Parts:
-    """From the ledger."""
-    rows = [row for row in made(run) if row.attempt == 1]
+def parts(run: RunDir, of: Sequence[Made] | None = None) -> Parts:
+    """From the run's images (`made`), or these."""
+    rows = [row for row in (made(run) if of is None else of) if row.attempt == 1]
     images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
     return Parts(images, _orders(rows), _scores(rows), usd_per_image(run), models(rows))
 

@@ -19,11 +19,12 @@ _idea = partial(Entry, "idea-bench")
 _hype = partial(Entry, "hype-edit-1")
 _ice = partial(Entry, "ice-bench")
 _FILES = ("tasks", "scores", "costs")
+_DECIDED = (*_FILES, "people")
 
 SERVIMAGE = (
     _servimage(_TABLE, 1, "statistics of the benchmark", "servimage:table_1", options=_FILES),
-    _servimage(_TABLE, 2, "standard settlement", "servimage:table_2", options=_FILES),
-    _servimage(_TABLE, 3, "crowdsourcing competition", "servimage:table_3", options=_FILES),
+    _servimage(_TABLE, 2, "standard settlement", "servimage:table_2", options=_DECIDED),
+    _servimage(_TABLE, 3, "crowdsourcing competition", "servimage:table_3", options=_DECIDED),
     _servimage(
         _TABLE,
         4,
@@ -32,8 +33,8 @@ SERVIMAGE = (
     ),
     _servimage(_TABLE, 5, "comparison with other benchmarks", reason=_LITERATURE),
     _servimage(_TABLE, 6, "price per image", "servimage:table_6", sources="anything", options=_FILES),
-    _servimage(_TABLE, 7, "cost reduction", "servimage:table_7", options=_FILES),
-    _servimage(_TABLE, 8, "standard settlement by category", "servimage:table_8", options=_FILES),
+    _servimage(_TABLE, 7, "cost reduction", "servimage:table_7", options=_DECIDED),
+    _servimage(_TABLE, 8, "standard settlement by category", "servimage:table_8", options=_DECIDED),
     _servimage(
         _TABLE,
         9,
@@ -160,7 +161,8 @@ IDEA_BENCH = (
 )
 
 _HYPE = ("costs",)
-_RICHER = (*_HYPE, "intervals", "by_type")
+_CHARTS = (*_HYPE, "intervals", "people")
+_RICHER = (*_CHARTS, "by_type")
 HYPE_EDIT_1 = (
     _hype(_TABLE, 1, "comparison with other benchmarks", reason=_LITERATURE),
     _hype(_TABLE, 2, "statistics of the benchmark", "hype_edit_1:table_2", sources="runs"),
@@ -175,7 +177,7 @@ HYPE_EDIT_1 = (
             f"summary charts, {split} split",
             "hype_edit_1:summary",
             argument=split,
-            options=(*_HYPE, "intervals"),
+            options=_CHARTS,
         )
         for n, split in ((3, "combined"), (4, "public"), (5, "private"))
     ),

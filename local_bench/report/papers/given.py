@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
 from local_bench.core.errors import UserError
 from local_bench.report.official.formats import format_of
+from local_bench.report.official.made import Made, made
+from local_bench.runs.payment import decided_by_people
 from local_bench.runs.rundir import RunDir
 
 
@@ -22,7 +24,7 @@ class Options:
     costs: Mapping[str, Decimal] | None = None
     """US dollars per image by model, in the place of what a run found."""
     people: tuple[Path, ...] = ()
-    """Labels by people."""
+    """Labels by people; where they replace the runs' own decisions, a file for each run, in their order."""
     by_type: bool = False
     intervals: bool = False
     task: str | None = None
@@ -42,6 +44,25 @@ class Given:
         """The one run of a table that is made from one."""
         (run,) = self.runs
         return run
+
+    @property
+    def made(self) -> list[tuple[RunDir, list[Made]]]:
+        """Each run's images, decided by people where labels are given: an image that they do not decide is open.
+        UserError where there is not one file of labels for each run, and where one cannot be read."""
+        people = self.options.people
+        if not people:
+            return [(run, made(run)) for run in self.runs]
+        if self.files:
+            raise UserError(f"--people is for runs, and {self.files[0]} is a result file: leave it out")
+        if len(people) != len(self.runs):
+            raise UserError(
+                f"{len(self.runs)} runs and {len(people)} files of labels are given: give --people once for each run"
+            )
+        found = []
+        for run, file in zip(self.runs, people, strict=True):
+            decided = decided_by_people(run, file)
+            found.append((run, [replace(row, accepted=decided.get(row.work_id)) for row in made(run)]))
+        return found
 
 
 @contextmanager

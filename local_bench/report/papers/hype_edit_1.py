@@ -74,8 +74,7 @@ def gathered(given: Given) -> Gathered:
     sources: list[tuple[Path, Judgements]] = []
     types: dict[str, list[str]] = {}
     paid: dict[str, list[tuple[Fraction, int]]] = {}
-    for run in given.runs:
-        rows = made(run)
+    for run, rows in given.made:
         of_run = judgements(rows)
         sources.append((run.path, of_run))
         types |= {task.task_id: task.category.split("+") for task in planned_tasks(run.ledger)}

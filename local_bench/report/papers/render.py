@@ -61,7 +61,9 @@ def latex(table: Table) -> str:
     for row in table.rows:
         lines.append(_line([_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
-    return "\n".join([*(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines])
+    return "\n".join(
+        [r"% \usepackage{booktabs,amssymb}", *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines]
+    )
 
 
 def _groups(columns: tuple[Column, ...]) -> list[str]:
@@ -91,10 +93,10 @@ def _escaped(words: str) -> str:
 
 def as_json(table: Table) -> dict[str, Any]:
     """Rows by the columns' keys, numbers unrounded."""
-    keys = [column.key for column in table.columns]
+    keys = table.keys
     return {
         "title": table.title,
-        "columns": {column.key: column.header for column in table.columns},
+        "columns": {key: column.header for key, column in zip(keys, table.columns, strict=True)},
         "rows": [dict(zip(keys, row, strict=True)) for row in table.rows],
         "notes": list(table.notes),
     }

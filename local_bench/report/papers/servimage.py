@@ -26,7 +26,11 @@ _ACCEPTANCE = (
 
 def gathered(given: Given) -> Parts:
     """All sources as one sheet. UserError where two of them have a model both, or are of different orders."""
-    found = [(run.path, parts(run)) for run in given.runs] if given.runs else [(given.files[0], _from_files(given))]
+    found = (
+        [(run.path, parts(run, rows)) for run, rows in given.made]
+        if given.runs
+        else [(given.files[0], _from_files(given))]
+    )
     once([(path, of.models) for path, of in found])
     first, asked = found[0][0], {order.task_id: order for order in found[0][1].orders}
     for path, of in found[1:]:

@@ -34,6 +34,13 @@ class Table:
     notes: tuple[str, ...] = ()
     """What is missing, estimated or read otherwise than printed: a sentence each."""
 
+    @property
+    def keys(self) -> list[str]:
+        """The columns' keys; one that an earlier column has (the names of models and categories are anybody's) with its
+        place behind it."""
+        own = [column.key for column in self.columns]
+        return [key if own.index(key) == i else f"{key}_{i + 1}" for i, key in enumerate(own)]
+
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.title
 

@@ -143,3 +143,22 @@ def test_figures_1_and_2_show_the_images_of_the_run(runs, reproduce, passes, tmp
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
     assert [row["inputs"] for row in reproduce("hype-edit-1", "figure-2", run)["rows"]] == [1, 2, 1]
     assert "have no task 'nope'" in reproduce("hype-edit-1", "figure-1", run, "--task", "nope", status=2)
+
+
+def test_table_4_by_people_is_the_majority_of_the_raters(runs, reproduce, tmp_path):
+    """Five raters, of whom three pass attempt 1 of every task and two pass all others."""
+    path = runs["hype-edit-1"][0]
+    with RunDir.open(path) as run:
+        rows = run.ledger.rows("SELECT model, task_id, deliverable, attempt FROM candidates WHERE state = 'done'")
+    people = tmp_path / "people.jsonl"
+    people.write_text(
+        "".join(
+            json.dumps(dict(r) | {"rater": f"r{i}", "pass": (i < 3) == (r["attempt"] == 1)}) + "\n"
+            for r in rows
+            for i in range(5)
+        )
+    )
+    firsts = {(r["model"], r["task_id"]) for r in rows if r["attempt"] == 1}
+    for row in reproduce("hype-edit-1", "table-4", path, "--people", people)["rows"]:
+        n = sum((row["model"], task) in firsts for task in TASKS)
+        assert row["pass_rate"] == pytest.approx(100 * n / 30)

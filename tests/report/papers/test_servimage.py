@@ -232,3 +232,19 @@ def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_pat
     assert fmean(r["value"] for r in accepted) > 1 + fmean(r["value"] for r in rejected)
     assert row["total_revenue_usd_k"] == pytest.approx(sum(r["price_micro_usd"] for r in accepted) / 1e9)
     assert row["total_deliverable_acceptance_pct"] == pytest.approx(100 * len(accepted) / N)
+
+
+def test_table_2_by_people_has_their_decisions_in_the_place_of_the_judges(runs, reproduce, labels, decided):
+    path, other = runs["servimage"]
+    rows = {row["model"]: row for row in reproduce("servimage", "table-2", path, "--people", labels)["rows"]}
+    assert rows["one"]["total_revenue_usd_k"] == 0
+    earned = sum(decided["two", t][0] * p / q for t, (p, q) in PRICES.items())  # every image that was made
+    assert rows["two"]["total_revenue_usd_k"] == pytest.approx(float(earned) / 1000)
+    said = reproduce("servimage", "table-2", path, other, "--people", labels, status=2)
+    assert "2 runs and 1 files of labels are given: give --people once for each run" in said
+
+
+def test_costs_replace_those_of_the_run(runs, reproduce, tmp_path, decided):
+    (tmp_path / "costs.json").write_text('{"one": 1.5}')
+    given = ("servimage", "table-6", runs["servimage"][0], "--costs", tmp_path / "costs.json")
+    assert [row["usd_per_image"] for row in reproduce(*given)["rows"]] == [1.5, 0.07]
