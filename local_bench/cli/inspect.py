@@ -18,15 +18,18 @@ def report(run_dir: Path, as_json: bool) -> int:
     """Write the report and the exports of RUN anew."""
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
+    from local_bench.report.scenarios import economics_json
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.settlement import books
 
     with RunDir.open(run_dir) as run:
         run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
         exports = write_exports(run)
         page = write_report(run)
+        scenarios = economics_json(run, books(run.ledger, run.config.settlement))
         faults = run.pictures.all_faults
     if as_json:
-        found = {"report": str(page), "exports": [str(path) for path in exports]}
+        found = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}
         show_json(found | {"image_faults": [vars(fault) for fault in faults]})
     else:
         show(f"report: {page}")

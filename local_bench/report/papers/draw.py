@@ -3,6 +3,7 @@
 import io
 import warnings
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ SUFFIXES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"So
 _SETTINGS = {"svg.hashsalt": "local-bench", "text.parse_math": False, "pdf.fonttype": 42, "axes.unicode_minus": True}
 _INCHES = 3.4
 _BINS = 20
+_LONGEST = 200
+"""Characters of a panel's title."""
 _ACROSS = 5
 """Images side by side in a panel."""
 
@@ -42,7 +45,7 @@ def draw(figure: Figure, out: Path) -> None:
         canvas = Canvas(figsize=(max(6.4, inches * across), inches * down + 0.4), layout="constrained")
         places = canvas.subplots(down, across, squeeze=False).flatten()
         for axes, panel in zip(places, figure.panels, strict=False):
-            axes.set_title(clean(panel.title), fontsize=9, wrap=True)
+            axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=9, wrap=True)
             _draw(axes, panel)
         for axes in places[len(figure.panels) :]:
             axes.set_axis_off()
@@ -85,7 +88,7 @@ def _bars(axes: Any, panel: Bars) -> None:
 def _histogram(axes: Any, panel: Histogram) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    values = np.array([value for value in panel.values if value > 0])
+    values = np.array([value for value in panel.values if value > 0])  # a logarithm has no 0
     if len(values):
         low, high = values.min(), values.max()
         edges = np.geomspace(low, high, _BINS + 1) if low < high else [low / 2, low * 2]
@@ -94,7 +97,7 @@ def _histogram(axes: Any, panel: Histogram) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.axvline(float(np.median(panel.values)), color="black", linestyle="--", linewidth=1)
+        axes.axvline(float(np.median(values)), color="black", linestyle="--", linewidth=1)
     axes.set_xlabel(panel.unit, fontsize=8)
     axes.set_ylabel("count", fontsize=8)
     axes.tick_params(labelsize=7)
@@ -111,6 +114,4 @@ def _pictures(axes: Any, panel: Pictures) -> None:
         inner.set_yticks([])
         inner.set_xlabel(clean(caption), fontsize=6)
         if image is not None:
-            small = image.convert("RGB")
-            small.thumbnail((512, 512))
-            inner.imshow(np.asarray(small))
+            inner.imshow(np.asarray(image))

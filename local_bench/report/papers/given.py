@@ -1,6 +1,6 @@
 """What a table is made from: finished runs, or a benchmark's own result files, and the command's options."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -66,9 +66,12 @@ class Given:
 
 
 @contextmanager
-def opened(paper: str, paths: Iterable[Path], options: Options) -> Iterator[Given]:
-    """Opens the folders as runs and takes the rest as result files. UserError where both are given, and for a run of
-    another benchmark; the errors of `RunDir.open`."""
+def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Given]:
+    """Opens the folders as runs and takes the rest as result files. UserError where both are given, for a path that
+    does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
+    absent = next((path for path in paths if not path.exists()), None)
+    if absent is not None:
+        raise UserError(f"{absent} does not exist: give a run directory or a result file")
     folders = [path for path in paths if path.is_dir()]
     files = tuple(path for path in paths if not path.is_dir())
     if folders and files:
@@ -78,6 +81,8 @@ def opened(paper: str, paths: Iterable[Path], options: Options) -> Iterator[Give
         for run in runs:
             if format_of(run) != paper:
                 raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
+            if not run.ledger.rows("SELECT 1 FROM candidates LIMIT 1"):
+                raise UserError(f"{run.path} has no images planned yet: run its config first")
         of_files = next((f"--{name}" for name in ("tasks", "scores") if getattr(options, name) is not None), None)
         if runs and of_files is not None:
             raise UserError(

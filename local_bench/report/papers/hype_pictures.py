@@ -1,5 +1,7 @@
 """HYPE-EDIT-1's figures of images: the attempts at one task, and examples of tasks."""
 
+from PIL import Image
+
 from local_bench.core.errors import UserError
 from local_bench.core.nouns import Task
 from local_bench.report.official.hype_edit_1 import WORDS
@@ -11,12 +13,20 @@ from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 
 _EXAMPLES = 5
+_SIDE = 512
+"""Pixels that an image has in a figure at most."""
+
+
+def _small(image: Image.Image) -> Image.Image:
+    small = image.convert("RGB")
+    small.thumbnail((_SIDE, _SIDE))
+    return small
 
 
 def _inputs(run: RunDir, task: Task) -> Pictures:
     shas = (*((task.source_sha256,) if task.source_sha256 else ()), *task.reference_sha256)
     captions = tuple(f"input {i}" for i in range(1, len(shas) + 1))
-    return Pictures("", tuple(run.pictures.given(sha) for sha in shas), captions)
+    return Pictures("", tuple(_small(run.pictures.given(sha)) for sha in shas), captions)
 
 
 def figure_1(given: Given) -> Figure:
@@ -44,7 +54,7 @@ def figure_1(given: Given) -> Figure:
             verdicts = [WORDS[row.accepted if row.pixels_sha256 else None] for row in attempts]
             rows += [(model, row.attempt, verdict) for row, verdict in zip(attempts, verdicts, strict=True)]
             images = tuple(
-                None if row.pixels_sha256 is None else run.pictures.load(row.pixels_sha256) for row in attempts
+                None if row.pixels_sha256 is None else _small(run.pictures.load(row.pixels_sha256)) for row in attempts
             )
             captions = tuple(f"{r.attempt}: {v or 'no verdict'}" for r, v in zip(attempts, verdicts, strict=True))
             panels.append(Pictures(model, images, captions))

@@ -80,7 +80,7 @@ class Pictures:
 
     title: str
     images: tuple[Image.Image | None, ...]
-    """None: an empty place, for an image that was not made."""
+    """RGB; None: an empty place, for an image that was not made."""
     captions: tuple[str, ...]
 
 

@@ -22,6 +22,7 @@ from local_bench.settle.hype import (
     Outcomes,
     Reliability,
     Tried,
+    intervals,
     review_usd,
     tried,
 )
@@ -70,6 +71,7 @@ def published(
     worked = {name: _ways(name, tables[name], judgements, review, known) for name in present}
     models = {
         name: model_json(counted[name], usd.get(name), review)
+        | {"intervals": _intervals(tables[name], usd.get(name), review)}
         | {"workflows": [_worked_json(w, usd.get(name), review) for w in worked[name]]}
         for name in present
     }
@@ -154,6 +156,15 @@ def model_json(counted: Tried, usd: Fraction | None, review: Review) -> dict[str
         "n": shown.n_tasks * shown.attempts - counted.n_unscored - counted.n_missing,
         "n_unscored": counted.n_unscored,
         "n_missing": counted.n_missing,
+    }
+
+
+def _intervals(table: Outcomes, usd: Fraction | None, review: Review) -> dict[str, list[float] | None]:
+    """95 % bootstrap intervals over tasks by figure, [low, high]; null where a figure has none."""
+    found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap)
+    return {
+        name: None if of is None or of.low is None or of.high is None else [of.low, of.high]
+        for name, of in found.items()
     }
 
 

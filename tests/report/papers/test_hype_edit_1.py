@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from local_bench.report.official.formats import export
+from local_bench.report.official.formats import export, official
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.hype import FAIL, PASS, intervals
 
@@ -68,6 +68,10 @@ def test_intervals_hold_the_estimate_and_come_from_tasks(runs, reproduce):
     (row, _) = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--intervals")["rows"]
     for key in ("pass_rate", "pass_at_4", "pass_at_10", "expected_attempts", "effective_cost_usd", "hype_gap"):
         assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
+    with RunDir.open(runs["hype-edit-1"][0]) as run:
+        told = official(run)["all"].data["models"]["one"]["intervals"]
+    assert told["pass_rate"] == pytest.approx([row["pass_rate_low"] / 100, row["pass_rate_high"] / 100])
+    assert told["effective_cost_usd"] == [row["effective_cost_usd_low"], row["effective_cost_usd_high"]]
 
 
 def test_an_interval_over_tasks_is_that_of_the_binomial_where_tasks_pass_wholly_or_never():

@@ -2,12 +2,14 @@
 
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 
 from local_bench.cli.main import main
 from local_bench.report.papers.contents import ENTRIES
 from local_bench.report.papers.registry import entry
+from local_bench.runs.rundir import RunDir
 from tests.conftest import ROOT
 
 ROW = re.compile(r"^\| ([a-z0-9-]+) \| ((?:table|figure)-\d+) \| (.+) \| (.+) \|$", re.M)
@@ -80,14 +82,23 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         ("servimage table-2 RUN nothing.jsonl", "give runs or result files, not both"),
         ("servimage table-2 nothing.jsonl", "say with --tasks where the orders are"),
         ("servimage table-11 nothing.jsonl", "is made from runs, and nothing.jsonl is no run directory"),
+        ("servimage table-2 absent.jsonl", "absent.jsonl does not exist"),
         ("servimage table-11 RUN SECOND", "is of one run, and 2 are given"),
         ("servimage figure-2 RUN --out f.txt", "a figure is written as .svg, .pdf, .png"),
+        ("servimage table-1 EMPTY", "has no images planned yet: run its config first"),
         ("hype-edit-1 table-4 RUN", "is a run of servimage, not of hype-edit-1"),
     ],
 )
-def test_wrong_input_is_one_sentence(runs, capsys, words, says):
+def test_wrong_input_is_one_sentence(runs, tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    Path("nothing.jsonl").touch()
     first, second = runs["servimage"]
-    given = [{"RUN": str(first), "SECOND": str(second)}.get(word, word) for word in words.split()]
+    with RunDir.open(first) as run, RunDir.begin(tmp_path / "empty", run.config):
+        pass
+    given = [
+        {"RUN": str(first), "SECOND": str(second), "EMPTY": str(tmp_path / "empty")}.get(word, word)
+        for word in words.split()
+    ]
     assert main(["reproduce", *given]) == 2
     out, err = capsys.readouterr()
     assert out == ""
