@@ -1,0 +1,59 @@
+"""Tables of hostile words in every format."""
+
+import csv
+import io
+import json
+import re
+
+from local_bench.report.papers.draw import draw
+from local_bench.report.papers.render import FORMATS
+from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
+
+HOSTILE = "=a & b_c $x$ 100% \\input{/etc/passwd} <script>#~^\u202e\n--><svg"
+TABLE = Table(
+    "A title with $ and _",
+    (Column("model", "Model"), Column("x", "X", ".1f", "G"), Column("x", "Y (%)", "d", "G"), Column("is", "Is")),
+    ((HOSTILE, 0.25, None, True), ("b", -1.5, 3, False)),
+    ("a note\nof two lines",),
+)
+
+
+def test_json_keeps_every_column_where_two_have_one_key():
+    told = json.loads(FORMATS["json"](TABLE))
+    assert told["columns"] == {"model": "Model", "x": "G X", "x_3": "G Y (%)", "is": "Is"}
+    assert told["rows"][0] == {"model": HOSTILE, "x": 0.25, "x_3": None, "is": True}
+
+
+def test_csv_has_unrounded_numbers_and_no_formula():
+    lines = list(csv.reader(io.StringIO(FORMATS["csv"](TABLE))))
+    assert lines[0] == ["Model", "G X", "G Y (%)", "Is"]
+    assert lines[1] == ["'" + HOSTILE, "0.25", "", "True"]
+    assert lines[2][1] == "-1.5"
+
+
+def test_text_is_rounded_with_a_dash_for_what_is_missing():
+    (row,) = [line for line in FORMATS["text"](TABLE).splitlines() if line.startswith("=a")]
+    assert row.split()[-3:] == ["0.2", "\N{EN DASH}", "\N{CHECK MARK}"]
+    assert "\u202e" not in row
+
+
+def test_latex_escapes_every_special_character():
+    told = FORMATS["latex"](TABLE)
+    (row,) = [line for line in told.splitlines() if line.startswith("=a")]
+    cell = row.split(" & 0.2 & ")[0]
+    assert cell.startswith(
+        r"=a \& b\_c \$x\$ 100\% \textbackslash{}input\{/etc/passwd\} \textless{}script\textgreater{}"
+    )
+    assert not re.search(r"(?<!\\)[&%$#_]", cell)
+    assert row.endswith(r"& 0.2 & -- & $\checkmark$ \\")
+    assert "% a note of two lines" in told
+    assert r"\begin{tabular}{lrrr}" in told
+    assert r" & \multicolumn{2}{c}{G} &  \\" in told
+
+
+def test_a_figure_of_hostile_words_is_drawn(tmp_path):
+    bars = Bars(HOSTILE * 20, (HOSTILE, "b"), (Series("s", (1.0, None)), Series("t$", (2.0, 3.0), ((1, 3), None))))
+    draw(Figure(TABLE, (bars,)), tmp_path / "f.svg")
+    told = (tmp_path / "f.svg").read_text()
+    assert "<script" not in told
+    assert told.count("<svg") == 1
