@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 """What spreadsheets take for a formula's beginning, full-width forms too (OWASP, CSV injection)."""
-_FIGURE = re.compile(r"[-$\d]")
+_FIGURE = re.compile(r"[-\N{EN DASH}$\d]")
 
 
 def clean(text: str) -> str:

@@ -64,6 +64,18 @@ def test_no_heavy_library_is_imported(run_dir, tmp_path):
     assert run_all(lines, tmp_path) == {line: [0, []] for line in lines}
 
 
+def test_no_builder_of_a_paper_imports_a_heavy_library(tmp_path):
+    code = f"""
+import importlib, sys
+from local_bench.report.papers.contents import ENTRIES
+for module in {{one.build.partition(":")[0] for one in ENTRIES if one.build}}:
+    importlib.import_module("local_bench.report.papers." + module)
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
 def test_what_needs_torch_is_seen_to_import_it(tmp_path):
     found = run_all([LIGHT, NEEDS_TORCH], tmp_path)
     assert found == {LIGHT: [0, []], NEEDS_TORCH: [0, ["torch", "diffusers", "transformers"]]}

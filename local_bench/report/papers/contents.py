@@ -4,7 +4,7 @@ from functools import partial
 
 from local_bench.report.papers.registry import Entry, Kind
 
-_CUSTOM = ("people",)
+_PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and holds nothing that a run measures"
 _NOT_TRAINED = (
     "ServImageModel is not trained here; `local-bench settle RUN --people FILE --explain` gives the accuracy of other "
@@ -15,6 +15,8 @@ _PROMPT = "it is a prompt, not a result: the rubrics in use are in local_bench/j
 _TABLE: Kind = "table"
 _FIGURE: Kind = "figure"
 _servimage = partial(Entry, "servimage")
+_servimage_people = partial(_servimage, sources="run", options=_PEOPLE, required=_PEOPLE)
+"""Of one run with labels."""
 _idea = partial(Entry, "idea-bench")
 _hype = partial(Entry, "hype-edit-1")
 _ice = partial(Entry, "ice-bench")
@@ -25,79 +27,21 @@ SERVIMAGE = (
     _servimage(_TABLE, 1, "statistics of the benchmark", "servimage:table_1", options=_FILES),
     _servimage(_TABLE, 2, "standard settlement", "servimage:table_2", options=_DECIDED),
     _servimage(_TABLE, 3, "crowdsourcing competition", "servimage:table_3", options=_DECIDED),
-    _servimage(
-        _TABLE,
-        4,
-        "ablation of ServImageModel",
-        reason=_NOT_TRAINED,
-    ),
+    _servimage(_TABLE, 4, "ablation of ServImageModel", reason=_NOT_TRAINED),
     _servimage(_TABLE, 5, "comparison with other benchmarks", reason=_LITERATURE),
     _servimage(_TABLE, 6, "price per image", "servimage:table_6", sources="anything", options=_FILES),
     _servimage(_TABLE, 7, "cost reduction", "servimage:table_7", options=_DECIDED),
     _servimage(_TABLE, 8, "standard settlement by category", "servimage:table_8", options=_DECIDED),
-    _servimage(
-        _TABLE,
-        9,
-        "settlement by predicted payment",
-        "servimage_people:table_9",
-        sources="run",
-        options=_CUSTOM,
-        required=_CUSTOM,
-    ),
-    _servimage(
-        _TABLE,
-        10,
-        "agreement of judges and people",
-        "servimage_people:table_10",
-        sources="run",
-        options=_CUSTOM,
-        required=_CUSTOM,
-    ),
+    _servimage_people(_TABLE, 9, "settlement by predicted payment", "servimage_people:table_9"),
+    _servimage_people(_TABLE, 10, "agreement of judges and people", "servimage_people:table_10"),
     _servimage(_TABLE, 11, "rank correlation of judges", "servimage_people:table_11", sources="run"),
-    _servimage(
-        _TABLE,
-        12,
-        "dimensions of failure",
-        "servimage_people:table_12",
-        sources="run",
-        options=_CUSTOM,
-        required=_CUSTOM,
-    ),
-    _servimage(
-        _TABLE,
-        13,
-        "examples of failure",
-        "servimage_people:table_13",
-        sources="run",
-        options=_CUSTOM,
-        required=_CUSTOM,
-    ),
+    _servimage_people(_TABLE, 12, "dimensions of failure", "servimage_people:table_12"),
+    _servimage_people(_TABLE, 13, "examples of failure", "servimage_people:table_13"),
     _servimage(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _servimage(_FIGURE, 2, "prices by category", "servimage:figure_2", options=_FILES),
-    _servimage(
-        _FIGURE,
-        3,
-        "acceptance by composite score",
-        "servimage_people:figure_3",
-        sources="run",
-        options=_CUSTOM,
-        required=_CUSTOM,
-    ),
-    _servimage(
-        _FIGURE,
-        4,
-        "ServImageModel: architecture and accuracy",
-        reason=_NOT_TRAINED,
-    ),
-    _servimage(
-        _FIGURE,
-        5,
-        "metrics and payment",
-        "servimage_people:figure_5",
-        sources="run",
-        options=_CUSTOM,
-        required=_CUSTOM,
-    ),
+    _servimage_people(_FIGURE, 3, "acceptance by composite score", "servimage_people:figure_3"),
+    _servimage(_FIGURE, 4, "ServImageModel: architecture and accuracy", reason=_NOT_TRAINED),
+    _servimage_people(_FIGURE, 5, "metrics and payment", "servimage_people:figure_5"),
     *(
         _servimage(
             _FIGURE,

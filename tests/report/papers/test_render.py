@@ -37,6 +37,11 @@ def test_text_is_rounded_with_a_dash_for_what_is_missing():
     assert "\u202e" not in row
 
 
+def test_a_column_of_dashes_is_aligned_as_numbers():
+    told = FORMATS["text"](Table("t", (Column("cost", "Effective Cost"),), ((None,), (None,))))
+    assert told.splitlines()[-1] == "\N{EN DASH}".rjust(len("Effective Cost"))
+
+
 def test_latex_escapes_every_special_character():
     told = FORMATS["latex"](TABLE)
     (row,) = [line for line in told.splitlines() if line.startswith("=a")]
