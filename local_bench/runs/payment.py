@@ -92,7 +92,7 @@ def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
 
 
 def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
-    """Work id -> whether the logistic predictor, taught by people's labels, expects payment (a probability of one half
+    """Work id -> whether the logistic predictor, fitted to people's labels, expects payment (a probability of one half
     or more); None where it lacks a score (ServImage, sec. G.2, table 9). UserError where the labels are too few."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)

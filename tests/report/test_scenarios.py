@@ -39,10 +39,10 @@ def outcome(run: RunDir) -> dict[str, Any]:
 def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None:
     with RunDir.open(make_run(on_gpus=True)) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
-        told = outcome(run)
+        result = outcome(run)
         view = economics_view(run, books(run.ledger, run.config.settlement))
         write_exports(run)
-    found = told["economics"]
+    found = result["economics"]
     for name in ("competition", "cost_reduction"):
         by_model = {row["model"]: {k: v for k, v in row.items() if k != "model"} for row in cells(run.path, name)}
         assert {m: values(row) for m, row in by_model.items()} == found[name]
@@ -52,7 +52,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
     for row in view.rows:
         assert row.won[0] == f"${found['competition'][row.model]['revenue_usd']:,.2f}"
         assert row.rank == str(found["competition"][row.model]["rank"])
-    by_model = told["benchmark"]["all"]["models"]
+    by_model = result["benchmark"]["all"]["models"]
     for model, reduced in found["cost_reduction"].items():
         for name in ("cost_usd", "cost_savings", "model_contribution", "contribution_ratio"):
             assert reduced[name] == pytest.approx(by_model[model][name])

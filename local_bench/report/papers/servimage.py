@@ -32,10 +32,10 @@ def gathered(given: Given) -> Parts:
         else [(given.files[0], _from_files(given))]
     )
     once([(path, of.models) for path, of in found])
-    first, asked = found[0][0], {order.task_id: order for order in found[0][1].orders}
+    first, orders = found[0][0], {order.task_id: order for order in found[0][1].orders}
     for path, of in found[1:]:
         own = {order.task_id: order for order in of.orders}
-        differing = next((i for i in [*asked, *own] if asked.get(i) != own.get(i)), None)
+        differing = next((i for i in [*orders, *own] if orders.get(i) != own.get(i)), None)
         if differing is not None:
             raise UserError(
                 f"{first} and {path} have other orders (the first that differs is {differing!r}): their models "

@@ -43,13 +43,13 @@ def _name(score: str) -> str:
 
 def table_9(given: Given) -> Table:
     """Table 2 with predicted decisions in the place of the run's own."""
-    said = predicted(given.run, _people(given))
+    predictions = predicted(given.run, _people(given))
     of_image = {
         (row.model, row.task.task_id, row.deliverable): row.work_id for row in made(given.run) if row.attempt == 1
     }
     of = parts(given.run)
     images = [
-        replace(image, accepted=said.get(of_image[image.model, image.task_id, image.deliverable]))
+        replace(image, accepted=predictions.get(of_image[image.model, image.task_id, image.deliverable]))
         for image in of.images
     ]
     note = (
@@ -137,9 +137,9 @@ def table_13(given: Given) -> Table:
     rows = []
     for name, image in found.items():
         others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in image.scores.items() if k != name)
-        told = f"lowest of its scores; {others}" if others else "its only score"
+        remark = f"lowest of its scores; {others}" if others else "its only score"
         place = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
-        rows.append((_name(name), *place, image.scores[name], told))
+        rows.append((_name(name), *place, image.scores[name], remark))
     notes = (
         "the paper's authors chose the examples and wrote the notes: here they are the lowest score and the others",
     )

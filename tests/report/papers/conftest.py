@@ -38,12 +38,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> _Runs:
     return _Runs(tmp_path_factory)
 
 
-Told = Callable[..., Any]
+Reproduce = Callable[..., Any]
 
 
 @pytest.fixture
-def reproduce(capsys: pytest.CaptureFixture[str]) -> Told:
-    """The JSON of `reproduce`, or with `status` what it says on stderr."""
+def reproduce(capsys: pytest.CaptureFixture[str]) -> Reproduce:
+    """The JSON of `reproduce`, or with `status` its stderr."""
 
     def run(*arguments: object, status: int = 0, form: str = "json") -> Any:
         words = [*map(str, arguments), *(["--format", form] if status == 0 else [])]

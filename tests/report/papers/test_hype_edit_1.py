@@ -44,18 +44,18 @@ def by_hand(passes, model, tasks, usd):
 
 
 def test_table_4_is_eqs_1_to_6(runs, reproduce, passes):
-    told = reproduce("hype-edit-1", "table-4", *runs["hype-edit-1"])
-    assert [row["model"] for row in told["rows"]] == ["one", "two", "three"]
-    for row in told["rows"][:2]:
+    result = reproduce("hype-edit-1", "table-4", *runs["hype-edit-1"])
+    assert [row["model"] for row in result["rows"]] == ["one", "two", "three"]
+    for row in result["rows"][:2]:
         expected = by_hand(passes, row["model"], TASKS, {"one": "0.04", "two": "0.07"}[row["model"]])
         keys = ("pass_rate", "pass_at_4", "expected_attempts", "effective_cost_usd")
         assert {key: row[key] for key in keys} == pytest.approx({key: expected[key] for key in keys})
-    assert told["rows"][2]["effective_cost_usd"] is None, "nobody says what an image of `three` cost"
+    assert result["rows"][2]["effective_cost_usd"] is None, "the cost of an image of `three` is not known"
 
 
 def test_table_4_by_type_counts_a_task_in_each_of_its_types(runs, reproduce, passes):
-    told = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--by-type")
-    rows = {(row["model"], row["type"]): row for row in told["rows"]}
+    result = reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0], "--by-type")
+    rows = {(row["model"], row["type"]): row for row in result["rows"]}
     kinds = {"change": ["mug-1"], "restructure": ["two-1"], "remove": ["list-1"], "enhance": ["list-1"]}
     assert list(rows) == [(model, kind) for model in ("one", "two") for kind in kinds]
     for (model, kind), row in rows.items():
@@ -69,9 +69,9 @@ def test_intervals_hold_the_estimate_and_come_from_tasks(runs, reproduce):
     for key in ("pass_rate", "pass_at_4", "pass_at_10", "expected_attempts", "effective_cost_usd", "hype_gap"):
         assert row[f"{key}_low"] <= row[key] <= row[f"{key}_high"]
     with RunDir.open(runs["hype-edit-1"][0]) as run:
-        told = official(run)["all"].data["models"]["one"]["intervals"]
-    assert told["pass_rate"] == pytest.approx([row["pass_rate_low"] / 100, row["pass_rate_high"] / 100])
-    assert told["effective_cost_usd"] == [row["effective_cost_usd_low"], row["effective_cost_usd_high"]]
+        result = official(run)["all"].data["models"]["one"]["intervals"]
+    assert result["pass_rate"] == pytest.approx([row["pass_rate_low"] / 100, row["pass_rate_high"] / 100])
+    assert result["effective_cost_usd"] == [row["effective_cost_usd_low"], row["effective_cost_usd_high"]]
 
 
 def test_an_interval_over_tasks_is_that_of_the_binomial_where_tasks_pass_wholly_or_never():
@@ -131,16 +131,16 @@ def test_two_splits_of_one_model_are_one_row(runs, reproduce, tmp_path):
     both = reproduce("hype-edit-1", "table-4", public, private, "--costs", tmp_path / "out/costs.json")
     assert both["rows"] == pytest.approx(reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0])["rows"])
     assert reproduce("hype-edit-1", "figure-5", private)["rows"][0]["pass_rate"] == both["rows"][0]["pass_rate"]
-    said = reproduce("hype-edit-1", "table-4", public, public, status=2)
-    assert f"the model 'one' is in both {public} and {public}" in said
+    message = reproduce("hype-edit-1", "table-4", public, public, status=2)
+    assert f"the model 'one' is in both {public} and {public}" in message
     assert "result files do not have the types" in reproduce("hype-edit-1", "t4", public, "--by-type", status=2)
 
 
 def test_figures_1_and_2_show_the_images_of_the_run(runs, reproduce, passes, tmp_path):
     run = runs["hype-edit-1"][0]
-    told = reproduce("hype-edit-1", "figure-1", run, "--task", "two-1")
-    assert len(told["rows"]) == 20
-    for row in told["rows"]:
+    result = reproduce("hype-edit-1", "figure-1", run, "--task", "two-1")
+    assert len(result["rows"]) == 20
+    for row in result["rows"]:
         assert (row["verdict"] == "PASS") == passes[row["model"], "two-1"][row["attempt"] - 1]
     for name in ("figure-1", "figure-2"):
         reproduce("hype-edit-1", name, run, "--out", tmp_path / f"{name}.png", form="text")

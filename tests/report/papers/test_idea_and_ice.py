@@ -40,9 +40,9 @@ def scores(runs):
 
 
 def test_idea_table_2_is_the_mean_of_categories_with_a_dash_as_0(runs, reproduce, scores):
-    told = reproduce("idea-bench", "table-2", *runs["idea-bench"])
-    assert [row["method"] for row in told["rows"]] == ["one", "two", "three"]
-    for row in told["rows"]:
+    result = reproduce("idea-bench", "table-2", *runs["idea-bench"])
+    assert [row["method"] for row in result["rows"]] == ["one", "two", "three"]
+    for row in result["rows"]:
         own = {c: scores.get((row["method"], u), 0) for c, u in (("T2I", "0024"), ("I2I", "0063"), ("T2Is", "0014"))}
         assert {c: row[c] for c in own} == pytest.approx(own)
         assert row["Is2I"] is row["I(s)2Is"] is None
@@ -50,9 +50,11 @@ def test_idea_table_2_is_the_mean_of_categories_with_a_dash_as_0(runs, reproduce
 
 
 def test_idea_tables_3_to_7_have_the_subtasks_of_their_category(runs, reproduce, scores):
-    told = reproduce("idea-bench", "table-3", runs["idea-bench"][0])
-    assert told["columns"]["0024"] == "Subtasks Score plain"
-    assert [row["0024"] for row in told["rows"]] == pytest.approx([scores.get((m, "0024"), 0) for m in ("one", "two")])
+    result = reproduce("idea-bench", "table-3", runs["idea-bench"][0])
+    assert result["columns"]["0024"] == "Subtasks Score plain"
+    assert [row["0024"] for row in result["rows"]] == pytest.approx(
+        [scores.get((m, "0024"), 0) for m in ("one", "two")]
+    )
     assert "nothing given has a task of Is2I" in reproduce("idea-bench", "table-5", runs["idea-bench"][0], status=2)
 
 
@@ -85,12 +87,12 @@ def test_ice_tables_number_every_task_of_the_benchmark():
 
 @pytest.mark.parametrize("number", [3, 4, 5, 6, 7, 8])
 def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
-    told = reproduce("ice-bench", f"table-{number}", *runs["ice-bench"])
+    result = reproduce("ice-bench", f"table-{number}", *runs["ice-bench"])
     metrics = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq", "clip_cap": "clip_cap", "clip_src": "clip_src"}
     metrics |= {"vllm_qa": "vllmqa", "dino_ref": "dino_ref"}
     there = {3: ["Text2Image"], 4: ["Depth-guided Generation"], 5: [], 6: ["Subject Reference Generation"]}
     there |= {7: ["Color Editing"], 8: ["Local Subject Removal"]}
-    assert [row["task"] for row in told["rows"]] == 3 * there[number]
+    assert [row["task"] for row in result["rows"]] == 3 * there[number]
     values = {}
     for path in runs["ice-bench"]:
         with RunDir.open(path) as run:
@@ -99,7 +101,7 @@ def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
                    JOIN tasks USING (task_id) WHERE c.state = 'done'"""
             ):
                 values[r["model"], r["category"], r["name"]] = r["value"]
-    for row in told["rows"]:
+    for row in result["rows"]:
         for key, name in metrics.items():
             if key in row:
                 assert row[key] == pytest.approx(values.get((row["model"], row["task"], name)))
@@ -112,18 +114,18 @@ def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
 
 def test_ice_table_2_has_every_task_and_a_dash_for_those_of_no_item(runs, reproduce):
     path = runs["ice-bench"][0]
-    told = {row["task"]: row for row in reproduce("ice-bench", "table-2", path)["rows"]}
-    assert list(told) == list(NUMBERED)
-    assert told["Text2Image"]["one"] is True
-    assert told["Face Swap"]["one"] is None
-    assert told["Face Swap"]["kind"] == "Ref Editing"
-    assert told["Local Subject Removal"]["kind"] == "Local Editing"
+    result = {row["task"]: row for row in reproduce("ice-bench", "table-2", path)["rows"]}
+    assert list(result) == list(NUMBERED)
+    assert result["Text2Image"]["one"] is True
+    assert result["Face Swap"]["one"] is None
+    assert result["Face Swap"]["kind"] == "Ref Editing"
+    assert result["Local Subject Removal"]["kind"] == "Local Editing"
 
 
 def test_ice_result_files_are_of_the_method_whose_folder_they_are_in(runs, reproduce, tmp_path):
     with RunDir.open(runs["ice-bench"][0]) as run:
         files = export(run, "ice-bench", tmp_path / "out")
-    told = reproduce("ice-bench", "table-3", *files)["rows"]
+    result = reproduce("ice-bench", "table-3", *files)["rows"]
     of_run = {row["model"]: row for row in reproduce("ice-bench", "table-3", runs["ice-bench"][0])["rows"]}
-    assert told
-    assert all(row == of_run[row["model"]] for row in told)
+    assert result
+    assert all(row == of_run[row["model"]] for row in result)

@@ -1,4 +1,4 @@
-"""The registry: docs/benchmarks.md lists all of it and nothing else, and what cannot be made says why."""
+"""The registry: docs/benchmarks.md lists all of it and nothing else, and what cannot be made has a reason."""
 
 import importlib
 import re
@@ -24,8 +24,8 @@ PAPERS = {
 
 def test_the_docs_list_what_the_registry_has():
     rows = ROW.findall((ROOT / "docs/benchmarks.md").read_text())
-    told = [(e.paper, e.name, e.title, f"`{e.command}`" if e.command else f"not made: {e.reason}") for e in ENTRIES]
-    assert rows == told
+    result = [(e.paper, e.name, e.title, f"`{e.command}`" if e.command else f"not made: {e.reason}") for e in ENTRIES]
+    assert rows == result
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -48,8 +48,10 @@ def test_every_entry_has_a_builder_or_a_reason():
 @pytest.mark.parametrize("one", [e for e in ENTRIES if e.reason], ids=lambda e: f"{e.paper}-{e.name}")
 def test_what_cannot_be_made_is_one_sentence_and_exit_2(one, capsys):
     assert main(["reproduce", one.paper, one.name]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said == [f"local-bench: {one.kind} {one.number} of {one.paper} ({one.title}) cannot be made: {one.reason}"]
+    message = capsys.readouterr().err.splitlines()
+    assert message == [
+        f"local-bench: {one.kind} {one.number} of {one.paper} ({one.title}) cannot be made: {one.reason}"
+    ]
 
 
 @pytest.mark.parametrize("name", ["table-2", "Table 2", "tab. 2", "t2", "2", "T02"])
@@ -61,8 +63,8 @@ def test_names_of_a_table(name):
 
 def test_the_listing_and_the_help_name_every_command(capsys):
     assert main(["reproduce", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "hype-edit-1  tables 2, 3, 4; figures 1, 2, 3, 4, 5" in told
+    result = capsys.readouterr().out
+    assert "hype-edit-1  tables 2, 3, 4; figures 1, 2, 3, 4, 5" in result
     for paper in PAPERS:
         assert main(["reproduce", paper]) == 0
         listed = capsys.readouterr().out
@@ -71,7 +73,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         ("servimag", "did you mean 'servimage'?"),
         ("servimage table-99", "has no 'table-99': `local-bench reproduce servimage` lists"),
@@ -89,7 +91,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         ("hype-edit-1 table-4 RUN", "is a run of servimage, not of hype-edit-1"),
     ],
 )
-def test_wrong_input_is_one_sentence(runs, tmp_path, monkeypatch, capsys, words, says):
+def test_wrong_input_is_one_sentence(runs, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     Path("nothing.jsonl").touch()
     first, second = runs["servimage"]
@@ -102,5 +104,5 @@ def test_wrong_input_is_one_sentence(runs, tmp_path, monkeypatch, capsys, words,
     assert main(["reproduce", *given]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert says in err
+    assert message in err
     assert len(err.splitlines()) == 1

@@ -19,9 +19,9 @@ TABLE = Table(
 
 
 def test_json_keeps_every_column_where_two_have_one_key():
-    told = json.loads(FORMATS["json"](TABLE))
-    assert told["columns"] == {"model": "Model", "x": "G X", "x_3": "G Y (%)", "is": "Is"}
-    assert told["rows"][0] == {"model": HOSTILE, "x": 0.25, "x_3": None, "is": True}
+    result = json.loads(FORMATS["json"](TABLE))
+    assert result["columns"] == {"model": "Model", "x": "G X", "x_3": "G Y (%)", "is": "Is"}
+    assert result["rows"][0] == {"model": HOSTILE, "x": 0.25, "x_3": None, "is": True}
 
 
 def test_csv_has_unrounded_numbers_and_no_formula():
@@ -38,27 +38,27 @@ def test_text_is_rounded_with_a_dash_for_what_is_missing():
 
 
 def test_a_column_of_dashes_is_aligned_as_numbers():
-    told = FORMATS["text"](Table("t", (Column("cost", "Effective Cost"),), ((None,), (None,))))
-    assert told.splitlines()[-1] == "\N{EN DASH}".rjust(len("Effective Cost"))
+    result = FORMATS["text"](Table("t", (Column("cost", "Effective Cost"),), ((None,), (None,))))
+    assert result.splitlines()[-1] == "\N{EN DASH}".rjust(len("Effective Cost"))
 
 
 def test_latex_escapes_every_special_character():
-    told = FORMATS["latex"](TABLE)
-    (row,) = [line for line in told.splitlines() if line.startswith("=a")]
+    result = FORMATS["latex"](TABLE)
+    (row,) = [line for line in result.splitlines() if line.startswith("=a")]
     cell = row.split(" & 0.2 & ")[0]
     assert cell.startswith(
         r"=a \& b\_c \$x\$ 100\% \textbackslash{}input\{/etc/passwd\} \textless{}script\textgreater{}"
     )
     assert not re.search(r"(?<!\\)[&%$#_]", cell)
     assert row.endswith(r"& 0.2 & -- & $\checkmark$ \\")
-    assert "% a note of two lines" in told
-    assert r"\begin{tabular}{lrrr}" in told
-    assert r" & \multicolumn{2}{c}{G} &  \\" in told
+    assert "% a note of two lines" in result
+    assert r"\begin{tabular}{lrrr}" in result
+    assert r" & \multicolumn{2}{c}{G} &  \\" in result
 
 
 def test_a_figure_of_hostile_words_is_drawn(tmp_path):
     bars = Bars(HOSTILE * 20, (HOSTILE, "b"), (Series("s", (1.0, None)), Series("t$", (2.0, 3.0), ((1, 3), None))))
     draw(Figure(TABLE, (bars,)), tmp_path / "f.svg")
-    told = (tmp_path / "f.svg").read_text()
-    assert "<script" not in told
-    assert told.count("<svg") == 1
+    result = (tmp_path / "f.svg").read_text()
+    assert "<script" not in result
+    assert result.count("<svg") == 1

@@ -42,9 +42,9 @@ def test_table_1_counts_orders_images_and_value(runs, reproduce):
 
 
 def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
-    told = reproduce("servimage", "table-2", *runs["servimage"])
-    assert [row["model"] for row in told["rows"]] == ["one", "two", "three"]
-    for row in told["rows"]:
+    result = reproduce("servimage", "table-2", *runs["servimage"])
+    assert [row["model"] for row in result["rows"]] == ["one", "two", "three"]
+    for row in result["rows"]:
         earned = {t: decided[row["model"], t][1] * p / q for t, (p, q) in PRICES.items()}
         whole = [t for t, (_, q) in PRICES.items() if decided[row["model"], t][1] == q]
         accepted = sum(decided[row["model"], t][1] for t in PRICES)
@@ -108,8 +108,8 @@ def test_result_files_give_the_tables_of_their_run(runs, reproduce, tmp_path):
 
 
 def test_figure_2_draws_the_prices_and_prints_their_medians(runs, reproduce, tmp_path):
-    told = reproduce("servimage", "figure-2", runs["servimage"][0])
-    assert [(row["category"], row["median_usd"]) for row in told["rows"]] == [("Portrait", 5.42), ("Digital", 100.01)]
+    result = reproduce("servimage", "figure-2", runs["servimage"][0])
+    assert [(row["category"], row["median_usd"]) for row in result["rows"]] == [("Portrait", 5.42), ("Digital", 100.01)]
     drawn = []
     for name in ("a.svg", "b.svg", "a.pdf", "b.pdf", "a.png", "b.png"):
         assert reproduce("servimage", "figure-2", runs["servimage"][0], "--out", tmp_path / name, form="text") == ""
@@ -155,8 +155,8 @@ def test_tables_12_and_13_name_the_lowest_score_of_what_people_reject(runs, repr
             scores.setdefault(row["work_id"], {})[row["name"]] = row["value"]
     whole = [of for of in scores.values() if None not in of.values()]
     lowest = [min(sorted(of, key=names.index), key=lambda name: of[name]) for of in whole]
-    told = reproduce("servimage", "table-12", runs["servimage"][0], "--people", labels)
-    shares = {row["dimension"]: row["overall_pct"] for row in told["rows"]}
+    result = reproduce("servimage", "table-12", runs["servimage"][0], "--people", labels)
+    shares = {row["dimension"]: row["overall_pct"] for row in result["rows"]}
     label = {"brf": "BRF", "cns": "CNS"} | {n: f"VEQ: {n[4:].capitalize()}" for n in names[1:5]}
     assert shares == pytest.approx({label[n]: 100 * lowest.count(n) / len(whole) for n in names})
     examples = reproduce("servimage", "table-13", runs["servimage"][0], "--people", labels)["rows"]
@@ -177,10 +177,10 @@ def test_figures_3_and_5_have_the_labelled_images(runs, reproduce, labels, tmp_p
 
 
 def test_formats(runs, reproduce):
-    told = reproduce("servimage", "table-2", runs["servimage"][0])
+    result = reproduce("servimage", "table-2", runs["servimage"][0])
     lines = list(csv.reader(io.StringIO(reproduce("servimage", "table-2", runs["servimage"][0], form="csv"))))
     assert lines[0][:3] == ["Model", "Total Rev ($k)", "Total Share (%)"]
-    assert [float(cell) for cell in lines[1][1:]] == list(told["rows"][0].values())[1:]
+    assert [float(cell) for cell in lines[1][1:]] == list(result["rows"][0].values())[1:]
     latex = reproduce("servimage", "table-2", runs["servimage"][0], form="latex")
     assert r"& \multicolumn{4}{c}{Total} & \multicolumn{2}{c}{Portrait} & \multicolumn{2}{c}{Digital} \\" in latex
     assert r"\cmidrule(lr){2-5} \cmidrule(lr){6-7} \cmidrule(lr){8-9}" in latex
@@ -191,8 +191,8 @@ def test_formats(runs, reproduce):
 
 def test_a_model_in_two_runs_is_an_error_that_names_both(runs, reproduce):
     first = runs["servimage"][0]
-    said = reproduce("servimage", "table-2", first, first, status=2)
-    assert said.startswith(f"local-bench: the model 'one' is in both {first} and {first}")
+    message = reproduce("servimage", "table-2", first, first, status=2)
+    assert message.startswith(f"local-bench: the model 'one' is in both {first} and {first}")
 
 
 def test_table_11_is_the_rank_correlation_of_the_panel(make_run, reproduce):  # noqa: F811
@@ -227,8 +227,8 @@ def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_pat
                    JOIN scores USING (work_id) WHERE name = 'brf'"""
             )
         }
-        said = predicted(run, people)
-    accepted, rejected = ([of_work[w] for w, ok in said.items() if ok is side] for side in (True, False))
+        predictions = predicted(run, people)
+    accepted, rejected = ([of_work[w] for w, ok in predictions.items() if ok is side] for side in (True, False))
     assert len(accepted) + len(rejected) == N - 2, "one image was not made, one has no score"
     assert fmean(r["value"] for r in accepted) > 1 + fmean(r["value"] for r in rejected)
     assert row["total_revenue_usd_k"] == pytest.approx(sum(r["price_micro_usd"] for r in accepted) / 1e9)
@@ -241,8 +241,8 @@ def test_table_2_by_people_has_their_decisions_in_the_place_of_the_judges(runs, 
     assert rows["one"]["total_revenue_usd_k"] == 0
     earned = sum(decided["two", t][0] * p / q for t, (p, q) in PRICES.items())  # every image that was made
     assert rows["two"]["total_revenue_usd_k"] == pytest.approx(float(earned) / 1000)
-    said = reproduce("servimage", "table-2", path, other, "--people", labels, status=2)
-    assert "2 runs and 1 files of labels are given: give --people once for each run" in said
+    message = reproduce("servimage", "table-2", path, other, "--people", labels, status=2)
+    assert "2 runs and 1 files of labels are given: give --people once for each run" in message
 
 
 def test_costs_replace_those_of_the_run(runs, reproduce, tmp_path, decided):
