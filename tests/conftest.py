@@ -33,6 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("server"))
         elif _shares_a_module_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    if items and hasattr(items[0].config, "workerinput"):
+        items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Where tests run side by side, groups are given out in the order of their first tests (`--no-loadscope-reorder`):
+    those that take long come first, so that no process is left with one at the end."""
+    if item.get_closest_marker("server"):
+        return 0
+    return 1 if item.get_closest_marker("slow") else 2
 
 
 def _shares_a_module_fixture(item: pytest.Item) -> bool:

@@ -12,8 +12,9 @@ from PIL import Image
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
+from local_bench.runs.settlement import books, lines
 from local_bench.runs.truth import refereed
+from local_bench.settle.standard import settle
 from local_bench.settle.truth import ALL
 from local_bench.suites.miniature import shop
 from local_bench.suites.miniature.damage import damage
@@ -113,10 +114,17 @@ def test_the_judge_is_right_about_points(seen):
     assert seen["truth"]["brf"].same.value >= 0.9
 
 
+def first_orders(done):
+    """What each model earns in the first `ORDERS` of the shop."""
+    ids = {task.task_id for task in suite("printshop").tasks(None, lambda image: "0" * 64)[:ORDERS]}
+    found = settle([line for line in lines(done.ledger) if line.task_id in ids], {})
+    return {s.model: s.total for s in found}
+
+
 @pytest.fixture(scope="module")
 def earned(tmp_path_factory):
-    """Two runs of the whole shop: two models, then the better one again under another seed. The first is also part of
-    the demo: `LOCAL_BENCH_DEMO_RUN` names a run directory that `local-bench demo` has just made."""
+    """Two models on the whole shop, then the better one on the first `ORDERS` under another seed. The first run is also
+    part of the demo: `LOCAL_BENCH_DEMO_RUN` names a run directory that `local-bench demo` has just made."""
     folder = tmp_path_factory.mktemp("earned")
     demo = os.environ.get("LOCAL_BENCH_DEMO_RUN")
     kept = {}
@@ -124,7 +132,7 @@ def earned(tmp_path_factory):
         config = RunConfig(
             name="earned",
             seed=seed,
-            suite={"name": "printshop"},
+            suite={"name": "printshop", "limit": ORDERS if seed else None},
             models=[{"card": model} for model in models],
             judge=JUDGE,
             metrics=[],
@@ -141,21 +149,23 @@ def earned(tmp_path_factory):
                 {s.model: s.total for s in books(done.ledger, done.config.settlement).settlements},
                 {row["pixels_sha256"] for row in pixels},
                 {row.model: row for row in refereed(done).money},
+                first_orders(done),
             )
     return kept
 
 
 def test_a_better_model_earns_more(earned):
-    totals, _, true = earned[0]
+    totals, _, true, _ = earned[0]
     better, worse = totals["mini-flux"], totals["mini-flux-early"]
     assert better.revenue_interval_micro_usd[0] > worse.revenue_interval_micro_usd[1]
     assert true["mini-flux"].true_interval_micro_usd[0] > true["mini-flux-early"].true_interval_micro_usd[1]
 
 
 def test_another_seed_gives_other_pictures_and_the_same_revenue_within_its_interval(earned):
-    (first, pictures, _), (second, others, _) = earned[0], earned[1]
+    (_, pictures, _, first), (_, others, _, second) = earned[0], earned[1]
     assert not pictures & others
     low, high = first["mini-flux"].revenue_interval_micro_usd
+    assert first["mini-flux"].n_tasks == second["mini-flux"].n_tasks == ORDERS
     assert low <= second["mini-flux"].revenue_micro_usd <= high
 
 
