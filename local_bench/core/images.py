@@ -10,6 +10,8 @@ import math
 import re
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
@@ -27,6 +29,32 @@ _SRGB = ImageCms.createProfile("sRGB")
 
 def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image at `path` as canonical RGB8 pixels. ImageError says what is wrong with it and what to do."""
+    with _opened(path, max_pixels) as image:
+        return _canonical(image)
+
+
+def load_mask(path: Path) -> Image.Image:
+    """The mask at `path` as RGB8 pixels: its colours as they are stored, whatever its alpha channel or colour profile
+    says, as `Image.open(path).convert("L")` reads them; 16-bit values are scaled, EXIF orientation is applied.
+
+    ImageError says what is wrong with it; also where only its alpha channel varies, which can mean two things.
+    """
+    with _opened(path, MAX_PIXELS) as stored:
+        image = _eight_bits(ImageOps.exif_transpose(stored))
+        alpha = image.convert("RGBA").getchannel("A") if image.has_transparency_data else None
+        colours = image.convert("RGBA").convert("RGB") if alpha is not None else image.convert("RGB")
+        one_colour = all(low == high for low, high in colours.getextrema())  # type: ignore[misc]  # a pair for each band
+        if alpha is not None and one_colour and len(set(alpha.getextrema())) > 1:
+            raise ImageError(
+                f"{path} is a mask whose colour is the same everywhere, and only its transparency varies: save it "
+                "without an alpha channel, white where the picture is to be changed"
+            )
+        return Image.frombytes("RGB", colours.size, colours.tobytes())
+
+
+@contextmanager
+def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
+    """The decoded file. ImageError for what is not there, too large, damaged or of another format."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
@@ -35,7 +63,7 @@ def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
                     "make it smaller"
                 )
             image.load()
-            return _canonical(image)
+            yield image
     except FileNotFoundError:
         raise ImageError(f"{path} does not exist: put the image there or mend the path") from None
     except UnidentifiedImageError:
@@ -51,8 +79,7 @@ def _canonical(image: Image.Image) -> Image.Image:
     profile = image.info.get("icc_profile")
     if image.mode in ("P", "PA", "LA", "La", "RGBa"):
         image = image.convert("RGBA")
-    if image.mode in ("I;16", "I;16B", "I"):
-        image = image.point(lambda v: v / 257).convert("L")
+    image = _eight_bits(image)
     alpha = image.getchannel("A") if image.mode == "RGBA" else None
     colours = image.convert("RGB") if alpha is not None else image
     if profile and colours.mode in ("RGB", "L", "CMYK"):
@@ -63,6 +90,11 @@ def _canonical(image: Image.Image) -> Image.Image:
         ground.paste(rgb, mask=alpha)
         rgb = ground
     return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # leaves every piece of metadata behind
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit grey scaled to 8 bits; any other image as it is."""
+    return image.point(lambda v: v / 257).convert("L") if image.mode in ("I;16", "I;16B", "I") else image
 
 
 def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import HardRules
-from local_bench.core.images import load_image
+from local_bench.core.images import load_image, load_mask
 from local_bench.core.money import micro_usd
 from local_bench.core.nouns import Task
 from local_bench.core.paths import is_safe_id, safe_join
@@ -125,7 +125,7 @@ def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:
             continue
         path = safe_join(folder, file)
         if path.exists():
-            given[role] = keep(load_image(path))
+            given[role] = keep((load_mask if role == "mask" else load_image)(path))
         else:
             unscored = f"The {is_what.format(file)}, is not there."
     return Task(

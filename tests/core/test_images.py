@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from local_bench.core.errors import ImageError
-from local_bench.core.images import fit_pixels, image_path, load_image, pixel_digest, store_image
+from local_bench.core.images import fit_pixels, image_path, load_image, load_mask, pixel_digest, store_image
 
 
 def picture(width=6, height=4) -> Image.Image:
@@ -112,3 +112,33 @@ def test_fitting_keeps_within_the_budget_and_the_grid():
     assert fitted.size == (512, 256)
     assert fit_pixels(fitted, 512 * 256, 32) is fitted
     assert fit_pixels(picture(), 512, 32).size == (32, 32)
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
+def test_a_mask_is_its_stored_colours_whatever_its_alpha_says(tmp_path, mode):
+    """Transparent black is black: laid on white, it would mark everything for change."""
+    mask = Image.new("LA", (4, 2), (0, 0))
+    mask.paste((255, 255), (2, 0, 4, 2))
+    stored = {"LA": mask, "RGBA": mask.convert("RGBA"), "P": mask.convert("RGBA").quantize(4)}[mode]
+    stored.save(tmp_path / "m.png")
+    with Image.open(tmp_path / "m.png") as opened:
+        expected = np.asarray(opened.convert("RGBA").convert("RGB").convert("L"))
+    read = np.asarray(load_mask(tmp_path / "m.png").convert("L"))
+    assert (read == expected).all()
+    assert (read == [[0, 0, 255, 255]] * 2).all()
+
+
+def test_an_opaque_mask_keeps_its_digest_and_sixteen_bits_are_scaled(tmp_path):
+    Image.linear_gradient("L").save(tmp_path / "soft.png")
+    assert pixel_digest(load_mask(tmp_path / "soft.png")) == pixel_digest(load_image(tmp_path / "soft.png"))
+    Image.fromarray(np.array([[0, 257, 65535]], np.uint16)).save(tmp_path / "deep.png")
+    assert np.asarray(load_mask(tmp_path / "deep.png").convert("L")).tolist() == [[0, 1, 255]]
+
+
+@pytest.mark.parametrize("colour", [0, 255])
+def test_a_mask_that_varies_in_its_alpha_alone_is_refused(tmp_path, colour):
+    mask = Image.new("LA", (4, 2), (colour, 0))
+    mask.paste((colour, 255), (2, 0, 4, 2))
+    mask.save(tmp_path / "m.png")
+    with pytest.raises(ImageError, match="only its transparency varies: save it without an alpha channel"):
+        load_mask(tmp_path / "m.png")

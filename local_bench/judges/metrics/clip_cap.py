@@ -1,8 +1,8 @@
 """CLIP-cap: how well a picture fits its caption, as the cosine of CLIP's embeddings of both.
 
 Radford et al. 2021; ICE-Bench (arXiv 2503.14482), section B.3, with ViT-L/14 at 336 px. In [-1, 1], higher is better;
-real pairs lie between 0.1 and 0.4. The caption goes in as it is: the benchmark's evaluator puts words for the marks
-<SOURCE> and <REF_1> into the instruction only, and never reads that one.
+real pairs lie between 0.1 and 0.4. The caption is read as transformers' tokenizer reads it. The benchmark's evaluator
+puts words for the marks <SOURCE> and <REF_1> into the instruction only, and never reads that one.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,9 @@ class ClipCap(NetworkMetric):
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=f"image: {network.words}; caption: CLIP's lower-cased BPE, cut at 77 tokens",
+            preprocessing=(
+                f"image: {network.words}; caption: NFC, single spaces, lower case, CLIP's BPE, cut at 77 tokens"
+            ),
             source="Radford et al. 2021, open_clip; ICE-Bench section B.3 (undivided): cos(f(image), g(caption))",
             needs=("caption",),
             lowest=-1.0,

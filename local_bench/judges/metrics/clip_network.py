@@ -6,6 +6,7 @@ are (width,) float32 of length 1.
 """
 
 import json
+import unicodedata
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +68,8 @@ class ClipNetwork(Network):
         self._device = torch.device(device)
         self._model = open_clip.create_model(self._location, precision="fp32", device=device).eval()
         self._tokenizer = open_clip.get_tokenizer(self._location) if self.reads_words else None
+        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
+            self._tokenizer.clean_fn = as_clip_reads
 
     def close(self) -> None:
         del self._model, self._tokenizer
@@ -83,6 +86,12 @@ class ClipNetwork(Network):
         batch = torch.stack(list(prepared)).to(self._device)
         encode = self._model.encode_image if batch.is_floating_point() else self._model.encode_text
         return rows(encode(batch, normalize=True))
+
+
+def as_clip_reads(text: str) -> str:
+    """The text as transformers' tokenizer of CLIP has it before it is cut into tokens: NFC, single spaces, lower case.
+    open_clip's own would also repair HTML entities, curly quotes and wrongly decoded characters."""
+    return " ".join(unicodedata.normalize("NFC", text).split()).lower()
 
 
 def clip_transform(asked: dict[str, Any]) -> tuple[Any, str]:

@@ -1,14 +1,16 @@
 """ICE-Bench's data.jsonl: one item a line, 31 tasks; an absent picture is an empty string (or an empty list)."""
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+from PIL import Image
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
-from local_bench.core.images import load_image
+from local_bench.core.images import load_image, load_mask
 from local_bench.core.nouns import Task
 from local_bench.core.paths import safe_join
 from local_bench.core.yamlfile import explain
@@ -98,7 +100,7 @@ def _item(data: dict[str, Any], where: str) -> Item:
 def _task(item: Item, path: Path, keep: KeepImage) -> Task:
     absent: list[str] = []
 
-    def kept(relative: str) -> str | None:
+    def kept(relative: str, load: Callable[[Path], Image.Image] = load_image) -> str | None:
         if not relative:
             return None
         ways = [safe_join(root, relative) for root in (path.parent, path.parent.parent)]
@@ -106,9 +108,9 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
         if there is None:
             absent.append(relative)
             return None
-        return keep(load_image(there))
+        return keep(load(there))
 
-    source, mask = kept(item.SourceImage), kept(item.SourceMask)
+    source, mask = kept(item.SourceImage), kept(item.SourceMask, load_mask)
     references = [sha for sha in map(kept, item.ReferenceImages) if sha]
     levels = [level for level in (item.TaskLevel1, item.TaskLevel2) if level]
     return Task(

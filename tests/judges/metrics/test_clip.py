@@ -6,13 +6,14 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
 from local_bench.core.weights import resolve
 from local_bench.judges.metrics.base import Look, Subject, Unscorable
-from local_bench.judges.metrics.clip_network import ClipNetwork, cosine
+from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads, cosine
 from local_bench.judges.metrics.registry import Weights, make_metric
 
 from .helpers import (
@@ -201,3 +202,41 @@ def test_golden_values(tmp_path):
 
 
 GOLDEN = {"clip_cap": -0.040087, "clip_src": 0.971108}
+
+
+CAPTIONS = [
+    CAPTION,
+    "  A  Poster\nof THE\thut ",
+    "a sign that says \u201cNord\u201d, \u2018south\u2019\u2026",
+    "fish &amp; chips, &lt;b&gt;",
+    "a cafe\u0301 and a caf\u00e9, na\u00efve \u00c9TOILE",
+    "caf\u00c3\u00a9",  # UTF-8 once read as Latin-1
+    "\uff26\uff55\uff4c\uff4c width, \ufb01ligature, 12345",
+    "\u4e00\u53ea\u7ea2\u8272\u7684\u9774\u5b50\u3002",
+    "it's we'll they've don't",
+    "word " * 100,
+]
+
+
+def test_captions_are_cut_into_the_tokens_of_transformers_tokenizer():
+    """Both with CLIP's own vocabulary, which open_clip ships."""
+    ours = open_clip.SimpleTokenizer()
+    merges = [list(pair) for pair in ours.bpe_ranks]
+    vocabulary = {token.replace("<start_of_text>", "<|startoftext|>"): i for token, i in ours.encoder.items()}
+    vocabulary = {token.replace("<end_of_text>", "<|endoftext|>"): i for token, i in vocabulary.items()}
+    theirs = transformers.CLIPTokenizer(vocab=vocabulary, merges=[tuple(pair) for pair in merges])
+    repaired = [list(ours([text])[0]) for text in CAPTIONS]
+    ours.clean_fn = as_clip_reads
+    for text in CAPTIONS:
+        told = theirs(text, truncation=True, max_length=77).input_ids
+        tokens = ours([text])[0].tolist()
+        assert tokens == told + [0] * (77 - len(told)), text
+    assert sum(list(ours([text])[0]) != of for text, of in zip(CAPTIONS, repaired, strict=True)) >= 3
+
+
+def test_the_network_reads_captions_that_way(cache):
+    network = ClipNetwork(Weights(card_of(), resolve(card_of()), {}))
+    network.open("cpu")
+    entity, plain = network.prepare([], "fish &amp; chips"), network.prepare([], "fish & chips")
+    assert entity.tolist() != plain.tolist()
+    network.close()

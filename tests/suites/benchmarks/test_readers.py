@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 from local_bench.core.cards import Takes
 from local_bench.core.errors import ConfigError, TaskFileError, UserError
@@ -166,6 +167,15 @@ class TestIceBench:
         path = layouts.ice(tmp_path)
         path.write_text(path.read_text().replace('"ReferenceImages": []', '"ReferenceImages": ""'))
         assert read("ice-bench", path)["i1"].reference_sha256 == ()
+
+    def test_a_transparent_mask_is_read_by_its_colours(self, tmp_path):
+        path = layouts.ice(tmp_path)
+        mask = Image.new("LA", (64, 64), (0, 0))
+        mask.paste((255, 255), (0, 0, 32, 64))
+        mask.save(tmp_path / "masks" / "i3.png")
+        opaque = Image.new("RGB", (64, 64))
+        opaque.paste("white", (0, 0, 32, 64))
+        assert read("ice-bench", path)["i3"].mask_sha256 == pixel_digest(opaque)
 
     def test_a_mask_goes_as_a_mask_to_a_model_that_takes_one(self, tmp_path):
         entry = suite("ice-bench")
