@@ -20,7 +20,7 @@ def published(rows: Sequence[Row]) -> Published:
     low = {name: category(tasks[uid].low for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
     outside = [uid for uid in tasks if of_task[uid] is None]
-    known = len(outside) < len(tasks)
+    known = not outside
     unsupported = [name for name in CATEGORIES if low[name] is None]
     left = sum(task.n_unscored for task in tasks.values()), sum(task.n_missing for task in tasks.values())
     data = {
@@ -71,8 +71,9 @@ def category_of(rows: Sequence[Row]) -> str | None:
 
 
 def _counted(score: Fraction | None, known: bool) -> Fraction | None:
-    """A category's score: 0 without tasks (table 2's dash), None where the category of no task is known."""
-    return (score or Fraction(0)) if known else None
+    """A category's score; without tasks 0 (table 2's dash), or None where a task whose category is not known may be one
+    of its own."""
+    return Fraction(0) if score is None and known else score
 
 
 def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list[str]:
@@ -92,11 +93,12 @@ def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str],
         notes.append(f"{unscored} answers have no score: they count as no, and as yes in what ends in _high")
     if missing:
         notes.append(f"{missing} answers have no row: they count as no, and as yes in what ends in _high")
-    if unsupported and len(unsupported) < len(CATEGORIES):
+    if unsupported and not outside:
         notes.append(f"there is no task of {listed(unsupported)}: these categories count 0 in the whole")
     if outside:
         notes.append(
-            f"the category of these tasks is unknown, and they are in no average: {listed(outside)}; "
+            f"the category of these tasks is unknown, and they are in no average, so there is no overall: "
+            f"{listed(outside)}; "
             "give the benchmark's dataset folder (with each case's meta.json) as --tasks"
         )
     return notes

@@ -71,6 +71,15 @@ def test_a_task_of_no_category_is_shown_and_named(score, tmp_path):
     assert "0099" in said
 
 
+def test_with_one_task_of_no_category_there_is_no_overall(score, tmp_path):
+    rows = case("0024", "0001", *["111111"] * 3) | case("0099", "0001", *["000000"] * 3)
+    _, told, said = score("idea-bench", write(tmp_path, rows))
+    assert told["categories"] == {"T2I": 100} | dict.fromkeys(NAMES[1:])
+    assert told["overall"] is told["overall_high"] is None
+    assert told["without_category"] == ["0099"]
+    assert "count 0" not in said
+
+
 def test_the_full_sets_categories_come_from_the_datas_meta_json(score, tmp_path):
     rows = case("0099", "0001", *["111111"] * 3) | case("0100", "0001", *["110000"] * 3)
     for uid, reference in (("0099", False), ("0100", True)):

@@ -1,6 +1,7 @@
 """A few tasks of our own in each benchmark's layout, with pictures of a few pixels."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -101,9 +102,10 @@ def ice_whole(folder: Path) -> Path:
     return folder / "data.jsonl"
 
 
-def idea(folder: Path) -> Path:
-    """Three cases: from words (uid 0024), from a picture (0063), and two images from words (0014)."""
-    cases = [("plain", "0024", 0, 1), ("relight", "0063", 1, 1), ("pair", "0014", 0, 2)]
+def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
+    """A case for each uid: from words, from a picture, and two images from words."""
+    kinds = [("plain", 0, 1), ("relight", 1, 1), ("pair", 0, 2)]
+    cases = [(name, uid, given, count) for uid, (name, given, count) in zip(uids, kinds, strict=False)]
     for n, (name, uid, given, count) in enumerate(cases):
         case = folder / f"{name}_0001"
         case.mkdir(parents=True)
