@@ -19,6 +19,7 @@ from local_bench.cli.extract import extract
 from local_bench.cli.inspect import digest, recover, report, verify
 from local_bench.cli.output import say
 from local_bench.cli.reproduce import reproduce
+from local_bench.cli.revise import revise
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
 from local_bench.cli.score import score
 from local_bench.core.environment import isolate
@@ -34,7 +35,7 @@ def cli() -> None:
 
 for command in (
     *(demo, run, plan, generate, measure, judge, settle),
-    *(extract, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, recover),
+    *(extract, revise, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, recover),
     *(models, suites, doctor),
 ):
     cli.add_command(command)

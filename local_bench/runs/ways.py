@@ -10,8 +10,8 @@ from sqlite3 import Row
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.money import MICRO, split
-from local_bench.runs.economics import Attempt, summed_scores
+from local_bench.core.money import split
+from local_bench.runs.economics import Attempt, summed_scores, usd_per_image
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.settlement import Books
 from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, UNSCORED, Outcomes
@@ -30,9 +30,10 @@ class Way:
     """What the images cost that the way takes, at what one cost in this run; None where that is not known."""
 
 
-def ways(ledger: Ledger, money: Books) -> list[Way]:
+def ways(ledger: Ledger, money: Books, always: bool = False) -> list[Way]:
     """By model, in their order: the first attempt alone, again until one passes (RETRY_CAP times at the most), and the
-    best by the summed scores of as many and of all. Empty where nothing was asked for twice."""
+    best by the summed scores of as many and of all. A model that was asked once has none, or with `always` its first
+    attempt alone."""
     rows = ledger.rows(
         """SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state, t.price_micro_usd, d.accepted,
            (SELECT count(DISTINCT deliverable) FROM candidates
@@ -40,21 +41,22 @@ def ways(ledger: Ledger, money: Books) -> list[Way]:
            FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id) ORDER BY c.position"""
     )
     scores = summed_scores(ledger)
-    costs = {s.model: s.cost_micro_usd for s in money.settlements}
+    costs = usd_per_image(ledger, money)
     by_model = defaultdict(list)
     for row in rows:
         by_model[row["model"]].append(row)
     found: list[Way] = []
     for model, own in by_model.items():
         attempts = max(row["attempt"] for row in own)
-        if attempts == 1:
+        if attempts == 1 and not always:
             continue
         outcomes, said, pays = _tables(own, attempts, scores)
-        few = min(RETRY_CAP, attempts)
-        worked = [single_shot(outcomes), retry_until_pass(outcomes, few)]
-        worked += [best_of(outcomes, said, n) for n in sorted({few, attempts})]
-        cost, n_made = costs.get(model), sum(row["state"] == "done" for row in own)
-        one = None if cost is None or not n_made else Fraction(cost, MICRO * n_made)
+        worked = [single_shot(outcomes)]
+        if attempts > 1:
+            few = min(RETRY_CAP, attempts)
+            worked.append(retry_until_pass(outcomes, few))
+            worked += [best_of(outcomes, said, n) for n in sorted({few, attempts})]
+        one = costs.get(model)
         found += [Way(model, w, int(pays[w.passed].sum()), None if one is None else one * w.n_images) for w in worked]
     return found
 

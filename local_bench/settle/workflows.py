@@ -1,8 +1,9 @@
-"""Ways of working with a model that can be asked again: one shot, the best of N by a judge, again until it passes.
+"""Ways of working with a model that can be asked again: one shot, the best of N by a judge, again until it passes, or
+one revision of what is refused by an editing model.
 
-All three are settled on the same attempts as they came (HYPE-EDIT-1, sec. 7 asks for the second). A person looks at
-what is handed in: once for a shot or a pick, at every try where one tries until it passes. An outcome that is open
-counts as not passed; `_high` as passed (law 5).
+The first three are settled on the same attempts as they came (HYPE-EDIT-1, sec. 7 asks for the second). A person looks
+at what is handed in: once for a shot or a pick, at every try where one tries until it passes, at a revision too. An
+outcome that is open counts as not passed; `_high` as passed (law 5).
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.hype import FAIL, PASS, RETRY_CAP, Outcomes
+from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, Outcomes
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,17 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
     high = (outcomes[:, :cap] != FAIL).any(axis=1)
     n = int(tries.sum())
     return _worked(f"up to {passes.shape[1]} tries", ever, high, n, n)
+
+
+def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -> Worked:
+    """The first attempt of each task, and where that fails one revision of it, each looked at. Both (T,) outcomes;
+    MISSING in `then` where nothing was revised."""
+    failed = first == FAIL
+    done = failed & (then != MISSING)
+    passed = (first == PASS) | (done & (then == PASS))
+    high = ~failed | (done & (then != FAIL)) | (failed & ~done)
+    n = len(first) + int(done.sum())
+    return _worked(f"revised once by {editor}", passed, high, n, n)
 
 
 def _worked(way: str, passed: NDArray[np.bool_], high: NDArray[np.bool_], n_images: int, n_reviews: int) -> Worked:
