@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.output import say, show
+from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table as aligned
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class _Listing(click.Command):
 @click.option(
     "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json; of a listing too.")
 @click.option("--out", type=FILE, help="Write into this file; a figure is drawn as .svg, .pdf or .png.")
 @click.option("--people", type=FILE, multiple=True, metavar="FILE", help="Labels by people; may be given again.")
 @click.option("--tasks", type=FILE, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
@@ -50,6 +51,7 @@ def reproduce(
     name: str | None,
     paths: tuple[Path, ...],
     form: str,
+    as_json: bool,
     out: Path | None,
     people: tuple[Path, ...],
     tasks: Path | None,
@@ -69,8 +71,13 @@ def reproduce(
     from local_bench.suites.sheets import read_costs
 
     if name is None:
-        show(_listed(entries(paper)))
+        listed = entries(paper)
+        if as_json:
+            show_json([{key: getattr(one, key) for key in ("name", "title", "command", "reason")} for one in listed])
+        else:
+            show(_listed(listed))
         return 0
+    form = "json" if as_json else form
     found = entry(paper, name)
     usd = None if costs is None else read_costs(costs)
     options = Options(tasks, scores, usd, people, by_type, intervals, task)

@@ -29,6 +29,7 @@ OF_SUITE = {
     "--review-usd-per-hour": ("hype-edit-1",),
     "--review-seconds": ("hype-edit-1",),
     "--retry-cap": ("hype-edit-1",),
+    "--raters": ("hype-edit-1",),
 }
 
 
@@ -56,6 +57,12 @@ OF_SUITE = {
 @click.option("--review-usd-per-hour", metavar="USD", help="hype-edit-1: what a reviewer earns [default: 50].")
 @click.option("--review-seconds", metavar="S", help="hype-edit-1: how long a look at one image takes [default: 20].")
 @click.option("--retry-cap", metavar="N", type=click.IntRange(1, 1000), help="hype-edit-1: most tries [default: 4].")
+@click.option(
+    "--raters",
+    is_flag=True,
+    default=None,
+    help="hype-edit-1: each file is another rater's of the same images; majority.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def score(
     suite: str,
@@ -69,6 +76,7 @@ def score(
     review_usd_per_hour: str | None,
     review_seconds: str | None,
     retry_cap: int | None,
+    raters: bool | None,
     as_json: bool,
 ) -> int:
     """Compute a benchmark's published numbers from its own result files.
@@ -87,6 +95,7 @@ def score(
         "--review-usd-per-hour": review_usd_per_hour,
         "--review-seconds": review_seconds,
         "--retry-cap": retry_cap,
+        "--raters": raters,
     }
     _check(suite, given)
     if suite in ("ice-bench", "idea-bench") and len(files) != 1:
@@ -98,7 +107,7 @@ def score(
         case "hype-edit-1":
             prices = _prices(suite, costs, api_prices)
             review = _review(review_usd_per_hour, review_seconds, retry_cap)
-            found = _hype_edit_1(files, scores, prices, review, bool(sensitivity))
+            found = _hype_edit_1(files, scores, prices, review, bool(sensitivity), bool(raters))
         case "idea-bench":
             found = _idea_bench(files[0], tasks)
         case _:
@@ -180,15 +189,21 @@ def _hype_edit_1(
     prices: "dict[str, Decimal] | None",
     review: "Review",
     sensitivity: bool,
+    raters: bool,
 ) -> "Published":
     from local_bench.core.errors import UserError
-    from local_bench.report.published.hype_edit_1 import published
-    from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements
+    from local_bench.report.published.hype_edit_1 import open_votes, published
+    from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
 
     if sensitivity and prices is None:
         raise UserError("--sensitivity is of the effective cost: give --costs or --api-prices")
     ratings = None if scores is None else read_attempt_scores(scores)
-    return published(read_judgements(files), prices, review, ratings, sensitivity)
+    if not raters:
+        return published(read_judgements(files), prices, review, ratings, sensitivity)
+    judgements, open_ones = read_raters(files)
+    found = published(judgements, prices, review, ratings, sensitivity)
+    votes = open_votes(len(files), open_ones)
+    return replace(found, data=found.data | votes.data, notes=[*found.notes, *votes.notes])
 
 
 def _idea_bench(file: Path, folder: Path | None) -> "Published":

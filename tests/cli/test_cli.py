@@ -17,6 +17,8 @@ def test_the_commands_are_these():
         *("demo", "run", "plan", "generate", "judge", "measure", "settle"),
         *(
             "score",
+            "reproduce",
+            "revise",
             "export",
             "import",
             "extract",

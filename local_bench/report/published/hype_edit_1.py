@@ -106,6 +106,15 @@ def published(
     return Published(data, shown, notes)
 
 
+def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
+    """What several raters' votes leave open."""
+    data = {"n_raters": n_raters, "n_open": len(rows)}
+    named = [f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows[:5]]
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {', '.join(named)}{more}"
+    return Published(data, [], [note] if rows else [])
+
+
 def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) -> Outcomes:
     """One model's judgements as a table, MISSING where there is none."""
     table = np.full((len(task_ids), attempts), MISSING, dtype=np.int8)

@@ -51,19 +51,58 @@ def read_judgements(paths: Sequence[Path]) -> Judgements:
     ResultFileError as `read_file` says, and for an attempt that two files judge.
     """
     parts = [read_file(path) for path in paths]
+    _each_once(paths, parts)
+    return _joined(parts, [row for part in parts for row in part.rows])
+
+
+def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
+    """The judgements of several raters of the same images, a file each, as one sheet, and those that stay open.
+
+    An attempt passes where more than half of the files that have it say PASS, and fails where more than half say FAIL;
+    a tie is open, and so is what the votes without a verdict could turn. ResultFileError as `read_file` says, and where
+    no attempt is in more than one file.
+    """
+    parts = [read_file(path) for path in paths]
+    votes: dict[tuple[str, str, int], list[bool | None]] = {}
+    for part in parts:
+        for row in part.rows:
+            votes.setdefault((row.model, row.task_id, row.attempt), []).append(row.passed)
+    if all(len(said) == 1 for said in votes.values()):
+        raise ResultFileError(
+            f"--raters: no attempt is judged in more than one of {', '.join(map(str, paths))}: give files of several "
+            "raters of the same images, or leave --raters out"
+        )
+    rows = [Judgement(*key, _majority(said)) for key, said in votes.items()]
+    return _joined(parts, rows), [row for row in rows if row.passed is None]
+
+
+def _majority(votes: Sequence[bool | None]) -> bool | None:
+    for verdict in (True, False):
+        if 2 * votes.count(verdict) > len(votes):
+            return verdict
+    return None
+
+
+def _each_once(paths: Sequence[Path], parts: Sequence[Judgements]) -> None:
     rows: dict[tuple[str, str, int], Path] = {}
     for path, part in zip(paths, parts, strict=True):
         for row in part.rows:
             key = (row.model, row.task_id, row.attempt)
             if key in rows:
                 what = f"attempt {row.attempt} of {row.task_id!r} by {row.model!r}"
-                raise ResultFileError(f"{path}: {what} is judged in {rows[key]} too: keep one of them")
+                raise ResultFileError(
+                    f"{path}: {what} is judged in {rows[key]} too: keep one of them, or give --raters if each file is "
+                    "another rater's"
+                )
             rows[key] = path
+
+
+def _joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements:
     return Judgements(
         "+".join(dict.fromkeys(part.dataset for part in parts if part.dataset)),
         tuple(dict.fromkeys(name for part in parts for name in part.models)),
         tuple(dict.fromkeys(task_id for part in parts for task_id in part.task_ids)),
-        tuple(row for part in parts for row in part.rows),
+        tuple(rows),
     )
 
 

@@ -274,3 +274,56 @@ def test_a_byte_order_mark_before_ratings_is_no_part_of_them(score, tmp_path):
     status, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl")
     assert status == 0
     assert "best of 1" in {way["way"] for way in told["models"]["a"]["workflows"]}
+
+
+def raters(folder, *votes):
+    """A file a rater; votes: what each says, a letter an attempt of task t1 by model a."""
+    files = []
+    for i, said in enumerate(votes):
+        (folder / f"r{i}").mkdir(parents=True)
+        files += write(folder / f"r{i}", tried("a", t1=said), models=["a", "b"])
+    return files
+
+
+@pytest.mark.parametrize(
+    ("votes", "outcome"),
+    [
+        ("FFFFP", "FAIL"),  # F.T.T, F.T.T, T.F.T, T.F.T, T.T.T: one rater of five says PASS
+        ("PPPPF", "PASS"),
+        ("PPPFF", "PASS"),
+        ("PF", None),
+        ("PPFF", None),
+        ("PP?", "PASS"),
+        ("PF?", None),
+        ("PPF?", None),  # 2 of 4
+        ("?????", None),
+        ("FF?", "FAIL"),
+    ],
+)
+def test_several_raters_are_one_sheet_by_majority(score, tmp_path, votes, outcome):
+    status, told, said = score("hype-edit-1", *raters(tmp_path, *votes), "--raters")
+    assert (status, told["n_raters"]) == (0, len(votes))
+    model = told["models"]["a"]
+    assert model["pass_rate"] == (1 if outcome == "PASS" else 0)
+    assert told["n_open"] == (outcome is None)
+    assert ("attempt 1 of t1 by a" in said) == (outcome is None)
+
+
+def test_raters_who_judged_other_attempts_too(score, tmp_path):
+    files = raters(tmp_path, "PPF", "PF", "P")
+    _, told, said = score("hype-edit-1", *files, "--raters")
+    assert told["n_open"] == 1  # PASS by three, a tie of two, FAIL by one
+    assert "attempt 2 of t1 by a" in said
+    assert told["models"]["a"]["pass_rate"] == pytest.approx(1 / 3)
+
+
+def test_raters_of_other_images_and_files_of_one_attempt_are_told_apart(score, tmp_path):
+    status, _, said = score("hype-edit-1", *raters(tmp_path / "one", "P", "F"))
+    assert status == 2
+    assert "or give --raters if each file is another rater's" in said
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    files = [*write(tmp_path / "x", tried("a", t1="P")), *write(tmp_path / "y", tried("a", t2="P"))]
+    status, _, said = score("hype-edit-1", *files, "--raters")
+    assert status == 2
+    assert "no attempt is judged in more than one of" in said
