@@ -1,6 +1,6 @@
 """`local-bench score`: a benchmark's official files in, its published numbers out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from local_bench.report.published.answer import Published
     from local_bench.report.published.hype_edit_1 import Review
 
+Prices = Callable[[Iterable[str]], "tuple[dict[str, Decimal] | None, list[str]]"]
+"""The models of the result files -> US dollars an image, and what to say about them."""
 SUITES = ("ice-bench", "idea-bench", "hype-edit-1", "servimage")
 FILE = click.Path(path_type=Path)
 OF_SUITE = {
@@ -39,8 +41,8 @@ OF_SUITE = {
 @click.option(
     "--tasks",
     type=FILE,
-    help="servimage: the orders (task_id, category, price_usd, deliverables). idea-bench: the dataset folder, whose "
-    "meta.json files give each task's category (needed outside the mini subset).",
+    help="servimage: the orders (task_id, category, price_usd, deliverables; or the folder ServImage_Bench). "
+    "idea-bench: the dataset folder, whose meta.json files give each task's category (needed outside the mini subset).",
 )
 @click.option(
     "--scores",
@@ -136,23 +138,24 @@ def _check(suite: str, given: Mapping[str, object]) -> None:
         raise UserError(f"{stray} is for {' and '.join(OF_SUITE[stray])}: leave it out for {suite}")
 
 
-def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "dict[str, Decimal] | None":
+def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "Prices":
     from local_bench.core.errors import UserError
     from local_bench.suites.api_prices import api_prices as assumed
     from local_bench.suites.sheets import read_costs
 
     if costs is not None and api_prices:
         raise UserError("--costs and --api-prices both say what an image costs: give one of them")
-    if costs is not None:
-        return read_costs(costs)
-    return assumed(suite).exact if api_prices else None
+    if api_prices:
+        return assumed(suite).of
+    own = None if costs is None else read_costs(costs)
+    return lambda models: (own, [])
 
 
 def _servimage(
     files: tuple[Path, ...],
     tasks: Path | None,
     scores: Path | None,
-    prices: "dict[str, Decimal] | None",
+    prices: "Prices",
     require_success: bool,
     sensitivity: bool,
 ) -> "Published":
@@ -169,7 +172,9 @@ def _servimage(
     images = annotations.images
     rated = None if scores is None else read_scores(scores)
     check_images([*images, *(rated or [])], orders)
-    return published(images, orders, rated, prices, require_success, sensitivity, annotations.models)
+    usd, renamed = prices(annotations.models)
+    found = published(images, orders, rated, usd, require_success, sensitivity, annotations.models)
+    return replace(found, notes=[*found.notes, *renamed])
 
 
 def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "Review":
@@ -186,7 +191,7 @@ def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "
 def _hype_edit_1(
     files: tuple[Path, ...],
     scores: Path | None,
-    prices: "dict[str, Decimal] | None",
+    prices: "Prices",
     review: "Review",
     sensitivity: bool,
     raters: bool,
@@ -195,13 +200,15 @@ def _hype_edit_1(
     from local_bench.report.published.hype_edit_1 import open_votes, published
     from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
 
-    if sensitivity and prices is None:
+    judgements, open_ones = read_raters(files) if raters else (read_judgements(files), [])
+    usd, renamed = prices(judgements.models)
+    if sensitivity and usd is None:
         raise UserError("--sensitivity is of the effective cost: give --costs or --api-prices")
     ratings = None if scores is None else read_attempt_scores(scores)
+    found = published(judgements, usd, review, ratings, sensitivity)
+    found = replace(found, notes=[*found.notes, *renamed])
     if not raters:
-        return published(read_judgements(files), prices, review, ratings, sensitivity)
-    judgements, open_ones = read_raters(files)
-    found = published(judgements, prices, review, ratings, sensitivity)
+        return found
     votes = open_votes(len(files), open_ones)
     return replace(found, data=found.data | votes.data, notes=[*found.notes, *votes.notes])
 

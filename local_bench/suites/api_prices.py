@@ -1,9 +1,10 @@
 """What papers assumed an image to cost at an API: `configs/api_prices.yaml`."""
 
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
@@ -26,11 +27,30 @@ class ApiPrices(Strict):
     source: str
     date: str
     usd_per_image: dict[str, Annotated[str, AfterValidator(_usd)]]
+    aliases: dict[str, str] = Field(default={})
+    """How published result files name a model -> its name in `usd_per_image`."""
+
+    @model_validator(mode="after")
+    def _aliases_of_priced_models(self) -> Self:
+        stray = next((name for name in self.aliases.values() if name not in self.usd_per_image), None)
+        if stray is not None:
+            raise ValueError(f"aliases: there is no price of {stray!r}")
+        return self
 
     @property
     def exact(self) -> dict[str, Decimal]:
-        """{model: US dollars an image}."""
+        """{model: US dollars an image}, by the paper's own names."""
         return {model: Decimal(text) for model, text in self.usd_per_image.items()}
+
+    def of(self, models: Iterable[str]) -> tuple[dict[str, Decimal], list[str]]:
+        """The prices of those of `models` that have one, by their names there, and a sentence for each that the paper
+        names otherwise."""
+        names = {model: self.aliases.get(model, model) for model in models}
+        prices = self.exact
+        return (
+            {model: prices[name] for model, name in names.items() if name in prices},
+            [f"{model} has the price of {name} ({self.source})" for model, name in names.items() if name != model],
+        )
 
 
 class _File(Strict):

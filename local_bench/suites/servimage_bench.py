@@ -78,29 +78,39 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
 
     TaskFileError names file, line and reason; ImageError a picture that is there but unreadable.
     """
+    if not is_published(path):
+        return read_orders(path, keep)
+    return [_task(order, file, where, keep) for order, file, where in published_orders(path)]
+
+
+def is_published(path: Path) -> bool:
+    """Whether `path` is the authors' folder or one of its JSON files, and no order file of ours."""
+    return path.is_dir() or path.suffix.lower() == ".json"
+
+
+def published_orders(path: Path) -> list[tuple[PublishedOrder, Path, str]]:
+    """The orders of the authors' folder (or of one of its JSON files), each with its file and its place there, for
+    messages. No picture is read. Raises as `read_tasks`."""
+    files = [path]
     if path.is_dir():
         files = sorted(path.glob("*/*.json")) or sorted(path.glob("*.json"))
         if not files:
-            raise TaskFileError(f"{path} holds no C-…/….json: set suite.path to ServImage_Bench, or to an order file")
+            raise TaskFileError(f"{path} holds no C-…/….json: give ServImage_Bench, or an order file")
         for file in files:
             safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
-    elif path.suffix.lower() == ".json":
-        files = [path]
-    else:
-        return read_orders(path, keep)
-    tasks: dict[str, Task] = {}
+    found: dict[str, tuple[PublishedOrder, Path, str]] = {}
     for file in files:
         entries, text = read_list(file, "file of ServImage's orders", TaskFileError)
         for number, data in enumerate(entries, 1):
             named = data.get("task_id") if isinstance(data, dict) else None
             where = f"{file}, line {line_of(text, [named])}" if isinstance(named, str) else f"{file}, entry {number}"
-            task = _read(data, file, where, keep)
-            if task.task_id in tasks:
-                raise TaskFileError(f"{where}: the order {task.task_id!r} stands there twice: give each its own id")
-            tasks[task.task_id] = task
-    if not tasks:
-        raise TaskFileError(f"{path} holds no orders: set suite.path to ServImage_Bench, or to an order file")
-    return list(tasks.values())
+            order = _order(data, where)
+            if order.task_id in found:
+                raise TaskFileError(f"{where}: the order {order.task_id!r} stands there twice: give each its own id")
+            found[order.task_id] = (order, file, where)
+    if not found:
+        raise TaskFileError(f"{path} holds no orders: give ServImage_Bench, or an order file")
+    return list(found.values())
 
 
 def deliverables(task: Task) -> list[Deliverable]:
@@ -143,13 +153,16 @@ def _prompt(task: Task, number: int) -> str:
     return "\n\n".join(parts)
 
 
-def _read(data: Any, file: Path, where: str, keep: KeepImage) -> Task:
+def _order(data: Any, where: str) -> PublishedOrder:
     if not isinstance(data, dict):
         raise TaskFileError(f"{where}: an order is a JSON object, not {type(data).__name__}: mend the entry")
     try:
-        order = PublishedOrder.model_validate(data)
+        return PublishedOrder.model_validate(data)
     except ValidationError as e:
         raise TaskFileError(explain(e, PublishedOrder, where, {})) from None
+
+
+def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Task:
     try:
         inputs = [keep(load_image(p)) for p in _pictures(file.parent, "inputs", order.task_id)]
         refs = [keep(load_image(p)) for p in _pictures(file.parent, "refs", order.task_id)]

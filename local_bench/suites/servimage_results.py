@@ -13,6 +13,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
+from local_bench.suites.servimage_bench import is_published, published_orders
 
 SCORES = ("brf", "veq", "cns")
 HIGHEST = 5
@@ -66,7 +67,18 @@ class Scores:
 
 
 def read_orders(path: Path) -> list[Order]:
-    """The orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files."""
+    """The orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files. The
+    authors' folder ServImage_Bench, or one of its JSON files, is read as it is."""
+    if is_published(path):
+        return [
+            Order(
+                order.task_id,
+                order.task_category,
+                Decimal(order.original_task_data.price_usd),
+                len(order.hard_rules.deliverables),
+            )
+            for order, _, _ in published_orders(path)
+        ]
     orders: dict[str, Order] = {}
     for where, data in _lines([path], "an order"):
         order = Order(

@@ -5,7 +5,9 @@ import random
 
 import pytest
 
+from local_bench.suites.api_prices import api_prices
 from tests.cli.score import slow
+from tests.suites.benchmarks import layouts
 
 EXACT = 1e-9
 
@@ -303,3 +305,53 @@ def test_the_paper_s_own_prices(score, tmp_path):
     assert told["models"]["gpt-image-1"]["cost_usd"] == pytest.approx(0.137406021, abs=1e-12)
     assert told["models"]["own"]["cost_usd"] is None
     assert "there is no cost for own" in said
+
+
+def test_the_authors_folder_is_the_orders_and_their_labels_have_the_papers_prices(score, tmp_path):
+    path = layouts.servimage(tmp_path / "ServImage_Bench")
+    lines = [
+        {"model": model, "task_id": task, "annotations": dict.fromkeys(subtasks, True)}
+        for model in ("kling-v2-images", "mj-relax-edits_1", "gpt-image-1", "unheard-of")
+        for task, subtasks in (("digital-001", ("subtask_1", "subtask_2")), ("portrait-010", ("subtask_1",)))
+    ]
+    jsonl(tmp_path / "annotations.jsonl", lines)
+    for tasks in (path, path / "C-Digital" / "Digital.json"):
+        if tasks.is_file():
+            jsonl(tmp_path / "annotations.jsonl", [line for line in lines if line["task_id"] == "digital-001"])
+        status, told, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tasks, "--api-prices")
+        assert status == 0, said
+        worth = 100.01 + 5.42 if tasks.is_dir() else 100.01
+        assert told["models"]["gpt-image-1"]["revenue_usd"] == pytest.approx(worth, abs=EXACT)
+        assert "kling-v2-images has the price of klings-v2-images (ServImage, table 6" in said
+        assert "mj-relax-edits_1 has the price of mj-relax-edits" in said
+        assert "there is no cost for unheard-of" in said
+        assert "there is a cost and no annotation" not in said
+    status, _, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path)
+    assert status == 2
+    assert "holds no C-…/….json: give ServImage_Bench, or an order file" in said
+
+
+def test_every_published_label_has_a_price():
+    labels = [
+        "flux-1.1-pro",
+        "flux-kontext-pro",
+        "gemini-2.5-flash-image",
+        "gemini-banana-pro",
+        "gpt-image-1-mini",
+        "gpt-image-1",
+        "ideogram-v3-text-to-image",
+        "imagen4",
+        "kling-v2-images",
+        "mj-relax-edits_1",
+        "mj-relax-edits_4",
+        "mj-relax-imagine_1",
+        "mj-relax-imagine_4",
+        "qwen-text-to-image",
+        "seededit-3.0-i2i",
+        "seedream-3.0-t2i",
+        "seedream-4.0",
+        "stable-diffusion-3.5-large",
+    ]
+    prices, renamed = api_prices("servimage").of(labels)
+    assert list(prices) == labels
+    assert len(renamed) == 6
