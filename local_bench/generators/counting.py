@@ -141,7 +141,7 @@ class _Turns(torch.nn.Module):
 
 
 def _lay_adapter(transformer: Any, dtype: torch.dtype) -> None:
-    """An IP-Adapter: a picture's tokens beside the text of every double block."""
+    """Adds an IP-Adapter: a cross-attention over a picture's tokens in every double block."""
     from diffusers.models.embeddings import ImageProjection, MultiIPAdapterImageProjection
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 

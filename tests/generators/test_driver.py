@@ -1,5 +1,7 @@
 """A GPU that the driver shows and torch cannot use is said, by choosing a device and by `doctor`."""
 
+import ctypes
+
 import pynvml
 import pytest
 import torch
@@ -74,3 +76,16 @@ def test_what_triton_compiles_with_is_looked_for(monkeypatch, tmp_path, path, he
     row = doctor._compiler()
     assert row["ok"] is False
     assert row["detail"].startswith(f"{missing} missing: install gcc and python3.")
+
+
+@pytest.mark.parametrize(
+    ("shown", "library", "expected"), [(False, False, False), (False, True, True), (True, False, True)]
+)
+def test_a_gpu_is_possible_where_nvml_shows_one_or_a_cuda_library_is_there(monkeypatch, shown, library, expected):
+    def load(name):
+        if not library:
+            raise OSError(name)
+
+    monkeypatch.setattr(driver, "driver", lambda: driver.Driver("580.1", ("NVIDIA H100",)) if shown else None)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert driver.may_have_gpu() is expected
