@@ -23,6 +23,8 @@ class SuiteConfig(Strict):
     """What `extract` wrote about the tasks before the run: evaluation points, checklists, prompts."""
     limit: int | None = Field(None, ge=1)
     """Only the first so many tasks."""
+    questions_from: list[str] = Field(default=[])
+    """Other benchmarks whose questions the judges answer about the same images (suites/borrowed.py)."""
     sizes_from_rules: bool = False
     """Whether a model makes the size or shape that an order's hard rules ask for, in place of its usual one."""
     part: str | None = None

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from local_bench.core.cards import ModelCard, card
 from local_bench.core.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
+from local_bench.core.nouns import Task
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.settlement import Price, price_of
 from local_bench.runs.transports import transport_of
+from local_bench.suites.borrowed import borrowed_questions
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
@@ -51,7 +53,7 @@ def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> d
             "protocol": config.judge.protocol,
             "transport": transport_of(config.judge),
             "panel": [judge.card for judge in config.panel],
-            "n_questions": _n_questions(plan, config.order_swap) * len(config.judges),
+            "n_questions": _n_questions(plan, config.order_swap, config.suite.questions_from) * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
         "disk_gb": _disk_gb(plan, config),
@@ -220,7 +222,7 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
-def _n_questions(plan: RunPlan, order_swap: bool) -> int:
+def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> int:
     """How many questions a judge is asked about the images that are planned, each of them made."""
     asked = plan.suite.load()
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
@@ -231,7 +233,10 @@ def _n_questions(plan: RunPlan, order_swap: bool) -> int:
             key = (made.model, made.deliverable.task_id, made.attempt)
             images.setdefault(key, []).append(made.deliverable.index)
     alike = Counter((task_id, tuple(sorted(numbers))) for (_, task_id, _), numbers in images.items())
-    return sum(
-        n * sum(1 for _ in asked.questions(tasks[task_id], dict.fromkeys(numbers, ""), order_swap))
-        for (task_id, numbers), n in alike.items()
-    )
+
+    def count(task: Task, numbers: tuple[int, ...]) -> int:
+        shown = dict.fromkeys(numbers, "")
+        own, others = asked.questions(task, shown, order_swap), borrowed_questions(questions_from, task, shown)
+        return sum(1 for _ in own) + sum(1 for _ in others)
+
+    return sum(n * count(tasks[task_id], numbers) for (task_id, numbers), n in alike.items())

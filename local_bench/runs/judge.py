@@ -22,6 +22,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
 from local_bench.runs.transports import judge_spec, numerics_of, opened
+from local_bench.suites.borrowed import borrowed_questions
 from local_bench.suites.registry import suite
 
 COMMIT_EVERY = 32
@@ -70,12 +71,13 @@ def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progres
 def asks_of(
     run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, places: Sequence[Place]
 ) -> Iterator[Ask]:
-    """All that the suite wants to know of this judge about the pictures that are there, what shares one together."""
+    """All that this judge is asked about the pictures that are there, what shares one together."""
     numerics = numerics_of(config, places)
     asked = suite(run.config.suite.name).load()
     for (task_id, _, _), images in sets(run.ledger).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        for key, question in asked.questions(tasks[task_id], shown, run.config.order_swap):
+        own = asked.questions(tasks[task_id], shown, run.config.order_swap)
+        for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, tasks[task_id], shown)):
             yield Ask(images[key[0]][0], question, spec.question_id(question, numerics))
 
 

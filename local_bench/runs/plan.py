@@ -20,6 +20,7 @@ from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.server import claim_port
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.pictures import IMAGES, INPUTS
+from local_bench.suites.borrowed import check_borrowed
 from local_bench.suites.registry import SuiteEntry, suite
 
 
@@ -91,6 +92,7 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
     asked = config.suite
+    check_borrowed(asked.name, asked.questions_from)
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
     refused: list[str] = []
     tasks = entry.tasks(asked.path, keep, asked.part, asked.written, refused.append)[: asked.limit]

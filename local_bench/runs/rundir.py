@@ -133,6 +133,7 @@ _FREE_KEYS = {
     *(
         ("suite", "path"),
         ("suite", "written"),
+        ("suite", "questions_from"),
         ("engine", "batch_order"),
         ("engine", "io_workers"),
         ("engine", "workers"),

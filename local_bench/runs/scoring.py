@@ -13,6 +13,7 @@ from local_bench.judges.vlm.variants import read_stored, wording_of
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import majority, mean_word
+from local_bench.suites.borrowed import borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
 
 VerdictKey = tuple[str, int, int]
@@ -68,10 +69,11 @@ def scores_of(run: RunDir, tasks: Mapping[str, Task], said: OfWork) -> OfScores:
     scored: OfScores = {}
     for (task_id, _, _), images in sets(run.ledger).items():
         answers = {(i, *key): v for i, (work_id, _) in images.items() for key, v in said.get(work_id, {}).items()}
+        further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
         for deliverable, scores in asked.scores(tasks[task_id], answers).items():
             work_id, sha = images[deliverable]
             if sha:
-                scored[work_id] = {score.name: score for score in scores}
+                scored[work_id] = {score.name: score for score in (*scores, *further[deliverable])}
     return scored
 
 
@@ -101,8 +103,8 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
     if len(said) > 1:
         majority_word = run.config.panel_word == "majority"
         graded = scores_of(run, tasks, majority_of(said)) if majority_word else _mean(each)
-        pass_fail: Sequence[str] = getattr(suite(run.config.suite.name).load(), "PASS_FAIL", ())
-        word = with_votes(graded, each, pass_fail)
+        own: Sequence[str] = getattr(suite(run.config.suite.name).load(), "PASS_FAIL", ())
+        word = with_votes(graded, each, (*own, *pass_fail(run.config.suite.questions_from)))
     judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
     write_scores(run.ledger, "judge", judged + _rules(run, tasks), anew=True)
 

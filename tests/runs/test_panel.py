@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from local_bench.core.nouns import Score, Verdict
+from local_bench.core.nouns import Score, Task, Verdict
 from local_bench.runs import scoring
 from local_bench.runs.ledger import Ledger
 from local_bench.suites.hype_edit_1.suite import PARTS
@@ -18,6 +18,9 @@ ANSWERS = {
     "three of five, two without an answer": (["TTT", "TTT", "TTT", None, None], 1.0),
     "three fail, two without an answer": (["FTT", "TFT", "TTF", None, None], 0.0),
 }
+
+
+TASK = Task("t", "change", 0, "T", "Make it red.", ("The picture",), ())
 
 
 def verdict(answer: str | None) -> Verdict:
@@ -36,8 +39,8 @@ def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch)
     monkeypatch.setattr(scoring, "sets", lambda ledger: {("t", "m", 1): {1: ("w", "sha")}})
     monkeypatch.setattr(scoring, "_rules", lambda run, tasks: [])
     monkeypatch.setattr(scoring, "write_scores", lambda ledger, kind, scores, anew: written.extend(scores))
-    config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1"), panel_word=word)
-    scoring.score(SimpleNamespace(config=config, ledger=None), {"t": None}, list(said))
+    config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1", questions_from=[]), panel_word=word)
+    scoring.score(SimpleNamespace(config=config, ledger=None), {"t": TASK}, list(said))
     scores = {score.name: score for _, score in written}
     assert scores["pass"].value == expected
     assert (scores["pass"].unscored is not None) == (expected is None)

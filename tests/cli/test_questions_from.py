@@ -1,0 +1,68 @@
+"""A ServImage run whose images are also put to the other benchmarks' questions, by two judges."""
+
+import json
+
+import pytest
+
+from local_bench.cli.main import main
+from local_bench.runs.rundir import RunDir
+from tests.suites.benchmarks import layouts
+
+OTHERS = {"ice_vllmqa", "hype_pass", "hype_rating", "idea_met"}
+
+
+def rows(path, query):
+    with RunDir.open(path) as run:
+        return [tuple(row) for row in run.ledger.rows(query)]
+
+
+@pytest.mark.slow
+def test_the_scores_stand_apart_and_change_nothing_of_the_suites_own(tmp_path, capsys):
+    path = layouts.servimage(tmp_path / "data")
+    for task, n in (("digital-001", 2), ("portrait-010", 1)):
+        for i in range(1, n + 1):
+            layouts.picture(tmp_path / "made" / task / f"{i}.png", i)
+    judge = {"card": "tiny-qwen3-vl", "transport": "local", "canaries": False}
+    config = {
+        "name": "borrowed",
+        "suite": {"name": "servimage", "path": str(path)},
+        "models": [{"card": "imported", "name": "theirs", "imported": {"images": str(tmp_path / "made")}}],
+        "judge": judge,
+        "panel": [judge | {"card": "tiny-qwen2-vl", "name": "second"}],
+        "metrics": [],
+        "engine": {"device": "cpu"},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    plain, run = tmp_path / "plain", tmp_path / "run"
+    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(plain), "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    more = ["--set", "suite.questions_from=[ice-bench, hype-edit-1, idea-bench]"]
+    assert main(["plan", str(tmp_path / "run.yaml"), *more, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["judge"]["n_questions"]
+    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(run), *more, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdicts"]["n"] == planned > own["verdicts"]["n"]
+    assert (told["models"], told["benchmark"]) == (own["models"], own["benchmark"])
+    verdicts = "SELECT work_id, judge, rubric, point, repeat, question_id, answer FROM verdicts ORDER BY 1, 2, 3, 4, 5"
+    assert set(rows(plain, verdicts)) < set(rows(run, verdicts))
+    scores = "SELECT work_id, name, value, unscored, applies FROM scores ORDER BY 1, 2"
+    assert {row[1] for row in set(rows(run, scores)) - set(rows(plain, scores))} == OTHERS
+    applies = {(row[1], row[4]) for row in rows(run, scores) if row[1] == "ice_vllmqa"}
+    assert applies == {("ice_vllmqa", 0), ("ice_vllmqa", 1)}  # words alone, and an edit
+    assert "hype_pass" in (run / "report" / "index.html").read_text()
+    labels = tmp_path / "labels.jsonl"
+    images = [("digital-001", 1), ("digital-001", 2), ("portrait-010", 1)]
+    lines = [{"model": "theirs", "task_id": t, "deliverable": d, "overall": d == 1} for t, d in images]
+    labels.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["settle", str(run), "--people", str(labels), "--explain", "--json"]) == 0
+    assert "idea_met" in capsys.readouterr().out  # how far each score goes along with payment
+    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(plain), *more, "--json"]) == 0  # asked later
+    capsys.readouterr()
+    assert rows(plain, verdicts) == rows(run, verdicts)
+
+
+def test_another_name_is_one_sentence(tmp_path, capsys):
+    config = {"name": "t", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux"}]}
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    assert main(["plan", str(tmp_path / "run.yaml"), "--set", "suite.questions_from=[hype]"]) == 2
+    assert "suite.questions_from: there is no 'hype'" in capsys.readouterr().err
