@@ -26,20 +26,20 @@ from typing import Any
 import torch
 from PIL import Image
 
-from local_bench.core.cards import card
-from local_bench.core.gpus import gpu_of
 from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.tables import table
-from local_bench.core.weights import resolve
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import Machine
 from local_bench.generators.batches import deal
+from local_bench.generators.device import attend, compile_regions
 from local_bench.generators.numerics import attention_backend, choose_device, device_name, set_determinism
-from local_bench.generators.placement import attend, compile_regions
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import card
+from local_bench.models.gpus import gpu_of
+from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.generate import generate
 from local_bench.runs.meter import Meter

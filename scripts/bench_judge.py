@@ -27,12 +27,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Question, Task
 from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
-from local_bench.core.weights import resolve
+from local_bench.core.types import Question, Task
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
@@ -43,7 +41,9 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.server import ManagedServer
 from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.judges.vlm.variants import rubrics_of
-from local_bench.suites import servimage
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.weights import resolve
+from local_bench.suites.servimage import suite as servimage
 
 N_PICTURES = 128
 POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")

@@ -36,14 +36,14 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from local_bench.core.cards import card
 from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
 from local_bench.judges.metrics.base import HostMetric, Metric, NetworkMetric, Picture, Seen, Subject
+from local_bench.judges.metrics.evaluator import Scored, Survey
 from local_bench.judges.metrics.registry import Weights, make_metric
-from local_bench.judges.metrics.survey import Scored, Survey
+from local_bench.models.cards import card
 
 EDITS = (
     "aes_v2.5:tiny-aesthetic,musiq_koniq:tiny-musiq,clip_cap:tiny-clip,clip_src:tiny-clip,clip_ref:tiny-clip,"

@@ -63,7 +63,7 @@ Figures = list[float]
 
 
 def our_cells(rows: Rows) -> Any:
-    from local_bench.settle.sheet import Orders, sheet
+    from local_bench.settle.table import Orders, sheet
 
     orders = Orders(
         tuple(map(str, range(len(rows.price_cents)))),

@@ -15,14 +15,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.cards import ModelCard, cards
-from local_bench.core.gpus import gpus
 from local_bench.core.paths import configs_dir
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.arithmetic import count, counts_key, shipped_kinds, usual_pictures
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
+from local_bench.models.cards import ModelCard, cards
+from local_bench.models.gpus import gpus
 
 TOLERANCE = 0.03
 SPEEDS = ("h200", "a100-80", "a6000")

@@ -3,6 +3,6 @@
 .venv/bin/python scripts/make_printshop.py
 """
 
-from local_bench.suites.miniature import orderbook, shop
+from local_bench.suites.printshop import orderbook, shop
 
 orderbook.write(shop.FOLDER)

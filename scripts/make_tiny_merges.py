@@ -34,7 +34,7 @@ def main() -> None:
     )
     tokenizer.train_from_iterator(texts(), trainer)
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    target = ROOT / "judges/vlm/tiny_merges.txt"
+    target = ROOT / "testing/tiny_merges.txt"
     target.write_text("".join(f"{left} {right}\n" for left, right in merges))
     print(f"{len(merges)} merges in {target}")
 

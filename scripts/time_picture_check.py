@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.images import store_image
-from local_bench.runs.pictures import Pictures
+from local_bench.runs.image_store import Pictures
 
 SIDE = 512
 

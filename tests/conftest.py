@@ -69,8 +69,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def judge_weights(cache: Path) -> Path:
-    from local_bench.core.cards import card
-    from local_bench.core.weights import resolve
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve
 
     return resolve(card(JUDGE_CARD, "judge"))
 
@@ -86,8 +86,8 @@ def judge_server(judge_weights: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def flux_weights(cache: Path) -> Path:
-    from local_bench.core.cards import card
-    from local_bench.core.weights import resolve
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve
 
     return resolve(card("tiny-flux", "generator"))
 

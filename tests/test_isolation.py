@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from local_bench.core import environment as module
-from local_bench.core.convert import convert
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.flags import environment as engine_environment
+from local_bench.models.convert import convert
 
 NAMESPACE = Path(__file__).with_name("namespace.py")
 SHADOWING = ("signal", "socket", "json", "subprocess", "torch", "vllm", "sitecustomize", "PIL", "tqdm")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from local_bench.core.cards import cards
+from local_bench.models.cards import cards
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 

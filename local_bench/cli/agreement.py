@@ -10,7 +10,7 @@ from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.runs.agreement import Agreements, Pair
+    from local_bench.analysis.agreement import Agreements, Pair
     from local_bench.settle.agreement import Agreement
 
 
@@ -26,7 +26,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
 
     A line of FILE has model, task_id, deliverable, attempt, rater, and brf, veq, cns, overall: true or false for
     accepted or not, a number on the score's scale, or null."""
-    from local_bench.runs.agreement import agreement as held_against
+    from local_bench.analysis.agreement import agreement as held_against
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:

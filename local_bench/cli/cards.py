@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from local_bench.core.cards import ModelCard
+    from local_bench.models.cards import ModelCard
 
 
 def what_it_takes(card: "ModelCard") -> str:
@@ -27,8 +27,8 @@ def what_it_takes(card: "ModelCard") -> str:
 def files_here(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
     """What of a card's files is on this machine; what is missing or damaged is said. A small model is built."""
     from local_bench.core.errors import WeightsError
-    from local_bench.core.manifest import MAIN, pins, read_manifest, revision_of
-    from local_bench.core.weights import resolve, resolve_parts, weights_digest
+    from local_bench.models.manifest import MAIN, pins, read_manifest, revision_of
+    from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
     data: dict[str, Any] = {
         "here": False,

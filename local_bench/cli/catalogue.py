@@ -21,7 +21,7 @@ def models() -> None:
 @JSON
 def list_models(as_json: bool) -> int:
     """All model cards; those of pyiqa's metrics (pyiqa:NAME) are too many to be listed."""
-    from local_bench.core.cards import cards
+    from local_bench.models.cards import cards
 
     known = cards()
     if as_json:
@@ -83,7 +83,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from local_bench.core.errors import UserError
-    from local_bench.core.fetch import fetch as fetch_files
+    from local_bench.models.fetch import fetch as fetch_files
 
     wanted = {card.name: card for target in targets for card in _wanted(target)}
     pinned = {part: commit for part, _, commit in (r.rpartition("=") for r in revisions)}
@@ -104,8 +104,8 @@ def _wanted(target: str) -> list[Any]:
     """The cards that a name or a run's config asks for."""
     if not target.endswith((".yaml", ".yml")):
         return [_card(target)]
-    from local_bench.core.cards import card
     from local_bench.judges.metrics.registry import metric_card
+    from local_bench.models.cards import card
     from local_bench.runs.config import load_config
 
     config = load_config(Path(target))
@@ -126,8 +126,8 @@ def _yes(whether: bool) -> str:
 def _card(name: str) -> Any:
     import difflib
 
-    from local_bench.core.cards import LIBRARIES, card, cards
     from local_bench.core.errors import UserError
+    from local_bench.models.cards import LIBRARIES, card, cards
 
     if name.partition(":")[0] in LIBRARIES:
         return card(name, "metric")

@@ -9,7 +9,7 @@ from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.runs.compare import Compared, Comparison
+    from local_bench.analysis.compare import Compared, Comparison
 
 RUN = click.Path(path_type=Path)
 
@@ -28,7 +28,7 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool)
     """Hold the models of RUN_A against those of RUN_B.
 
     In pairs, order by order: what they earn, how much is accepted, and every score that both have."""
-    from local_bench.runs.compare import compare as side_by_side
+    from local_bench.analysis.compare import compare as side_by_side
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
@@ -71,8 +71,8 @@ def _ends(row: "Compared", low: float | None, high: float | None) -> str:
 
 
 def _shown(row: "Compared", value: float | None, sign: bool = False) -> str:
+    from local_bench.analysis.compare import IMAGES, ORDERS, REVENUE
     from local_bench.core.money import usd
-    from local_bench.runs.compare import IMAGES, ORDERS, REVENUE
 
     if value is None:
         return "-"
@@ -97,8 +97,8 @@ _NAMES = {"revenue": "revenue_usd", "orders accepted": "task_acceptance", "image
 
 
 def _compared_json(row: "Compared") -> dict[str, Any]:
+    from local_bench.analysis.compare import REVENUE
     from local_bench.core.money import usd_number
-    from local_bench.runs.compare import REVENUE
 
     d = row.difference
     values = {"a_value": row.a, "b_value": row.b, "difference": d.estimate}

@@ -94,9 +94,9 @@ def _disk() -> dict[str, Any]:
 
 
 def _models() -> list[dict[str, Any]]:
-    from local_bench.core.cards import cards
     from local_bench.core.errors import WeightsError
-    from local_bench.core.weights import resolve
+    from local_bench.models.cards import cards
+    from local_bench.models.weights import resolve
 
     rows = []
     for card in cards().values():

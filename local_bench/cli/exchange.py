@@ -66,8 +66,8 @@ def import_files(
         return _pictures(name, paths[0], as_json)
     if run_dir is None or labels is None:
         raise UserError("results become labels of a run's images: give both --run RUN and --labels OUT")
-    from local_bench.report.official.labels_in import write_labels
-    from local_bench.runs.people import PEOPLE
+    from local_bench.analysis.annotations import PEOPLE
+    from local_bench.report.import_annotations import write_labels
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
@@ -81,7 +81,7 @@ def import_files(
 
 
 def _pictures(name: str, folder: Path, as_json: bool) -> int:
-    from local_bench.report.official.pictures_in import write_manifests
+    from local_bench.report.import_images import write_manifests
 
     found = write_manifests(name, folder)
     if as_json:

@@ -20,7 +20,7 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     words alone; with --rules the hard rules that ServImage's briefs state. The same OUT can hold both. Then run with
     suite.written=OUT."""
     from local_bench.runs.config import load_config
-    from local_bench.runs.writing import write_down
+    from local_bench.runs.enrichment import write_down
 
     loaded = load_config(config, settings)
     with progress() as shown:

@@ -7,7 +7,7 @@ from local_bench.cli.output import progress, show, show_json
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.core.nouns import Score
+    from local_bench.core.types import Score
     from local_bench.runs.folder import Beside
 
 

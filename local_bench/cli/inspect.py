@@ -16,11 +16,11 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as
 @JSON
 def report(run_dir: Path, as_json: bool) -> int:
     """Write the report and the exports of RUN anew."""
+    from local_bench.analysis.settlement import books
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
     from local_bench.report.scenarios import economics_json
     from local_bench.runs.rundir import RunDir
-    from local_bench.runs.settlement import books
 
     with RunDir.open(run_dir) as run:
         run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
@@ -44,7 +44,7 @@ def digest(run_dir: Path, as_json: bool) -> int:
 
     One digest each for its images, verdicts, scores and settlement. Exit 1 where a picture is not what the ledger
     says."""
-    from local_bench.runs.digest import digests
+    from local_bench.analysis.digest import digests
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
@@ -64,7 +64,7 @@ def verify(run_dir: Path, as_json: bool) -> int:
     """Check that the ledger of RUN is sound and every picture is what the ledger says.
 
     Lists the pictures that are missing, damaged or altered; exit 1 where there are any."""
-    from local_bench.runs.pictures import named
+    from local_bench.runs.image_store import named
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:  # which checks the ledger

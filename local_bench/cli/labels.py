@@ -10,9 +10,9 @@ from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.runs.labelling import Labelled, Labelling
+    from local_bench.analysis.sampling import Labelled, Labelling
     from local_bench.runs.rundir import RunDir
-    from local_bench.settle.powered import Powered
+    from local_bench.settle.ppi import Powered
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LabelsAsked:
 
     def check(self) -> None:
         """UserError before any work is done."""
-        from local_bench.runs.labelling import refuse_existing
+        from local_bench.analysis.sampling import refuse_existing
 
         if self.questions is not None:
             if self.width is None:
@@ -37,7 +37,7 @@ class LabelsAsked:
 
     def answer(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
         """The answer for people and for programs; sentences about it go to stderr."""
-        from local_bench.runs.labelling import labelling, write_questions
+        from local_bench.analysis.sampling import labelling, write_questions
 
         if self.people is None and self.width is None:
             return "", {}
@@ -49,8 +49,8 @@ class LabelsAsked:
             say(f"local-bench: the images to be labelled are in {self.questions}: put true or false for each `overall`")
         text, values = labels_text(found), {"labels": {m.model: _model_json(m) for m in found.models}}
         if self.explain and self.people is not None:
+            from local_bench.analysis.payment import payment
             from local_bench.cli.payment import payment_json, payment_text
-            from local_bench.runs.payment import payment
 
             paid = payment(run, self.people)
             text, values = f"{text}\n\n{payment_text(paid)}", values | {"payment": payment_json(paid)}

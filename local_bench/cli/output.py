@@ -13,7 +13,7 @@ from local_bench.core.tables import clean
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from local_bench.runs.pictures import ImageFault
+    from local_bench.runs.image_store import ImageFault
 
 BAR_EVERY_S = 5.0
 
@@ -37,7 +37,7 @@ def say_faults(faults: "Sequence[ImageFault]") -> int:
     """Says on stderr which of a run's pictures are missing, damaged or altered; the exit status: 1 where any are."""
     if not faults:
         return 0
-    from local_bench.runs.pictures import faults_sentence
+    from local_bench.runs.image_store import faults_sentence
 
     say(f"local-bench: {faults_sentence(list(faults))}")
     return 1

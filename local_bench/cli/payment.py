@@ -7,7 +7,7 @@ from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.runs.payment import Payment
+    from local_bench.analysis.payment import Payment
 
 
 def payment_text(found: "Payment") -> str:
@@ -88,7 +88,7 @@ def _ends(low: float | None, high: float | None) -> str:
 
 def payment_json(found: "Payment") -> dict[str, Any]:
     """The same for programs: money in US dollars, parts as fractions; a predictor as the text that brings it back."""
-    from local_bench.settle.predictors.kept import dumps
+    from local_bench.settle.predictors.serialization import dumps
 
     return {
         "explained": [asdict(row) for row in found.explained],

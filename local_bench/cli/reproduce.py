@@ -9,7 +9,7 @@ from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table as aligned
 
 if TYPE_CHECKING:
-    from local_bench.report.papers.given import Options
+    from local_bench.report.papers.inputs import Options
     from local_bench.report.papers.registry import Entry
 
 FILE = click.Path(path_type=Path)
@@ -66,9 +66,9 @@ def reproduce(
     PAPER is servimage, idea-bench, hype-edit-1 or ice-bench; without TABLE its tables and figures are listed. TABLE is
     table-2 or figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without
     --out prints its data."""
-    from local_bench.report.papers.given import Options, opened
+    from local_bench.report.papers.inputs import Options, opened
     from local_bench.report.papers.registry import entries, entry
-    from local_bench.suites.sheets import read_costs
+    from local_bench.suites.json_io import read_costs
 
     if name is None:
         listed = entries(paper)

@@ -26,7 +26,7 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
 
     Its source is the refused image, its brief what the judges found wrong. Run the orders with editing models
     (suite.name=servimage, suite.path=OUT/tasks.jsonl), then `revise settle RUN OUT REVISED_RUN`."""
-    from local_bench.runs.revisions import write_revisions
+    from local_bench.analysis.revisions import write_revisions
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
@@ -52,7 +52,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
 
     FOLDER is what `revise write` made, REVISED_RUN a run of its orders. Images, looks by a person, what is earned,
     and what the images cost: of the first attempts and of the revisions."""
-    from local_bench.runs.revisions import revised_ways
+    from local_bench.analysis.revisions import revised_ways
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:

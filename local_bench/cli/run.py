@@ -165,7 +165,7 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
     Items, batches, memory, GPU-hours, cost and energy, before anything is loaded."""
     from local_bench.cli.tables import plan_text
     from local_bench.core.errors import UserError
-    from local_bench.core.gpus import gpu as gpu_named
+    from local_bench.models.gpus import gpu as gpu_named
     from local_bench.runs.config import load_config
     from local_bench.runs.estimate import estimate
     from local_bench.runs.plan import make_plan
@@ -180,7 +180,7 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
         say(sentence)
     planned = estimate(loaded, work, gpu) | {"refused_cases": list(work.refused)}
     if measure:
-        from local_bench.runs.trial import add_trials
+        from local_bench.runs.timing import add_trials
 
         add_trials(loaded, work, planned)
     show_json(planned) if as_json else show(plan_text(planned))

@@ -14,8 +14,8 @@ from local_bench.core.tables import table
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from local_bench.report.published.answer import Published
-    from local_bench.report.published.hype_edit_1 import Review
+    from local_bench.suites.hype_edit_1.published import Review
+    from local_bench.suites.published import Published
 
 Prices = Callable[[Iterable[str]], "tuple[dict[str, Decimal] | None, list[str]]"]
 """The models of the result files -> US dollars an image, and what to say about them."""
@@ -141,7 +141,7 @@ def _check(suite: str, given: Mapping[str, object]) -> None:
 def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "Prices":
     from local_bench.core.errors import UserError
     from local_bench.suites.api_prices import api_prices as assumed
-    from local_bench.suites.sheets import read_costs
+    from local_bench.suites.json_io import read_costs
 
     if costs is not None and api_prices:
         raise UserError("--costs and --api-prices both say what an image costs: give one of them")
@@ -160,8 +160,8 @@ def _servimage(
     sensitivity: bool,
 ) -> "Published":
     from local_bench.core.errors import UserError
-    from local_bench.report.published.servimage import published
-    from local_bench.suites.servimage_results import check_images, read_annotations, read_orders, read_scores
+    from local_bench.suites.servimage.published import published
+    from local_bench.suites.servimage.results import check_images, read_annotations, read_orders, read_scores
 
     if tasks is None:
         raise UserError("servimage is settled from its orders' prices: say with --tasks where they are")
@@ -178,7 +178,7 @@ def _servimage(
 
 
 def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "Review":
-    from local_bench.report.published.hype_edit_1 import Review
+    from local_bench.suites.hype_edit_1.published import Review
 
     stated = Review()
     return Review(
@@ -197,7 +197,7 @@ def _hype_edit_1(
     raters: bool,
 ) -> "Published":
     from local_bench.core.errors import UserError
-    from local_bench.report.published.hype_edit_1 import open_votes, published
+    from local_bench.suites.hype_edit_1.published import open_votes, published
     from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
 
     judgements, open_ones = read_raters(files) if raters else (read_judgements(files), [])
@@ -214,7 +214,7 @@ def _hype_edit_1(
 
 
 def _idea_bench(file: Path, folder: Path | None) -> "Published":
-    from local_bench.report.published.idea_bench import published
+    from local_bench.suites.idea_bench.published import published
     from local_bench.suites.idea_bench.results import read_results
 
     rows = read_results(file)
@@ -227,8 +227,8 @@ def _idea_bench(file: Path, folder: Path | None) -> "Published":
 
 
 def _ice_bench(file: Path) -> "Published":
-    from local_bench.report.published.ice_bench import published
     from local_bench.settle.ice import LIMITS, TASKS
+    from local_bench.suites.ice_bench.published import published
     from local_bench.suites.ice_bench.results import read_eval_result
 
     return published(read_eval_result(file, TASKS, LIMITS))

@@ -4,19 +4,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from local_bench.analysis.ground_truth import Refereed, refereed
+from local_bench.analysis.hard_rules import Ruled, ruled
+from local_bench.analysis.settlement import Books, books
 from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.tables import table
 from local_bench.report.judging import judges
 from local_bench.report.official.formats import official
 from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
-from local_bench.runs.retest import RetestRow, retest_rows
-from local_bench.runs.ruled import Ruled, ruled
+from local_bench.runs.repeatability import RetestRow, retest_rows
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import Books, books
-from local_bench.runs.truth import Refereed, refereed
+from local_bench.settle.ground_truth import Reckoning
 from local_bench.settle.standard import Settlement, Total
-from local_bench.settle.truth import Reckoning
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:

@@ -11,12 +11,12 @@ import diffusers
 import torch
 import transformers
 
-from local_bench.core.cards import ModelCard
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import seed_of
-from local_bench.core.small import amplify
 from local_bench.generators import tokenizers
 from local_bench.generators.pieces import piece
+from local_bench.models.cards import ModelCard
+from local_bench.models.random_init import amplify
 
 
 def components(

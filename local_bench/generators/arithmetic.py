@@ -10,7 +10,6 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from local_bench.core.cards import ModelCard
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir, configs_dir
@@ -18,6 +17,7 @@ from local_bench.core.storage import write_atomic
 from local_bench.generators.pieces import architecture_digest
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import Sizes, sizes
+from local_bench.models.cards import ModelCard
 
 _VERSION = 1
 """Of this arithmetic: a higher number counts anew what is shipped and remembered."""

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from local_bench.core.gpus import gpu_of
+from local_bench.models.gpus import gpu_of
 
 if TYPE_CHECKING:
     import torch

@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from local_bench.core.cards import ModelCard
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import Operations
 from local_bench.generators.forward_inputs import forward_inputs
 from local_bench.generators.shapes import Sizes
+from local_bench.models.cards import ModelCard
 
 _NO_MODULES = ("scheduler", "tokenizer", "tokenizer_2", "tokenizer_3", "processor", "feature_extractor")
 

@@ -12,7 +12,7 @@ import torch
 from diffusers import OmniGenPipeline
 
 from local_bench.generators.base import Brief, Encoded, Item
-from local_bench.generators.placement import Axes
+from local_bench.generators.device import Axes
 from local_bench.generators.staged import Staged
 
 _CANONICAL_PROMPT = "A poster for a small theatre, with the title in large letters above a drawing of the stage."

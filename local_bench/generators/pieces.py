@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
-from local_bench.core.cards import ModelCard
 from local_bench.core.identity import digest
 from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.models.cards import ModelCard
 
 
 class Piece(Strict):

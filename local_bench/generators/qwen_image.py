@@ -12,7 +12,7 @@ import torch
 from diffusers import QwenImagePipeline
 
 from local_bench.generators.base import Brief, Encoded, Item, tokens_over
-from local_bench.generators.placement import Axes
+from local_bench.generators.device import Axes
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 

@@ -6,9 +6,9 @@ nothing pads it. An input picture counts as large as the result, and not larger 
 
 from dataclasses import dataclass
 
-from local_bench.core.cards import ModelCard
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard
 
 TYPICAL_TOKENS = 64
 MEGAPIXEL = (1024, 1024)

@@ -12,13 +12,13 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
-from local_bench.core.cards import ModelCard
 from local_bench.generators.architecture import components
 from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, cat
+from local_bench.generators.device import Axes, attend, place_denoiser, place_encoder
 from local_bench.generators.lossy import check_lossy
-from local_bench.generators.placement import Axes, attend, place_denoiser, place_encoder
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard
 
 # Saving and loading a pipeline looks this class up, and its module imports onnxruntime: diffusers' own placeholder for
 # where that is not installed does as well.

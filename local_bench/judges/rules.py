@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from local_bench.core.hardrules import FileType, HardRules, VisualSpecs, aspect_of
 from local_bench.core.images import FORMATS, MAX_PIXELS
-from local_bench.core.nouns import Score
+from local_bench.core.types import Score
 
 RULES = "rules"
 """The name of the score."""

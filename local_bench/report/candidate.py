@@ -7,8 +7,8 @@ from sqlite3 import Row
 
 from pydantic import TypeAdapter, ValidationError
 
-from local_bench.core.nouns import Task
-from local_bench.report.pictures import Picture, picture
+from local_bench.core.types import Task
+from local_bench.report.images import Picture, picture
 from local_bench.report.scores import score_text
 from local_bench.report.text import short
 from local_bench.runs.rundir import RunDir

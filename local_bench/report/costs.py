@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from local_bench.analysis.settlement import Books
 from local_bench.core.money import usd_fine
 from local_bench.report.text import amount, duration, energy
+from local_bench.runs.prices import Price
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import Books, Price
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import log10
 
+from local_bench.analysis.economics import Against, Economics, economics_of
+from local_bench.analysis.sensitivity import Swept, over_prices, over_thresholds
+from local_bench.analysis.settlement import Books
+from local_bench.analysis.workflows import Way, ways
 from local_bench.core.money import usd, usd_fine
 from local_bench.report.text import NOT_APPLICABLE, percent
-from local_bench.runs.economics import Against, Economics, economics_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.sensitivity import Swept, over_prices, over_thresholds
-from local_bench.runs.settlement import Books
-from local_bench.runs.ways import Way, ways
 from local_bench.settle.break_even import Point, curve
 from local_bench.settle.competition import Placed
 from local_bench.settle.savings import Saved

@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from local_bench.analysis.economics import economics_of
+from local_bench.analysis.performance import Making, cuts, makings
+from local_bench.analysis.settlement import Books, books
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
@@ -20,12 +23,9 @@ from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
 from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows
 from local_bench.report.view import model_order
-from local_bench.runs.economics import economics_of
-from local_bench.runs.floors import check_floors
-from local_bench.runs.performance import Making, cuts, makings
 from local_bench.runs.planned import read_task
+from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import Books, books
 from local_bench.settle.standard import Settlement, Total
 
 _WORK = "c.work_id, c.model, c.task_id, t.category, c.deliverable, c.attempt"

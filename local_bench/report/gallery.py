@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from sqlite3 import Row
 
+from local_bench.analysis.agreement import judge_labels
 from local_bench.core.money import usd
-from local_bench.core.nouns import Task, Truth
+from local_bench.core.types import Task, Truth
 from local_bench.report.candidate import CandidateView, candidate_view, given
-from local_bench.report.pictures import Picture, picture
+from local_bench.report.images import Picture, picture
 from local_bench.report.scores import score_names
 from local_bench.report.truth import truth_sentence
 from local_bench.report.view import model_order
-from local_bench.runs.agreement import judge_labels
 from local_bench.runs.planned import read_task
 from local_bench.runs.rundir import RunDir
 

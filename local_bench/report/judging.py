@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, Field, ValidationError
 
-from local_bench.core.cards import cards
+from local_bench.analysis.agreement import Alpha, Pair, agreement, judge_labels, order_swaps
 from local_bench.core.errors import LedgerError
+from local_bench.models.cards import cards
 from local_bench.report.text import NOT_APPLICABLE, count, interval, percent
-from local_bench.runs.agreement import Alpha, Pair, agreement, judge_labels, order_swaps
 from local_bench.runs.config import RunConfig
-from local_bench.runs.retest import RetestRow, retest_rows
+from local_bench.runs.repeatability import RetestRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.intervals import wilson

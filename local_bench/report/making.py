@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from local_bench.core.gpus import gpu_of
+from local_bench.analysis.performance import Cut, Making
 from local_bench.core.money import usd_fine
+from local_bench.models.gpus import gpu_of
 from local_bench.report.text import NOT_APPLICABLE, count, percent
-from local_bench.runs.performance import Cut, Making
 
 _SCALES = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 NO_COUNTER = "no counter"

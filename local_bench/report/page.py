@@ -7,16 +7,16 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from local_bench.analysis.ground_truth import refereed
+from local_bench.analysis.hard_rules import ruled
+from local_bench.analysis.performance import cuts, makings
+from local_bench.analysis.settlement import books
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.text import clean
-from local_bench.runs.floors import check_floors
-from local_bench.runs.performance import cuts, makings
-from local_bench.runs.pictures import faults_sentence
-from local_bench.runs.ruled import ruled
+from local_bench.runs.image_store import faults_sentence
+from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
-from local_bench.runs.truth import refereed
 
 
 def write_report(run: RunDir) -> Path:

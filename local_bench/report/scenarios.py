@@ -6,11 +6,11 @@ to divide by.
 
 from typing import Any
 
-from local_bench.report.published.answer import number
-from local_bench.report.published.servimage import placed_json, saved_json
-from local_bench.runs.economics import Economics, economics_of
+from local_bench.analysis.economics import Economics, economics_of
+from local_bench.analysis.settlement import Books
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import Books
+from local_bench.suites.published import number
+from local_bench.suites.servimage.published import placed_json, saved_json
 
 Row = dict[str, Any]
 

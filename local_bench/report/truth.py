@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from local_bench.analysis.ground_truth import Refereed
 from local_bench.core.money import usd
-from local_bench.core.nouns import Truth
+from local_bench.core.types import Truth
 from local_bench.report.text import NOT_APPLICABLE, interval, percent
-from local_bench.runs.truth import Refereed
 from local_bench.settle.agreement import Agreement
-from local_bench.settle.truth import ALL, Reckoning, Truthfulness
+from local_bench.settle.ground_truth import ALL, Reckoning, Truthfulness
 
 Cell = tuple[str, str]
 """A figure and what stands below it."""

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from local_bench.core.cards import cards
+from local_bench.analysis.settlement import Books
 from local_bench.core.money import usd
+from local_bench.models.cards import cards
 from local_bench.report.costs import cost_text
 from local_bench.report.judging import judge_warnings
 from local_bench.report.text import amount, count, interval, percent
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import Books
 from local_bench.settle.standard import Settlement, Total
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from local_bench.core.nouns import Decision, Score
+from local_bench.core.types import Decision, Score
 from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.settle.acceptance import by_rules, by_threshold

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from local_bench.core.nouns import Decision, Score
+from local_bench.core.types import Decision, Score
 from local_bench.runs.acceptance import decision_of
 from local_bench.runs.rundir import RunDir
 

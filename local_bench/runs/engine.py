@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.environment import isolate
-from local_bench.core.nouns import NOT_FINITE
+from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_metrics, metric_card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide
-from local_bench.runs.pictures import ImageFault
+from local_bench.runs.image_store import ImageFault
 from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Progress, Quiet
@@ -77,13 +77,13 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int)
 def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
     """The stages for which a device is held and paid; torch is imported here and not before."""
     from local_bench.generators.numerics import choose_devices, device_name, set_determinism
+    from local_bench.runs.device import Place
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.measure import measure
     from local_bench.runs.meter import Meter
-    from local_bench.runs.place import Place
     from local_bench.runs.provenance import write_provenance
-    from local_bench.runs.retest import rejudge as ask_again
+    from local_bench.runs.repeatability import rejudge as ask_again
 
     set_determinism(run.config.engine.threads)
     devices = choose_devices(run.config.engine.device, run.config.engine.workers)

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from local_bench.core.cards import ModelCard, card
-from local_bench.core.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
-from local_bench.core.nouns import Task
+from local_bench.core.types import Task
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.runs.config import RunConfig
+from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
-from local_bench.runs.settlement import Price, price_of
-from local_bench.runs.transports import transport_of
-from local_bench.suites.borrowed import borrowed_questions
+from local_bench.runs.prices import Price, price_of
+from local_bench.suites.questions_from import borrowed_questions
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan

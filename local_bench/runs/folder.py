@@ -8,14 +8,14 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.nouns import Score
 from local_bench.core.storage import storage_errors
+from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Picture, Subject
-from local_bench.judges.metrics.survey import Wanted
+from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
-from local_bench.runs.jobs import Advanced, Begun, Measured, MetricOrder, Noted
 from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_here, measure_share
 from local_bench.runs.progress import Progress
+from local_bench.runs.work import Advanced, Begun, Measured, MetricOrder, Noted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _AGAIN = "remove it or give another --out"

@@ -11,15 +11,20 @@ import torch
 
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.core.identity import full_identity
-from local_bench.core.nouns import NOT_FINITE
 from local_bench.core.quiet import quiet_libraries
+from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.capacity import device_memory_gb, host_memory_gb
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
-from local_bench.runs.floors import check_floor
-from local_bench.runs.jobs import (
+from local_bench.runs.meter import Meter
+from local_bench.runs.operations import note_operations
+from local_bench.runs.plan import ModelPlan
+from local_bench.runs.progress import Progress
+from local_bench.runs.roofline import check_floor
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import (
     Advanced,
     Begun,
     Charged,
@@ -34,13 +39,8 @@ from local_bench.runs.jobs import (
     shards,
     shared_prompts,
 )
-from local_bench.runs.maker import make_pictures
-from local_bench.runs.meter import Meter
-from local_bench.runs.operations import note_operations
-from local_bench.runs.plan import ModelPlan
-from local_bench.runs.progress import Progress
-from local_bench.runs.rundir import RunDir
-from local_bench.runs.workers import Workers
+from local_bench.runs.worker import make_pictures
+from local_bench.runs.worker_pool import Workers
 
 _LOADED_SHARE = 0.7
 """Weights pass through host memory on their way to a GPU. More than this part of it at once, and workers take turns."""

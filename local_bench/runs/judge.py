@@ -9,20 +9,20 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json
-from local_bench.core.nouns import Question, Task, Verdict
+from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
-from local_bench.runs.canary import canary_questions, try_judge
+from local_bench.runs.device import Place
 from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import judge_spec, numerics_of, opened
 from local_bench.runs.meter import Meter
-from local_bench.runs.pace import Pace
-from local_bench.runs.place import Place
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
+from local_bench.runs.robustness import canary_questions, try_judge
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.save_interval import Pace
 from local_bench.runs.scoring import score, sets
-from local_bench.runs.transports import judge_spec, numerics_of, opened
-from local_bench.suites.borrowed import borrowed_questions
+from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
 
 COMMIT_EVERY = 32

@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from local_bench.core.cards import ModelCard
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.rubrics import Variant
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
+from local_bench.models.cards import ModelCard
 
 
 def _safe(name: str) -> str:

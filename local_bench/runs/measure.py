@@ -11,23 +11,23 @@ import torch
 from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.identity import canonical_json
 from local_bench.core.images import image_path
-from local_bench.core.nouns import Score
 from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_transformers
-from local_bench.core.weights import resolve, resolve_parts, weights_digest
+from local_bench.core.types import Score
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NetworkMetric, Picture, Subject
-from local_bench.judges.metrics.reader import FAULTY
+from local_bench.judges.metrics.evaluator import Opened, Scored, Survey, Told, Wanted
+from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
-from local_bench.judges.metrics.survey import Opened, Scored, Survey, Told, Wanted
-from local_bench.runs.jobs import Advanced, Begun, Charged, Event, Measured, MetricOrder, Noted
+from local_bench.models.weights import resolve, resolve_parts, weights_digest
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.meter import Meter
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import write_scores
-from local_bench.runs.workers import Workers
+from local_bench.runs.work import Advanced, Begun, Charged, Event, Measured, MetricOrder, Noted
+from local_bench.runs.worker_pool import Workers
 from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"

@@ -16,8 +16,8 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.sizes import size_like
 from local_bench.core.yamlfile import Strict
-from local_bench.runs.jobs import Order
 from local_bench.runs.ledger import Ledger
+from local_bench.runs.work import Order
 
 if TYPE_CHECKING:
     from local_bench.generators.sampler import Sampler

@@ -7,20 +7,20 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.core.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.core.errors import ConfigError, RunImageError
 from local_bench.core.hardrules import HardRules, VisualSpecs
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.nouns import UNSUPPORTED, Candidate, Deliverable, Task
 from local_bench.core.sizes import size_by_rules, size_like
-from local_bench.core.weights import check_here, resolve, resolve_parts, weights_digest
+from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.server import claim_port
+from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
+from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.pictures import IMAGES, INPUTS
-from local_bench.suites.borrowed import check_borrowed
+from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import SuiteEntry, suite
 
 

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.core.identity import canonical_json
-from local_bench.core.nouns import Task
+from local_bench.core.types import Task
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.plan import Planned, RunPlan
 from local_bench.runs.rundir import RunDir

@@ -7,15 +7,15 @@ from typing import Any
 
 import local_bench
 from local_bench.core.identity import digest
-from local_bench.core.manifest import MAIN, revision_of
 from local_bench.core.packages import versions
 from local_bench.judges.vlm.protocols import VERSIONS
+from local_bench.models.manifest import MAIN, revision_of
+from local_bench.runs.device import Place
 from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import judge_spec, numerics_of, transport_of
 from local_bench.runs.ledger import Ledger
-from local_bench.runs.place import Place
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.transports import judge_spec, numerics_of, transport_of
 
 
 def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Place] | None) -> None:

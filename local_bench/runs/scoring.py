@@ -7,13 +7,13 @@ from statistics import pstdev
 from typing import Any
 
 from local_bench.core.hardrules import HardRules
-from local_bench.core.nouns import Score, Task, Verdict
+from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.rules import RULES, check_rules, rules_score
 from local_bench.judges.vlm.variants import read_stored, wording_of
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import majority, mean_word
-from local_bench.suites.borrowed import borrowed_scores, pass_fail
+from local_bench.suites.questions_from import borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
 
 VerdictKey = tuple[str, int, int]

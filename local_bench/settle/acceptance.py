@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
-from local_bench.core.nouns import Decision, Score
+from local_bench.core.types import Decision, Score
 
 
 def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> Decision:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.sheet import Ints, Mask, Orders, Sheet
+from local_bench.settle.table import Ints, Mask, Orders, Sheet
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from local_bench.settle.agreement import Agreement, spearman
 from local_bench.settle.bootstrap import RESAMPLES, Floats, ends, resampled_counts
 from local_bench.settle.discrimination import Bin, Bools, auc, by_bin, pr_auc
-from local_bench.settle.predictors.cells import Cells
+from local_bench.settle.predictors.features import Cells
 
 COMPOSITE = "composite"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from local_bench.settle.bootstrap import Floats
-from local_bench.settle.predictors.cells import Cells
+from local_bench.settle.predictors.features import Cells
 
 Ties = Literal["first", "share"]
 

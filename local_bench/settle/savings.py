@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.sheet import Ints, Mask, Sheet
+from local_bench.settle.table import Ints, Mask, Sheet
 
 
 @dataclass(frozen=True)

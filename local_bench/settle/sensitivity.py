@@ -9,7 +9,7 @@ import numpy as np
 
 from local_bench.settle.earnings import earned
 from local_bench.settle.hype import Reliability, review_usd
-from local_bench.settle.sheet import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, sheet
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, sheet
 
 Setting = tuple[tuple[str, Fraction], ...]
 """(what is set, to what), in the order of the grid's axes."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from local_bench.core.money import split
-from local_bench.core.nouns import Decision
+from local_bench.core.types import Decision
 from local_bench.settle.intervals import bootstrap_revenue, wilson_clustered
 
 

@@ -14,8 +14,8 @@ from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image, load_mask
 from local_bench.core.money import micro_usd
-from local_bench.core.nouns import Task
 from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, explain
 
 KeepImage = Callable[[Image.Image], str]

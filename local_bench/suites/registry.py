@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from local_bench.core.cards import Takes
 from local_bench.core.errors import ConfigError
-from local_bench.core.nouns import Deliverable, Task, Truth
+from local_bench.core.types import Deliverable, Task, Truth
+from local_bench.models.cards import Takes
+from local_bench.suites.enrichment import with_written
 from local_bench.suites.orders import KeepImage
-from local_bench.suites.written import with_written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +104,7 @@ SUITES = {
         SuiteEntry(
             "studio",
             "Twelve commercial briefs of our own",
-            "local_bench.suites.servimage",
+            "local_bench.suites.servimage.suite",
             "Apache-2.0",
             "local-bench",
             _HERE / "studio.jsonl",
@@ -112,19 +112,19 @@ SUITES = {
         SuiteEntry(
             "printshop",
             "Forty-eight orders of a print shop in the miniature's world, whose truth is known",
-            "local_bench.suites.servimage",
+            "local_bench.suites.servimage.suite",
             "Apache-2.0",
             "local-bench",
-            _HERE / "miniature/orders.jsonl",
-            referee="local_bench.suites.miniature.referee",
+            _HERE / "printshop/orders.jsonl",
+            referee="local_bench.suites.printshop.referee",
         ),
         SuiteEntry(
             "servimage",
             "ServImage: paid design orders in three categories",
-            "local_bench.suites.servimage_bench",
+            "local_bench.suites.servimage.tasks",
             "see the benchmark's authors",
             "Ji et al., ServImage; mllmagent-jpg/ServImage",
-            reader="local_bench.suites.servimage_bench:read_tasks",
+            reader="local_bench.suites.servimage.tasks:read_tasks",
             layout="its ServImage_Bench folder, one of the JSON files in it, or an order file of one object a line",
         ),
         SuiteEntry(

@@ -1,4 +1,4 @@
-"""Trains the miniature: small models of the real classes on the world of `local_bench.suites.miniature`.
+"""Trains the miniature: small models of the real classes on the world of `local_bench.suites.printshop`.
 
     python -m scripts.train_miniature all --work DIR [--device cpu|cuda] [--bf16] [--scale 1.0] [--limit N]
 

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 from safetensors import safe_open
 
-from local_bench.core.cards import SHIPPED, ModelCard
 from local_bench.generators.arithmetic import usual_pictures
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
-from local_bench.suites.miniature.drawing import SIDE
+from local_bench.models.cards import SHIPPED, ModelCard
+from local_bench.suites.printshop.drawing import SIDE
 from scripts.train_miniature.drawing import NUM_INFERENCE_STEPS, SD3_GUIDANCE_SCALE
 from scripts.train_miniature.judge_model import _CONTEXT, MERGE, PATCH
 from scripts.train_miniature.text import TOKENS

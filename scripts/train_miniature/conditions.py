@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from diffusers import AutoencoderKL
 
-from local_bench.suites.miniature.edits import Edit
-from local_bench.suites.miniature.scene import Scene
+from local_bench.suites.printshop.edits import Edit
+from local_bench.suites.printshop.scene import Scene
 from scripts.train_miniature import data, text, vae
 from scripts.train_miniature.loop import Machine
 

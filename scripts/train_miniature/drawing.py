@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from local_bench.suites.miniature.drawing import SIDE, Pixels
+from local_bench.suites.printshop.drawing import SIDE, Pixels
 from scripts.train_miniature.text import TOKENS
 
 NUM_INFERENCE_STEPS = 8

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from local_bench.core.convert import write_converted
-from local_bench.core.shipped import INDEX
 from local_bench.judges.metrics.pyiqa_scope import HUB
 from local_bench.judges.metrics.pyiqa_store import Store
+from local_bench.models.convert import write_converted
+from local_bench.models.shipped import INDEX
 from scripts.train_miniature import cards, clip, judge_model, musiq, pipelines
 from scripts.train_miniature.loop import Machine
 

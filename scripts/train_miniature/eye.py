@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
 from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature import judge_model
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from local_bench.core.nouns import Question
-from local_bench.suites.miniature.checker import Seen, look
-from local_bench.suites.miniature.damage import KINDS as DAMAGE
-from local_bench.suites.miniature.damage import STRENGTHS, damage
-from local_bench.suites.miniature.drawing import Pixels, draw, render, sample_hand
-from local_bench.suites.miniature.edits import Edit, draw_edit, sample_edit
-from local_bench.suites.miniature.orderbook import frame
-from local_bench.suites.miniature.phrases import LANGUAGES, Language
-from local_bench.suites.miniature.points import Point, holds, points_of, sample_point, true_of, write_point
-from local_bench.suites.miniature.sampling import choose
-from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
-from local_bench.suites.miniature.sets import STYLE, draw_set, sample_set
-from local_bench.suites.miniature.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
-from local_bench.suites.miniature.writing import sample_writing
+from local_bench.core.types import Question
+from local_bench.suites.printshop.checker import Seen, look
+from local_bench.suites.printshop.damage import KINDS as DAMAGE
+from local_bench.suites.printshop.damage import STRENGTHS, damage
+from local_bench.suites.printshop.drawing import Pixels, draw, render, sample_hand
+from local_bench.suites.printshop.edits import Edit, draw_edit, sample_edit
+from local_bench.suites.printshop.orderbook import frame
+from local_bench.suites.printshop.phrases import LANGUAGES, Language
+from local_bench.suites.printshop.points import Point, holds, points_of, sample_point, true_of, write_point
+from local_bench.suites.printshop.sampling import choose
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
+from local_bench.suites.printshop.sets import STYLE, draw_set, sample_set
+from local_bench.suites.printshop.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
+from local_bench.suites.printshop.writing import sample_writing
 from scripts.train_miniature import readings, vae
 from scripts.train_miniature.data import train_edit, train_scene, worded_edit
 from scripts.train_miniature.loop import Machine

@@ -20,12 +20,12 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from local_bench.core.small import byte_characters
-from local_bench.judges.vlm import tiny
 from local_bench.judges.vlm.rubrics import closing_json, closing_logit, system
 from local_bench.judges.vlm.variants import RubricSet
-from local_bench.suites.miniature.drawing import Pixels
-from local_bench.suites.miniature.phrases import LANGUAGES, language_words, vocabulary
+from local_bench.models.random_init import byte_characters
+from local_bench.suites.printshop.drawing import Pixels
+from local_bench.suites.printshop.phrases import LANGUAGES, language_words, vocabulary
+from local_bench.testing import vlm_models as tiny
 from scripts.train_miniature.vocabulary import learn
 
 WIDTH, LAYERS, HEADS, KEY_HEADS = 128, 4, 4, 2

@@ -15,20 +15,20 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.cards import card
-from local_bench.core.weights import resolve
+from local_bench.judges.vlm.images import prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.pictures import prepare
 from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, read
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
-from local_bench.suites.miniature.checker import look
-from local_bench.suites.miniature.drawing import Pixels
-from local_bench.suites.miniature.edits import KINDS, draw_edit, sample_edit, sample_instruction
-from local_bench.suites.miniature.sampling import choose, sample_scene, wording_held_out
-from local_bench.suites.miniature.scene import Scene
-from local_bench.suites.miniature.truth import facts, match_edit, seen_facts
-from local_bench.suites.miniature.wording import sample_caption, wordings, write_caption
+from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.drawing import Pixels
+from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit, sample_instruction
+from local_bench.suites.printshop.sampling import choose, sample_scene, wording_held_out
+from local_bench.suites.printshop.scene import Scene
+from local_bench.suites.printshop.truth import facts, match_edit, seen_facts
+from local_bench.suites.printshop.wording import sample_caption, wordings, write_caption
 from scripts.train_miniature import judge_cases, judge_model, pipelines
 from scripts.train_miniature.drawing import draw
 from scripts.train_miniature.judge import PROTOCOLS

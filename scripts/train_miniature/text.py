@@ -22,8 +22,8 @@ from transformers import (
     T5Tokenizer,
 )
 
-from local_bench.suites.miniature.edits import KINDS
-from local_bench.suites.miniature.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure
+from local_bench.suites.printshop.edits import KINDS
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure
 from scripts.train_miniature.data import Worded, train_edit, train_scene, worded_edit, worded_scene
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 from scripts.train_miniature.vocabulary import CLIP_TOKENS, saved

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from local_bench.analysis.compare import compare
 from local_bench.cli.compare import comparison_json
-from local_bench.runs.compare import compare
 from local_bench.runs.config import AcceptanceConfig, ModelConfig, RunConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir

@@ -6,8 +6,8 @@ import pytest
 
 from local_bench.cli.main import main
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Question, Verdict
-from local_bench.runs.writing import _read
+from local_bench.core.types import Question, Verdict
+from local_bench.runs.enrichment import _read
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks import layouts
 

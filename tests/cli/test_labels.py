@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from local_bench.analysis.sampling import NOT_TOLD, labelling, write_questions
+from local_bench.analysis.settlement import books
 from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
-from local_bench.core.nouns import Score
+from local_bench.core.types import Score
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.decide import decide
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.labelling import NOT_TOLD, labelling, write_questions
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 from local_bench.settle.acceptance import likely
 from tests.report.conftest import GAMMA, Writer, order
 

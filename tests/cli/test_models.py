@@ -5,7 +5,7 @@ import json
 import pytest
 
 from local_bench.cli.cards import what_it_takes
-from local_bench.core.cards import ModelCard, cards
+from local_bench.models.cards import ModelCard, cards
 
 
 def test_the_list_has_a_line_for_every_card(cli):

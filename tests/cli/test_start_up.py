@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from local_bench.core.cards import cards
 from local_bench.core.paths import configs_dir
+from local_bench.models.cards import cards
 from tests.report.official.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
 
@@ -82,8 +82,8 @@ def test_what_needs_torch_is_seen_to_import_it(tmp_path):
 
 
 def test_cards_are_parsed_once(monkeypatch):
-    from local_bench.core import cards as module
     from local_bench.core import yamlfile
+    from local_bench.models import cards as module
 
     read, real = [], yamlfile.read_yaml
     monkeypatch.setattr(yamlfile, "read_yaml", lambda path: read.append(path) or real(path))

@@ -19,10 +19,10 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from huggingface_hub.serialization import _torch as sharding
 from transformers.core_model_loading import revert_weight_conversion
 
-from local_bench.core.cards import ModelCard
-from local_bench.core.cards import cards as all_cards
 from local_bench.generators.architecture import build
 from local_bench.generators.pieces import piece, with_config
+from local_bench.models.cards import ModelCard
+from local_bench.models.cards import cards as all_cards
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "checkpoints"
 CODES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}

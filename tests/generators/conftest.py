@@ -8,15 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
 from local_bench.core.quiet import quiet_libraries
-from local_bench.core.weights import resolve
 from local_bench.generators.base import Brief, Item, Machine, Picture
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.weights import resolve
 
 SIDE = 64
 STEPS = 3

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from local_bench.core.cards import card, cards
 from local_bench.core.errors import ConfigError
 from local_bench.generators import arithmetic, counting
 from local_bench.generators.architecture import build
@@ -14,6 +13,7 @@ from local_bench.generators.arithmetic import count, usual_pictures, usual_size
 from local_bench.generators.counting import parameters
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
+from local_bench.models.cards import card, cards
 
 
 @pytest.fixture(autouse=True)

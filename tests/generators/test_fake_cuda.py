@@ -9,16 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from local_bench.core.cards import ModelCard, cards
 from local_bench.core.identity import digest
-from local_bench.core.weights import resolve
-from local_bench.generators import placement, staged
+from local_bench.generators import device as placement
+from local_bench.generators import staged
 from local_bench.generators.base import Brief, Item, Machine
 from local_bench.generators.batches import PROBE_STEPS
 from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.registry import FAMILIES, family
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
+from local_bench.models.cards import ModelCard, cards
+from local_bench.models.weights import resolve
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda, values
 
 from .conftest import encode, mask, picture, small

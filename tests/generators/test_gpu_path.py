@@ -10,15 +10,16 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from local_bench.core.cards import cards
-from local_bench.core.gpus import gpus
 from local_bench.core.memory_errors import is_out_of_memory
-from local_bench.generators import capacity, numerics, placement
+from local_bench.generators import capacity, numerics
+from local_bench.generators import device as placement
 from local_bench.generators.base import Machine
 from local_bench.generators.batches import warm_up
 from local_bench.generators.lossy import make_lossy
 from local_bench.generators.registry import FAMILIES, family, traits
 from local_bench.generators.staged import as_rgb8
+from local_bench.models.cards import cards
+from local_bench.models.gpus import gpus
 
 from .conftest import brief, encode, small
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from local_bench.core.cards import card
-from local_bench.core.gpus import gpu
 from local_bench.generators.memory import FILLS_GPU_FLOP, RESERVE_GB, plan_memory
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import card
+from local_bench.models.gpus import gpu
 
 
 def plan(name, /, pictures=0, batch_size=None, capacity_gb=None, host_gb=None, attempts=1, lossy=None, **other):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.core.cards import cards
 from local_bench.core.paths import configs_dir
+from local_bench.models.cards import cards
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = sorted(

@@ -2,8 +2,8 @@ import pytest
 from PIL import ImageChops
 
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Verdict
-from local_bench.judges.vlm.canaries import BAND_TOP, SIDE, Attack, attacks, fooled
+from local_bench.core.types import Verdict
+from local_bench.judges.vlm.injection import BAND_TOP, SIDE, Attack, attacks, fooled
 from local_bench.judges.vlm.rubrics import rubric
 
 ATTACKS, PICTURES = attacks()

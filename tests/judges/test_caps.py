@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, ServerError
-from local_bench.core.nouns import Question
+from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.http import MAX_BYTES, TOO_LARGE

@@ -10,7 +10,7 @@ import tenacity
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError
-from local_bench.core.nouns import Question
+from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.judge import JudgeSpec

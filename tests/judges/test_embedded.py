@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.nouns import Question, Sheet
+from local_bench.core.types import Question, Sheet
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.cards import card
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Question, Sheet
-from local_bench.core.weights import resolve
+from local_bench.core.types import Question, Sheet
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
+from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubrics import rubric, rubric_names
 from local_bench.judges.vlm.transport import answers
-from local_bench.judges.vlm.written import deliverables, lines
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 pytestmark = pytest.mark.server
 COVER = 4

@@ -10,9 +10,9 @@ import tenacity
 from PIL import Image
 
 from local_bench.core.errors import ServerError
-from local_bench.core.nouns import Question
+from local_bench.core.types import Question
 from local_bench.judges.vlm import client as module
-from local_bench.judges.vlm import flight
+from local_bench.judges.vlm import concurrency as flight
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.http import MAX_BYTES, TOO_LARGE

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from local_bench.core.nouns import Question, Sheet
+from local_bench.core.types import Question, Sheet
 from local_bench.judges.vlm import judge as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import VERSIONS

@@ -9,15 +9,15 @@ from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.sample.ops import topk_topp_sampler
 
-from local_bench.core.cards import cards
-from local_bench.core.gpus import gpus
-from local_bench.core.weights import resolve
 from local_bench.judges.vlm.flags import Engine, arguments, environment
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.runs import place
-from local_bench.runs.place import Place
+from local_bench.models.cards import cards
+from local_bench.models.gpus import gpus
+from local_bench.models.weights import resolve
+from local_bench.runs import device as place
+from local_bench.runs.device import Place
+from local_bench.runs.judge_factory import _engine, start_timeout_s
 from local_bench.runs.progress import Quiet
-from local_bench.runs.transports import _engine, start_timeout_s
 
 JUDGES = [card for card in cards().values() if card.role == "judge"]
 HEAD_SIZE = 128

@@ -1,10 +1,10 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from local_bench.core.cards import card
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.weights import resolve
 from local_bench.judges.vlm.labels import check_labels, single_tokens
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 DIGITS = [str(n) for n in range(10)]
 JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]

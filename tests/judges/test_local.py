@@ -9,16 +9,16 @@ import xgrammar
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from local_bench.core.cards import card
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.core.nouns import Question
-from local_bench.core.weights import resolve
+from local_bench.core.types import Question
+from local_bench.judges.vlm.images import Prepared, prepare
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.pictures import Prepared, prepare
 from local_bench.judges.vlm.protocols import Request, Shown
 from local_bench.judges.vlm.rubrics import rubric, rubric_names
 from local_bench.judges.vlm.transport import answers
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
 SCORING = [name for name in rubric_names() if rubric(name).answer]

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.cards import card
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Question
-from local_bench.core.weights import resolve
+from local_bench.core.types import Question
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
@@ -16,11 +14,13 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.transport import answers
 from local_bench.judges.vlm.variants import RubricSet
-from local_bench.suites.miniature.damage import damage
-from local_bench.suites.miniature.drawing import render
-from local_bench.suites.miniature.edits import KINDS, draw_edit, sample_edit
-from local_bench.suites.miniature.points import sample_point, true_of, write_point
-from local_bench.suites.miniature.sampling import sample_scene
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
+from local_bench.suites.printshop.damage import damage
+from local_bench.suites.printshop.drawing import render
+from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit
+from local_bench.suites.printshop.points import sample_point, true_of, write_point
+from local_bench.suites.printshop.sampling import sample_scene
 
 pytestmark = pytest.mark.server
 N_PICTURES = 24

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from local_bench.core.cards import card
-from local_bench.core.weights import resolve
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.transport import answers
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 from .test_mini_judge import TAUGHT, asked
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.nouns import Sheet
-from local_bench.judges.vlm.pictures import CARD_SIDE, GAP, count_card, prepare, stitched
+from local_bench.core.types import Sheet
+from local_bench.judges.vlm.images import CARD_SIDE, GAP, count_card, prepare, stitched
 from local_bench.judges.vlm.protocols import Shown
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)

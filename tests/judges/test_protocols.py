@@ -6,7 +6,7 @@ import math
 import pytest
 
 from local_bench.core.identity import canonical_json
-from local_bench.core.nouns import Question
+from local_bench.core.types import Question
 from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
 from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric, rubric_names
 from local_bench.judges.vlm.variants import RubricSet

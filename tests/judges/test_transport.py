@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from local_bench.core.errors import ImageError, ServerError
-from local_bench.core.nouns import Question
+from local_bench.core.types import Question
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 from local_bench.judges.vlm.transport import Replicas, Unreachable, answers

@@ -9,19 +9,19 @@ import pytest
 from PIL import Image
 
 from local_bench.cli.main import main
-from local_bench.core.cards import card
 from local_bench.core.errors import ConfigError
-from local_bench.core.nouns import Question, Task, Verdict
+from local_bench.core.types import Question, Task, Verdict
+from local_bench.judges.vlm.chat_api import body
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, rubric, rubric_names
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, read_stored, wordings
-from local_bench.judges.vlm.wire import body
+from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.scoring import majority_verdict
 from local_bench.suites.hype_edit_1 import suite as hype
-from local_bench.suites.servimage import questions, which_image
+from local_bench.suites.servimage.suite import questions, which_image
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)
 WITH_EVIDENCE = {"cns_edit", "hype_edit", "vllm_qa"}

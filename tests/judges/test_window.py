@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from local_bench.judges.vlm.window import FIRST, LEAST, MOST, Gate, Tuner
+from local_bench.judges.vlm.concurrency_limit import FIRST, LEAST, MOST, Gate, Tuner
 
 
 def test_never_more_are_inside_than_the_limit_and_all_come_in():

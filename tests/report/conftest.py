@@ -10,7 +10,7 @@ from PIL import Image
 
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
-from local_bench.core.nouns import Task
+from local_bench.core.types import Task
 from local_bench.runs.config import ImportedConfig, ModelConfig, RunConfig, SettlementConfig
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from local_bench.analysis.settlement import books
 from local_bench.core.errors import LocalBenchError
 from local_bench.report.exports import write_exports
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
 NAMES = (

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from local_bench.analysis.settlement import books
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import held_cost
 from local_bench.report import gallery, text
+from local_bench.report.images import LONG_SIDE
 from local_bench.report.page import write_report
-from local_bench.report.pictures import LONG_SIDE
 from local_bench.report.provenance import tree
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
 TAGS = """html head meta title style body header main footer nav section article aside h1 h2 h3 h4 p ul li a div

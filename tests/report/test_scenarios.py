@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from local_bench.analysis.settlement import books
 from local_bench.cli.tables import outcome_json
 from local_bench.report.economics import economics_view
 from local_bench.report.exports import write_exports
 from local_bench.runs.engine import Outcome
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 
 MakeRun = Callable[..., Path]
 

@@ -62,7 +62,8 @@ def _is_ours(pid: int) -> bool:
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
-    from local_bench.runs import decide, judge, maker
+    from local_bench.runs import decide, judge
+    from local_bench.runs import worker as maker
     from local_bench.runs.ledger import Ledger
 
     judge.COMMIT_EVERY = 8

@@ -1,6 +1,6 @@
 """What decides: the suite's own rule where it has one, else the config's."""
 
-from local_bench.core.nouns import Decision, Score
+from local_bench.core.types import Decision, Score
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.config import RunConfig
 from local_bench.settle.acceptance import by_threshold

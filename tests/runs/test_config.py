@@ -63,7 +63,7 @@ def test_what_is_written_down_is_whole_portable_and_reads_back(tmp_path):
 
 @pytest.mark.parametrize("path", sorted((configs_dir() / "runs").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_config_loads_and_is_named_for_its_file(path):
-    from local_bench.core.cards import card
+    from local_bench.models.cards import card
 
     config = load_config(path)
     assert config.name == path.stem

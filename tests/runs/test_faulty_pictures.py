@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import RunImageError
 from local_bench.core.images import image_path, load_verified, pixel_digest, png_bytes, store_image
-from local_bench.runs.digest import digests
 from local_bench.runs.rundir import RunDir
 
 from .dying_server import DyingServer

@@ -10,21 +10,21 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.core.cards import cards
+from local_bench.analysis.digest import digests
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError
 from local_bench.generators.flux import Flux
 from local_bench.generators.flux_kontext import FluxKontext
 from local_bench.generators.registry import FAMILIES
 from local_bench.generators.staged import Staged
-from local_bench.runs import workers
+from local_bench.models.cards import cards
+from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
-from local_bench.runs.digest import digests
-from local_bench.runs.encodings import Encodings
 from local_bench.runs.engine import run_stages
 from local_bench.runs.generate import _Session
-from local_bench.runs.jobs import Job, shards, shared_prompts
-from local_bench.runs.maker import _turn
+from local_bench.runs.prompt_embeddings import Encodings
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import Job, shards, shared_prompts
+from local_bench.runs.worker import _turn
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
 QUICK = {"num_inference_steps": 2}

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from local_bench.core.errors import ConfigError
-from local_bench.generators import placement
+from local_bench.generators import device as placement
 from local_bench.generators.arithmetic import count
 from local_bench.generators.flux import Flux
 from local_bench.generators.numerics import set_determinism

@@ -5,17 +5,17 @@ import json
 import pytest
 from PIL import Image
 
+from local_bench.analysis.hard_rules import Ruled, ruled
+from local_bench.analysis.sensitivity import over_thresholds
 from local_bench.cli.main import main
-from local_bench.core.nouns import Score
+from local_bench.core.types import Score
 from local_bench.runs.config import RunConfig, load_config
 from local_bench.runs.decide import decide
 from local_bench.runs.engine import run_stages
 from local_bench.runs.plan import make_plan
 from local_bench.runs.planned import planned_tasks
-from local_bench.runs.ruled import Ruled, ruled
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import _rules, write_scores
-from local_bench.runs.sensitivity import over_thresholds
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {

@@ -5,12 +5,12 @@ import json
 import pytest
 from PIL import Image
 
+from local_bench.analysis.digest import digests
+from local_bench.analysis.settlement import books
 from local_bench.core.errors import ConfigError, ImageError, UserError
 from local_bench.runs.config import RunConfig
-from local_bench.runs.digest import digests
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 
 ORDERS = {"mug": 2, "logo": 1}
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.analysis.digest import digests
 from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
-from local_bench.runs.digest import digests
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
 
@@ -82,7 +82,7 @@ class Heard:
 
 
 def test_killed_anywhere_it_goes_on_without_measuring_anything_twice(lab, monkeypatch):
-    monkeypatch.setattr("local_bench.judges.metrics.survey.PART", 2)
+    monkeypatch.setattr("local_bench.judges.metrics.evaluator.PART", 2)
     metrics = [*HOST, "clip_cap:tiny-clip", "clip_src:tiny-clip"]
     whole, digest = lab.run(metrics, "whole")
     assert len(whole) == 50
@@ -143,8 +143,8 @@ def test_a_metric_without_weights_is_unscored_until_they_come(lab, monkeypatch):
         lab.run(["l1_raw", "clip_src"], "required", require=True)
     assert not (lab.place / "required").exists()
 
-    from local_bench.core.cards import card
     from local_bench.judges.metrics import registry
+    from local_bench.models.cards import card
 
     monkeypatch.setattr(registry, "metric_card", lambda name: card("tiny-clip", "metric") if "clip" in name else None)
     monkeypatch.setattr(measure, "metric_card", registry.metric_card)

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.analysis.ground_truth import refereed
+from local_bench.analysis.settlement import books, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books, lines
-from local_bench.runs.truth import refereed
+from local_bench.settle.ground_truth import ALL
 from local_bench.settle.standard import settle
-from local_bench.settle.truth import ALL
-from local_bench.suites.miniature import shop
-from local_bench.suites.miniature.damage import damage
-from local_bench.suites.miniature.drawing import draw, render, sample_hand
-from local_bench.suites.miniature.edits import draw_edit
-from local_bench.suites.miniature.sampling import choose
-from local_bench.suites.miniature.scene import BACKGROUNDS, Scene
+from local_bench.suites.printshop import shop
+from local_bench.suites.printshop.damage import damage
+from local_bench.suites.printshop.drawing import draw, render, sample_hand
+from local_bench.suites.printshop.edits import draw_edit
+from local_bench.suites.printshop.sampling import choose
+from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
 from local_bench.suites.registry import suite
 
 ORDERS = 24

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from local_bench.core.nouns import Score, Task, Verdict
+from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs import scoring
 from local_bench.runs.ledger import Ledger
 from local_bench.suites.hype_edit_1.suite import PARTS

@@ -4,7 +4,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import load_yaml
 from local_bench.runs.config import SettlementConfig
-from local_bench.runs.settlement import PriceTable, price_of
+from local_bench.runs.prices import PriceTable, price_of
 
 
 def test_every_price_has_an_amount_a_source_and_a_date():

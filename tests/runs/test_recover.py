@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.digest import digests
 from local_bench.runs.engine import run_stages
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.recover import recover

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from local_bench.runs.digest import digests
+from local_bench.analysis.digest import digests
 from local_bench.runs.rundir import RunDir
 
 CHILD = Path(__file__).with_name("child.py")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from local_bench.settle.competition import compete
-from local_bench.settle.sheet import ACCEPTED, REJECTED, UNSCORED, orders, sheet
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, orders, sheet
 
 ABSENT = None
 

@@ -5,10 +5,10 @@ from fractions import Fraction as F
 import numpy as np
 import pytest
 
-from local_bench.core.nouns import Decision
+from local_bench.core.types import Decision
 from local_bench.settle.earnings import by_category, earned
-from local_bench.settle.sheet import ACCEPTED, amounts, orders, sheet, sheet_of, whole
 from local_bench.settle.standard import Line, settle
+from local_bench.settle.table import ACCEPTED, amounts, orders, sheet, sheet_of, whole
 
 
 def test_units_are_fine_enough_for_every_amount_and_no_finer():

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.core.nouns import Score
+from local_bench.core.types import Score
 from local_bench.settle.discrimination import auc, brier, by_bin, ece, pr_auc, quality
 from local_bench.settle.explain import acceptance_by_score, auc_interval, composite, explained
 from local_bench.settle.failures import cohens_d, failures
-from local_bench.settle.predictors.cells import cells
+from local_bench.settle.predictors.features import cells
 from tests.conftest import SHARED
 
 NA = Score("x", None, applies=False)

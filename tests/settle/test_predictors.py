@@ -7,14 +7,14 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from local_bench.core.errors import UserError
-from local_bench.core.nouns import Decision, Score
+from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.predictors import fitting
-from local_bench.settle.predictors.cells import Cells, cells
+from local_bench.settle.predictors.features import Cells, cells
 from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
-from local_bench.settle.predictors.kept import dumps, loads
 from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
-from local_bench.settle.predictors.worth import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
+from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
+from local_bench.settle.predictors.serialization import dumps, loads
 
 CATEGORIES = ("Digital", "Portrait", "Product")
 

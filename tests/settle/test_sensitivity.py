@@ -5,7 +5,7 @@ import numpy as np
 
 from local_bench.settle.hype import Reliability
 from local_bench.settle.sensitivity import Flip, Point, effective_costs, flips, profits, revenues
-from local_bench.settle.sheet import orders
+from local_bench.settle.table import orders
 
 
 def test_rankings_that_flip_are_named_with_where():

@@ -1,4 +1,4 @@
-from local_bench.core.nouns import Decision, Score
+from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.standard import Line, settle
 

@@ -21,11 +21,11 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Look, MetricSpec, Network, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.clip_network import mend, normalised, rows
 from local_bench.judges.metrics.dino_network import load_transformer, read_processor
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
 AESTHETIC = "aes_v2.5"
 HEAD = "aesthetic_predictor_v2_5.safetensors"

@@ -20,9 +20,9 @@ from PIL import Image
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network, Unscorable
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
 CONFIG = "open_clip_config.json"
 

@@ -15,10 +15,10 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network
 from local_bench.judges.metrics.clip_network import clip_transform, mend, refuse_slender, rows
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
 FILE = "pytorch_model.safetensors"
 BACKBONE = "model_state_dict.module.backbone."

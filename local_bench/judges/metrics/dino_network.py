@@ -17,10 +17,10 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.quiet import quiet_transformers
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network
 from local_bench.judges.metrics.clip_network import mend, normalised, read_json, refuse_slender, rows
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
 INSIDE_FROM = 129
 """Values of a mask from here on are inside."""

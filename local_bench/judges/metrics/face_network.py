@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
 DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
 SIZES = (640, 480, 384, 256, 128)

@@ -4,9 +4,9 @@ The same mean as `l1_raw` (ICE-Bench B.4), over the overlap of the two pictures 
 is better, never above `l1_raw`. No published table holds it.
 """
 
+from local_bench.judges.metrics.alignment import ALIGNED, overlap
 from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
 from local_bench.judges.metrics.l1_raw import PREPARED, distance
-from local_bench.judges.metrics.registration import ALIGNED, overlap
 
 L1_ALIGNED = "l1_aligned"
 

@@ -14,10 +14,10 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network, Unscorable
 from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
 
 WEIGHTS = "body_pose_model.safetensors"
 HEIGHT = 184

@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.cards import ModelCard, Source
 from local_bench.core.errors import ConfigError
+from local_bench.models.cards import ModelCard, Source
 
 GATHER = "local_bench.judges.metrics.pyiqa_store:gather"
 _TABLE = "default_model_configs"

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.weights import weights_digest
 from local_bench.judges.metrics.base import Array, Network, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, Described, pyiqa_version
 from local_bench.judges.metrics.pyiqa_scope import SEED, seeded
 from local_bench.judges.metrics.pyiqa_store import Store
+from local_bench.models.weights import weights_digest
 
 MAX_PIXELS = 16_000_000
 FITTED = frozenset(("BRISQUE", "NIQE"))

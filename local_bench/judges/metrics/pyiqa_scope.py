@@ -24,8 +24,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from local_bench.core.convert import read_converted
 from local_bench.core.errors import WeightsError
+from local_bench.models.convert import read_converted
 
 SEED = 123
 HUB = "https://huggingface.co"

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from local_bench.core.cards import ModelCard
 from local_bench.core.errors import WeightsError
-from local_bench.core.hub import Repository, look
 from local_bench.core.identity import canonical_json
-from local_bench.core.manifest import Origin
-from local_bench.core.pull import Pulled, digest_in, fill, pull_hub, pull_url, refuse_other
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
 from local_bench.judges.metrics.pyiqa_scope import HUB, Missing, answered
+from local_bench.models.cards import ModelCard
+from local_bench.models.hub import Repository, look
+from local_bench.models.manifest import Origin
+from local_bench.models.pull import Pulled, digest_in, fill, pull_hub, pull_url, refuse_other
 
 INDEX = "pyiqa.json"
 COMMITS = {"chaofengc/IQA-PyTorch-Weights": "0df2df423c65f6a64209309695f3845727431027"}

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from local_bench.core.cards import ModelCard, card
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.weights import check_here, resolve, resolve_parts
 from local_bench.judges.metrics.base import Metric
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.weights import check_here, resolve, resolve_parts
 
 PLUGINS = "local_bench.metrics"
 PYIQA = "pyiqa:"

@@ -7,8 +7,8 @@ holds it.
 
 import numpy as np
 
+from local_bench.judges.metrics.alignment import ALIGNED, overlap
 from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
-from local_bench.judges.metrics.registration import ALIGNED, overlap
 from local_bench.judges.metrics.ssim import PREPARED, similarity
 
 SSIM_ALIGNED = "ssim_aligned"

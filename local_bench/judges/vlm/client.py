@@ -13,14 +13,14 @@ import httpx
 import tenacity
 
 from local_bench.core.errors import ServerError
+from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, reply
 from local_bench.judges.vlm.composer import Composer
-from local_bench.judges.vlm.flight import Flight
+from local_bench.judges.vlm.concurrency import Flight
+from local_bench.judges.vlm.concurrency_limit import MOST, Tuner
 from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch, fetch_now
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.server import Server
 from local_bench.judges.vlm.transport import Unreachable
-from local_bench.judges.vlm.window import MOST, Tuner
-from local_bench.judges.vlm.wire import NOT_ITS_FORMAT, REFUSED, reply
 
 K = TypeVar("K")
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}

@@ -6,9 +6,9 @@ from typing import Any
 
 from PIL import Image
 
-from local_bench.judges.vlm.pictures import Prepared, prepare
+from local_bench.judges.vlm.chat_api import body
+from local_bench.judges.vlm.images import Prepared, prepare
 from local_bench.judges.vlm.protocols import Request, Shown
-from local_bench.judges.vlm.wire import body
 
 KEPT = 64
 """Prepared pictures that are kept: all criteria of one candidate come close together."""

@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from local_bench.judges.vlm.chat_api import REFUSED, body
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
-from local_bench.judges.vlm.pictures import Prepared
+from local_bench.judges.vlm.images import Prepared
 from local_bench.judges.vlm.pipe import PICTURE, Recent
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
-from local_bench.judges.vlm.wire import REFUSED, body
 
 K = TypeVar("K")
 AHEAD = 512

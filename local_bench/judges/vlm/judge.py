@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import Any
 
 from local_bench.core.identity import digest
-from local_bench.core.nouns import Question
-from local_bench.judges.vlm.pictures import PREPARATION
+from local_bench.core.types import Question
+from local_bench.judges.vlm.images import PREPARATION
 from local_bench.judges.vlm.protocols import VERSIONS, Protocol, Request, Shown, protocol_for, texts
 from local_bench.judges.vlm.rubrics import system
 from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet

@@ -29,10 +29,10 @@ from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, DynamicCache
 
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
-from local_bench.judges.vlm.pictures import Prepared
+from local_bench.judges.vlm.chat_api import REFUSED, interleaved
+from local_bench.judges.vlm.images import Prepared
+from local_bench.judges.vlm.prefix_batch import Prefix, Rows, pick
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
-from local_bench.judges.vlm.rows import Prefix, Rows, pick
-from local_bench.judges.vlm.wire import REFUSED, interleaved
 
 K = TypeVar("K")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

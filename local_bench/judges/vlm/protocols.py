@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
-from local_bench.core.nouns import Question, Sheet, Verdict
+from local_bench.core.types import Question, Sheet, Verdict
 from local_bench.judges.vlm.rubrics import Criterion, Label, Rubric, closing_json, closing_logit, rubric
 from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
 

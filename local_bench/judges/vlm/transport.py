@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from local_bench.core.nouns import Question, Verdict
+from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, Request, read
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from local_bench.core.cards import ModelCard
-from local_bench.core.nouns import Question
+from local_bench.core.types import Question
 from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, Variant, rubric
+from local_bench.models.cards import ModelCard
 
 HYPE_USABLE = "usable"
 """HYPE-EDIT-1's third criterion, ours and not the paper's, as an option of `hype_edit`."""

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import ModuleType
 
 from local_bench.core.errors import UserError
-from local_bench.core.nouns import Task
 from local_bench.core.storage import storage_errors, write_atomic
-from local_bench.report.published.answer import Published
+from local_bench.core.types import Task
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.published import Published
 
 OFFICIAL = ("servimage", "idea-bench", "hype-edit-1", "ice-bench")
 MARK = ".local-bench-export"

@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 
 from local_bench.report.official.made import Made, made, models, usd_per_image, write_costs, write_picture, write_text
-from local_bench.report.published import hype_edit_1 as numbers
-from local_bench.report.published.answer import Published
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.hype_edit_1 import published as numbers
 from local_bench.suites.hype_edit_1.results import SCHEMA_VERSION, AttemptScore, Judgement, Judgements
 from local_bench.suites.hype_edit_1.suite import RATING
+from local_bench.suites.published import Published
 
 WORDS = {True: "PASS", False: "FAIL", None: None}
 

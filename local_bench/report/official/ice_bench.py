@@ -14,11 +14,11 @@ from pathlib import Path
 
 from local_bench.core.paths import safe_join
 from local_bench.report.official.made import Made, made, models, write_picture, write_text
-from local_bench.report.published import ice_bench as numbers
-from local_bench.report.published.answer import Published
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import needed
+from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import SEPARATOR, Item
+from local_bench.suites.published import Published
 
 
 @dataclass(frozen=True)

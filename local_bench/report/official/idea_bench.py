@@ -9,17 +9,17 @@ import csv
 import io
 from pathlib import Path
 
+from local_bench.analysis.agreement import judge_labels
 from local_bench.core.errors import RunImageError
-from local_bench.core.nouns import Sheet, Verdict
-from local_bench.judges.vlm.pictures import count_card, stitched
+from local_bench.core.types import Sheet, Verdict
+from local_bench.judges.vlm.images import count_card, stitched
 from local_bench.report.official.made import FORMATS, Made, made, models, write_bytes, write_picture, write_text
-from local_bench.report.published import idea_bench as numbers
-from local_bench.report.published.answer import Published
-from local_bench.runs.agreement import judge_labels
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import OfWork, majority_of, verdicts_of
+from local_bench.suites.idea_bench import published as numbers
 from local_bench.suites.idea_bench.results import HEADER, QUESTIONS, REPEATS, Row
 from local_bench.suites.idea_bench.suite import RUBRIC
+from local_bench.suites.published import Published
 
 Case = list[Made]
 """One model's images of one case."""

@@ -8,14 +8,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from local_bench.analysis import economics
+from local_bench.analysis.settlement import books
 from local_bench.core.errors import RunImageError
-from local_bench.core.nouns import UNSUPPORTED, Score, Task
 from local_bench.core.paths import safe_join
 from local_bench.core.storage import write_atomic
-from local_bench.runs import economics
+from local_bench.core.types import UNSUPPORTED, Score, Task
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"format": "PNG", "compress_level": 1},

@@ -14,10 +14,10 @@ from typing import Any
 
 from local_bench.core.money import MICRO
 from local_bench.report.official.made import Made, made, models, usd_per_image, write_costs, write_picture, write_text
-from local_bench.report.published import servimage as numbers
-from local_bench.report.published.answer import Published
 from local_bench.runs.rundir import RunDir
-from local_bench.suites.servimage_results import SCORES, Image, Order, Scores
+from local_bench.suites.published import Published
+from local_bench.suites.servimage import published as numbers
+from local_bench.suites.servimage.results import SCORES, Image, Order, Scores
 
 
 @dataclass(frozen=True)

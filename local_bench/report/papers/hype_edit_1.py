@@ -10,13 +10,13 @@ from typing import Any
 from local_bench.core.errors import UserError
 from local_bench.report.official.hype_edit_1 import judgements
 from local_bench.report.official.made import made, usd_per_image
-from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
-from local_bench.report.published.hype_edit_1 import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
 from local_bench.runs.planned import planned_tasks
 from local_bench.settle.bootstrap import Interval
 from local_bench.settle.hype import Outcomes, intervals, tried
 from local_bench.suites.api_prices import api_prices
+from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
 from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file
 
 MODEL = Column("model", "Model")

@@ -3,11 +3,11 @@
 from PIL import Image
 
 from local_bench.core.errors import UserError
-from local_bench.core.nouns import Task
+from local_bench.core.types import Task
 from local_bench.report.official.hype_edit_1 import WORDS
 from local_bench.report.official.made import Made, made
-from local_bench.report.papers.given import Given, once
 from local_bench.report.papers.hype_edit_1 import MODEL
+from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Column, Figure, Pictures, Table
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir

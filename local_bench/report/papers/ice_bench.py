@@ -6,7 +6,7 @@ from statistics import fmean
 
 from local_bench.report.official.ice_bench import results
 from local_bench.report.official.made import made
-from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Table
 from local_bench.settle.ice import LIMITS, TASKS
 from local_bench.suites.ice_bench.results import Item, read_eval_result

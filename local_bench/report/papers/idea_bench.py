@@ -5,17 +5,17 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from local_bench.core.cards import card
+from local_bench.analysis.agreement import judge_labels
 from local_bench.core.errors import ConfigError, UserError
-from local_bench.core.nouns import Task
+from local_bench.core.types import Task
+from local_bench.models.cards import card
 from local_bench.report.official.idea_bench import results
 from local_bench.report.official.made import made
-from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Table
-from local_bench.report.published.idea_bench import category_of, published
-from local_bench.runs.agreement import judge_labels
 from local_bench.runs.planned import planned_tasks
 from local_bench.settle.idea import CATEGORIES
+from local_bench.suites.idea_bench.published import category_of, published
 from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
 from local_bench.suites.idea_bench.tasks import read_categories
 

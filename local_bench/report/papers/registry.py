@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from local_bench.core.errors import UserError
 
 if TYPE_CHECKING:
-    from local_bench.report.papers.given import Given
+    from local_bench.report.papers.inputs import Given
     from local_bench.report.papers.table import Figure, Table
 
 Kind = Literal["table", "figure"]

@@ -7,12 +7,12 @@ from typing import Any
 
 from local_bench.core.errors import UserError
 from local_bench.report.official.servimage import Parts, parts
-from local_bench.report.papers.given import Given, once
+from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Figure, Histogram, Table
-from local_bench.report.published import servimage as numbers
-from local_bench.report.published.answer import Published
 from local_bench.suites.api_prices import api_prices
-from local_bench.suites.servimage_results import Order, check_images, read_annotations, read_orders, read_scores
+from local_bench.suites.published import Published
+from local_bench.suites.servimage import published as numbers
+from local_bench.suites.servimage.results import Order, check_images, read_annotations, read_orders, read_scores
 
 ORDER = ("Portrait", "Product", "Digital")
 """The paper's order of categories; others come after, by name."""

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+from local_bench.analysis.agreement import Pair, agreement
+from local_bench.analysis.annotations import OVERALL, PEOPLE
+from local_bench.analysis.payment import payment, predicted, rejected
 from local_bench.core.errors import UserError
 from local_bench.report.official.made import made
 from local_bench.report.official.servimage import parts
-from local_bench.report.papers.given import Given
+from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
-from local_bench.runs.agreement import Pair, agreement
-from local_bench.runs.payment import payment, predicted, rejected
-from local_bench.runs.people import OVERALL, PEOPLE
 from local_bench.runs.planned import planned_tasks
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import torch
 
-from local_bench.core.cards import ModelCard
 from local_bench.generators.arithmetic import usual_pictures
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.memory import RESERVE_GB, plan_memory
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard
 from local_bench.runs.gpu_check.attention import attention_kernels, in_words, not_as_pinned
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import described, ready, sampler_of

@@ -9,11 +9,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from local_bench.core.cards import ModelCard, card
-from local_bench.core.gpus import gpu_of
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import Question
-from local_bench.core.weights import resolve
+from local_bench.core.types import Question
 from local_bench.generators.numerics import device_name
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flags import Engine, vllm_version
@@ -21,9 +18,12 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Protocol
 from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.judges.vlm.variants import rubrics_of
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.gpus import gpu_of
+from local_bench.models.weights import resolve
+from local_bench.runs.device import Place
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import noise
-from local_bench.runs.place import Place
 
 JUDGE = "mini-judge"
 _PICTURES = 16

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.core.cards import ModelCard, card
 from local_bench.core.images import pixel_digest
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import usual_pictures
@@ -20,6 +19,7 @@ from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
+from local_bench.models.cards import ModelCard, card
 from local_bench.runs.gpu_check.checks import Session
 
 STEPS = 2

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from local_bench.core.cards import card
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics.dino_network import DinoNetwork
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 from local_bench.runs.gpu_check.checks import CheckFailed, Found, Session
 from local_bench.runs.gpu_check.models import noise
 

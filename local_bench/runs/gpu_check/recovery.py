@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from local_bench.core.cards import ModelCard
 from local_bench.generators.arithmetic import Operations, count, usual_pictures
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import PROMPTS, described, machine_of, sampler_of
-from local_bench.runs.jobs import Begun, Event, Job, Made, Noted, Order, Settled
-from local_bench.runs.maker import Maker
+from local_bench.runs.work import Begun, Event, Job, Made, Noted, Order, Settled
+from local_bench.runs.worker import Maker
 
 FAMILY = "flux"
 _LARGEST = 64

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from local_bench.core.cards import ModelCard
-from local_bench.core.gpus import gpu_of
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count, usual_pictures
 from local_bench.generators.batches import warm_up
 from local_bench.generators.numerics import compiles, device_name
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
+from local_bench.models.cards import ModelCard
+from local_bench.models.gpus import gpu_of
 from local_bench.runs.energy import EnergyCounter
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import PROMPTS, described, ready, sampler_of

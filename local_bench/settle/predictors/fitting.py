@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from local_bench.core.errors import UserError
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bools, Quality, quality
-from local_bench.settle.predictors.cells import Cells
+from local_bench.settle.predictors.features import Cells
 from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
 
 Kind = Literal["logistic", "boosted"]

@@ -12,8 +12,8 @@ import numpy as np
 
 from local_bench.core.errors import UserError
 from local_bench.settle.bootstrap import Floats
-from local_bench.settle.predictors.cells import NOT_THERE, Cells
-from local_bench.settle.predictors.worth import Decisions, Probabilities
+from local_bench.settle.predictors.features import NOT_THERE, Cells
+from local_bench.settle.predictors.revenue import Decisions, Probabilities
 
 NOTHING_APPLIES = "nothing that decides applies to it"
 

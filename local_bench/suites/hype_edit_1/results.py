@@ -12,7 +12,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
-from local_bench.suites.sheets import line_of, read_object
+from local_bench.suites.json_io import line_of, read_object
 
 SCHEMA_VERSION = 2
 MAX_ATTEMPTS = 1000

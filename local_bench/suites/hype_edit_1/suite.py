@@ -9,8 +9,8 @@ judge, by the rubric `hype_checklist`) wrote them down, else the instruction its
 from collections.abc import Iterator, Mapping
 from math import prod, sqrt
 
-from local_bench.core.cards import Takes
-from local_bench.core.nouns import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
+from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
+from local_bench.models.cards import Takes
 
 PASS = "pass"  # noqa: S105
 RATING = "rating"

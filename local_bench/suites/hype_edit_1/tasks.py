@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.images import load_image
-from local_bench.core.nouns import Task
 from local_bench.core.paths import safe_join
+from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, explain
+from local_bench.suites.json_io import line_of, read_list
 from local_bench.suites.orders import KeepImage, task_id
-from local_bench.suites.sheets import line_of, read_list
 
 _FOLDERS = ("", "tasks/", "images/")
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from math import sqrt
 
-from local_bench.core.cards import Takes
-from local_bench.core.nouns import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
+from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
+from local_bench.models.cards import Takes
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 
 VLLM_QA = "vllmqa"

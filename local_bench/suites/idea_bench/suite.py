@@ -9,8 +9,8 @@ is given these instead, one an image and without pictures (the paper's dagger).
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 
-from local_bench.core.cards import Takes
-from local_bench.core.nouns import UNSUPPORTED, Deliverable, Question, Score, Sheet, Task, Verdict
+from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Sheet, Task, Verdict
+from local_bench.models.cards import Takes
 from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
 
 RUBRIC = "idea_question"

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.images import load_image
-from local_bench.core.nouns import Task
 from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.types import Task
 from local_bench.core.yamlfile import explain
 from local_bench.suites.idea_bench.results import QUESTIONS
+from local_bench.suites.json_io import read_json, read_object
 from local_bench.suites.orders import KeepImage
-from local_bench.suites.sheets import read_json, read_object
 
 COUNT_CARD = "Is the number in the image the digit"
 """What a question has in it that is answered from a card with the number of outputs."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from local_bench.report.published.idea_bench import published
+from local_bench.suites.idea_bench.published import published
 from local_bench.suites.idea_bench.results import CATEGORY_OF, HEADER, Row
 from tests.cli.score import slow
 

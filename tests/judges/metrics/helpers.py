@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
-from local_bench.core.nouns import Score
+from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Array, Look, Metric, Network, Picture, Subject, Unscorable
-from local_bench.judges.metrics.reader import Reader
-from local_bench.judges.metrics.survey import Scored, Survey
+from local_bench.judges.metrics.evaluator import Scored, Survey
+from local_bench.judges.metrics.extractor import Reader
 
 _FRESH = itertools.count()
 """So that no call finds what an earlier one has read."""

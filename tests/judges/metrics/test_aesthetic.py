@@ -9,12 +9,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import SiglipModel
 
-from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import resolve, resolve_parts
 from local_bench.judges.metrics.aesthetic import HEAD, AestheticNetwork, to_height
 from local_bench.judges.metrics.base import Look, Subject, Unscorable
 from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve, resolve_parts
 
 from .helpers import (
     assert_alone_as_together,

@@ -9,12 +9,12 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics.base import Look, Subject, Unscorable
 from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads, cosine
 from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 from .helpers import (
     assert_alone_as_together,

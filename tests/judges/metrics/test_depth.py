@@ -10,10 +10,10 @@ from PIL import Image
 from transformers import DPTForDepthEstimation
 
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics.base import Look, Subject, Unscorable
 from local_bench.judges.metrics.depth_network import DepthNetwork, _input_size
 from local_bench.judges.metrics.registry import make_metric
+from local_bench.models.weights import resolve
 
 from .helpers import drawn, noise, picture, read, saved, score, values
 
@@ -25,7 +25,7 @@ def metric():
 
 @pytest.fixture(scope="module")
 def own():
-    from local_bench.core.cards import card
+    from local_bench.models.cards import card
 
     return DPTForDepthEstimation.from_pretrained(resolve(card("tiny-depth", "metric")), local_files_only=True).eval()
 

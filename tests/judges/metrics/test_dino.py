@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
-from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics.base import Look, Subject, Unscorable
 from local_bench.judges.metrics.dino_network import DinoNetwork, paint_outside
 from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 from .helpers import (
     assert_alone_as_together,

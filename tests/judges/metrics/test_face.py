@@ -11,7 +11,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import Look, Subject
 from local_bench.judges.metrics.face_network import DETECTOR, RECOGNISER, SIZES, FaceNetwork
 from local_bench.judges.metrics.registry import make_metric
-from local_bench.judges.metrics.tiny_conditions import FACE_COLOUR, build_faces
+from local_bench.testing.condition_models import FACE_COLOUR, build_faces
 
 from .helpers import drawing, read, saved, score, values
 

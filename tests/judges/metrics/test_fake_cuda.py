@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from local_bench.core.cards import cards
 from local_bench.generators.numerics import set_determinism
 from local_bench.judges.metrics.base import Network
 from local_bench.judges.metrics.registry import make_metric, metric_card, metric_names
+from local_bench.models.cards import cards
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda
 
 from .helpers import noise

@@ -10,13 +10,13 @@ from clip.model import VisionTransformer
 from safetensors.torch import load_file, save_file
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
 
-from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import resolve, resolve_parts
 from local_bench.judges.metrics.aesthetic import linear_head
 from local_bench.judges.metrics.base import Look, Subject
 from local_bench.judges.metrics.laion_aes import HEAD
 from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve, resolve_parts
 
 from .helpers import (
     assert_alone_as_together,

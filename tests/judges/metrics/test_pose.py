@@ -10,14 +10,14 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from local_bench.core.cards import card
 from local_bench.core.errors import WeightsError
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics import pose_decoding
 from local_bench.judges.metrics.base import Look, Subject, Unscorable
 from local_bench.judges.metrics.pose_network import WEIGHTS, PoseNetwork, forward
 from local_bench.judges.metrics.registry import make_metric
-from local_bench.judges.metrics.tiny_conditions import FIGURE, joint_colour
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
+from local_bench.testing.condition_models import FIGURE, joint_colour
 
 from .helpers import noise, picture, read, saved, score, values
 

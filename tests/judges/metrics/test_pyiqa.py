@@ -13,9 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torchvision.transforms.functional import to_tensor
 
-from local_bench.core.cards import card
-from local_bench.core.convert import convert, read_converted
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics.base import Seen, Subject, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
@@ -23,8 +20,11 @@ from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
 from local_bench.judges.metrics.pyiqa_network import PyiqaNetwork, called
 from local_bench.judges.metrics.pyiqa_scope import seeded
 from local_bench.judges.metrics.pyiqa_store import Store, read_store
-from local_bench.judges.metrics.pyiqa_tiny import _MUSIQ
 from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.models.cards import card
+from local_bench.models.convert import convert, read_converted
+from local_bench.models.weights import resolve
+from local_bench.testing.pyiqa_models import _MUSIQ
 
 from .helpers import alone, blurred, drawing, drawn, noise, picture, saved, score, values, without_halves
 

@@ -10,14 +10,14 @@ import threading
 import pytest
 import torch
 
-from local_bench.core.cards import card
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.weights import resolve
 from local_bench.judges.metrics import pyiqa_scope
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, pyiqa_card, pyiqa_names
 from local_bench.judges.metrics.pyiqa_scope import Missing, answered
 from local_bench.judges.metrics.pyiqa_store import Store, file_name, read_store
 from local_bench.judges.metrics.registry import make_metric, metric_card
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
 
 
 def tiny(name):
@@ -47,7 +47,7 @@ def test_every_name_of_pyiqas_is_a_card_a_formula_or_refused_with_a_reason():
 
 
 def test_a_card_is_made_without_importing_anything_heavy():
-    code = "import sys; from local_bench.core.cards import card; c = card('pyiqa:musiq', 'metric'); print(c.name)\n"
+    code = "import sys; from local_bench.models.cards import card; c = card('pyiqa:musiq', 'metric'); print(c.name)\n"
     code += "print([m for m in ('torch', 'pyiqa', 'transformers', 'timm') if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split("\n")[:2] == ["pyiqa:musiq", "[]"]

@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from local_bench.core.nouns import Score, Verdict
+from local_bench.core.types import Score, Verdict
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.config import RunConfig
 from local_bench.runs.decide import decide

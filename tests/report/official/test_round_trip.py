@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner
 from markupsafe import escape
 
+from local_bench.analysis.economics import economics
+from local_bench.analysis.settlement import books
 from local_bench.cli.main import cli, main
 from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
 from local_bench.report.official.formats import export, official
 from local_bench.report.page import render
-from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 from local_bench.settle.ice import composite, needed
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.idea_bench.results import HEADER

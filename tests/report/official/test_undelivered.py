@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from local_bench.analysis.economics import economics
+from local_bench.analysis.settlement import books
 from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
 from local_bench.report.official.formats import export, official
-from local_bench.runs.economics import economics
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.settlement import books
 from tests.report.official.simulated import config, draw, judged
 from tests.report.official.test_round_trip import scored
 from tests.suites.benchmarks import layouts

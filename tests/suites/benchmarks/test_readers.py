@@ -5,10 +5,10 @@ import json
 import pytest
 from PIL import Image
 
-from local_bench.core.cards import Takes
 from local_bench.core.errors import ConfigError, TaskFileError, UserError
 from local_bench.core.images import pixel_digest
-from local_bench.core.nouns import UNSUPPORTED, Task, Verdict
+from local_bench.core.types import UNSUPPORTED, Task, Verdict
+from local_bench.models.cards import Takes
 from local_bench.settle.ice import TASKS, needed
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 from local_bench.suites.registry import suite

@@ -1,0 +1,1 @@
+"""What finished runs say: settlement, economics, agreement, comparison. Reads run directories, never imports torch."""

@@ -1,0 +1,175 @@
+"""A run in every scenario of ServImage, its GPUs' cost beside what an API would charge, and where the two meet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from local_bench.analysis.performance import Making, makings
+from local_bench.analysis.settlement import Books, lines
+from local_bench.core.money import MICRO
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
+from local_bench.settle.competition import Competition, compete
+from local_bench.settle.earnings import Earned, earned
+from local_bench.settle.savings import Saved, savings
+from local_bench.settle.table import Sheet, sheet_of
+from local_bench.suites.api_prices import api_prices
+
+SCORES = ("brf", "veq", "cns")
+NS_PER_S = 1_000_000_000
+Attempt = tuple[str, str, int, int]
+"""Model, task, deliverable, attempt."""
+
+
+@dataclass(frozen=True)
+class Against:
+    """One model on the run's devices against one API."""
+
+    model: str
+    api: str
+    api_usd: Fraction
+    """An image."""
+    usd_per_hour: Fraction | None
+    """Up to which price of a GPU-hour a job of the run's size is no dearer; None: never, or nothing was timed."""
+    usd_per_hour_endless: Fraction | None
+    """The same for a job so large that loading does not count."""
+    images: int | None
+    """From how many images on it is no dearer at the run's own price; None: never, or there is no price."""
+    usd_here: Fraction | None
+    """What an image of the run's job costs at the run's own price; None where there is none."""
+    usd_one_more: Fraction | None
+    """The same for one image more."""
+
+
+@dataclass(frozen=True)
+class Economics:
+    sheet: Sheet
+    earned: list[Earned]
+    competition: Competition
+    by_ledger: list[Saved]
+    """With the cost that the meter found (`usd_per_image` times the first attempts that were made); in the sheet's
+    order of models, as are the others."""
+    by_api: list[Saved]
+    """With what the same images would have cost at an API; None where no price is given for the model."""
+    timed: dict[str, Local]
+    """What an image takes here, by model; only of those that were timed."""
+    against: list[Against]
+
+
+def economics_of(run: RunDir, money: Books) -> Economics | None:
+    """`economics` with the prices of the run's config, against the lowest, the middle and the highest API price of
+    table 6. None where nothing is settled or no order has a price. The page, the JSON and the exports all show this."""
+    if not any(s.total.value_micro_usd for s in money.settlements):
+        return None
+    settings = run.config.settlement
+    return economics(
+        run.ledger,
+        money,
+        {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
+        _few(api_prices("servimage").exact),
+        usd_per_kwh=Fraction(settings.usd_per_kwh or 0),
+    )
+
+
+def _few(prices: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """The lowest, the middle and the highest price."""
+    ordered = sorted(prices, key=lambda api: (prices[api], api))
+    return {api: prices[api] for api in (ordered[0], ordered[len(ordered) // 2], ordered[-1])}
+
+
+def economics(
+    ledger: Ledger,
+    money: Books,
+    usd_of: Mapping[str, Decimal],
+    apis: Mapping[str, Decimal],
+    require_success: bool = False,
+    usd_per_kwh: Fraction = Fraction(0),
+) -> Economics:
+    """Settles what the ledger holds. `usd_of`: what an image of a model of the run would cost at an API, by the run's
+    names; `apis`: API prices to hold each of them against, by the APIs' names; `usd_per_kwh`: of electricity that the
+    hour's price does not hold, where it was measured."""
+    first = {key[:3]: total for key, total in summed_scores(ledger).items() if key[3] == 1}
+    sheet = sheet_of(lines(ledger), first)
+    made = makings(ledger, money, sheet.models)
+    timed = {making.model: local for making in made if (local := _local(making)) is not None}
+    n_made = {making.model: making.timing.n_made for making in made}
+    return Economics(
+        sheet=sheet,
+        earned=earned(sheet),
+        competition=compete(sheet, require_success),
+        by_ledger=savings(sheet, usd_per_image(ledger, money)),
+        by_api=savings(sheet, {model: Fraction(usd) for model, usd in usd_of.items()}),
+        timed=timed,
+        against=_against(timed, n_made, money, apis, usd_per_kwh),
+    )
+
+
+def usd_per_image(ledger: Ledger, money: Books) -> dict[str, Fraction]:
+    """US dollars an image: what a model's images cost, divided by how many it made, both of all attempts; no entry for
+    a model whose cost is not known or that made none."""
+    rows = ledger.rows("SELECT model, count(*) AS n FROM candidates WHERE state = 'done' GROUP BY model")
+    n_made = {row["model"]: row["n"] for row in rows}
+    return {
+        s.model: Fraction(s.cost_micro_usd, MICRO * n_made[s.model])
+        for s in money.settlements
+        if s.cost_micro_usd is not None and s.model in n_made
+    }
+
+
+def summed_scores(ledger: Ledger) -> dict[Attempt, Decimal]:
+    """The summed BRF, VEQ and CNS of every image of which all that apply are there."""
+    rows = ledger.rows(
+        """SELECT c.model, c.task_id, c.deliverable, c.attempt, s.name, s.value, s.applies
+           FROM scores s JOIN candidates c USING (work_id) WHERE s.kind = 'judge'"""
+    )
+    found: dict[Attempt, dict[str, Decimal | None]] = {}
+    for row in rows:
+        if row["name"] in SCORES:
+            value = None if row["value"] is None else Decimal(str(row["value"]))
+            of = found.setdefault((row["model"], row["task_id"], row["deliverable"], row["attempt"]), {})
+            of[row["name"]] = value if row["applies"] else Decimal(0)
+    totals: dict[Attempt, Decimal] = {}
+    for key, by_name in found.items():
+        values = [value for value in by_name.values() if value is not None]
+        if len(values) == len(SCORES):
+            totals[key] = sum(values, Decimal(0))
+    return totals
+
+
+def _against(
+    timed: Mapping[str, Local],
+    n_made: Mapping[str, int],
+    money: Books,
+    apis: Mapping[str, Decimal],
+    usd_per_kwh: Fraction,
+) -> list[Against]:
+    hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, MICRO)
+    rows = []
+    for model, local in timed.items():
+        for api, usd in apis.items():
+            price = Fraction(usd)
+            rows.append(
+                Against(
+                    model,
+                    api,
+                    price,
+                    break_even_usd_per_hour(local, price, n_made[model], usd_per_kwh),
+                    break_even_usd_per_hour(local, price, None, usd_per_kwh),
+                    None if hour is None else break_even_images(local, price, hour, usd_per_kwh),
+                    None if hour is None else local.amortised_usd(n_made[model], hour, usd_per_kwh),
+                    None if hour is None else local.marginal_usd(hour, usd_per_kwh),
+                )
+            )
+    return rows
+
+
+def _local(making: Making) -> Local | None:
+    """What an image takes: denoising and decoding; all else that was held for the model is held once. None where
+    nothing was timed. Energy that nobody measured counts as none."""
+    n, busy_ns = making.timing.n_made, making.timing.busy_ns
+    if making.imported or not n or not busy_ns:
+        return None
+    joules = Fraction(making.busy_energy_mj or 0, 1000 * n)
+    return Local(Fraction(busy_ns, n * NS_PER_S), Fraction(making.held_ns - busy_ns, NS_PER_S), joules)

@@ -1,0 +1,150 @@
+"""What each system's pictures took and cost: per image, with what was made anew, warmed up and waited for beside it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from local_bench.analysis.settlement import Books, imported_costs
+from local_bench.core.money import NS_PER_HOUR
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.operations import kinds_made, operations
+from local_bench.runs.roofline import BUSY, Timing, timing
+from local_bench.settle.costs import PhaseCost, energy_mj
+
+_MJ_PER_WH = 3_600_000
+
+
+@dataclass(frozen=True)
+class Making:
+    """One system's pictures. Where a figure is None, nothing measured it: never 0."""
+
+    model: str
+    imported: bool
+    """Made elsewhere: only counted, and priced at what they cost there."""
+    timing: Timing
+    sizes: dict[tuple[int, int], int]
+    """Pictures by (height, width)."""
+    batch_sizes: dict[int, int]
+    """Pictures by the fixed batch size that they were made with."""
+    halved: dict[tuple[int, int], int]
+    """Pictures by (planned, used) batch size, where fewer were made at once than planned."""
+    n_out_of_memory: int
+    """How often a batch that had begun did not fit."""
+    held_ns: int
+    """All that was held for the model: loading, warming up, encoding, retries and the rest."""
+    cost_micro_usd: int | None
+    """Of all of it; of imported pictures, what they cost where they were made."""
+    busy_cost_micro_usd: int | None
+    energy_mj: int | None
+    busy_energy_mj: int | None
+
+    @property
+    def n_images(self) -> int:
+        return self.timing.n_images
+
+    @property
+    def images_per_gpu_hour(self) -> float | None:
+        return self.n_images * NS_PER_HOUR / self.held_ns if self.held_ns else None
+
+    @property
+    def image_micro_usd(self) -> int | None:
+        """Amortised: all that was paid, over the pictures that are there."""
+        return _nearest(self.cost_micro_usd, self.n_images)
+
+    @property
+    def marginal_image_micro_usd(self) -> int | None:
+        """What one picture more would cost: denoising and decoding alone."""
+        return _nearest(self.busy_cost_micro_usd, self.timing.n_made)
+
+    @property
+    def wh_per_image(self) -> float | None:
+        return _wh_each(self.energy_mj, self.n_images)
+
+    @property
+    def marginal_wh_per_image(self) -> float | None:
+        return _wh_each(self.busy_energy_mj, self.timing.n_made)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How much of a model's prompts one of its encoders did not see."""
+
+    model: str
+    encoder: str
+    n_prompts: int
+    n_cut: int
+    most_tokens: int
+    """The most that one prompt lost."""
+
+
+def makings(ledger: Ledger, money: Books, models: Iterable[str]) -> list[Making]:
+    """One for each of `models`, in their order."""
+    by_model: dict[str | None, list[PhaseCost]] = defaultdict(list)
+    for row in money.costs:
+        by_model[row.model].append(row)
+    found = ledger.rows("SELECT DISTINCT model FROM candidates WHERE json_type(work, '$.model.imported') IS NOT NULL")
+    told = imported_costs(ledger)
+    imported = {row["model"]: told.get(row["model"]) for row in found}
+    return [_making(ledger, model, by_model[model], money.price is not None, imported) for model in models]
+
+
+def cuts(ledger: Ledger) -> list[Cut]:
+    """One for each encoder of each model that can cut prompts; a prompt counts once, however often it is drawn."""
+    rows = ledger.rows(
+        """SELECT model, encoder, count(*) AS n, sum(tokens > 0) AS n_cut, max(tokens) AS most FROM (
+             SELECT c.model, e.key AS encoder, max(CAST(e.value AS INTEGER)) AS tokens
+             FROM candidates c, json_each(c.truncated) e GROUP BY c.model, e.key, c.prompt)
+           GROUP BY model, encoder ORDER BY model, encoder"""
+    )
+    return [Cut(row["model"], str(row["encoder"]), row["n"], row["n_cut"], row["most"]) for row in rows]
+
+
+def _making(
+    ledger: Ledger, model: str, costs: list[PhaseCost], priced: bool, imported: dict[str, int | None]
+) -> Making:
+    counted = operations(ledger, model)
+    batches: Counter[int] = Counter()
+    halved: Counter[tuple[int, int]] = Counter()
+    for (kind, size), n in kinds_made(ledger, model, counted).items():
+        if size is not None:
+            batches[size] += n
+            planned = counted.kinds[kind].planned_batch_size if kind in counted.kinds else size
+            halved[planned, size] += n if size < planned else 0
+    busy = [row for row in costs if row.phase in BUSY]
+    retried = "SELECT count(*) AS n FROM meter WHERE model = ? AND phase = 'retry'"
+    return Making(
+        model=model,
+        imported=model in imported,
+        timing=timing(ledger, model),
+        sizes=_sizes(ledger, model),
+        batch_sizes=dict(sorted(batches.items(), reverse=True)),
+        halved={sizes: n for sizes, n in sorted(halved.items(), reverse=True) if n},
+        n_out_of_memory=ledger.rows(retried, model)[0]["n"],
+        held_ns=sum(row.held_ns for row in costs),
+        cost_micro_usd=imported[model] if model in imported else _cost(costs) if priced else None,
+        busy_cost_micro_usd=_cost(busy) if priced else None,
+        energy_mj=energy_mj(costs),
+        busy_energy_mj=energy_mj(busy),
+    )
+
+
+def _sizes(ledger: Ledger, model: str) -> dict[tuple[int, int], int]:
+    rows = ledger.rows(
+        """SELECT height, width, count(*) AS n FROM candidates WHERE model = ? AND state = 'done' AND height IS NOT NULL
+           GROUP BY 1, 2 ORDER BY n DESC, 1, 2""",
+        model,
+    )
+    return {(row["height"], row["width"]): row["n"] for row in rows}
+
+
+def _cost(rows: list[PhaseCost]) -> int | None:
+    return sum(row.cost_micro_usd for row in rows) if rows else None
+
+
+def _nearest(micro: int | None, n: int) -> int | None:
+    return None if micro is None or not n else int((Decimal(micro) / n).to_integral_value(ROUND_HALF_EVEN))
+
+
+def _wh_each(mj: int | None, n: int) -> float | None:
+    return None if mj is None or not n else mj / _MJ_PER_WH / n

@@ -1,0 +1,250 @@
+"""Refused images as orders of their own: an editing model is to change what the judges found wrong, and nothing else.
+
+`write_revisions` makes an order file of them, which an ordinary run takes (`suite.path`); `revised_ways` settles both
+runs as one way of working: the first attempt, and where it is refused one revision of it.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from local_bench.analysis.agreement import judge_labels
+from local_bench.analysis.economics import usd_per_image
+from local_bench.analysis.settlement import books
+from local_bench.analysis.workflows import Way, ways
+from local_bench.core import strictjson
+from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.identity import digest
+from local_bench.core.images import png_bytes
+from local_bench.core.money import split, usd_number
+from local_bench.core.storage import write_atomic
+from local_bench.core.types import Task, Verdict
+from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import OfWork, sets, verdicts_of
+from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED
+from local_bench.settle.workflows import revised_once
+
+ORDERS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
+LOW = 2
+"""A VEQ mark of at most this many points of 5 is a reason."""
+_MARKS = {"veq_technical": ("clarity", "realism"), "veq_aesthetic": ("aesthetic",), "veq_text": ("text",)}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass
+class WrittenRevisions:
+    """What came of it."""
+
+    orders: Path
+    n: int = 0
+    n_accepted: int = 0
+    """First attempts that need none."""
+    n_open: int = 0
+    """First attempts without an image or a decision: nothing is known to change."""
+    by_model: dict[str, int] = field(default_factory=dict)
+
+
+def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> WrittenRevisions:
+    """Writes `folder`/tasks.jsonl, an order for every refused first attempt of `models` (all if empty), its images, and
+    `folder`/revisions.json, which says what each order revises.
+
+    An order asks for one image: its source is the refused image, its references are the first order's pictures, its
+    brief names what the judges found wrong, its points, rules and part of the price are those of the first order.
+    UserError for a folder that is not empty, a model that the run has not, a run without decisions or points.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already and not empty: give another --out")
+    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    if not any(task.evaluation_points for task in tasks.values()):
+        raise UserError(f"the orders of {run.path} have no evaluation points, so no reasons can be named: run another")
+    rows = run.ledger.rows(
+        """SELECT c.work_id, c.model, c.task_id, c.deliverable, c.pixels_sha256, d.accepted
+           FROM candidates c LEFT JOIN decisions d USING (work_id) WHERE c.attempt = 1 ORDER BY c.position"""
+    )
+    known = list(dict.fromkeys(row["model"] for row in rows))
+    absent = next((model for model in models if model not in known), None)
+    if absent is not None:
+        raise UserError(f"{run.path} has no model {absent!r}: there are {', '.join(known)}")
+    if all(row["accepted"] is None for row in rows):
+        raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
+    said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_labels(run)]
+    images = sets(run.ledger)
+    found = WrittenRevisions(folder / ORDERS)
+    lines: list[dict[str, Any]] = []
+    manifest: dict[str, dict[str, Any]] = {}
+    made: set[str] = set()
+    given: set[str] = set()
+    for row in rows:
+        if models and row["model"] not in models:
+            continue
+        if row["accepted"] is None or row["pixels_sha256"] is None:
+            found.n_open += 1
+        elif row["accepted"]:
+            found.n_accepted += 1
+        else:
+            task = tasks[row["task_id"]]
+            of_set = [w for w, sha in images[row["task_id"], row["model"], 1].values() if sha]
+            why = reasons(task, row["work_id"], of_set, said) or [_lowest_score(run, row["work_id"])]
+            name = _name(row, manifest)
+            lines.append(_order(name, task, row, why))
+            manifest[name] = {key: row[key] for key in ("model", "task_id", "deliverable", "work_id")}
+            made.add(row["pixels_sha256"])
+            given |= {sha for sha in (task.source_sha256, *task.reference_sha256) if sha}
+            found.by_model[row["model"]] = found.by_model.get(row["model"], 0) + 1
+    found.n = len(lines)
+    if not lines:
+        raise UserError(f"{run.path} has no refused image of a first attempt: there is nothing to revise")
+    for sha in sorted(made):
+        write_atomic(folder / _file(sha), png_bytes(run.pictures.load(sha)))
+    for sha in sorted(given - made):
+        write_atomic(folder / _file(sha), png_bytes(run.pictures.given(sha)))
+    about = {"run": run.config.name, "run_id": _run_id(run), "revisions": manifest}
+    write_atomic(folder / MANIFEST, json.dumps(about, indent=1, ensure_ascii=False).encode())
+    write_atomic(folder / ORDERS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+    return found
+
+
+def reasons(task: Task, work_id: str, of_set: Sequence[str], said: Sequence[OfWork]) -> list[str]:
+    """Why an image was refused, a sentence each, by the majority of the judges in `said`: points that neither it nor
+    another image of its set (`of_set`, work ids) meets, changes that an edit should not have made, low marks."""
+    found = []
+    for k, point in enumerate(task.evaluation_points):
+        met = [_share(said, work, ("brf", k, 0), "met") for work in of_set]
+        own = _share(said, work_id, ("brf", k, 0), "met")
+        if own is not None and own <= 0.5 and all(share is None or share <= 0.5 for share in met):
+            found.append(f"Not met: {point}")
+    for verdict in _of(said, work_id, ("cns_edit", 0, 0)):
+        evidence = (verdict.answer or {}).get("evidence")
+        if isinstance(evidence, str) and evidence.strip() and (verdict.answer or {}).get("score", 5) <= LOW:
+            found.append(f"Changed against the source: {' '.join(evidence.split())}")
+    for rubric, names in _MARKS.items():
+        for name in names:
+            given = [(v.answer or {}).get(name) for v in _of(said, work_id, (rubric, 0, 0))]
+            marks = [mark for mark in given if mark is not None]
+            if marks and sum(marks) / len(marks) <= LOW:
+                found.append(f"Its {name} is rated {sum(marks) / len(marks):g} of 5")
+    return found
+
+
+def revised_ways(run: RunDir, folder: Path, revised: RunDir) -> list[Way]:
+    """The run's own ways of working, by model, and after them one revision of what is refused by every model of
+    `revised`, a run of the orders that `write_revisions` wrote into `folder`. A revision that is not decided, or was
+    never made, is open. UserError where the folder is not of these two runs."""
+    path = folder / MANIFEST
+    revisions = _read(path, run)
+    money, second = books(run.ledger, run.config.settlement), books(revised.ledger, revised.config.settlement)
+    own = ways(run.ledger, money, always=True)
+    costs, costs_after = usd_per_image(run.ledger, money), usd_per_image(revised.ledger, second)
+    after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
+    for row in _decided(revised):
+        entry = revisions.get(row["task_id"])
+        if entry is None:
+            raise UserError(f"{path} knows no revision {row['task_id']!r} of {revised.path}: give a run of its orders")
+        place = entry["task_id"], entry["deliverable"]
+        after[entry["model"], row["model"]][place] = _outcome(row["accepted"])
+    found = list(own)
+    for (model, editor), outcomes in sorted(after.items()):
+        rows = [row for row in _decided(run) if row["model"] == model]
+        places = [(row["task_id"], row["deliverable"]) for row in rows]
+        first = np.array([_outcome(row["accepted"]) for row in rows], dtype=np.int8)
+        then = np.array([outcomes.get(place, MISSING) for place in places], dtype=np.int8)
+        pays = np.array([split(r["price_micro_usd"], r["n"])[r["deliverable"] - 1] for r in rows], dtype=np.int64)
+        worked = revised_once(first, then, editor)
+        one, one_after = costs.get(model), costs_after.get(editor)
+        n_revised = worked.n_images - len(first)
+        cost = None if one is None or one_after is None else one * len(first) + one_after * n_revised
+        found.append(Way(model, worked, int(pays[worked.passed].sum()), cost))
+    return found
+
+
+def _decided(run: RunDir) -> list[Any]:
+    return run.ledger.rows(
+        """SELECT c.model, c.task_id, c.deliverable, t.price_micro_usd, d.accepted,
+           (SELECT count(DISTINCT deliverable) FROM candidates
+            WHERE task_id = c.task_id AND model = c.model) AS n
+           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
+           WHERE c.attempt = 1 ORDER BY c.position"""
+    )
+
+
+def _outcome(accepted: int | None) -> int:
+    return UNSCORED if accepted is None else PASS if accepted else FAIL
+
+
+def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
+    try:
+        about = strictjson.loads(path.read_text("utf-8"))
+        revisions = about["revisions"]
+        entries = {
+            name: (str(of["model"]), str(of["task_id"]), int(of["deliverable"])) for name, of in revisions.items()
+        }
+    except OSError as e:
+        raise UserError(f"{path} cannot be read ({e.strerror}): give the folder that `revise write` made") from None
+    except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is not what `local-bench revise write` wrote: give its folder") from None
+    if about.get("run_id") != _run_id(run):
+        raise UserError(f"{path} revises images of another run than {run.path}: give that run, or its folder")
+    return {name: {"model": m, "task_id": t, "deliverable": d} for name, (m, t, d) in entries.items()}
+
+
+def _run_id(run: RunDir) -> str:
+    """Of what the run makes, whatever it is judged by."""
+    return digest([row["work_id"] for row in run.ledger.rows("SELECT work_id FROM candidates ORDER BY work_id")])
+
+
+def _of(said: Sequence[OfWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
+    return [verdict for one in said if (verdict := one.get(work_id, {}).get(key)) is not None and verdict.answer]
+
+
+def _share(said: Sequence[OfWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:
+    """The mean of that field over the judges that answered; None where none did."""
+    values = [float((verdict.answer or {})[name]) for verdict in _of(said, work_id, key)]
+    return sum(values) / len(values) if values else None
+
+
+def _lowest_score(run: RunDir, work_id: str) -> str:
+    """Where nothing single is wrong: the deciding score that misses its threshold."""
+    thresholds = thresholds_of(run.config)
+    rows = run.ledger.rows("SELECT name, value FROM scores WHERE work_id = ? AND value IS NOT NULL", work_id)
+    missed = [(row["value"] - thresholds[row["name"]], row) for row in rows if row["name"] in thresholds]
+    if not missed or min(missed, key=lambda of: of[0])[0] >= 0:
+        return "It misses a hard rule of the order"
+    row = min(missed, key=lambda of: of[0])[1]
+    return f"Its {row['name']} score is {row['value']:.2f}, and {thresholds[row['name']]:.2f} is asked for"
+
+
+def _name(row: Any, taken: Mapping[str, Any]) -> str:
+    """A task id: the first order's, the image's number and the model's label."""
+    name = _UNSAFE.sub("-", f"{row['task_id']}.{row['deliverable']}.{row['model']}").replace("..", ".-")
+    return name if name not in taken else f"{name}.{len(taken)}"
+
+
+def _file(sha: str) -> str:
+    return f"{IMAGES}/{sha}.png"
+
+
+def _order(name: str, task: Task, row: Any, why: Sequence[str]) -> dict[str, Any]:
+    listed = "\n".join(f"- {reason}" for reason in why)
+    beside = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
+    line = {
+        "task_id": name,
+        "category": task.category,
+        "price_usd": usd_number(split(task.price_micro_usd, len(task.deliverables))[row["deliverable"] - 1]),
+        "title": task.title,
+        "brief": f"Revise the image. Change what is listed and keep everything else.\n{listed}\n\n{task.brief}"[
+            :20_000
+        ],
+        "deliverables": [task.deliverables[row["deliverable"] - 1]],
+        "evaluation_points": list(task.evaluation_points),
+        "source_image": _file(row["pixels_sha256"]),
+        "reference_images": [_file(sha) for sha in beside],
+    }
+    return line | ({"rules": [task.rules[row["deliverable"] - 1]]} if task.rules else {})

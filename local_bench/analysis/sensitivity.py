@@ -1,0 +1,100 @@
+"""How far a run's ranking hangs on what was assumed: the acceptance threshold, and the price of an hour."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from local_bench.analysis.performance import makings
+from local_bench.analysis.settlement import Books, lines
+from local_bench.core.money import MICRO
+from local_bench.judges.rules import RULES
+from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
+from local_bench.settle.table import sheet_of
+
+THRESHOLDS = tuple(Fraction(half, 2) for half in range(4, 11))
+"""2 to 5 in halves, for every score that decides."""
+TIMES = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
+"""Of the run's own price of an hour."""
+_UNITS = 10**9
+"""A score's units: far finer than any judge's."""
+_MISSED = -1.0
+"""Below every threshold."""
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One figure of every model over the settings of one assumption."""
+
+    points: list[Point]
+    flips: list[Flip]
+
+
+def over_thresholds(run: RunDir) -> Swept | None:
+    """Revenue where all scores that decide must reach one and the same threshold; None for a suite whose judge says yes
+    or no, which has none."""
+    thresholds = thresholds_of(run.config)
+    if dict(thresholds) != run.config.acceptance.thresholds:
+        return None
+    rows = lines(run.ledger)
+    whole = sheet_of(rows)
+    lowest = _lowest(run, tuple(thresholds))
+    if run.config.acceptance.rules:
+        lowest = _under_rules(run, lowest)
+    place = {task_id: i for i, task_id in enumerate(whole.orders.task_ids)}
+    number = {model: i for i, model in enumerate(whole.models)}
+    found = [lowest.get((line.model, line.task_id, line.deliverable)) for line in rows]
+    points = revenues(
+        whole.orders,
+        whole.models,
+        np.array([number[line.model] for line in rows], dtype=np.int64),
+        np.array([place[line.task_id] for line in rows], dtype=np.int64),
+        np.array([0 if score is None else round(score * _UNITS) for score in found], dtype=np.int64),
+        np.array([score is not None for score in found], dtype=np.bool_),
+        [(threshold, int(threshold * _UNITS)) for threshold in THRESHOLDS],
+    )
+    middle = points[len(points) // 2].values
+    return Swept(points, flips(middle, points, lower_is_better=False))
+
+
+def over_prices(run: RunDir, money: Books) -> Swept | None:
+    """Profit at other prices of an hour; None where the run has none."""
+    if money.price is None:
+        return None
+    hour = Fraction(money.price.micro_usd_per_hour, MICRO)
+    made = makings(run.ledger, money, [s.model for s in money.settlements])
+    held = {making.model: Fraction(making.held_ns, _NS_PER_S) for making in made if not making.imported}
+    revenue = {s.model: Fraction(s.total.revenue_micro_usd, MICRO) for s in money.settlements}
+    points = profits(revenue, held, [times * hour for times in TIMES])
+    return Swept(points, flips(points[TIMES.index(Fraction(1))].values, points, lower_is_better=False))
+
+
+def _lowest(run: RunDir, names: tuple[str, ...]) -> dict[tuple[str, str, int], float]:
+    """(model, order, deliverable) -> the lowest of the deciding scores that apply; nothing where one is unscored."""
+    query = """SELECT c.model, c.task_id, c.deliverable, s.name, s.value, s.applies
+               FROM scores s JOIN candidates c USING (work_id) WHERE c.attempt = 1 AND s.kind = 'judge'"""
+    found: dict[tuple[str, str, int], dict[str, float | None]] = {}
+    for row in run.ledger.rows(query):
+        if row["name"] in names:
+            of = found.setdefault((row["model"], row["task_id"], row["deliverable"]), {})
+            if row["applies"]:
+                of[row["name"]] = row["value"]
+    return {
+        key: min(value for value in of.values() if value is not None)
+        for key, of in found.items()
+        if of and None not in of.values()
+    }
+
+
+def _under_rules(run: RunDir, lowest: dict[tuple[str, str, int], float]) -> dict[tuple[str, str, int], float]:
+    """`lowest` where hard rules count: below every threshold for an image that misses one, nothing for an image of
+    which one cannot be told."""
+    query = """SELECT c.model, c.task_id, c.deliverable, s.value
+               FROM scores s JOIN candidates c USING (work_id)
+               WHERE c.attempt = 1 AND s.kind = 'judge' AND s.name = ? AND s.applies"""
+    found = {(row["model"], row["task_id"], row["deliverable"]): row["value"] for row in run.ledger.rows(query, RULES)}
+    missed = {key: _MISSED for key, value in found.items() if value is not None and value < 1}
+    return {key: value for key, value in lowest.items() if found.get(key, 1) is not None} | missed

@@ -1,0 +1,186 @@
+"""The metrics of many subjects, so that nothing is read twice: pictures in a pool, one opening a network.
+
+Host metrics go first: one reading of a subject's pictures for all of them. Then one network after the other (law 3),
+by its `Reader`. What comes out does not depend on order, neighbours or how often the work was cut off. Windows bound
+the memory, not the number of subjects.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from local_bench.core.errors import ImageError
+from local_bench.core.types import Score
+from local_bench.judges.metrics.base import Array, HostMetric, Look, Metric, NetworkMetric, Seen, Subject, Unscorable
+from local_bench.judges.metrics.extractor import Reader, unreadable
+
+Wanted = tuple[Subject, tuple[str, ...]]
+"""A subject, and the names of the metrics that it is to be measured by."""
+PART = 64
+"""Subjects whose scores are handed over at once."""
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A network's weights are on the device."""
+
+    names: tuple[str, ...]
+    at_ns: int
+    """Since when, by the machine's monotonic clock."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Some subjects' scores by some metrics: (subject's key, score)."""
+
+    rows: list[tuple[str, Score]]
+    n_subjects: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """A sentence for whoever watches."""
+
+    sentence: str
+
+
+Step = Opened | Scored | Told
+
+
+@dataclass(frozen=True)
+class Survey:
+    """How metrics are taken here."""
+
+    metrics: Mapping[str, Metric]
+    device: str = "cpu"
+    numerics: Mapping[str, Any] = field(default_factory=dict)
+    """What of device and software decides numbers; arrays are kept under it."""
+    io_workers: int = 2
+    batch_size: int | None = None
+    """For every network that takes several at once; each one's own for this kind of device if left out."""
+
+    def run(self, wanted: Sequence[Wanted]) -> Iterator[Step]:
+        """All that is wanted, a part at a time; each (subject, metric) is scored exactly once."""
+        with ThreadPoolExecutor(self.io_workers) as pool:
+            for names in self._groups():
+                todo = [(subject, asked) for subject, own in wanted if (asked := _among(own, names))]
+                if todo:
+                    on_host = isinstance(self.metrics[names[0]], HostMetric)
+                    yield from self._hosts(pool, todo) if on_host else self._network(pool, names, todo)
+
+    def groups(self, wanted: Sequence[Wanted]) -> int:
+        """How many subjects `run` will score, counted once a group: what its `Scored` steps add up to."""
+        return sum(1 for names in self._groups() for _, own in wanted if _among(own, names))
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """The names that are taken together: all host metrics, then those of each network."""
+        groups: dict[Hashable, list[str]] = {}
+        for name, metric in self.metrics.items():
+            groups.setdefault(metric.network.key if isinstance(metric, NetworkMetric) else None, []).append(name)
+        return [tuple(names) for _, names in sorted(groups.items(), key=lambda group: group[0] is not None)]
+
+    def _hosts(self, pool: ThreadPoolExecutor, todo: Sequence[Wanted]) -> Iterator[Step]:
+        yield from _in_parts(_windowed(pool, self._host, todo, 4 * self.io_workers))
+
+    def _host(self, wanted: Wanted) -> list[tuple[str, Score]]:
+        subject, names = wanted
+        seen = Seen(subject)
+        rows = []
+        for name in names:
+            metric = self.metrics[name]
+            assert isinstance(metric, HostMetric)
+            rows.append((subject.key, _score(metric, subject, partial(metric.measure, seen))))
+        return rows
+
+    def _network(self, pool: ThreadPoolExecutor, names: tuple[str, ...], todo: Sequence[Wanted]) -> Iterator[Step]:
+        first = self.metrics[names[0]]
+        assert isinstance(first, NetworkMetric)
+        alone = first.network.batch_size[self.device.partition(":")[0]] == 1  # by its nature: no other size suits it
+        size = None if alone else self.batch_size
+        with Reader(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
+            rows = (
+                self._compare(subject, asked, arrays) for (subject, asked), arrays in reader.read(self._looks(todo))
+            )
+            told = False
+            for step in _in_parts(rows):
+                if reader.opened_ns and not told:
+                    told = True
+                    yield Opened(names, reader.opened_ns)
+                yield step
+            yield from (Told(f"{names[0]}: {sentence}") for sentence in reader.sentences)
+
+    def _looks(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[Look, ...]]]:
+        for subject, names in todo:
+            looks: list[Look] = []
+            for name in names:
+                metric = self.metrics[name]
+                assert isinstance(metric, NetworkMetric)
+                if subject.absent(metric.spec.needs) is None:
+                    looks += metric.looks(subject)
+            yield (subject, names), tuple(dict.fromkeys(looks))
+
+    def _compare(
+        self, subject: Subject, names: tuple[str, ...], arrays: Mapping[Look, "Array | Unscorable"]
+    ) -> list[tuple[str, Score]]:
+        def value(metric: NetworkMetric) -> float:
+            found = [arrays[look] for look in metric.looks(subject)]
+            for one in found:
+                if isinstance(one, Unscorable):
+                    raise one
+            return metric.value([one for one in found if not isinstance(one, Unscorable)])
+
+        rows = []
+        for name in names:
+            metric = self.metrics[name]
+            assert isinstance(metric, NetworkMetric)
+            rows.append((subject.key, _score(metric, subject, partial(value, metric))))
+        return rows
+
+
+def _among(own: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in own)
+
+
+def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Score:
+    name = metric.spec.name
+    reason = subject.absent(metric.spec.needs)
+    if reason is not None:
+        return Score(name, None, reason)
+    try:
+        found = value()
+    except Unscorable as e:
+        return Score(name, None, str(e))
+    except ImageError as e:
+        return Score(name, None, unreadable(e, subject.pictures))
+    return Score(name, found) if math.isfinite(found) else Score(name, None, "the metric gave no finite number")
+
+
+def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:
+    """Subjects' rows, `PART` subjects at a time."""
+    part: list[tuple[str, Score]] = []
+    n = 0
+    for own in rows:
+        part += own
+        n += 1
+        if n == PART:
+            yield Scored(part, n)
+            part, n = [], 0
+    if n:
+        yield Scored(part, n)
+
+
+def _windowed(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], ahead: int) -> Iterator[B]:
+    """`work` of each item, in order, at most `ahead` of them at a time in the pool."""
+    pending: deque[Future[B]] = deque()
+    for item in items:
+        pending.append(pool.submit(work, item))
+        if len(pending) > ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()

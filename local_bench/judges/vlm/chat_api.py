@@ -1,0 +1,67 @@
+"""A request as the body of OpenAI's chat completions, with vLLM's extensions, and the reply read back from one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from local_bench.judges.vlm.images import Prepared
+from local_bench.judges.vlm.protocols import Reply, Request
+
+REFUSED = "the judge refused the question"
+NOT_ITS_FORMAT = "the judge did not reply in its own format"
+
+
+def body(
+    request: Request, pictures: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
+) -> dict[str, Any]:
+    """What is posted to `/v1/chat/completions`: system, pictures (each after its caption, if any), then the rubric.
+
+    `content_ids` names each picture to vLLM, so that it is neither hashed nor processed twice. Without `inline` the
+    pictures are only named: they are sent by themselves.
+    """
+    parts = interleaved(
+        request,
+        [
+            {"type": "image_url"}
+            | ({"image_url": {"url": picture.data_uri}} if inline else {})
+            | ({"uuid": picture.sha256} if content_ids else {})
+            for picture in pictures
+        ],
+    )
+    sent: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "system", "content": request.system}, {"role": "user", "content": parts}],
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "max_tokens": request.max_tokens,
+    }
+    if request.labels:
+        sent["structured_outputs"] = {"choice": list(request.labels)}
+        sent |= {"logprobs": True, "top_logprobs": len(request.labels)}
+    else:
+        named = {"name": request.name, "schema": request.schema, "strict": True}
+        sent["response_format"] = {"type": "json_schema", "json_schema": named}
+    return sent
+
+
+def interleaved(request: Request, pictures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of the user's message in their order: each picture after its caption, then the text."""
+    captions = request.captions or ("",) * len(pictures)
+    parts: list[dict[str, Any]] = []
+    for caption, picture in zip(captions, pictures, strict=True):
+        parts += [{"type": "text", "text": caption}, picture] if caption else [picture]
+    return [*parts, {"type": "text", "text": request.text}]
+
+
+def reply(received: Any) -> Reply:
+    """The reply in a body of `/v1/chat/completions`; a refusal where it has not its form."""
+    try:
+        choice = received["choices"][0]
+        text = choice["message"]["content"]
+        finish_reason = choice.get("finish_reason")
+        logprobs = choice.get("logprobs")
+        first = {top["token"]: top["logprob"] for top in logprobs["content"][0]["top_logprobs"]} if logprobs else None
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)
+    if not (isinstance(text, str | None) and isinstance(finish_reason, str | None)):
+        return Reply(str(received)[:2000], refusal=NOT_ITS_FORMAT)
+    return Reply(text, finish_reason, first)

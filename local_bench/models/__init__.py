@@ -1,0 +1,1 @@
+"""Model cards, weights on disk, download and verification, conversion, device classes."""

@@ -1,0 +1,101 @@
+"""What a table is made from: finished runs, or a benchmark's own result files, and the command's options."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+
+from local_bench.analysis.payment import decided_by_people
+from local_bench.core.errors import UserError
+from local_bench.report.official.formats import format_of
+from local_bench.report.official.made import Made, made
+from local_bench.runs.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options; None or empty where they were not given."""
+
+    tasks: Path | None = None
+    """servimage: the orders of result files. idea-bench: the dataset folder, for categories."""
+    scores: Path | None = None
+    """servimage: BRF, VEQ and CNS of result files."""
+    costs: Mapping[str, Decimal] | None = None
+    """US dollars per image by model, in the place of what a run found."""
+    people: tuple[Path, ...] = ()
+    """Labels by people; where they replace the runs' own decisions, a file for each run, in their order."""
+    by_type: bool = False
+    intervals: bool = False
+    task: str | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """The sources, all of one benchmark: runs or files, not both."""
+
+    paper: str
+    runs: tuple[RunDir, ...] = ()
+    files: tuple[Path, ...] = ()
+    options: Options = field(default_factory=Options)
+
+    @property
+    def run(self) -> RunDir:
+        """The one run of a table that is made from one."""
+        (run,) = self.runs
+        return run
+
+    @property
+    def made(self) -> list[tuple[RunDir, list[Made]]]:
+        """Each run's images, decided by people where labels are given: an image that they do not decide is open.
+        UserError where there is not one file of labels for each run, and where one cannot be read."""
+        people = self.options.people
+        if not people:
+            return [(run, made(run)) for run in self.runs]
+        if self.files:
+            raise UserError(f"--people is for runs, and {self.files[0]} is a result file: leave it out")
+        if len(people) != len(self.runs):
+            raise UserError(
+                f"{len(self.runs)} runs and {len(people)} files of labels are given: give --people once for each run"
+            )
+        found = []
+        for run, file in zip(self.runs, people, strict=True):
+            decided = decided_by_people(run, file)
+            found.append((run, [replace(row, accepted=decided.get(row.work_id)) for row in made(run)]))
+        return found
+
+
+@contextmanager
+def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Given]:
+    """Opens the folders as runs and takes the rest as result files. UserError where both are given, for a path that
+    does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
+    absent = next((path for path in paths if not path.exists()), None)
+    if absent is not None:
+        raise UserError(f"{absent} does not exist: give a run directory or a result file")
+    folders = [path for path in paths if path.is_dir()]
+    files = tuple(path for path in paths if not path.is_dir())
+    if folders and files:
+        raise UserError(f"{files[0]} is no run directory and {folders[0]} is one: give runs or result files, not both")
+    with ExitStack() as stack:
+        runs = tuple(stack.enter_context(RunDir.open(path)) for path in folders)
+        for run in runs:
+            if format_of(run) != paper:
+                raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
+            if not run.ledger.rows("SELECT 1 FROM candidates LIMIT 1"):
+                raise UserError(f"{run.path} has no images planned yet: run its config first")
+        of_files = next((f"--{name}" for name in ("tasks", "scores") if getattr(options, name) is not None), None)
+        if runs and of_files is not None:
+            raise UserError(
+                f"{of_files} is for result files, and {runs[0].path} is a run, which has its own: leave it out"
+            )
+        yield Given(paper, runs, files, options)
+
+
+def once(named: Iterable[tuple[Path, Iterable[str]]], what: str = "the model") -> None:
+    """UserError where a name is in two of the sources; the sentence has both."""
+    first: dict[str, Path] = {}
+    for path, names in named:
+        for name in names:
+            if name in first:
+                raise UserError(f"{what} {name!r} is in both {first[name]} and {path}: give one of them")
+            first[name] = path

@@ -1,0 +1,63 @@
+"""Prices of GPU-hours: the table `configs/prices.yaml`, or the price that the config gives."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.money import micro_usd
+from local_bench.core.paths import configs_dir
+from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.runs.config import SettlementConfig
+
+
+class PriceRow(Strict):
+    """One price of one kind of device."""
+
+    usd_per_hour: str
+    source: str
+    date: str
+
+
+class GpuPrices(Strict):
+    title: str
+    low: PriceRow | None = None
+    mid: PriceRow
+    high: PriceRow | None = None
+    matches: list[str] = Field(default=[])
+    """Parts of the device names that this row is for."""
+
+
+class PriceTable(Strict):
+    gpus: dict[str, GpuPrices]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an hour of a device costs, and who says so."""
+
+    gpu: str
+    level: Literal["low", "mid", "high", "own"]
+    micro_usd_per_hour: int
+    source: str
+    date: str
+
+
+def price_of(config: SettlementConfig, device_name: str) -> Price | None:
+    """The price for the device: the lab's own, else the table's row; None where the table has no row for it."""
+    if config.usd_per_hour is not None:
+        own = micro_usd(config.usd_per_hour)
+        return Price(config.gpu or device_name, "own", own, "the run's config", "")
+    path = configs_dir() / "prices.yaml"
+    table = load_yaml(path, PriceTable).gpus
+    if config.gpu is not None and config.gpu not in table:
+        raise ConfigError(f"settlement.gpu: {path} has no row {config.gpu!r}, only {', '.join(table)}: choose one")
+    matching = [name for name, row in table.items() if any(part in device_name for part in row.matches)]
+    gpu = config.gpu or next(iter(matching), None)
+    if gpu is None:
+        return None
+    row: PriceRow | None = getattr(table[gpu], config.price)
+    if row is None:
+        raise ConfigError(f"settlement.price: {path} has no {config.price!r} price for {gpu}: choose another")
+    return Price(gpu, config.price, micro_usd(row.usd_per_hour), row.source, row.date)

@@ -1,0 +1,90 @@
+"""What a predictor is told about images: a table with a row each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from local_bench.core.types import Score
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.predictors.revenue import Micros
+
+CONCEPTS = ("brf", "veq", "cns")
+NOT_THERE = "was not scored"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Scores, and what they are scores of."""
+
+    names: tuple[str, ...]
+    """The scores' names."""
+    scores: Floats
+    """(images, names); NaN where there is none."""
+    applies: NDArray[np.bool_]
+    """(images, names); False where there was nothing to score."""
+    categories: tuple[str, ...]
+    """(images,)"""
+    price_micro_usd: Micros
+    """(images,): what the image pays when it is accepted."""
+    tasks: NDArray[np.intp]
+    """(images,): numbers of the orders."""
+
+    def __post_init__(self) -> None:
+        n = len(self.tasks)
+        assert self.scores.shape == self.applies.shape == (n, len(self.names))
+        assert len(self.categories) == len(self.price_micro_usd) == n
+        assert not (~self.applies & ~np.isnan(self.scores)).any(), "a score of what does not apply"
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """(images,): every score that applies is there."""
+        return np.asarray((~self.applies | ~np.isnan(self.scores)).all(axis=1), dtype=bool)
+
+    def reasons(self) -> dict[int, str]:
+        """Place -> which score is missing, for the images that are not `known`."""
+        missing = self.applies & np.isnan(self.scores)
+        return {
+            int(row): f"{self.names[int(np.argmax(missing[row]))]} {NOT_THERE}" for row in np.flatnonzero(~self.known)
+        }
+
+    def rows(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "Cells":
+        """The same table with these rows only."""
+        places = np.flatnonzero(kept) if kept.dtype == bool else kept
+        return Cells(
+            self.names,
+            self.scores[places],
+            self.applies[places],
+            tuple(self.categories[int(i)] for i in places),
+            self.price_micro_usd[places],
+            self.tasks[places],
+        )
+
+
+def cells(
+    scores: Sequence[Sequence[Score]],
+    categories: Sequence[str],
+    price_micro_usd: Sequence[int],
+    task_ids: Sequence[str],
+    names: Sequence[str] = CONCEPTS,
+) -> Cells:
+    """The table of images' scores; one that is not there counts as unscored, as an unscored one does."""
+    table = np.full((len(scores), len(names)), np.nan)
+    applies = np.ones(table.shape, dtype=bool)
+    for row, of_image in enumerate(scores):
+        by_name = {score.name: score for score in of_image}
+        for column, name in enumerate(names):
+            score = by_name.get(name)
+            if score is not None and score.value is not None:
+                table[row, column] = score.value
+            applies[row, column] = score is None or score.applies
+    numbers = {task_id: i for i, task_id in enumerate(dict.fromkeys(task_ids))}
+    return Cells(
+        tuple(names),
+        table,
+        applies,
+        tuple(categories),
+        np.asarray(price_micro_usd, dtype=np.int64),
+        np.asarray([numbers[task_id] for task_id in task_ids], dtype=np.intp),
+    )

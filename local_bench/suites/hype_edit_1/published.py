@@ -1,0 +1,231 @@
+"""HYPE-EDIT-1's columns from its judgements, the ways of working with retries, and what hangs on the assumptions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from local_bench.settle.hype import (
+    FAIL,
+    MISSING,
+    PASS,
+    RETRY_CAP,
+    REVIEW_SECONDS,
+    REVIEW_USD_PER_HOUR,
+    UNSCORED,
+    Outcomes,
+    Reliability,
+    Tried,
+    intervals,
+    review_usd,
+    tried,
+)
+from local_bench.settle.sensitivity import effective_costs, flips
+from local_bench.settle.workflows import Worked, best_of, retry_until_pass, single_shot
+from local_bench.suites.grids import Table, grid_json, grid_table
+from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
+from local_bench.suites.published import Published, dollars, figure, listed, number, percent
+
+PROTOCOL_ATTEMPTS = 10
+GRID_SECONDS = (5, 10, 20, 40, 80)
+GRID_USD_PER_HOUR = (10, 25, 50, 100)
+GRID_CAPS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a person's look at an image takes, and how often one tries."""
+
+    usd_per_hour: Fraction = Fraction(REVIEW_USD_PER_HOUR)
+    seconds: Fraction = Fraction(REVIEW_SECONDS)
+    retry_cap: int = RETRY_CAP
+
+    @property
+    def usd(self) -> Fraction:
+        return review_usd(self.usd_per_hour, self.seconds)
+
+
+def published(
+    judgements: Judgements,
+    costs: Mapping[str, Decimal] | None,
+    review: Review,
+    ratings: Sequence[AttemptScore] | None = None,
+    sensitivity: bool = False,
+) -> Published:
+    """Every model's figures; with `ratings` the best of N by that judge too."""
+    by_model: dict[str, list[Judgement]] = {}
+    for row in judgements.rows:
+        by_model.setdefault(row.model, []).append(row)
+    present = [name for name in judgements.models if name in by_model]
+    absent = [name for name in judgements.models if name not in by_model]
+    attempts = judgements.attempts
+    usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
+    tables = {name: outcomes(by_model[name], judgements.task_ids, attempts) for name in present}
+    counted = {name: tried(table) for name, table in tables.items()}
+    there = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
+    known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in there]
+    worked = {name: _ways(name, tables[name], judgements, review, known) for name in present}
+    models = {
+        name: model_json(counted[name], usd.get(name), review)
+        | {"intervals": _intervals(tables[name], usd.get(name), review)}
+        | {"workflows": [_worked_json(w, usd.get(name), review) for w in worked[name]]}
+        for name in present
+    }
+    data = {"suite": "hype-edit-1", "models": models, "absent_models": absent, "n_attempts_a_task": attempts}
+    header = ["model", "pass rate", "pass@4", "unbiased", f"pass@{attempts}", "attempts", "a success", "hype gap"]
+    shown: list[Table] = [
+        (header, [_row(name, counted[name].shown, usd.get(name), review) for name in present]),
+        (
+            ["way of working", "model", "passed", "at best", "images", "looks", "a success"],
+            [_worked_row(name, w, usd.get(name), review) for name in present for w in worked[name]],
+        ),
+    ]
+    if sensitivity:
+        grid = effective_costs(
+            {name: c.shown for name, c in counted.items()},
+            usd,
+            [Fraction(s) for s in GRID_SECONDS],
+            [Fraction(h) for h in GRID_USD_PER_HOUR],
+            GRID_CAPS,
+        )
+        base = {
+            name: counted[name].shown.effective_cost_usd(usd[name] + review.usd, review.retry_cap)
+            for name in present
+            if name in usd
+        }
+        turned = flips(base, grid, lower_is_better=True)
+        data["sensitivity"] = grid_json(grid, turned, "effective_cost_usd")
+        shown += grid_table(grid, turned)
+    notes = _notes(models, absent, costs, attempts)
+    if stray := len(ratings or ()) - len(known or ()):
+        notes.append(f"{stray} scores are of no attempt in the judgements: they pick nothing")
+    return Published(data, shown, notes)
+
+
+def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
+    """What several raters' votes leave open."""
+    data = {"n_raters": n_raters, "n_open": len(rows)}
+    named = [f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows[:5]]
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {', '.join(named)}{more}"
+    return Published(data, [], [note] if rows else [])
+
+
+def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) -> Outcomes:
+    """One model's judgements as a table, MISSING where there is none."""
+    table = np.full((len(task_ids), attempts), MISSING, dtype=np.int8)
+    place = {task_id: t for t, task_id in enumerate(task_ids)}
+    for row in rows:
+        verdict = UNSCORED if row.passed is None else PASS if row.passed else FAIL
+        table[place[row.task_id], row.attempt - 1] = verdict
+    return table
+
+
+def _ways(
+    model: str, table: Outcomes, judgements: Judgements, review: Review, ratings: Sequence[AttemptScore] | None
+) -> list[Worked]:
+    ways = [single_shot(table), retry_until_pass(table, review.retry_cap)]
+    if ratings is not None:
+        scores: NDArray[np.float64] = np.full(table.shape, np.nan)
+        place = {task_id: t for t, task_id in enumerate(judgements.task_ids)}
+        for row in ratings:
+            if row.model == model and row.score is not None:
+                scores[place[row.task_id], row.attempt - 1] = row.score
+        ways += [best_of(table, scores, n) for n in sorted({min(review.retry_cap, table.shape[1]), table.shape[1]})]
+    return ways
+
+
+def model_json(counted: Tried, usd: Fraction | None, review: Review) -> dict[str, Any]:
+    shown, best, cap = counted.shown, counted.at_best, review.retry_cap
+    gap = counted.hype_gap_ends
+    return {
+        "pass_rate": number(shown.pass_rate),
+        "pass_rate_high": number(best.pass_rate),
+        "pass_at_4": number(shown.pass_at(4)),
+        "pass_at_4_high": number(best.pass_at(4)),
+        "pass_at_4_unbiased": number(shown.pass_at_unbiased(4)),
+        "pass_at_10": number(shown.pass_at_unbiased(PROTOCOL_ATTEMPTS)),
+        "pass_at_10_high": number(best.pass_at_unbiased(PROTOCOL_ATTEMPTS)),
+        "pass_at_any": number(shown.pass_at_any),
+        "pass_at_any_high": number(best.pass_at_any),
+        "pass_at_first": number(shown.pass_at_first),
+        "pass_at_first_high": number(best.pass_at_first),
+        "expected_attempts": number(shown.expected_attempts(cap)),
+        "expected_attempts_low": number(best.expected_attempts(cap)),
+        "effective_cost_usd": number(_cost(shown, usd, review)),
+        "effective_cost_low_usd": number(_cost(best, usd, review)),
+        "hype_gap": number(shown.hype_gap),
+        "hype_gap_low": number(gap and gap[0]),
+        "hype_gap_high": number(gap and gap[1]),
+        "n_tasks": shown.n_tasks,
+        "n": shown.n_tasks * shown.attempts - counted.n_unscored - counted.n_missing,
+        "n_unscored": counted.n_unscored,
+        "n_missing": counted.n_missing,
+    }
+
+
+def _intervals(table: Outcomes, usd: Fraction | None, review: Review) -> dict[str, list[float] | None]:
+    """95 % bootstrap intervals over tasks by figure, [low, high]; null where a figure has none."""
+    found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap)
+    return {
+        name: None if of is None or of.low is None or of.high is None else [of.low, of.high]
+        for name, of in found.items()
+    }
+
+
+def _cost(of: Reliability, usd: Fraction | None, review: Review) -> Fraction | None:
+    return None if usd is None else of.effective_cost_usd(usd + review.usd, review.retry_cap)
+
+
+def _row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> list[str]:
+    return [
+        *(model, percent(r.pass_rate), percent(r.pass_at(4)), percent(r.pass_at_unbiased(4)), percent(r.pass_at_any)),
+        *(figure(r.expected_attempts(review.retry_cap)), dollars(_cost(r, usd, review)), percent(r.hype_gap)),
+    ]
+
+
+def _worked_json(w: Worked, usd: Fraction | None, review: Review) -> dict[str, Any]:
+    return {
+        "way": w.way,
+        "success": number(w.success),
+        "n_tasks": w.n_tasks,
+        "n_passed": w.n_passed,
+        "n_passed_high": w.n_passed_high,
+        "n_images": w.n_images,
+        "n_reviews": w.n_reviews,
+        "usd_per_success": number(None if usd is None else w.usd_per_success(usd, review.usd)),
+    }
+
+
+def _worked_row(model: str, w: Worked, usd: Fraction | None, review: Review) -> list[str]:
+    return [
+        *(w.way, model, f"{w.n_passed}/{w.n_tasks}", f"{w.n_passed_high}/{w.n_tasks}", str(w.n_images)),
+        *(str(w.n_reviews), dollars(None if usd is None else w.usd_per_success(usd, review.usd))),
+    ]
+
+
+def _notes(
+    models: Mapping[str, Any], absent: Sequence[str], costs: Mapping[str, Decimal] | None, attempts: int
+) -> list[str]:
+    notes = []
+    if attempts != PROTOCOL_ATTEMPTS:
+        over = f"rates, pass_at_any and hype_gap are over {attempts}"
+        if attempts < PROTOCOL_ATTEMPTS:
+            over += ", and pass_at_10 is null"
+        else:
+            over += ", and pass_at_10 is the unbiased estimate"
+        notes.append(f"the file goes up to attempt {attempts}, the protocol to {PROTOCOL_ATTEMPTS}: {over}")
+    left = sum(model["n_unscored"] + model["n_missing"] for model in models.values())
+    if left:
+        notes.append(f"{left} attempts have no verdict: they count as not passed, and as passed in _high and cost _low")
+    if absent:
+        notes.append(f"nothing was judged of {listed(absent)}")
+    if costs is None:
+        notes.append("what an image costs is not known (`score` takes it with --costs), so there is no effective cost")
+    elif unpriced := [model for model in models if model not in costs]:
+        notes.append(f"there is no cost for {listed(unpriced)}: its effective cost is null")
+    return notes

@@ -1,0 +1,110 @@
+"""ICE-Bench's scores from an eval_result.txt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum
+
+from local_bench.settle.ice import TASKS, composite, dimensions, needed, overall, range_of
+from local_bench.suites.ice_bench.results import Item
+from local_bench.suites.published import Published, figure, listed
+
+
+@dataclass(frozen=True)
+class _Task:
+    score: float | None
+    """None, as the two ends are, where a needed metric has no value at all."""
+    low: float | None
+    high: float | None
+    dimensions: dict[str, float]
+    n: int
+    n_unscored: int
+    lacking: tuple[str, ...]
+    """Metrics that no item has."""
+
+
+def published(items: Sequence[Item]) -> Published:
+    """Tasks and the whole, in [0, 1]. A metric's mean is over the items that have it; the ends put its worst and its
+    best value where it is open. A task of which no item has one of the needed metrics is unscored: its score and both
+    its ends are null, and it is in none of `overall`, `overall_low` and `overall_high`, like a task without items."""
+    by_task: dict[str, list[Item]] = {}
+    for item in items:
+        by_task.setdefault(item.task, []).append(item)
+    tasks = {name: _task(name, by_task[name]) for name in TASKS if name in by_task}
+    scores = {name: task.score for name, task in tasks.items()}
+    lows = {name: task.low for name, task in tasks.items()}
+    highs = {name: task.high for name, task in tasks.items()}
+    whole = [overall(of) for of in (scores, lows, highs)]
+    absent = [name for name in TASKS if name not in by_task]
+    unscored = [name for name, score in scores.items() if score is None]
+    data = {
+        "suite": "ice-bench",
+        "tasks": scores,
+        "overall": whole[0],
+        "tasks_low": lows,
+        "tasks_high": highs,
+        "overall_low": whole[1],
+        "overall_high": whole[2],
+        "dimensions": {name: task.dimensions for name, task in tasks.items()},
+        "missing_tasks": absent,
+        "unscored_tasks": unscored,
+        "n_items": {name: task.n for name, task in tasks.items()},
+        "n_unscored": {name: task.n_unscored for name, task in tasks.items()},
+    }
+    rows = [
+        [name, figure(t.score, ".4f"), figure(t.low, ".4f"), figure(t.high, ".4f"), str(t.n), str(t.n_unscored)]
+        for name, t in tasks.items()
+    ]
+    rows.append(
+        [
+            "all",
+            *(figure(value, ".4f") for value in whole),
+            str(len(items)),
+            str(sum(task.n_unscored for task in tasks.values())),
+        ]
+    )
+    return Published(data, [(["task", "score", "low", "high", "items", "unscored"], rows)], _notes(tasks, absent))
+
+
+def _task(name: str, items: Sequence[Item]) -> _Task:
+    means: dict[str, float] = {}
+    worst: dict[str, float] = {}
+    best: dict[str, float] = {}
+    open_values = 0
+    lacking = []
+    for metric in needed(name):
+        values = [v for v in (item.metrics.get(metric) for item in items) if v is not None]
+        left = len(items) - len(values)
+        open_values += left
+        low, high = range_of(metric)
+        if not values:
+            lacking.append(metric)
+            continue
+        worse, better = (max, min) if low > high else (min, max)  # a cosine may be negative
+        worst[metric] = fsum([*values, left * worse(low, *values)]) / len(items)
+        best[metric] = fsum([*values, left * better(high, *values)]) / len(items)
+        means[metric] = fsum(values) / len(values)
+    return _Task(
+        score=None if lacking else composite(name, means),
+        low=None if lacking else composite(name, worst),
+        high=None if lacking else composite(name, best),
+        dimensions={} if lacking else dimensions(name, means),
+        n=len(items),
+        n_unscored=open_values,
+        lacking=tuple(lacking),
+    )
+
+
+def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:
+    notes = []
+    if absent:
+        notes.append(f"{len(absent)} of {len(TASKS)} tasks are not in the file and not in the mean: {listed(absent)}")
+    notes += [
+        f"{name} is unscored and not in the mean: no item has {listed(task.lacking)}"
+        for name, task in tasks.items()
+        if task.lacking
+    ]
+    if some := sum(task.n_unscored for task in tasks.values()):
+        notes.append(
+            f"{some} metric values are open: means are over the others, the ends assume the worst and the best"
+        )
+    return notes

@@ -1,0 +1,104 @@
+"""IDEA-Bench's scores from its results CSV."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from local_bench.settle.idea import CATEGORIES, MISSING, UNSCORED, Answers, Subtask, category, overall, subtask
+from local_bench.suites.idea_bench.results import CATEGORY_OF, QUESTIONS, REPEATS, ROWS, Row
+from local_bench.suites.published import Published, figure, listed, number
+
+
+def published(rows: Sequence[Row]) -> Published:
+    """Tasks, categories and the whole, in percent."""
+    by_task: dict[str, list[Row]] = {}
+    for row in rows:
+        by_task.setdefault(row.task_id, []).append(row)
+    tasks = {uid: subtask(answers(by_task[uid])) for uid in sorted(by_task)}
+    of_task = {uid: category_of(by_task[uid]) for uid in tasks}
+    low = {name: category(tasks[uid].low for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
+    high = {name: category(tasks[uid].high for uid in tasks if of_task[uid] == name) for name in CATEGORIES}
+    outside = [uid for uid in tasks if of_task[uid] is None]
+    known = not outside
+    unsupported = [name for name in CATEGORIES if low[name] is None]
+    left = sum(task.n_unscored for task in tasks.values()), sum(task.n_missing for task in tasks.values())
+    data = {
+        "suite": "idea-bench",
+        "tasks": {uid: number(task.low) for uid, task in tasks.items()},
+        "categories": {name: number(_counted(low[name], known)) for name in CATEGORIES},
+        "overall": number(overall(low)) if known else None,
+        "tasks_high": {uid: number(task.high) for uid, task in tasks.items()},
+        "categories_high": {name: number(_counted(high[name], known)) for name in CATEGORIES},
+        "overall_high": number(overall(high)) if known else None,
+        "without_tasks": unsupported,
+        "without_category": outside,
+        "n_rows": len(rows),
+        "n_cases": sum(task.n_cases for task in tasks.values()),
+        "n_unscored": left[0],
+        "n_missing": left[1],
+    }
+    names = {uid: of[0].task_name for uid, of in by_task.items()}
+    tables = [
+        (
+            ["task", "name", "category", "score", "at best", "cases", "unscored", "missing"],
+            [_task(uid, names[uid], of_task[uid], task) for uid, task in tasks.items()],
+        ),
+        (
+            ["category", "score", "at best"],
+            [
+                *([name, *(figure(_counted(end[name], known)) for end in (low, high))] for name in CATEGORIES),
+                ["all", *(figure(overall(end) if known else None) for end in (low, high))],
+            ],
+        ),
+    ]
+    return Published(data, tables, _notes(*left, len(rows), unsupported, outside))
+
+
+def answers(rows: Sequence[Row]) -> Answers:
+    """One task's rows as a table (cases, repeats, questions), MISSING where there is no row."""
+    cases = {case: i for i, case in enumerate(sorted({row.case_id for row in rows}))}
+    table = np.full((len(cases), REPEATS, QUESTIONS), MISSING, dtype=np.int8)
+    for row in rows:
+        said = [UNSCORED if score is None else score for score in row.scores]
+        table[cases[row.case_id], :, row.question - 1] = said
+    return table
+
+
+def category_of(rows: Sequence[Row]) -> str | None:
+    """A task's category: that of its data (meta.json), or of the mini subset's uid; None where neither is known."""
+    return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
+
+
+def _counted(score: Fraction | None, known: bool) -> Fraction | None:
+    """A category's score; without tasks 0 (table 2's dash), or None where a task whose category is not known may be one
+    of its own."""
+    return Fraction(0) if score is None and known else score
+
+
+def _task(uid: str, name: str, category_name: str | None, task: Subtask) -> list[str]:
+    return [
+        *(uid, name, category_name or "-", figure(task.low), figure(task.high)),
+        *(str(task.n_cases), str(task.n_unscored), str(task.n_missing)),
+    ]
+
+
+def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str], outside: Sequence[str]) -> list[str]:
+    notes = []
+    if n_rows != ROWS:
+        notes.append(
+            f"the file has {n_rows} rows and the official scorer wants {ROWS}: a case without a row is not counted"
+        )
+    if unscored:
+        notes.append(f"{unscored} answers have no score: they count as no, and as yes in what ends in _high")
+    if missing:
+        notes.append(f"{missing} answers have no row: they count as no, and as yes in what ends in _high")
+    if unsupported and not outside:
+        notes.append(f"there is no task of {listed(unsupported)}: these categories count 0 in the whole")
+    if outside:
+        notes.append(
+            f"the category of these tasks is unknown, and they are in no average, so there is no overall: "
+            f"{listed(outside)}; "
+            "give the benchmark's dataset folder (with each case's meta.json) as --tasks"
+        )
+    return notes

@@ -1,0 +1,248 @@
+"""What stands in a picture, read off its pixels alone: the world's own referee, with no model in it.
+
+The background is the median of the border. What differs from it falls into pieces; a piece's colour is the one on whose
+way from the background its strongest pixels lie, so that softness, which only pales a figure, does not change it. How
+much of that colour each pixel has is then a mask with soft edges; scaled to its box, it is compared (soft intersection
+over union) with the four shapes drawn sharp and blurred. What is black or white and no background is writing.
+
+Every attribute that cannot be told is None, and `confidence` says how far the least certain one is from a toss-up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from local_bench.suites.printshop.drawing import SIDE, Hand, Pixels, Stroke, draw
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Window = tuple[slice, slice]
+
+
+@dataclass(frozen=True)
+class SeenFigure:
+    """One figure, as far as it can be told; None where it cannot."""
+
+    shape: str | None
+    colour: str | None
+    place: str | None
+    size: str | None
+    confidence: float
+    """0 to 1: of the least certain of the four; 0 where one is None."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that can be told of a picture. Figures stand from left to right."""
+
+    background: str | None
+    figures: tuple[SeenFigure, ...]
+    writing: bool
+    """Whether something black or white stands before the background."""
+    confidence: float
+    """0 to 1: of the least certain attribute; 0 where one is None or there is no figure."""
+
+    def scene(self) -> Scene | None:
+        """The scene, where all of it could be told and it is one of ours."""
+        figures = []
+        for seen in self.figures:
+            if seen.shape is None or seen.colour is None or seen.place is None or seen.size is None:
+                return None
+            figures.append(Figure(seen.shape, seen.colour, seen.place, seen.size))
+        if self.background is None or not is_scene(tuple(figures)):
+            return None
+        return Scene(self.background, tuple(figures))
+
+
+_DIFFERS = 40.0
+"""RGB distance from the background beyond which a pixel belongs to a piece; the palette's colours are 117 apart."""
+_LEAST_AREA_PX = 48
+"""A small cross has 130; what is less than this is dirt."""
+_FAINTEST = 60.0
+"""How far a figure's strongest pixels are from the background, at least: half of what the palette's nearest are."""
+_LEAST_WRITING_PX = 24
+_LEAST_SPECK_PX = 6
+_AROUND_PX = 3
+_CORNERS_PX = 0.75
+"""By how much a triangle's corners, being thin, fall short of its box at half coverage."""
+_TOO_WIDE_PX = 31
+_LEAST_FIT = 0.62
+_LEAST_LEAD = 0.04
+_FARTHEST_PX = 6.5
+_BOX = 16
+
+
+def look(pixels: Pixels) -> Seen:
+    """What is in a picture of 64x64 RGB8, or of a whole multiple of that. ValueError for any other."""
+    levels = _smoothed(_at_64(pixels))
+    border = np.concatenate([edge.reshape(-1, 3) for edge in (levels[:2], levels[-2:], levels[:, :2], levels[:, -2:])])
+    ground: Floats = np.median(border, 0)
+    background, certain = _nearest(_apart(_table(BACKGROUNDS), ground), tuple(BACKGROUNDS))
+    figures, writing = [], 0
+    for window, piece in _pieces(levels, ground):
+        area = int(piece.sum())
+        if area < _LEAST_SPECK_PX:
+            continue
+        colour, sure, strong = _colour(levels[window][piece], ground)
+        if colour == "ink":
+            writing += area
+        elif area >= _LEAST_AREA_PX and _apart(strong, ground) >= _FAINTEST:
+            share = _share(levels[window], piece, ground, strong)
+            figures.append(_figure(share, window[1].start, colour, sure))
+    figures.sort(key=lambda pair: pair[0])
+    seen = tuple(figure for _, figure in figures)
+    confidence = min([certain, *(figure.confidence for figure in seen)]) if seen else 0.0
+    return Seen(background, seen, writing >= _LEAST_WRITING_PX, confidence)
+
+
+def _at_64(pixels: Pixels) -> Floats:
+    high, wide, channels = pixels.shape
+    times = high // SIDE
+    if high != wide or channels != 3 or times < 1 or high % SIDE:
+        raise ValueError(f"a picture of {wide}x{high} is not {SIDE}x{SIDE}, nor a multiple of it")
+    small: Floats = pixels.astype(np.float64).reshape(SIDE, times, SIDE, times, 3).mean((1, 3))
+    return small
+
+
+def _smoothed(levels: Floats) -> Floats:
+    """Less noisy, where it is noisy: by the median of what neighbours differ, since most of a picture is flat."""
+    noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))
+    if noise < 4:
+        return levels
+    sigma = 0.8 if noise < 12 else 1.2 if noise < 30 else 1.7
+    soft: Floats = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
+    return soft
+
+
+def _pieces(levels: Floats, ground: Floats) -> Iterator[tuple[Window, Bools]]:
+    """What hangs together and is not the background: a window about it, and its mask there. A piece as wide as two
+    figures is cut where it is thinnest."""
+    apart = _apart(levels, ground)
+    labels, count = ndimage.label(apart > _DIFFERS)
+    for label, (rows, columns) in enumerate(ndimage.find_objects(labels, count), 1):
+        cuts = [columns.start, columns.stop]
+        width = columns.stop - columns.start
+        if width > _TOO_WIDE_PX and rows.stop - rows.start > _BOX:
+            across = (apart * (labels == label)).sum(0)[columns]
+            cuts.insert(1, columns.start + width // 3 + int(np.argmin(across[width // 3 : width - width // 3])))
+        for left, right in pairwise(cuts):
+            window = (_widened(rows.start, rows.stop), _widened(left, right))
+            mask = labels[window] == label
+            mask[:, : left - window[1].start] = False
+            mask[:, right - window[1].start :] = False
+            yield window, mask
+
+
+def _widened(start: int, stop: int) -> slice:
+    return slice(max(start - _AROUND_PX, 0), min(stop + _AROUND_PX, SIDE))
+
+
+def _colour(inside: Floats, ground: Floats) -> tuple[str | None, float, Floats]:
+    """The colour (or `ink`) of a piece's pixels [n, 3], how certain that is, and the level of the strongest of them."""
+    apart = _apart(inside, ground)
+    most = np.partition(apart, -1 - len(apart) // 20)[-1 - len(apart) // 20]
+    strong: Floats = np.median(inside[apart >= 0.85 * most], 0)
+    way = _inks() - ground
+    share = np.clip(((strong - ground) * way).sum(1) / np.maximum((way * way).sum(1), 1), 0.6, 1.1)
+    off = _apart(ground + share[:, None] * way, strong) + 40 * abs(1 - share)
+    off[(way * way).sum(1) < 60**2] = np.inf
+    ink = off[-2:].min()
+    found, certain = _nearest(np.append(off[:-2], ink), (*COLOURS, "ink"))
+    return found, certain, strong
+
+
+def _share(levels: Floats, piece: Bools, ground: Floats, strong: Floats) -> Floats:
+    """How much of the piece's colour each pixel has, 0 to 1, near the piece; 0 elsewhere."""
+    way = strong - ground
+    share: Floats = np.clip((levels - ground) @ way / max(float(way @ way), 1.0), 0, 1)
+    share *= ndimage.binary_dilation(piece, iterations=2)
+    return share
+
+
+def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple[float, SeenFigure]:
+    """The middle column and what is seen in a window that begins at column `start`."""
+    rows, columns = np.nonzero(share > 0.5)
+    if not len(rows):  # a piece of many colours, whose middle none of its pixels has
+        return float(start), SeenFigure(None, None, None, None, 0.0)
+    top, bottom, left, right = int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1
+    shape, fit = _shape(_boxed(share, top, bottom, left, right))
+    middle = start + (left + right) / 2
+    places = [abs(column - middle) for column in PLACES.values()]
+    place = tuple(PLACES)[places.index(min(places))] if min(places) <= _FARTHEST_PX else None
+    beyond = max(bottom - top, right - left) / 2 + (_CORNERS_PX if shape == "triangle" else 0) - _between_sizes()
+    size = None if abs(beyond) < 0.25 else "large" if beyond > 0 else "small"
+    told = None not in (shape, colour, place, size)
+    certain = min(sure, fit, 1 - min(places) / 8, 1.0, abs(beyond) / 1.5)
+    return middle, SeenFigure(shape, colour, place, size, max(0.0, certain) if told else 0.0)
+
+
+def _shape(form: Floats) -> tuple[str | None, float]:
+    """The shape that fits best, and how far it leads; None where none fits or two do."""
+    names, forms = _forms()
+    fits = np.minimum(forms, form).sum(1) / np.maximum(forms, form).sum(1)
+    best = fits.reshape(len(names), -1).max(1)
+    second, first = (float(fit) for fit in np.sort(best)[-2:])
+    if first < _LEAST_FIT or first - second < _LEAST_LEAD:
+        return None, 0.0
+    return names[int(best.argmax())], min(1.0, (first - second) * 4)
+
+
+def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Floats:
+    """What is in the box, scaled to 16x16, in a row."""
+    at = (np.arange(_BOX) + 0.5) / _BOX
+    rows, columns = top + at * (bottom - top) - 0.5, left + at * (right - left) - 0.5
+    grid = np.meshgrid(rows, columns, indexing="ij")
+    boxed: Floats = ndimage.map_coordinates(share, grid, order=1, mode="nearest").ravel()
+    return boxed
+
+
+@cache
+def _forms() -> tuple[tuple[str, ...], Floats]:
+    """The shapes as they look in their boxes, sharp and blurred, small and large: [shapes x 6, 256]."""
+    forms = []
+    for shape, size, sigma in product(SHAPES, SIZES, (0.0, 1.2, 2.2)):
+        scene = Scene("white", (Figure(shape, "blue", "centre", size),))
+        sharp = draw(scene, Hand((0, 0, 0), (Stroke(0, 0, 3, (0, 0, 0)),))).astype(np.float64)
+        levels = ndimage.gaussian_filter(sharp, (sigma, sigma, 0))
+        piece = _apart(levels, levels[0, 0]) > _DIFFERS
+        share = _share(levels, piece, levels[0, 0], _colour(levels[piece], levels[0, 0])[2])
+        rows, columns = np.nonzero(share > 0.5)
+        forms.append(_boxed(share, int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1))
+    return SHAPES, np.stack(forms)
+
+
+def _apart(levels: Floats, level: Floats) -> Floats:
+    """The RGB distance of each level from one (or each from its own)."""
+    difference = levels - level
+    apart: Floats = np.sqrt((difference * difference).sum(-1))
+    return apart
+
+
+def _nearest(distances: Floats, names: tuple[str, ...]) -> tuple[str | None, float]:
+    """The nearest name and how certain it is; None where all are far or two are about as near."""
+    first, second = np.sort(distances)[:2]
+    certain = float(1 - first / max(second, 1e-9))
+    if first > 75 or certain < 0.15:
+        return None, 0.0
+    return names[int(distances.argmin())], certain
+
+
+@cache
+def _inks() -> Floats:
+    """The figures' colours, then black and white."""
+    return np.array([*COLOURS.values(), (20, 20, 20), (245, 245, 245)], np.float64)
+
+
+def _table(colours: dict[str, tuple[int, int, int]]) -> Floats:
+    return np.array(list(colours.values()), np.float64)
+
+
+def _between_sizes() -> float:
+    """Half the side of a box, in pixels, between small and large."""
+    return (SIZES["small"][1] + SIZES["large"][0]) / 8

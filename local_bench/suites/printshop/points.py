@@ -1,0 +1,129 @@
+"""Evaluation points: single claims about a picture, in words, read back and held against what is seen."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from local_bench.suites.printshop.checker import Seen, SeenFigure
+from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
+from local_bench.suites.printshop.sampling import choose, sample_scene
+from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, Scene
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is claimed: of the background, of how many figures there are, or of some figure; None claims nothing."""
+
+    background: str | None = None
+    count: int | None = None
+    shape: str | None = None
+    colour: str | None = None
+    place: str | None = None
+    size: str | None = None
+    absent: bool = False
+    """That there is no such figure."""
+
+
+def write_point(point: Point, language: Language = "en") -> str:
+    """The claim in words."""
+    slots = {name: str(value) for name, value in vars(point).items() if value is not None and name != "absent"}
+    kind = _kind(point)
+    if kind in ("thing", "placed_thing"):
+        slots = {"size": "", **slots}
+    return _phrases(language)[kind].fill(**slots)
+
+
+def read_point(text: str) -> Point | None:
+    """The claim that a text makes, in either language; None where it is none of ours."""
+    for language in LANGUAGES:
+        for kind, phrase in _phrases(language).items():
+            slots = phrase.read(text)
+            if slots is not None:
+                count = int(slots["count"]) if "count" in slots else None
+                rest = {name: value for name, value in slots.items() if name != "count"}
+                return Point(count=count, absent=kind == "absent", **rest)
+    return None
+
+
+def holds(point: Point, seen: Seen) -> bool | None:
+    """Whether the claim is true of what is seen; None where an attribute that decides it could not be told."""
+    if point.background is not None:
+        return None if seen.background is None else seen.background == point.background
+    if point.count is not None:
+        return len(seen.figures) == point.count
+    fits = [_fits(point, figure) for figure in seen.figures]
+    some = True if True in fits else None if None in fits else False
+    return some if some is None else some != point.absent
+
+
+def true_of(point: Point, scene: Scene) -> bool:
+    """Whether the claim is true of a scene."""
+    figures = tuple(SeenFigure(f.shape, f.colour, f.place, f.size, 1.0) for f in scene.figures)
+    return holds(point, Seen(scene.background, figures, False, 1.0)) is True
+
+
+def points_of(scene: Scene) -> list[Point]:
+    """What a client would list who wants this scene: each figure with its size, its place, the background and the
+    count. All of them together are true of this scene only."""
+    things = [Point(shape=f.shape, colour=f.colour, size=f.size) for f in scene.figures]
+    places = [Point(shape=f.shape, place=f.place) for f in scene.figures]
+    return [*things, *places, Point(background=scene.background), Point(count=len(scene.figures))]
+
+
+def sample_point(scene: Scene, truthful: bool, rng: np.random.Generator) -> Point:
+    """A claim of any kind about the scene, true of it or not as asked."""
+    while True:
+        count = int(rng.integers(1, 3))
+        figure = choose(rng, sample_scene(rng).figures if rng.random() < 0.5 else scene.figures)
+        point = choose(
+            rng,
+            (
+                Point(background=choose(rng, BACKGROUNDS) if rng.random() < 0.5 else scene.background),
+                Point(count=count),
+                Point(shape=figure.shape, colour=figure.colour),
+                Point(shape=figure.shape, colour=figure.colour, size=figure.size),
+                Point(shape=figure.shape, colour=figure.colour, place=figure.place),
+                Point(shape=figure.shape, place=figure.place),
+                Point(shape=figure.shape, colour=choose(rng, COLOURS)),
+                Point(shape=figure.shape, size=figure.size),
+                Point(shape=choose(rng, SHAPES), absent=True),
+            ),
+        )
+        if true_of(point, scene) == truthful:
+            return point
+
+
+def _fits(point: Point, figure: SeenFigure) -> bool | None:
+    """Whether a figure has all that is claimed; None where it has nothing else, but something could not be told."""
+    found: bool | None = True
+    for name in ("shape", "colour", "place", "size"):
+        wanted, is_so = getattr(point, name), getattr(figure, name)
+        if wanted is None:
+            continue
+        if is_so is None:
+            found = None
+        elif is_so != wanted:
+            return False
+    return found
+
+
+def _kind(point: Point) -> str:
+    """The phrase that says it: the one for exactly what is claimed."""
+    if point.background is not None:
+        return "background"
+    if point.count is not None:
+        return "count"
+    assert point.shape is not None, point
+    if point.absent:
+        return "absent"
+    if point.colour is None:
+        kinds = [name for name in ("place", "size") if getattr(point, name) is not None]
+        assert len(kinds) == 1, point
+        return kinds[0]
+    return "thing" if point.place is None else "placed_thing"
+
+
+@cache
+def _phrases(language: Language) -> dict[str, Phrase]:
+    return {kind: Phrase(template, language) for kind, template in language_words(language).points.items()}

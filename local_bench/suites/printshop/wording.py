@@ -1,0 +1,61 @@
+"""Scenes in words, in English and simplified Chinese, and words back to scenes."""
+
+from functools import cache
+
+import numpy as np
+
+from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
+from local_bench.suites.printshop.sampling import choose, wording_held_out
+from local_bench.suites.printshop.scene import Figure, Scene, is_scene
+
+
+def wordings(language: Language | None = None) -> tuple[str, ...]:
+    """The names of all ways to write a caption, such as `en.plain`: of one language, or of all."""
+    languages = LANGUAGES if language is None else (language,)
+    return tuple(f"{each}.{name}" for each in languages for name in language_words(each).captions)
+
+
+def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False, say_large: bool = False) -> str:
+    """The scene in the words of that name; `swapped` names the right-hand figure first.
+
+    A size that is not named is large, unless `say_large` names that too.
+    """
+    language, caption, figure = _phrases(wording)
+    figures = scene.figures[::-1] if swapped else scene.figures
+    texts = [
+        figure.fill(
+            shape=f.shape, colour=f.colour, place=f.place, size=f.size if say_large or f.size == "small" else ""
+        )
+        for f in figures
+    ]
+    return caption.fill(figures=language_words(language).joiner.join(texts), background=scene.background)
+
+
+def sample_caption(
+    scene: Scene, rng: np.random.Generator, language: Language | None = None, training: bool = False
+) -> str:
+    """The scene in words drawn from `rng`; with `training` never in a wording that is held out for it."""
+    names = [name for name in wordings(language) if not (training and wording_held_out(scene, name))]
+    return write_caption(scene, choose(rng, names), bool(rng.random() < 0.3), bool(rng.random() < 0.3))
+
+
+def read_caption(text: str) -> Scene | None:
+    """The scene that a caption describes, in whatever wording; None where it is no caption of ours."""
+    for wording in wordings():
+        language, caption, figure = _phrases(wording)
+        found = caption.read(text)
+        if found is None:
+            continue
+        parts = [figure.read(part) for part in found["figures"].split(language_words(language).joiner)]
+        figures = [Figure(**{"size": "large", **part}) for part in parts if part is not None]
+        figures.sort(key=lambda f: ("left", "centre", "right").index(f.place))
+        if len(figures) == len(parts) and is_scene(tuple(figures)):
+            return Scene(found["background"], tuple(figures))
+    return None
+
+
+@cache
+def _phrases(wording: str) -> tuple[Language, Phrase, Phrase]:
+    language: Language = "zh" if wording.startswith("zh.") else "en"
+    words = language_words(language).captions[wording.partition(".")[2]]
+    return language, Phrase(words.caption, language), Phrase(words.figure, language)

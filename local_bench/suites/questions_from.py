@@ -1,0 +1,142 @@
+"""Other benchmarks' questions about a suite's images (`suite.questions_from`), scored apart from the suite's own.
+
+Each image of a task is put to them alone, as that benchmark puts an image of its own: the other's `questions` and
+`scores` are used on the task as it would have it. The scores have the benchmark's name in front (`ice_vllmqa`), decide
+nothing and enter none of the suite's own numbers. Verdicts are keyed like the suite's; no rubric is used by two.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.types import Question, Score, Task, Verdict
+from local_bench.suites.hype_edit_1 import suite as hype_edit_1
+from local_bench.suites.ice_bench import suite as ice_bench
+from local_bench.suites.idea_bench import suite as idea_bench
+from local_bench.suites.idea_bench.results import REPEATS
+from local_bench.suites.servimage import suite as servimage
+
+Key = tuple[int, str, int, int]
+"""(deliverable, rubric, point, repeat)"""
+Questions = Callable[[Task, Mapping[int, str]], Iterator[tuple[Key, Question]]]
+Scores = Callable[[Task, Mapping[Key, Verdict]], list[Score]]
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """One benchmark's questions."""
+
+    fit: Callable[[Task], Task | None]
+    """A task with one image as the benchmark would have it; None where it asks nothing of such a task."""
+    questions: Questions
+    scores: Scores
+    names: Mapping[str, str]
+    """The benchmark's name of a score -> its name here."""
+
+
+def check_borrowed(suite_name: str, names: list[str]) -> None:
+    """ConfigError for a benchmark that there is not, twice, or whose questions the suite asks itself."""
+    for i, name in enumerate(names):
+        if name not in BENCHMARKS:
+            raise ConfigError(f"suite.questions_from: there is no {name!r}: there are {', '.join(BENCHMARKS)}")
+        if name == suite_name or (name == "servimage" and suite_name not in BENCHMARKS):
+            raise ConfigError(f"suite.questions_from: {suite_name} asks the questions of {name} itself: leave it out")
+        if name in names[:i]:
+            raise ConfigError(f"suite.questions_from: {name!r} is there twice: keep one")
+
+
+def borrowed_questions(names: list[str], task: Task, images: Mapping[int, str]) -> Iterator[tuple[Key, Question]]:
+    """The other benchmarks' questions about the images (deliverable -> pixel digest)."""
+    for name in names:
+        other = BENCHMARKS[name]
+        for i, sha in sorted(images.items()):
+            fitted = other.fit(_alone(task, i))
+            for (_, rubric, point, repeat), question in () if fitted is None else other.questions(fitted, {1: sha}):
+                yield (i, rubric, point, repeat), question
+
+
+def borrowed_scores(names: list[str], task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
+    """Deliverable -> the other benchmarks' scores, not applicable where they ask nothing."""
+    found: dict[int, list[Score]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
+    for name in names:
+        other = BENCHMARKS[name]
+        for i, scores in found.items():
+            fitted = other.fit(_alone(task, i))
+            if fitted is None:
+                scores += [Score(own, None, applies=False) for own in other.names.values()]
+                continue
+            mine = {(1, *key[1:]): verdict for key, verdict in verdicts.items() if key[0] == i}
+            by_name = {score.name: score for score in other.scores(fitted, mine)}
+            scores += [replace(by_name[theirs], name=own) for theirs, own in other.names.items()]
+    return found
+
+
+def pass_fail(names: list[str]) -> tuple[str, ...]:
+    """Those of the scores on which a panel votes."""
+    return tuple(
+        BENCHMARKS[name].names[score] for name in names for score in (hype_edit_1.PASS_FAIL if name == HYPE else ())
+    )
+
+
+def _alone(task: Task, number: int) -> Task:
+    """The task as if that deliverable were all of it."""
+    return replace(task, deliverables=(task.deliverables[number - 1],))
+
+
+def _edit(task: Task) -> Task | None:
+    return task if task.source_sha256 is not None else None
+
+
+def _ice(task: Task) -> Task | None:
+    return None if task.source_sha256 is None else replace(task, metrics=(ice_bench.VLLM_QA,))
+
+
+def _idea(task: Task) -> Task | None:
+    given = tuple(sha for sha in (task.source_sha256, *task.reference_sha256) if sha is not None)
+    sheet = {"given": given, "outputs": (1,), "card": False}
+    points = task.evaluation_points
+    return replace(task, own=task.own | {"sheets": [sheet] * len(points)}) if points else None
+
+
+def _idea_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
+    """The part of the points that the image meets, each the mean of its askings, in [0, 1]."""
+    values = []
+    for k in range(len(task.evaluation_points)):
+        heard = [verdicts.get((1, idea_bench.RUBRIC, k, repeat)) for repeat in range(REPEATS)]
+        known = [value for v in heard if v is not None and (value := v.value("met")) is not None]
+        if len(known) < len(heard):
+            return [Score(IDEA_MET, None, f"{len(heard) - len(known)} askings of point {k + 1} have no answer")]
+        values.append(fmean(known))
+    return [Score(IDEA_MET, fmean(values))]
+
+
+def _servimage(task: Task) -> Task:
+    return replace(task, evaluation_points=())  # the other benchmarks' points are questions of another form
+
+
+def _servimage_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
+    return servimage.scores(task, verdicts)[1]
+
+
+HYPE = "hype-edit-1"
+IDEA_MET = "met"
+BENCHMARKS: Mapping[str, Borrowed] = {
+    "servimage": Borrowed(
+        _servimage, servimage.questions, _servimage_scores, {"veq": "servimage_veq", "cns": "servimage_cns"}
+    ),
+    "idea-bench": Borrowed(_idea, idea_bench.questions, _idea_scores, {IDEA_MET: "idea_met"}),
+    HYPE: Borrowed(
+        _edit,
+        hype_edit_1.questions,
+        lambda task, verdicts: hype_edit_1.scores(task, verdicts)[1],
+        {hype_edit_1.PASS: "hype_pass", hype_edit_1.RATING: "hype_rating"},
+    ),
+    "ice-bench": Borrowed(
+        _ice,
+        ice_bench.questions,
+        lambda task, verdicts: ice_bench.scores(task, verdicts)[1],
+        {ice_bench.VLLM_QA: "ice_vllmqa"},
+    ),
+}
+"""By name."""

@@ -1,0 +1,1 @@
+"""ServImage: paid design orders in three categories (Ji et al.)."""

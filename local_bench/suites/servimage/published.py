@@ -1,0 +1,215 @@
+"""ServImage's tables 2, 3, 7 and 8 from people's decisions."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from local_bench.settle.competition import Competition, Placed, compete
+from local_bench.settle.earnings import Earned, by_category, earned
+from local_bench.settle.intervals import wilson
+from local_bench.settle.savings import Saved, savings
+from local_bench.settle.sensitivity import Point, flips, revenues
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Sheet, amounts, orders, sheet, whole
+from local_bench.suites.grids import grid_json, grid_table
+from local_bench.suites.published import Published, dollars, figure, listed, number, percent
+from local_bench.suites.servimage.results import Image, Order, Scores
+
+THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
+"""1 to 5 in halves."""
+
+
+def published(
+    images: Sequence[Image],
+    asked: Sequence[Order],
+    scores: Sequence[Scores] | None,
+    costs: Mapping[str, Decimal] | None,
+    require_success: bool = False,
+    sensitivity: bool = False,
+    models: Sequence[str] = (),
+) -> Published:
+    """Settles one sheet in all three scenarios; every image belongs to one of the orders. `models` also has those
+    that delivered nothing."""
+    table = tabulated(images, asked, scores, models)
+    totals, parts = earned(table), by_category(table)
+    saved = savings(table, {model: Fraction(cost) for model, cost in (costs or {}).items()})
+    competition = compete(table, require_success)
+    told = {
+        model: {
+            **_earned(totals[m]),
+            **saved_json(saved[m]),
+            "by_category": {category: _earned(of[m]) for category, of in parts.items()},
+        }
+        for m, model in enumerate(table.models)
+    }
+    data: dict[str, Any] = {
+        "suite": "servimage",
+        "models": told,
+        "competition": {model: placed_json(competition.placed[model]) for model in table.models},
+        "n_competition_open": competition.n_open,
+    }
+    tables = [
+        _standing(table, totals),
+        *([_savings(table, saved)] if costs is not None else []),
+        _competition(competition),
+        *_by_category(table, parts),
+    ]
+    if sensitivity and scores is not None:
+        grid = _by_threshold(images, table, scores)
+        turned = flips(
+            {m: e.revenue_usd for m, e in zip(table.models, totals, strict=True)}, grid, lower_is_better=False
+        )
+        data["sensitivity"] = grid_json(grid, turned, "revenue_usd")
+        tables += grid_table(grid, turned)
+    return Published(data, tables, _notes(table, scores, costs, competition))
+
+
+def tabulated(
+    images: Sequence[Image], asked: Sequence[Order], scores: Sequence[Scores] | None, models: Sequence[str] = ()
+) -> Sheet:
+    """The rows of the files as a sheet, models in the given order and then in that of their first row."""
+    table = orders(
+        [o.task_id for o in asked],
+        [o.category for o in asked],
+        [o.price_usd for o in asked],
+        [o.deliverables for o in asked],
+    )
+    number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
+    place = {task_id: t for t, task_id in enumerate(table.task_ids)}
+    says = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
+    found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
+    return sheet(
+        table,
+        list(number),
+        np.array([number[i.model] for i in images], dtype=np.int64),
+        np.array([place[i.task_id] for i in images], dtype=np.int64),
+        np.array([says[i.accepted] for i in images], dtype=np.int64),
+        None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
+        None if scores is None else np.array([f is not None for f in found]),
+    )
+
+
+def _by_threshold(images: Sequence[Image], table: Sheet, scores: Sequence[Scores]) -> list[Point]:
+    """The standard scenario where the judge's scores decide, over the threshold that all of them must reach."""
+    lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
+    found = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
+    units, whole_values = whole([Decimal(0) if f is None else f for f in found], at_least=10)
+    models, place = ({name: n for n, name in enumerate(of)} for of in (table.models, table.orders.task_ids))
+    return revenues(
+        table.orders,
+        table.models,
+        np.array([models[i.model] for i in images], dtype=np.int64),
+        np.array([place[i.task_id] for i in images], dtype=np.int64),
+        np.array(whole_values),
+        np.array([f is not None for f in found]),
+        [(threshold, int(threshold * units)) for threshold in THRESHOLDS],
+    )
+
+
+def _earned(e: Earned) -> dict[str, Any]:
+    low, high = wilson(e.n_tasks_accepted, e.n_tasks)
+    return {
+        "revenue_usd": number(e.revenue_usd),
+        "revenue_high_usd": number(e.revenue_high_usd),
+        "value_usd": number(e.value_usd),
+        "share": number(e.share),
+        "share_high": number(e.share_high),
+        "task_acceptance": number(e.task_acceptance),
+        "task_acceptance_high": number(e.task_acceptance_high),
+        "task_acceptance_interval": [low, high],
+        "deliverable_acceptance": number(e.deliverable_acceptance),
+        "deliverable_acceptance_high": number(e.deliverable_acceptance_high),
+        "n_tasks": e.n_tasks,
+        "n_deliverables": e.n_deliverables,
+        "n_accepted": e.n_accepted,
+        "n_unscored": e.n_unscored,
+        "n_missing": e.n_missing,
+    }
+
+
+def saved_json(s: Saved) -> dict[str, Any]:
+    return {name: number(value) for name, value in vars(s).items()}
+
+
+def placed_json(p: Placed) -> dict[str, Any]:
+    return {
+        "revenue_usd": number(p.revenue_usd),
+        "rank": p.rank,
+        "revenue_low_usd": number(p.revenue_low_usd),
+        "revenue_high_usd": number(p.revenue_high_usd),
+        "n_won": p.n_won,
+        "n_shared": p.n_shared,
+    }
+
+
+Table = tuple[Sequence[str], list[list[str]]]
+
+
+def _standing(table: Sheet, totals: list[Earned]) -> Table:
+    header = ["model", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
+    rows = [
+        [
+            *(model, dollars(e.revenue_usd), dollars(e.revenue_high_usd), percent(e.share)),
+            *(percent(e.task_acceptance), percent(e.deliverable_acceptance), str(e.n_unscored), str(e.n_missing)),
+        ]
+        for model, e in zip(table.models, totals, strict=True)
+    ]
+    return header, rows
+
+
+def _savings(table: Sheet, saved: list[Saved]) -> Table:
+    rows = [
+        [
+            *(model, dollars(s.cost_usd), percent(s.cost_savings), percent(s.model_contribution)),
+            figure(s.contribution_ratio, ".4f"),
+        ]
+        for model, s in zip(table.models, saved, strict=True)
+    ]
+    return ["model first, people redo", "cost", "savings", "contribution", "ratio"], rows
+
+
+def _competition(competition: Competition) -> Table:
+    by_rank = sorted(competition.placed.items(), key=lambda item: item[1].rank)
+    rows = [[model, dollars(p.revenue_usd), str(p.rank), str(p.n_won), str(p.n_shared)] for model, p in by_rank]
+    return ["competition", "revenue", "rank", "won", "shared"], rows
+
+
+def _by_category(table: Sheet, parts: Mapping[str, list[Earned]]) -> list[Table]:
+    return [
+        (
+            [category, "revenue", "share", "orders", "images"],
+            [
+                [
+                    *(model, dollars(e.revenue_usd), percent(e.share)),
+                    *(percent(e.task_acceptance), percent(e.deliverable_acceptance)),
+                ]
+                for model, e in zip(table.models, of, strict=True)
+            ],
+        )
+        for category, of in parts.items()
+    ]
+
+
+def _notes(
+    table: Sheet, scores: Sequence[Scores] | None, costs: Mapping[str, Decimal] | None, competition: Competition
+) -> list[str]:
+    notes = []
+    if missing := int(table.missing.sum()):
+        notes.append(f"{missing} images have no row: they count as not accepted, and as accepted in what ends in _high")
+    if unscored := int(table.unscored.sum()):
+        notes.append(f"{unscored} images have no decision: they count as not accepted, and as accepted in _high")
+    if costs is not None:
+        if unpriced := [model for model in table.models if model not in costs]:
+            notes.append(f"there is no cost for {listed(unpriced)}: what hangs on it is null")
+        if idle := [model for model in costs if model not in table.models]:
+            notes.append(f"there is a cost and no annotation for {listed(idle)}")
+    if scores is None:
+        notes.append("without --scores every tie of the competition is shared")
+    elif idle := list(dict.fromkeys(s.model for s in scores if s.model not in table.models)):
+        notes.append(f"there are scores and no annotation for {listed(idle)}")
+    if competition.n_open:
+        notes.append(f"{competition.n_open} orders of the competition could still go to another model")
+    return notes

@@ -1,0 +1,220 @@
+"""What ServImage publishes: people's decisions, the orders' prices, the judge's scores; a line each, JSON objects.
+
+Annotations come in two forms, and both are read: one line a model and order, `annotations: {"subtask_1": true, …}`, as
+the benchmark's README has them; one line an image, `subtask_name` and `label` 0 or 1, as its published results do.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from local_bench.core import strictjson
+from local_bench.core.errors import ResultFileError
+from local_bench.suites.servimage.tasks import is_published, published_orders
+
+SCORES = ("brf", "veq", "cns")
+HIGHEST = 5
+MAX_DELIVERABLES = 1000
+_SUBTASK = re.compile(r"subtask_([1-9][0-9]{0,3})")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What settlement needs of an order."""
+
+    task_id: str
+    category: str
+    price_usd: Decimal
+    deliverables: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image that somebody looked at; `accepted` is None where they did not decide."""
+
+    model: str
+    task_id: str
+    deliverable: int
+    """From 1."""
+    accepted: bool | None
+    where: str
+    """File and line."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The judge's scores of one image, from 0 to 5; None is not applicable."""
+
+    model: str
+    task_id: str
+    deliverable: int
+    values: tuple[Decimal | None, ...]
+    """In the order of `SCORES`."""
+    where: str
+
+    @property
+    def total(self) -> Decimal:
+        """The summed ServImageScore: what does not apply adds nothing."""
+        return sum((value for value in self.values if value is not None), Decimal(0))
+
+    @property
+    def lowest(self) -> Decimal | None:
+        """The lowest score that applies; None where none does."""
+        return min((value for value in self.values if value is not None), default=None)
+
+
+def read_orders(path: Path) -> list[Order]:
+    """The orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files. The
+    authors' folder ServImage_Bench, or one of its JSON files, is read as it is."""
+    if is_published(path):
+        return [
+            Order(
+                order.task_id,
+                order.task_category,
+                Decimal(order.original_task_data.price_usd),
+                len(order.hard_rules.deliverables),
+            )
+            for order, _, _ in published_orders(path)
+        ]
+    orders: dict[str, Order] = {}
+    for where, data in _lines([path], "an order"):
+        order = Order(
+            _text(data, "task_id", where),
+            _text(data, "category", where),
+            _amount(data, "price_usd", where, 10**9),
+            _how_many(data.get("deliverables"), where),
+        )
+        if order.task_id in orders:
+            raise ResultFileError(f"{where}: the order {order.task_id!r} stands there a second time: keep one")
+        orders[order.task_id] = order
+    if not orders:
+        raise ResultFileError(f"{path} holds no orders: give a file with one JSON object a line")
+    return list(orders.values())
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What annotation files hold, in their order."""
+
+    images: list[Image]
+    models: list[str]
+    """Every model that is named, also one that delivered no image."""
+
+
+def read_annotations(paths: Sequence[Path]) -> Annotations:
+    """The images of one or several annotation files."""
+    images: list[Image] = []
+    models: dict[str, None] = {}
+    seen: dict[tuple[str, str, int], str] = {}
+    for where, data in _lines(paths, "an annotation"):
+        models[_text(data, "model", where)] = None
+        for image in _images(data, where):
+            _once(seen, (image.model, image.task_id, image.deliverable), where)
+            images.append(image)
+    if not models:
+        raise ResultFileError(f"{', '.join(map(str, paths))} holds no annotations: give one JSON object a line")
+    return Annotations(images, list(models))
+
+
+def read_scores(path: Path) -> list[Scores]:
+    """The scores file: a line an image."""
+    rows: list[Scores] = []
+    seen: dict[tuple[str, str, int], str] = {}
+    for where, data in _lines([path], "an image's scores"):
+        key = (_text(data, "model", where), _text(data, "task_id", where), _number(data.get("deliverable"), where))
+        _once(seen, key, where)
+        values = tuple(None if data.get(name) is None else _amount(data, name, where, HIGHEST) for name in SCORES)
+        lacking = next((name for name in SCORES if name not in data), None)
+        if lacking is not None:
+            raise ResultFileError(f"{where}: {lacking!r} is missing: write null for what does not apply")
+        rows.append(Scores(*key, values, where))
+    return rows
+
+
+def check_images(images: Sequence[Image | Scores], orders: Sequence[Order]) -> None:
+    """ResultFileError for the first row that belongs to no order, or to an image that its order does not ask for."""
+    asked = {order.task_id: order.deliverables for order in orders}
+    for image in images:
+        if image.task_id not in asked:
+            raise ResultFileError(f"{image.where}: there is no order {image.task_id!r} in the tasks file")
+        if image.deliverable > asked[image.task_id]:
+            number = asked[image.task_id]
+            what = f"image {image.deliverable} of {image.task_id!r}, which asks for {number}"
+            raise ResultFileError(f"{image.where}: this is {what}: take the row out, or mend the order")
+
+
+def _lines(paths: Sequence[Path], what: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in paths:
+        way_out = "give the benchmark's file"
+        for _, where, data in strictjson.objects(
+            path, ResultFileError, what, missing=way_out, unreadable=way_out, parse_float=Decimal
+        ):
+            yield where, data
+
+
+def _images(data: dict[str, Any], where: str) -> Iterator[Image]:
+    model, task_id = _text(data, "model", where), _text(data, "task_id", where)
+    if "subtask_name" in data:
+        label = data.get("label")
+        if label is not None and (isinstance(label, Decimal | str) or label not in (0, 1)):
+            raise ResultFileError(f"{where}: label is 0, 1 or null, not {label!r}")
+        decided = None if label is None else bool(label)
+        yield Image(model, task_id, _number(data["subtask_name"], where), decided, where)
+        return
+    decisions = data.get("annotations")
+    if not isinstance(decisions, dict):
+        raise ResultFileError(f"{where}: annotations is an object of subtask_1, subtask_2 …: add it")
+    for name, accepted in decisions.items():
+        if accepted is not None and not isinstance(accepted, bool):
+            raise ResultFileError(f"{where}: {name} is true, false or null, not {accepted!r}")
+        yield Image(model, task_id, _number(name, where), accepted, where)
+
+
+def _once(seen: dict[tuple[str, str, int], str], key: tuple[str, str, int], where: str) -> None:
+    if key in seen:
+        model, task_id, deliverable = key
+        what = f"image {deliverable} of {task_id!r} by {model!r}"
+        raise ResultFileError(f"{where}: {what} stands in {seen[key]} too: keep one of them")
+    seen[key] = where
+
+
+def _text(data: dict[str, Any], name: str, where: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise ResultFileError(f"{where}: {name} is a text that is not empty, not {value!r}")
+    return value
+
+
+def _amount(data: dict[str, Any], name: str, where: str, most: int) -> Decimal:
+    value = data.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise ResultFileError(f"{where}: {name} is a number, not {value!r}")
+    amount = Decimal(value)
+    if not amount.is_finite() or not 0 <= amount <= most or _places(amount) > 30:
+        raise ResultFileError(f"{where}: {name} is a number from 0 to {most:,}, not {value}")
+    return amount
+
+
+def _places(amount: Decimal) -> int:
+    exponent = amount.as_tuple().exponent
+    return -exponent if isinstance(exponent, int) else 0
+
+
+def _how_many(value: Any, where: str) -> int:
+    number = len(value) if isinstance(value, list) else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DELIVERABLES:
+        raise ResultFileError(f"{where}: deliverables is how many images are asked for, from 1 on, not {value!r}")
+    return number
+
+
+def _number(value: Any, where: str) -> int:
+    """Which image of its order: 1, 2 … or "subtask_1", "subtask_2" …"""
+    if isinstance(value, str):
+        named = _SUBTASK.fullmatch(value)
+        value = int(named[1]) if named else value
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DELIVERABLES:
+        raise ResultFileError(f"{where}: {value!r} is no image of an order: they are subtask_1, subtask_2 and so on")
+    return value

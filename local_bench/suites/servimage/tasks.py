@@ -1,0 +1,229 @@
+"""ServImage as its authors lay it out: ServImage_Bench/C-Digital/Digital.json and the like, pictures beside them.
+
+An order's pictures are inputs/task_N/1.png … (the source, then what belongs to it) and refs/task_N/1.jpg …, N being the
+number at the end of its id, with or without zeros. Of the hard rules those are taken that mean one thing: named file
+types, aspects, and dimensions with a unit. Dimensions without a unit (pixels in some orders, mm in others) give an
+aspect, where none is stated and there is no depth. Order files of ours (orders.py) are read too.
+
+A deliverable's prompt has what the paper's cases have (appendix C): the image that is asked for, the order, its
+requirements, all its images, its evaluation points.
+"""
+
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.hardrules import ASPECT, HardRules
+from local_bench.core.images import load_image
+from local_bench.core.money import nearest_micro_usd
+from local_bench.core.paths import safe_join
+from local_bench.core.types import Deliverable, Question, Task
+from local_bench.core.yamlfile import explain
+from local_bench.suites.json_io import line_of, read_list
+from local_bench.suites.orders import KeepImage, read_orders, task_id
+from local_bench.suites.servimage.suite import SCORES, questions, scores
+
+__all__ = ["SCORES", "deliverables", "questions", "read_tasks", "scores", "writes", "writes_rules"]
+_FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "GIF"}
+_MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
+_MOST_A_SIDE = 10**6
+_PIXELS = ("px", "pixel", "pixels")
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+class _Loose(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class _Original(_Loose):
+    task_name_original: str = Field(min_length=1, max_length=20_000)
+    requirements_original: str = Field(min_length=1, max_length=20_000)
+    price_usd: Decimal | int = Field(ge=0, le=10**9)
+
+
+class _Deliverable(_Loose):
+    subtask: str = Field(min_length=1, max_length=20_000)
+    rules: dict[str, Any] = Field(default={})
+
+
+class _HardRules(_Loose):
+    deliverables: list[_Deliverable] = Field(min_length=1, max_length=100)
+
+
+class _Point(_Loose):
+    point_requirement: str = Field(min_length=1, max_length=20_000)
+
+
+class _SoftRules(_Loose):
+    points: list[_Point] = Field(default=[], max_length=200)
+
+
+class PublishedOrder(_Loose):
+    """One entry of Digital.json, Portrait.json or Product.json; keys that we do not read may be there."""
+
+    task_id: Annotated[str, AfterValidator(task_id)]
+    task_category: str = Field(min_length=1, max_length=100)
+    subcategory: str = ""
+    original_task_data: _Original
+    hard_rules: _HardRules
+    soft_rules: _SoftRules = _SoftRules()
+
+
+def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
+    """The orders at `path`: the authors' folder (or one of its JSON files), or an order file of one object a line.
+
+    TaskFileError names file, line and reason; ImageError a picture that is there but unreadable.
+    """
+    if not is_published(path):
+        return read_orders(path, keep)
+    return [_task(order, file, where, keep) for order, file, where in published_orders(path)]
+
+
+def is_published(path: Path) -> bool:
+    """Whether `path` is the authors' folder or one of its JSON files, and no order file of ours."""
+    return path.is_dir() or path.suffix.lower() == ".json"
+
+
+def published_orders(path: Path) -> list[tuple[PublishedOrder, Path, str]]:
+    """The orders of the authors' folder (or of one of its JSON files), each with its file and its place there, for
+    messages. No picture is read. Raises as `read_tasks`."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(path.glob("*/*.json")) or sorted(path.glob("*.json"))
+        if not files:
+            raise TaskFileError(f"{path} holds no C-…/….json: give ServImage_Bench, or an order file")
+        for file in files:
+            safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
+    found: dict[str, tuple[PublishedOrder, Path, str]] = {}
+    for file in files:
+        entries, text = read_list(file, "file of ServImage's orders", TaskFileError)
+        for number, data in enumerate(entries, 1):
+            named = data.get("task_id") if isinstance(data, dict) else None
+            where = f"{file}, line {line_of(text, [named])}" if isinstance(named, str) else f"{file}, entry {number}"
+            order = _order(data, where)
+            if order.task_id in found:
+                raise TaskFileError(f"{where}: the order {order.task_id!r} stands there twice: give each its own id")
+            found[order.task_id] = (order, file, where)
+    if not found:
+        raise TaskFileError(f"{path} holds no orders: give ServImage_Bench, or an order file")
+    return list(found.values())
+
+
+def deliverables(task: Task) -> list[Deliverable]:
+    """The images that an order asks for, each with the words that the generator gets."""
+    source = () if task.source_sha256 is None else (task.source_sha256,)
+    pictures = (*source, *task.reference_sha256)
+    return [
+        Deliverable(task.task_id, i, _prompt(task, i), pictures, task.mask_sha256)
+        for i in range(1, len(task.deliverables) + 1)
+    ]
+
+
+def writes(task: Task) -> Question | None:
+    """What a judge is asked to write: the evaluation points of an order that has none."""
+    slots = (("title", task.title), ("brief", task.brief))
+    return None if task.evaluation_points else Question("evaluation_points", 0, (), slots)
+
+
+def writes_rules(task: Task) -> Question | None:
+    """What a judge is asked to write: the images and hard rules of an order that states no rules."""
+    slots = (("title", task.title), ("brief", task.brief))
+    return None if task.rules else Question("deliverables", 0, (), slots)
+
+
+def _prompt(task: Task, number: int) -> str:
+    what, n = task.deliverables[number - 1], len(task.deliverables)
+    if n == 1:
+        parts = [f"{task.title}: {what}", f"Requirements: {task.brief}"]
+    else:
+        images = "\n".join(f"{i}. {name}" for i, name in enumerate(task.deliverables, 1))
+        parts = [
+            f"Make image {number} of the {n} that this order asks for: {what}",
+            f"Order: {task.title}\nRequirements: {task.brief}",
+            f"Its images:\n{images}",
+        ]
+    if task.evaluation_points:
+        parts.append(
+            "\n".join(["It must meet, as far as this image goes:", *(f"- {p}" for p in task.evaluation_points)])
+        )
+    return "\n\n".join(parts)
+
+
+def _order(data: Any, where: str) -> PublishedOrder:
+    if not isinstance(data, dict):
+        raise TaskFileError(f"{where}: an order is a JSON object, not {type(data).__name__}: mend the entry")
+    try:
+        return PublishedOrder.model_validate(data)
+    except ValidationError as e:
+        raise TaskFileError(explain(e, PublishedOrder, where, {})) from None
+
+
+def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Task:
+    try:
+        inputs = [keep(load_image(p)) for p in _pictures(file.parent, "inputs", order.task_id)]
+        refs = [keep(load_image(p)) for p in _pictures(file.parent, "refs", order.task_id)]
+    except UserError as e:
+        raise type(e)(f"{where}: {e}") from e
+    rules = [_rules(deliverable.rules) for deliverable in order.hard_rules.deliverables]
+    return Task(
+        task_id=order.task_id,
+        category=order.task_category,
+        price_micro_usd=nearest_micro_usd(order.original_task_data.price_usd),
+        title=order.original_task_data.task_name_original,
+        brief=order.original_task_data.requirements_original,
+        deliverables=tuple(deliverable.subtask for deliverable in order.hard_rules.deliverables),
+        evaluation_points=tuple(point.point_requirement for point in order.soft_rules.points),
+        source_sha256=inputs[0] if inputs else None,
+        reference_sha256=(*inputs[1:], *refs),
+        rules=tuple(rules) if any(rules) else (),
+        own={"parts": [order.subcategory]} if order.subcategory else {},
+    )
+
+
+def _pictures(root: Path, kind: str, order: str) -> list[Path]:
+    """The pictures in `root/kind`/task_N, by the numbers that they are named by. UserError for a link out of `root`."""
+    folder = root / kind
+    number = re.search(r"([0-9]+)$", order)
+    if number is None or not folder.is_dir():
+        return []
+    own = [d for d in sorted(folder.iterdir()) if d.name.removeprefix("task_").lstrip("0") == number[1].lstrip("0")]
+    found = [f for d in own[:1] if d.is_dir() for f in d.iterdir() if f.suffix.lower() in _SUFFIXES]
+    for file in found:
+        safe_join(root, str(file.relative_to(root)))
+    return sorted(found, key=lambda file: (int(file.stem) if file.stem.isdecimal() else 10**9, file.name))
+
+
+def _rules(raw: dict[str, Any]) -> dict[str, Any]:
+    """Those of an image's hard rules that mean one thing, in our form."""
+    types, specs = raw.get("file_type"), raw.get("visual_specs")
+    known = [t.upper() for t in types if isinstance(t, str) and t.upper() in _FILE_TYPES] if types else []
+    rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
+    if isinstance(specs, dict) and (own := _specs(specs)):
+        rules["visual_specs"] = own
+    return HardRules.model_validate(rules).model_dump(exclude_defaults=True)
+
+
+def _side(given: Any) -> float | None:
+    return float(given) if isinstance(given, int | float | Decimal) and 0 < given < _MOST_A_SIDE else None
+
+
+def _specs(raw: dict[str, Any]) -> dict[str, Any]:
+    """Aspect and sides of one image, of what is stated in figures."""
+    stated, sides = raw.get("aspect_ratio"), raw.get("dimensions")
+    specs = {"aspect_ratio": stated} if isinstance(stated, str) and ASPECT.fullmatch(stated) else {}
+    if not isinstance(sides, dict) or sides.get("depth"):
+        return specs
+    width, height = (_side(sides.get(name)) for name in ("width", "height"))
+    if width is None or height is None:
+        return specs
+    unit = str(sides.get("unit") or "").lower()
+    if unit in _PIXELS:
+        return specs | {"width_px": round(width), "height_px": round(height)}
+    if unit in _MM_PER:
+        return specs | {"width_mm": width * _MM_PER[unit], "height_mm": height * _MM_PER[unit]}
+    aspect = f"{width:g}:{height:g}"
+    return specs or ({"aspect_ratio": aspect} if ASPECT.fullmatch(aspect) else {})

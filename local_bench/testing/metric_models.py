@@ -1,0 +1,182 @@
+"""Small networks with seeded random weights for the metrics, saved as the published ones are."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.transformer import QuickGELU, VisionTransformer
+from safetensors.torch import save_file
+from transformers import Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
+
+from local_bench.judges.metrics import aesthetic, csd_network, laion_aes
+from local_bench.models.cards import ModelCard
+from local_bench.models.random_init import amplify
+
+SEED = 20260103
+_MODEL = {
+    "embed_dim": 64,
+    "vision_cfg": {"image_size": 64, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
+}
+_MODEL_OF_LAION = {
+    "embed_dim": 64,
+    "quick_gelu": True,
+    "vision_cfg": {"image_size": 56, "layers": 2, "width": 64, "head_width": 32, "patch_size": 14},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 1},
+}
+_PREPROCESS = {
+    "mean": list(open_clip.OPENAI_DATASET_MEAN),
+    "std": list(open_clip.OPENAI_DATASET_STD),
+    "interpolation": "bicubic",
+    "resize_mode": "shortest",
+}
+_HEAD_WIDTHS = (64, 128, 64, 32, 16, 1)
+_MIDDLE = 5.0
+"""What a small head says of a picture that it sees nothing in."""
+_GAIN = 1.6
+"""Of each of its layers, so that scores differ."""
+
+
+def build_clip(folder: Path, card: ModelCard) -> None:
+    """Saves a CLIP of 3.4 M parameters (3.2 M of them token embeddings) into `folder`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        model = open_clip.CLIP(**_MODEL)
+    _save_clip(folder, model, _MODEL)
+
+
+def build_laion_clip(folder: Path, card: ModelCard) -> None:
+    """Saves a CLIP with QuickGELU of 0.5 M parameters, whose embedding depends much on the picture, into `folder`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED + 1)
+        model = open_clip.CLIP(**_MODEL_OF_LAION)
+    amplify(model.visual, {"": 4.0})
+    _save_clip(folder, model, _MODEL_OF_LAION)
+
+
+def build_laion_head(folder: Path, card: ModelCard) -> None:
+    """Saves a head for that CLIP into `folder`."""
+    places = (0, 2, 4, 6, 7)  # the published one has no dropout after its fourth layer
+    save_file(_head(SEED + 2, "layers", places), folder / laion_aes.HEAD)
+
+
+def build_siglip(folder: Path, card: ModelCard) -> None:
+    """Saves a SigLIP of 0.1 M parameters, text tower included, with its processor's config into `folder`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED + 3)
+        config = SiglipConfig(
+            vision_config={
+                "hidden_size": _HEAD_WIDTHS[0],
+                "intermediate_size": 96,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "image_size": 56,
+                "patch_size": 14,
+            },
+            text_config={
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "vocab_size": 64,
+                "bos_token_id": 0,
+                "eos_token_id": 1,
+                "projection_size": _HEAD_WIDTHS[0],
+            },
+        )
+        model = SiglipModel(config)
+    amplify(model.vision_model, {"": 4.0})
+    model.eval().save_pretrained(folder)
+    processor = _processor("Siglip", [0.5] * 3, [0.5] * 3) | {"size": {"height": 56, "width": 56}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+
+
+def build_aesthetic_head(folder: Path, card: ModelCard) -> None:
+    """Saves a head for that SigLIP into `folder`."""
+    save_file(_head(SEED + 4, "scoring_head", (0, 2, 4, 6, 8)), folder / aesthetic.HEAD)
+
+
+def build_dinov2(folder: Path, card: ModelCard) -> None:
+    """Saves a DINOv2 of 0.1 M parameters with its processor's config into `folder`: SwiGLU as in the giant one, and
+    positions for another size than its pictures have."""
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED + 5)
+        config = Dinov2Config(
+            hidden_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=70,
+            patch_size=14,
+            use_swiglu_ffn=True,
+        )
+        model = Dinov2Model(config)
+    amplify(model, {"": 6.0})
+    model.eval().save_pretrained(folder)
+    processor = _processor("Bit", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) | {
+        "size": {"shortest_edge": 64},
+        "do_center_crop": True,
+        "crop_size": {"height": 56, "width": 56},
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2))
+
+
+def build_csd(folder: Path, card: ModelCard) -> None:
+    """Saves a CSD of 0.8 M parameters into `folder`, under the names of the published checkpoint once converted."""
+    width, embedding = 2 * csd_network.HEAD_WIDTH, 64
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED + 6)
+        tower = VisionTransformer(
+            image_size=csd_network.SIZE_PX,
+            patch_size=32,
+            width=width,
+            layers=2,
+            heads=2,
+            mlp_ratio=4.0,
+            output_dim=embedding,
+            act_layer=QuickGELU,
+        )
+        content = torch.randn(width, embedding)
+    amplify(tower, {"": 4.0})
+    state = {name: tensor.contiguous() for name, tensor in tower.state_dict().items()}
+    style = state.pop("proj")
+    saved = {f"{csd_network.BACKBONE}{name}": tensor for name, tensor in state.items()}
+    saved |= {
+        csd_network.STYLE: style,
+        csd_network.STYLE.replace("style", "content"): content,
+        "optimizer_state_dict.state.0.exp_avg": torch.zeros(width),
+    }
+    save_file(saved, folder / csd_network.FILE)
+
+
+def _save_clip(folder: Path, model: open_clip.CLIP, described: dict[str, Any]) -> None:
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    save_file(state, folder / "open_clip_model.safetensors")
+    config = {"model_cfg": described, "preprocess_cfg": _PREPROCESS}
+    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2))
+
+
+def _head(seed: int, prefix: str, places: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """The linear layers of a head under their published names; scores lie about the middle of the scale."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for place, (before, after) in zip(places, pairwise(_HEAD_WIDTHS), strict=True):
+        state[f"{prefix}.{place}.weight"] = torch.randn(after, before, generator=generator) * (_GAIN / before**0.5)
+        state[f"{prefix}.{place}.bias"] = torch.full((after,), _MIDDLE if after == 1 else 0.0)
+    return state
+
+
+def _processor(kind: str, mean: list[float], std: list[float]) -> dict[str, Any]:
+    """What the published preprocessor_config.json of these models have in common."""
+    return {
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": mean,
+        "image_processor_type": f"{kind}ImageProcessor",
+        "image_std": std,
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+    }

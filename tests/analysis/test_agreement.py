@@ -1,0 +1,317 @@
+"""Agreement of judges with people, with each other and with themselves, against figures worked out by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from local_bench.analysis.agreement import PANEL, Agreements, Pair, agreement, judge_labels, order_swaps
+from local_bench.core.errors import UserError
+from local_bench.core.identity import digest
+from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.rundir import RunDir
+from tests.report.conftest import Writer, order
+
+ONE, TWO = digest({"judge": 1}), digest({"judge": 2})
+MODELS = ("a", "b", "c")
+
+
+def judged(to: Writer, work_id: str, judge: str, met: tuple[int | None, int], veq: int) -> None:
+    """BRF is 5, 2.5 or 0 by `met` (None: unscored), VEQ is `veq`."""
+    for point, value in enumerate(met):
+        to.verdict(
+            work_id,
+            "brf",
+            point,
+            None if value is None else {"met": value},
+            "",
+            "no answer" if value is None else None,
+            0,
+            judge,
+        )
+    to.verdict(work_id, "veq_technical", 0, {"clarity": veq, "realism": veq}, judge=judge)
+    to.verdict(work_id, "veq_aesthetic", 0, {"aesthetic": veq}, judge=judge)
+    to.verdict(work_id, "veq_text", 0, {"has_text": False}, judge=judge)
+
+
+# What the two judges say: (model, order) -> ((met of ONE, veq of ONE), (met of TWO, veq of TWO)).
+SAID = {
+    ("a", "t1"): (((1, 1), 5), ((1, 1), 4)),
+    ("a", "t2"): (((1, 1), 4), ((1, 0), 4)),
+    ("b", "t1"): (((1, 0), 2), ((1, 0), 3)),
+    ("b", "t2"): (((1, 1), 3), ((1, 1), 3)),
+    ("c", "t1"): (((0, 0), 1), ((0, 0), 4)),
+    ("c", "t2"): (((None, 0), 2), ((1, 1), 4)),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Three models, two orders of one image, two judges, one answer that is missing."""
+    path = tmp_path / "run"
+    config = RunConfig(
+        name="run",
+        models=[ModelConfig(card=model) for model in MODELS],
+        judge=JudgeConfig(card="one"),
+        panel=[JudgeConfig(card="two")],
+    )
+    with RunDir.begin(path, config) as run, run.ledger.transaction():
+        to = Writer(run)
+        to.judges({ONE: "one", TWO: "two"})
+        for i, name in enumerate(("t1", "t2")):
+            task = order(name, "Portrait", 1_000_000, 1)
+            to.task(task, i)
+            for model in MODELS:
+                work_id = to.candidate(task, 1, model)
+                for judge, said in zip((ONE, TWO), SAID[model, name], strict=True):
+                    judged(to, work_id, judge, *said)
+    return path
+
+
+def found(path: Path, people: Path | None = None, **more: object) -> Agreements:
+    with RunDir.open(path) as run:
+        return agreement(run, people, **more)  # type: ignore[arg-type]
+
+
+def pair(of: Agreements, judge: str, against: str, dimension: str) -> Pair:
+    [row] = [p for p in of.pairs if (p.judge, p.against, p.dimension) == (judge, against, dimension)]
+    return row
+
+
+def labels(tmp_path: Path, *lines: dict[str, object] | str) -> Path:
+    file = tmp_path / "people.jsonl"
+    file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    return file
+
+
+def label(model: str, task: str, **scores: object) -> dict[str, object]:
+    return {"model": model, "task_id": task, "deliverable": 1, **scores}
+
+
+def test_two_judges(path: Path) -> None:
+    of = found(path)
+    assert of.judges == ["one", "two"]
+    assert of.raters == []
+    brf = pair(of, "one", "two", "brf")
+    # decisions of `one`: 1 1 0 1 0 -, of `two`: 1 0 0 1 0 1
+    assert brf.rate is not None
+    assert brf.kappa is not None
+    assert (brf.rate.value, brf.rate.n, brf.rate.n_unscored) == (0.8, 5, 1)
+    assert brf.kappa.value == pytest.approx((0.8 - (3 * 2 + 2 * 3) / 25) / (1 - (3 * 2 + 2 * 3) / 25))
+    assert brf.kappa.low is not None
+    assert brf.kappa.high is not None
+    assert brf.kappa.low <= brf.kappa.value <= brf.kappa.high
+    # means over the images that both scored: a 5 and 3.75, b 3.75 and 3.75, c 0 and 0
+    assert brf.rho.value == pytest.approx(spearmanr([5, 3.75, 0], [3.75, 3.75, 0]).statistic)
+    veq = pair(of, "one", "two", "veq")
+    # a 4.5 and 4, b 2.5 and 3, c 1.5 and 4: b is ahead of c for one only
+    assert veq.rho.value == pytest.approx(spearmanr([4.5, 2.5, 1.5], [4, 3, 4]).statistic)
+    assert veq.rate is not None
+    assert veq.rate.value == pytest.approx(3 / 6)
+    assert pair(of, "one", "two", "cns").rate.n == 0  # type: ignore[union-attr]
+    # overall `one`: 1 1 0 1 0 0 (its veq rejects what has no brf), `two`: 1 0 0 1 0 1
+    overall = pair(of, "one", "two", "overall")
+    assert overall.rate is not None
+    assert (overall.rate.value, overall.rate.n_unscored) == (pytest.approx(4 / 6), 0)
+
+
+def test_the_best_k(path: Path) -> None:
+    assert pair(found(path), "one", "two", "veq").top_k.value == 1  # all three
+    assert pair(found(path, top_k=1), "one", "two", "veq").top_k.value == 0.5  # `two` has a and c share the first place
+    assert pair(found(path, top_k=4), "one", "two", "veq").top_k.value is None
+
+
+def test_alpha_is_over_the_scores_of_all_judges(path: Path) -> None:
+    [alpha] = [a for a in found(path).alphas if a.dimension == "brf"]
+    assert (alpha.among, alpha.n_raters, alpha.level) == ("judges", 2, "interval")
+    assert (alpha.alpha.n, alpha.alpha.n_unscored) == (5, 1)
+    # one pair of five is apart, by 2.5: observed 6.25 / 5; values 5 x5, 2.5 x3, 0 x2 give what was to be expected
+    observed = 2.5**2 / 5
+    expected = 2 * (5 * 3 * 2.5**2 + 5 * 2 * 5**2 + 3 * 2 * 2.5**2) / (10 * 9)
+    assert alpha.alpha.value == pytest.approx(1 - observed / expected)
+
+
+def test_scores_that_are_all_different_do_not_make_alpha_grow_without_end(path: Path) -> None:
+    with RunDir.open(path) as run:
+        run.ledger.write(
+            """UPDATE verdicts SET labels = '{"met": {"0": 0.4999994, "1": 0.5000006}}' WHERE rubric = 'brf'"""
+        )
+        run.ledger.write("UPDATE verdicts SET answer = '{\"met\": 1}', unscored = NULL WHERE rubric = 'brf'")
+    [alpha] = [a for a in found(path).alphas if a.dimension == "brf"]
+    assert alpha.alpha.value is None  # to the hundredth they are the same
+
+
+def test_people_decide_and_the_rest_is_left_out(path: Path, tmp_path: Path) -> None:
+    people = labels(
+        tmp_path,
+        label("a", "t1", brf=True, veq=True),
+        label("a", "t2", brf=False, veq=None),
+        label("b", "t1", brf=False, veq=True),
+        label("c", "t2", brf=True, veq=False),
+    )
+    of = found(path, people)
+    one = pair(of, "one", "people", "brf")
+    assert one.rate is not None
+    assert (one.rate.value, one.rate.n, one.rate.n_unscored) == (pytest.approx(2 / 3), 3, 1)
+    two = pair(of, "two", "people", "brf")
+    assert two.rate is not None
+    assert (two.rate.value, two.rate.n) == (1.0, 4)
+    veq = pair(of, "one", "people", "veq")
+    assert veq.rate is not None
+    assert (veq.rate.value, veq.rate.n, veq.rate.n_unscored) == (pytest.approx(2 / 3), 3, 0)
+    # overall follows from both: a/t1 yes, a/t2 no (brf), b/t1 no, c/t2 no (veq)
+    overall = pair(of, "two", "people", "overall")
+    assert overall.rate is not None
+    assert (overall.rate.value, overall.rate.n) == (pytest.approx(3 / 4), 4)
+    # models by the part that people accept (a 1 of 2, b 0, c 1) beside the judge's means (3.75, 2.5, 5)
+    assert two.rho.value == pytest.approx(spearmanr([0.5, 0, 1], [3.75, 2.5, 5]).statistic)
+    assert [p.dimension for p in of.pairs if p.against == "people" and p.judge == "one"] == ["brf", "veq", "overall"]
+
+
+def test_the_panels_word_stands_beside_its_judges(path: Path, tmp_path: Path) -> None:
+    with RunDir.open(path) as run:
+        for row in run.ledger.rows("SELECT work_id, model FROM candidates"):
+            Writer(run).score(row["work_id"], "brf", 3.0 if row["model"] == "a" else 2.9)
+    of = found(path, labels(tmp_path, label("a", "t1", brf=True), label("b", "t1", brf=True)))
+    panel = pair(of, PANEL, "people", "brf")
+    assert panel.rate is not None
+    assert panel.rate.value == 0.5
+
+
+def test_several_raters(path: Path, tmp_path: Path) -> None:
+    people = labels(
+        tmp_path,
+        *(label("a", "t1", rater=rater, brf=value) for rater, value in (("x", True), ("y", False), ("z", True))),
+        *(label("a", "t2", rater=rater, brf=value) for rater, value in (("x", True), ("y", False))),
+        label("b", "t2", rater="x", brf=None, veq=4),
+        label("b", "t2", rater="y", brf=False, veq=1),
+    )
+    of = found(path, people)
+    assert of.raters == ["x", "y", "z"]
+    rate = pair(of, "one", "people", "brf").rate
+    assert rate is not None
+    # the word: a/t1 yes (two of three), a/t2 open (a tie), b/t2 no (only y said anything); `one`: yes yes yes
+    assert (rate.value, rate.n) == (0.5, 2)
+    assert [note.partition(" (")[0] for note in of.notes] == [f"1 images are tied in {name}" for name in ("brf", "veq")]
+    assert "a/t2/1" in of.notes[0]
+    veq = pair(of, "one", "people", "veq").rate
+    assert veq is not None
+    assert veq.n == 0  # 4 accepts and 1 rejects: a tie
+    [raters] = [a for a in of.alphas if (a.among, a.dimension) == ("people", "brf")]
+    assert (raters.n_raters, raters.level) == (3, "nominal")
+    # units: 1 0 1 and 1 0 (the third has one rating): coincidences 01 of 1 + 1 = 2 of 5, expected 3 x 2 / 4 x 2
+    assert raters.alpha.n == 2
+    assert raters.alpha.value == pytest.approx(1 - 4 * (2 + 2) / (2 * 3 * 2))
+    [numbers] = [a for a in of.alphas if (a.among, a.dimension) == ("people", "veq")]
+    assert numbers.level == "interval"
+    assert [a.dimension for a in of.alphas if a.among == "judges and people"] == ["veq"]
+
+
+def test_numbers_are_held_against_thresholds_and_make_the_order(path: Path, tmp_path: Path) -> None:
+    people = labels(
+        tmp_path,
+        label("a", "t1", brf=5, veq=2.5),
+        label("b", "t1", brf=3, veq=4),
+        label("c", "t1", brf=2.99, veq=3),
+        label("c", "t2", overall=True, veq_aesthetic=4.5),
+    )
+    of = found(path, people)
+    brf = pair(of, "two", "people", "brf")
+    assert brf.rate is not None
+    assert brf.rate.value == pytest.approx(2 / 3)  # 3 reaches the threshold, 2.99 does not
+    assert brf.rho.value == pytest.approx(1.0)
+    veq = pair(of, "one", "people", "veq")
+    assert veq.rho.value == pytest.approx(-0.5)
+    overall = pair(of, "one", "people", "overall")
+    assert overall.rate is not None
+    # people: a/t1 no (veq), b/t1 yes, c/t1 no, c/t2 yes (as said); `one`: yes no no no
+    assert (overall.rate.value, overall.rate.n) == (0.25, 4)
+    other = pair(of, "one", "people", "veq_aesthetic")  # a score that decides nothing
+    assert (other.rate, other.kappa, other.rho.n) == (None, None, 1)
+    both = [a for a in of.alphas if (a.among, a.dimension) == ("judges and people", "brf")]
+    assert [(a.n_raters, a.alpha.n) for a in both] == [(3, 3)]
+
+
+def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path: Path) -> None:
+    of = found(path, labels(tmp_path, label("a", "t1", brf=True, veq=None), label("b", "t1", brf=True, veq=True)))
+    rate = pair(of, "one", "people", "overall").rate
+    assert rate is not None
+    assert rate.n + rate.n_unscored == 1  # nobody can say of a/t1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", r"line 2: this is not one JSON object"),
+        ("[1]", r"line 2: a label is a JSON object, not list"),
+        ('{"model": "a", "model": "b"}', r"line 2: .*'model' stands there twice"),
+        ('{"model": "a", "task_id": "t2", "deliverable": 1, "brf": NaN}', r"line 2: .*NaN is not a number of JSON"),
+        (label("a", "t2", bfr=True), r"line 2: there is no key 'bfr'; did you mean 'brf'"),
+        ({"model": "a", "task_id": "t2"}, r"line 2: the key 'deliverable' is missing"),
+        (label("a", "t2", brf="yes"), r"line 2: brf: write true, false, a number from 0 to 5, or null, not 'yes'"),
+        (label("a", "t2", veq=87), r"line 2: veq: write true, .* not 87"),
+        (label("a", "t2", brf=-1), r"line 2: brf: .* not -1"),
+        (label("a", "t2", veq_text=True), r"line 2: veq_text has no threshold to decide by"),
+        (label("d", "t2", brf=True), r"line 2: the run has no model 'd' \(it has a, b, c\)"),
+        (label("a", "t9", brf=True), r"line 2: the run has no order 't9'"),
+        (label("a", "t2", attempt=2, brf=True), r"line 2: the run asks for no image 1 of 't2', attempt 2, by a"),
+        (label("a", "t1", brf=False), r"line 2: 'people' rates this image on line 1 too"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_reason(
+    path: Path, tmp_path: Path, line: dict[str, object] | str, says: str
+) -> None:
+    people = labels(tmp_path, label("a", "t1", brf=True), line)
+    with pytest.raises(UserError, match=says) as told:
+        found(path, people)
+    assert str(told.value).startswith(f"{people}, ")
+
+
+@pytest.mark.parametrize(("text", "says"), [("", "holds no labels"), (json.dumps(label("a", "t1")), "rates nothing")])
+def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        found(path, labels(tmp_path, text))
+    with pytest.raises(UserError, match="does not exist"):
+        found(path, tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match="cannot be read"):
+        found(path, tmp_path)
+
+
+def test_one_judge_alone_is_told_what_it_needs(path: Path, tmp_path: Path) -> None:
+    with RunDir.open(path) as run:
+        Writer(run).judges({ONE: "one"})
+    with pytest.raises(UserError, match="has one judge and nobody to compare it with: give people's labels"):
+        found(path)
+    of = found(path, labels(tmp_path, label("a", "t1", brf=True)))
+    assert {(p.judge, p.against) for p in of.pairs} == {("one", "people")}  # and no panel
+
+
+def test_a_run_that_was_not_judged_is_told_so(path: Path) -> None:
+    with RunDir.open(path) as run:
+        run.ledger.write("DELETE FROM meta WHERE key = 'judges'")
+        assert judge_labels(run) == {}
+    with pytest.raises(UserError, match="has not been judged: run `local-bench judge"):
+        found(path)
+
+
+def test_sets_shown_the_other_way_round(path: Path) -> None:
+    with RunDir.open(path) as run:
+        to = Writer(run)
+        task = order("t3", "Product", 1_000_000, 2)
+        to.task(task, 2)
+        answers = {("a", 1): (4, 2), ("a", 2): (4, 4), ("b", 1): (3, 4), ("b", 2): (3, None)}
+        for (model, i), (first, second) in answers.items():
+            work_id = to.candidate(task, i, model)
+            to.verdict(work_id, "cns_set", 0, {"score": first, "flags": []}, judge=ONE)
+            said = None if second is None else {"score": second, "flags": []}
+            to.verdict(work_id, "cns_set", 0, said, "", "cut off" if second is None else None, 1, ONE)
+            to.verdict(work_id, "cns_set", 0, {"score": first, "flags": []}, judge=TWO)  # shown once only
+        [row] = order_swaps(run)
+        assert row.judge == "one"
+        assert (row.same.value, row.same.n, row.same.n_unscored) == (pytest.approx(1 / 3), 3, 1)
+        assert row.mean_difference == pytest.approx((-2 + 0 + 1) / 3)
+        assert row.interval == (-1.0, 1.0)  # two sets
+        run.ledger.write("DELETE FROM verdicts WHERE repeat = 1")
+        assert order_swaps(run) == []

@@ -1,0 +1,135 @@
+"""A run of the print shop held against the truth: pictures that are right, pictures that are not, and two judges."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.analysis.ground_truth import refereed
+from local_bench.analysis.settlement import books
+from local_bench.cli.main import main
+from local_bench.cli.tables import earnings
+from local_bench.core.identity import digest
+from local_bench.report.page import render as page
+from local_bench.runs.config import RunConfig
+from local_bench.runs.decide import decide
+from local_bench.runs.engine import run_stages
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.planned import planned_tasks
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import score, sets
+from local_bench.settle.ground_truth import ALL
+from local_bench.suites.printshop import shop
+from local_bench.suites.printshop.drawing import render
+from local_bench.suites.registry import suite
+
+JUDGE = digest({"judge": 1})
+VALUE = 1016
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two painters: one delivers what was ordered, one what the next client ordered."""
+    folder = tmp_path_factory.mktemp("shop")
+    tasks = suite("printshop").tasks(None, lambda image: "0" * 64)
+    rng = np.random.default_rng(5)
+    for i, task in enumerate(tasks):
+        for k, scene in enumerate(shop.truth(task), 1):
+            other = shop.truth(tasks[(i + 1) % len(tasks)])[0]
+            for name, shown in (("right", scene), ("wrong", other)):
+                path = folder / name / task.task_id / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(render(shown, rng)).save(path)
+    return folder
+
+
+def run(made, path, kind):
+    """A run whose judge answers the truth, or is `kind` to everybody."""
+    config = RunConfig(
+        name="t",
+        suite={"name": "printshop"},
+        models=[
+            {"card": "imported", "name": name, "imported": {"images": str(made / name)}} for name in ("right", "wrong")
+        ],
+        judge=JudgeConfig(card="tiny-qwen2-vl"),
+        metrics=[],
+        acceptance={"brf": 4.5},
+        engine={"device": "cpu"},
+    )
+    run_stages(config, path, ("generate",))
+    with RunDir.open(path) as begun:
+        tasks = {task.task_id: task for task in planned_tasks(begun.ledger)}
+        found = refereed(begun)
+        with begun.ledger.transaction():
+            begun.ledger.set_meta("judges", json.dumps({JUDGE: "one"}))
+            for (task_id, _, _), images in sets(begun.ledger).items():
+                for work_id, _ in images.values():
+                    _say(begun, tasks[task_id], work_id, found.truths[work_id].answers, kind)
+        score(begun, tasks, [JUDGE])
+        decide(begun)
+    return path
+
+
+def _say(run, task, work_id, truths, kind):
+    said = {("veq_technical", 0): {"clarity": 5, "realism": 5}, ("veq_aesthetic", 0): {"aesthetic": 5}}
+    said["veq_text", 0] = {"has_text": False}
+    for key, true in truths.items():
+        kindest = {"met": 1} if key[0] == "brf" else {"score": 5, "flags": []}
+        evidence = {"evidence": "the sky is darker"} if key[0] == "cns_edit" else {}  # as the default wording has it
+        said[key] = evidence | (kindest if kind else true)
+    for (rubric, point), answer in said.items():
+        row = (work_id, rubric, point, 0, digest([work_id, rubric, point]), "0" * 64, JUDGE, json.dumps(answer))
+        run.ledger.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
+
+
+def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
+    with RunDir.open(run(made, tmp_path / "run", kind=False)) as done:
+        found = refereed(done)
+        money = {row.model: row for row in found.money}
+        assert money["right"].true_micro_usd == money["right"].judged_micro_usd == VALUE * 1_000_000
+        assert money["right"].n_right == money["right"].n == 70
+        assert money["wrong"].true_micro_usd < VALUE * 1_000_000 / 10
+        assert all(row.judged_micro_usd == row.faultless_micro_usd for row in found.money)
+        assert all(row.same.value == 1 for row in found.answers)
+        assert {row.rubric for row in found.answers} == {"brf", "cns_edit", "cns_set"}
+        lines = earnings(books(done.ledger, done.config.settlement), found)
+        all_of_it = "$1,016.00 (95 %: $1,016.00 to $1,016.00)"
+        assert lines[0] == f"right earned {all_of_it} of $1,016.00; in truth {all_of_it}"
+        assert "wrong earned" in lines[1]
+
+
+def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
+    with RunDir.open(run(made, tmp_path / "run", kind=True)) as done:
+        found = refereed(done)
+        wrong = next(row for row in found.money if row.model == "wrong")
+        assert wrong.judged_micro_usd == VALUE * 1_000_000
+        assert wrong.too_much_micro_usd == wrong.off_micro_usd == wrong.judged_micro_usd - wrong.true_micro_usd
+        assert wrong.faultless_micro_usd < VALUE * 1_000_000 / 10
+        assert wrong.too_little_micro_usd == 0
+        brf = {row.model: row for row in found.answers if row.rubric == "brf"}
+        assert brf[ALL].n_no_for_yes == 0
+        assert brf["wrong"].n_yes_for_no > 100
+        assert brf["right"].n_yes_for_no > 0  # a point of one picture of a set is said to be met by all of them
+        html = page(done)
+        assert html.count("in truth: right") >= 70
+        assert 'id="truth"' in html
+
+
+def test_a_suite_of_strangers_has_no_truth(tmp_path):
+    config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": "tiny-flux"}], engine={"device": "cpu"})
+    with RunDir.begin(tmp_path / "run", config) as begun:
+        assert refereed(begun) is None
+
+
+def test_a_picture_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
+    path = run(made, tmp_path / "run", None)
+    with RunDir.open(path) as finished:
+        sha = finished.ledger.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]
+        n = len(refereed(finished).truths)
+        finished.image(sha).write_bytes(b"")
+        n_left = len(refereed(finished).truths)
+    assert n_left == n - 1
+    assert main(["report", str(path)]) == 1
+    assert "1 of the run's pictures are not what the ledger says (1 damaged" in capsys.readouterr().err
+    assert "1 of the run&#39;s pictures" in (path / "report" / "index.html").read_text()

@@ -1,0 +1,90 @@
+"""What another house wrote in a benchmark's layout comes in: pictures as a model's, results as labels."""
+
+import json
+
+import pytest
+
+from local_bench.analysis.annotations import people_labels
+from local_bench.cli.main import main
+from local_bench.report.official.formats import export
+from local_bench.runs.engine import run_stages
+from local_bench.runs.rundir import RunDir
+from tests.report.official.simulated import LAYOUTS, config, draw, judged
+from tests.suites.benchmarks import layouts
+
+
+@pytest.fixture(scope="module", params=list(LAYOUTS))
+def exported(request, tmp_path_factory):
+    """(layout, its tasks, the run, what was exported of it, the result files)"""
+    name = request.param
+    folder = tmp_path_factory.mktemp("in")
+    path = getattr(layouts, LAYOUTS[name])(folder / "data")
+    attempts = 2 if name == "hype-edit-1" else 1
+    settings = config(name, path, {"theirs": draw(name, path, folder / "theirs", 5, attempts)}, attempts)
+    judged(folder / "run", settings, 5)
+    with RunDir.open(folder / "run") as run:
+        files = export(run, name, folder / "out")
+    return name, path, folder / "run", folder / "out", files
+
+
+def pixels(run_dir):
+    with RunDir.open(run_dir) as run:
+        rows = run.ledger.rows("SELECT * FROM candidates")
+    return {(r["task_id"], r["deliverable"], r["attempt"]): r["pixels_sha256"] for r in rows}
+
+
+def test_pictures_come_back_as_they_went(exported, tmp_path, capsys):
+    name, path, run_dir, out, _ = exported
+    assert main(["import", name, str(out), "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["manifests"]
+    assert found["method"] == "theirs"
+    before = pixels(run_dir)
+    assert found["n"] == sum(sha is not None for sha in before.values())
+    settings = config(name, path, {"theirs": found["manifest"]}, found["attempts"])
+    run_stages(settings, tmp_path / "again", ("generate",))
+    after = pixels(tmp_path / "again")
+    if name == "idea-bench":  # its JPEG loses a little
+        assert {key for key, sha in after.items() if sha} == {key for key, sha in before.items() if sha}
+    else:
+        assert after == before
+
+
+def test_results_come_in_as_labels(exported, tmp_path, capsys):
+    name, _, run_dir, _, files = exported
+    labels = tmp_path / "labels.jsonl"
+    status = main(["import", name, *map(str, files), "--run", str(run_dir), "--labels", str(labels), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert told["n"] == len(labels.read_text().splitlines()) > 0
+    with RunDir.open(run_dir) as run:
+        word = people_labels(labels, run, {}).word
+        decided = {r["work_id"]: r["accepted"] for r in run.ledger.rows("SELECT * FROM decisions")}
+        scores = {(r["work_id"], r["name"]): r["value"] for r in run.ledger.rows("SELECT * FROM scores")}
+    if name in ("hype-edit-1", "servimage"):
+        assert {work_id: rating.decision for work_id, rating in word["overall"].items()} == {
+            work_id: bool(accepted) for work_id, accepted in decided.items() if accepted is not None
+        }
+    else:
+        names = [key for key in word if key != "overall"]
+        rated = {(work_id, key): rating.number for key in names for work_id, rating in word[key].items()}
+        known = {key: value for key, value in scores.items() if key in rated and value is not None}
+        assert known
+        assert {key: rated[key] for key in known} == pytest.approx(known)
+
+
+def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
+    name, _, run_dir, out, files = exported
+    other = next(layout for layout in LAYOUTS if layout != name)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    wrong = [
+        ((name, empty), "holds no pictures"),
+        ((name, tmp_path / "nowhere"), "is no folder"),
+        ((name, out, out), "one at a time"),
+        ((name, files[0], "--run", run_dir), "both --run RUN and --labels"),
+        ((other, files[0], "--run", run_dir, "--labels", tmp_path / "l"), "has no images that files of"),
+        (("icebench", out), "there is no layout"),
+    ]
+    for arguments, says in wrong:
+        assert main(["import", *map(str, arguments)]) == 2
+        assert says in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""`settle --people FILE --explain`: what the settle room finds, read from a run and told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from local_bench.analysis.payment import payment
+from local_bench.analysis.sampling import labelling
+from local_bench.cli.labels import LabelsAsked
+from local_bench.core.errors import UserError
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.predictors.serialization import loads
+from tests.cli.test_labels import MODEL, N, line, run, truth  # noqa: F401
+from tests.report.official.simulated import config, draw, judged
+from tests.suites.benchmarks import layouts
+
+
+@pytest.fixture
+def people(run: Path, tmp_path: Path) -> Path:  # noqa: F811
+    """Labels on the first hundred orders."""
+    path = tmp_path / "people.jsonl"
+    path.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:100]))
+    return path
+
+
+def test_what_goes_along_with_payment_and_what_it_teaches(run, people):  # noqa: F811
+    with RunDir.open(run) as open_run:
+        found = payment(open_run, people)
+    rows = {row.name: row for row in found.explained}
+    assert list(rows) == ["brf", "veq", "cns", "composite"]
+    assert rows["brf"].auc > 0.85
+    assert rows["brf"].auc_low < rows["brf"].auc < rows["brf"].auc_high
+    assert rows["veq"].auc == 0.5, "all alike: every pair is a tie"
+    assert (rows["cns"].n, rows["cns"].n_not_applicable) == (0, 100)
+    assert sum(b.n for b in found.by_composite) == 100
+    assert found.failures.n_rejected == sum(not ok for ok in list(truth(run).values())[:100])
+    assert [row.name for row in found.failures.rows] == ["brf", "cns"], "of table 12's, those that there are"
+    assert found.failures.rows[0].cohens_d > 1
+    assert set(found.predictors) == {"rule", "logistic", "boosted"}
+    for name, fitted in found.predictors.items():
+        assert fitted.quality.n == 100
+        assert fitted.n_unlabelled == N - 1 - 100
+        assert fitted.quality.accuracy > max(fitted.quality.base_rate, 1 - fitted.quality.base_rate)
+        expected = found.expected[name][MODEL]
+        assert (expected.n, expected.n_unscored) == (N - 2, 1)
+
+
+def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(run, people):  # noqa: F811
+    said = truth(run)
+    with RunDir.open(run) as open_run:
+        rows = open_run.ledger.rows("SELECT task_id, price_micro_usd FROM tasks")
+        found = payment(open_run, people)
+        judged = open_run.ledger.rows(
+            """SELECT sum(price_micro_usd) AS paid
+               FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
+               WHERE name = 'brf' AND value >= 3"""
+        )[0]["paid"]
+    paid = sum(row["price_micro_usd"] for row in rows if said.get(row["task_id"]))
+    for name in ("rule", "logistic", "boosted"):
+        assert found.expected[name][MODEL].expected_micro_usd == pytest.approx(paid, rel=0.12)
+    assert judged > 1.15 * paid
+
+
+def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
+    with RunDir.open(run) as open_run:
+        text, values = LabelsAsked(people, None, None, explain=True).answer(open_run)
+    for words in ("PR-AUC", "rejected for", "Cohen's d", "boosted", "unseen orders", "0 ties went to the first"):
+        assert words in text
+    told = json.loads(json.dumps(values, allow_nan=False))["payment"]
+    assert {row["name"] for row in told["explained"]} == {"brf", "veq", "cns", "composite"}
+    for predictor in told["predictors"].values():
+        assert loads(predictor["predictor"])
+        assert set(predictor["expected_revenue"]) == {MODEL}
+
+
+def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
+    path = tmp_path / "one.jsonl"
+    path.write_text(line(overall=True))
+    with RunDir.open(run) as open_run:
+        found = payment(open_run, path)
+        text, _ = LabelsAsked(path, None, None, explain=True).answer(open_run)
+    assert (found.predictors, found.expected) == ({}, {})
+    assert "label more images" in found.untaught
+    assert "no predictor: the labels have 1 accepted and 0 rejected" in text
+
+
+def test_explaining_takes_labels():
+    with pytest.raises(UserError, match="give them with --people FILE"):
+        LabelsAsked(None, None, None, explain=True).check()
+
+
+def test_a_tie_of_two_raters_is_open(run, tmp_path):  # noqa: F811
+    path = tmp_path / "people.jsonl"
+    said = [("o000", "x", True), ("o000", "y", False), ("o001", "x", True), ("o001", "y", True), ("o002", "x", False)]
+    path.write_text("".join(line(task_id=t, rater=r, overall=ok, brf=ok) for t, r, ok in said))
+    with RunDir.open(run) as opened:
+        found = payment(opened, path).realised[MODEL]
+        notes = labelling(opened, None, path).notes
+    assert (found.n, found.n_unscored) == (2, N - 1 - 2)
+    assert sum("1 images are tied in overall" in note and f"{MODEL}/o000/1" in note for note in notes) == 1
+
+
+def test_labels_of_every_attempt_count_where_the_protocol_asks_for_several(tmp_path):
+    path = layouts.hype(tmp_path / "data")
+    images = draw("hype-edit-1", path, tmp_path / "one", 1, 3, left_out=0)
+    judged(tmp_path / "run", config("hype-edit-1", path, {"one": images}, 3), 1)
+    with RunDir.open(tmp_path / "run") as opened:
+        rows = opened.ledger.rows("SELECT * FROM candidates WHERE state = 'done'")
+        labels = [{n: r[n] for n in ("model", "task_id", "deliverable", "attempt")} | {"overall": True} for r in rows]
+        (tmp_path / "people.jsonl").write_text("".join(json.dumps(label) + "\n" for label in labels))
+        found = payment(opened, tmp_path / "people.jsonl").realised["one"]
+    assert (found.n, found.n_unscored) == (len(rows), 0)
+    assert len(rows) == 3 * len({row["task_id"] for row in rows})

@@ -1,0 +1,169 @@
+"""Refused images revised by an editing model: the orders that are written, and both runs settled as one."""
+
+import json
+
+import pytest
+
+from local_bench.analysis.revisions import reasons, revised_ways, write_revisions
+from local_bench.cli.main import main
+from local_bench.core.errors import UserError
+from local_bench.core.images import load_image, pixel_digest
+from local_bench.core.money import split
+from local_bench.core.types import Task, Verdict
+from local_bench.runs.rundir import RunDir
+from local_bench.suites.registry import suite
+from tests.report.official.simulated import config, draw, judged
+from tests.suites.benchmarks import layouts
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of two models, one of which is refused often; the orders of its refused images; a run of these by two
+    editors (pictures and judgements by dice)."""
+    folder = tmp_path_factory.mktemp("revisions")
+    path = layouts.servimage(folder / "data")
+    made = {name: draw("servimage", path, folder / name, seed, 1) for seed, name in enumerate(("one", "two"))}
+    settings = config("servimage", path, made, 1)
+    middling = settings.acceptance.model_copy(update={"brf": 2.0, "veq": 2.0, "cns": 2.0})
+    judged(folder / "run", settings.model_copy(update={"acceptance": middling}), 5)
+    with RunDir.open(folder / "run") as run:
+        written = write_revisions(run, folder / "revisions")
+    edited = {name: draw("servimage", written.orders, folder / name, seed, 1) for seed, name in ((7, "x"), (8, "y"))}
+    again = config("servimage", written.orders, edited, 1)
+    lenient = again.acceptance.model_copy(update={"brf": 1.0, "veq": 1.0, "cns": 1.0})
+    judged(folder / "again", again.model_copy(update={"acceptance": lenient}), 6)
+    return folder, written
+
+
+def decisions(path):
+    with RunDir.open(path) as run:
+        return [
+            dict(row)
+            for row in run.ledger.rows(
+                """SELECT c.*, d.accepted, t.price_micro_usd FROM candidates c JOIN tasks t USING (task_id)
+                   LEFT JOIN decisions d USING (work_id) WHERE attempt = 1 ORDER BY position"""
+            )
+        ]
+
+
+def test_every_refused_image_is_an_order_with_that_image_as_its_source(runs):
+    folder, written = runs
+    refused = [row for row in decisions(folder / "run") if row["accepted"] == 0]
+    lines = [json.loads(line) for line in written.orders.read_text().splitlines()]
+    assert len(lines) == written.n == len(refused) > 0
+    manifest = json.loads((folder / "revisions" / "revisions.json").read_text())["revisions"]
+    first = {task.task_id: task for task in suite("servimage").tasks(str(folder / "data"), pixel_digest)}
+    for line, row in zip(lines, refused, strict=True):
+        task = first[row["task_id"]]
+        assert manifest[line["task_id"]]["work_id"] == row["work_id"]
+        assert pixel_digest(load_image(folder / "revisions" / line["source_image"])) == row["pixels_sha256"]
+        assert line["evaluation_points"] == list(task.evaluation_points)
+        assert line["deliverables"] == [task.deliverables[row["deliverable"] - 1]]
+        share = split(task.price_micro_usd, len(task.deliverables))[row["deliverable"] - 1]
+        assert line["price_usd"] == pytest.approx(share / 1e6)
+        beside = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
+        assert [pixel_digest(load_image(folder / "revisions" / name)) for name in line["reference_images"]] == beside
+        assert task.brief in line["brief"]
+        assert "\n- " in line["brief"]
+    assert suite("servimage").tasks(str(written.orders), pixel_digest)
+
+
+def test_a_revision_is_a_way_of_working_of_both_runs(runs):
+    folder, _ = runs
+    with RunDir.open(folder / "run") as run, RunDir.open(folder / "again") as again:
+        found = {(way.model, way.worked.way): way for way in revised_ways(run, folder / "revisions", again)}
+    manifest = json.loads((folder / "revisions" / "revisions.json").read_text())["revisions"]
+    first, second = decisions(folder / "run"), decisions(folder / "again")
+    per_order = {}
+    for row in first:
+        per_order.setdefault((row["model"], row["task_id"]), []).append(row)
+    for model in ("one", "two"):
+        mine = [row for row in first if row["model"] == model]
+        assert found[model, "single shot"].worked.n_passed == sum(row["accepted"] == 1 for row in mine)
+        for editor in ("x", "y"):
+            after = {
+                (entry["task_id"], entry["deliverable"]): row["accepted"]
+                for row in second
+                if row["model"] == editor and (entry := manifest[row["task_id"]])["model"] == model
+            }
+            way = found[model, f"revised once by {editor}"]
+            passed = [
+                row
+                for row in mine
+                if row["accepted"] == 1
+                or (row["accepted"] == 0 and after.get((row["task_id"], row["deliverable"])) == 1)
+            ]
+            assert way.worked.n_passed == len(passed)
+            assert way.worked.n_images == way.worked.n_reviews == len(mine) + sum(r["accepted"] == 0 for r in mine)
+            assert way.revenue_micro_usd == sum(
+                split(row["price_micro_usd"], len(per_order[model, row["task_id"]]))[row["deliverable"] - 1]
+                for row in passed
+            )
+    assert any(
+        found[model, f"revised once by {e}"].worked.n_passed > found[model, "single shot"].worked.n_passed
+        for model in ("one", "two")
+        for e in ("x", "y")
+    )
+
+
+def test_the_commands_say_it_and_refuse_what_does_not_belong(runs, capsys, tmp_path):
+    folder, _ = runs
+    assert main(["revise", "settle", str(folder / "run"), str(folder / "revisions"), str(folder / "again")]) == 0
+    assert "revised once by x" in capsys.readouterr().out
+    assert (
+        main(["revise", "settle", str(folder / "run"), str(folder / "revisions"), str(folder / "again"), "--json"]) == 0
+    )
+    assert {way["model"] for way in json.loads(capsys.readouterr().out)["ways"]} == {"one", "two"}
+    assert main(["revise", "write", str(folder / "run"), "--out", str(tmp_path / "o"), "--model", "one", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["by_model"]) == {"one"}
+    for arguments, says in (
+        (["write", str(folder / "run"), "--out", str(folder / "revisions")], "there already and not empty"),
+        (["write", str(folder / "run"), "--out", str(tmp_path / "p"), "--model", "three"], "has no model 'three'"),
+        (["settle", str(folder / "run"), str(folder), str(folder / "again")], "revisions.json cannot be read"),
+        (["settle", *(str(folder / name) for name in ("again", "revisions", "again"))], "of another run"),
+        (["settle", *(str(folder / name) for name in ("run", "revisions", "run"))], "knows no revision"),
+    ):
+        assert main(["revise", *arguments]) == 2, arguments
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def verdict(**answer):
+    return Verdict(answer, None, "")
+
+
+def test_reasons_are_those_of_the_majority_and_of_the_whole_set():
+    task = Task("t", "Product", 0, "T", "B", ("front", "back"), ("It is red", "It says Nord"))
+    judges = [
+        {
+            "w1": {
+                ("brf", 0, 0): verdict(met=0),
+                ("brf", 1, 0): verdict(met=0),
+                ("veq_technical", 0, 0): verdict(clarity=mark, realism=5),
+                ("cns_edit", 0, 0): verdict(evidence="the sky  is darker", score=2, flags=[]),
+            },
+            "w2": {("brf", 0, 0): verdict(met=met), ("brf", 1, 0): verdict(met=0)},
+        }
+        for mark, met in ((1, 1), (2, 1), (5, 0))
+    ]
+    assert reasons(task, "w1", ["w1", "w2"], judges[:2]) == [
+        "Not met: It says Nord",  # the other image is red
+        "Changed against the source: the sky is darker",
+        "Changed against the source: the sky is darker",
+        "Its clarity is rated 1.5 of 5",
+    ]
+    assert reasons(task, "w1", ["w1"], judges)[:2] == ["Not met: It is red", "Not met: It says Nord"]
+    assert reasons(task, "w1", ["w1"], [{}]) == []
+
+
+def test_a_run_that_is_not_settled_is_refused(runs, tmp_path):
+    folder, _ = runs
+    path = folder / "data"
+    made = {"one": folder / "one"}
+    from local_bench.runs.engine import run_stages
+
+    run_stages(config("servimage", path, made, 1), tmp_path / "run", ("generate",))
+    with RunDir.open(tmp_path / "run") as run, pytest.raises(UserError, match="has no decisions"):
+        write_revisions(run, tmp_path / "o")
+    assert not (tmp_path / "o").exists()

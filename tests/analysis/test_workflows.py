@@ -1,0 +1,92 @@
+"""A run with three attempts at each image, settled in every way of working, against a computation row by row."""
+
+from collections import defaultdict
+from dataclasses import replace
+from fractions import Fraction
+from itertools import takewhile
+
+import pytest
+
+from local_bench.analysis.settlement import books
+from local_bench.analysis.workflows import ways
+from local_bench.core.money import split
+from local_bench.report.page import render
+from local_bench.runs.rundir import RunDir
+from tests.report.official.simulated import config, draw, judged
+from tests.suites.benchmarks import layouts
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ways")
+    path = layouts.servimage(folder / "data")
+    made = {name: draw("servimage", path, folder / name, seed, 3) for seed, name in enumerate(("one", "two"))}
+    settings = config("servimage", path, made, 3)
+    lenient = settings.acceptance.model_copy(update={"brf": 2.0, "veq": 2.0, "cns": 2.0})
+    judged(folder / "run", settings.model_copy(update={"acceptance": lenient}), 5)
+    return folder / "run"
+
+
+def by_hand(ledger):
+    """(model, way) -> (passed, images, looks, revenue), from the rows."""
+    asked, scores = defaultdict(dict), defaultdict(dict)
+    for row in ledger.rows("SELECT work_id, name, value, applies FROM scores WHERE name IN ('brf', 'veq', 'cns')"):
+        scores[row["work_id"]][row["name"]] = row["value"] if row["applies"] else 0
+    deliverables = defaultdict(set)
+    rows = ledger.rows("SELECT * FROM candidates JOIN tasks USING (task_id) LEFT JOIN decisions USING (work_id)")
+    for row in rows:
+        deliverables[row["task_id"]].add(row["deliverable"])
+        asked[row["model"], row["task_id"], row["deliverable"]][row["attempt"]] = row
+    found = defaultdict(lambda: [0, 0, 0, 0])
+    for (model, task_id, deliverable), attempts in asked.items():
+        tried = [attempts[n] for n in sorted(attempts)]
+        pays = split(tried[0]["price_micro_usd"], len(deliverables[task_id]))[deliverable - 1]
+        summed = [
+            sum(s.values()) if len(s := scores[t["work_id"]]) == 3 and None not in s.values() else -1 for t in tried
+        ]
+        pick = tried[summed.index(max(summed))] if max(summed) >= 0 else {"accepted": None}
+        failed = len(list(takewhile(lambda t: not t["accepted"], tried)))
+        for way, passed, images, looks in (
+            ("single shot", tried[0]["accepted"], 1, 1),
+            ("up to 3 tries", any(t["accepted"] for t in tried), min(failed + 1, 3), min(failed + 1, 3)),
+            ("best of 3", pick["accepted"], 3, 1),
+        ):
+            row = found[model, way]
+            row[0] += bool(passed)
+            row[1] += images
+            row[2] += looks
+            row[3] += pays if passed else 0
+    return found
+
+
+def test_every_way_is_what_the_rows_say(run_dir):
+    with RunDir.open(run_dir) as run:
+        told, expected = ways(run.ledger, books(run.ledger, run.config.settlement)), by_hand(run.ledger)
+    assert len(told) == len(expected) == 6
+    assert len({tuple(row) for row in expected.values()}) > 3
+    for way in told:
+        w = way.worked
+        found = [w.n_passed, w.n_images, w.n_reviews, way.revenue_micro_usd]
+        assert found == expected[way.model, w.way], (way.model, w.way)
+
+
+def test_what_the_images_of_a_way_cost_is_what_one_cost_in_the_run(run_dir):
+    with RunDir.open(run_dir) as run:
+        money = books(run.ledger, run.config.settlement)
+        assert {way.images_usd for way in ways(run.ledger, money)} == {None}  # imported: nobody knows
+        first, *others = money.settlements
+        paid = replace(money, settlements=[replace(first, cost_micro_usd=7_000_001), *others])
+        told = ways(run.ledger, paid)
+        (n_made,) = run.ledger.rows(
+            "SELECT count(*) AS n FROM candidates WHERE model = ? AND state = 'done'", first.model
+        )
+    for way in told:
+        due = Fraction(7_000_001 * way.worked.n_images, 1_000_000 * n_made["n"]) if way.model == first.model else None
+        assert way.images_usd == due
+
+
+def test_the_report_has_them_where_there_is_more_than_one_attempt(run_dir):
+    with RunDir.open(run_dir) as run:
+        html = render(run)
+    assert 'id="t-ways"' in html
+    assert "up to 3 tries" in html

@@ -1,0 +1,126 @@
+"""How a model is laid out: offloading and random weights change nothing, compiling keeps law 2, lossy ways change."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from local_bench.core.errors import ConfigError
+from local_bench.generators.batches import batch_is_neutral
+from local_bench.generators.device import attend, keep_compiled
+from local_bench.generators.numerics import attention_backend, compiles, signature
+from local_bench.generators.registry import FAMILIES, family
+from local_bench.models.weights import resolve
+
+from .conftest import brief, encode, small
+
+
+def drawn(name, machine):
+    described, sampler = small(name)
+    generator = family(name)(described, resolve(described), machine)
+    items = encode(generator, [brief(described, sampler, i) for i in range(2)])
+    generator.load_denoiser()
+    return [generator.decode(generator.denoise([item]), sampler)[0].tobytes() for item in items]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_streams_in_gives_the_same_bytes(ready, machine, name):
+    mine = ready(name)
+    streaming = drawn(name, replace(machine, offload=("encode", "denoise")))
+    assert streaming == [mine.draw([item])[0] for item in mine.items[:2]]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_random_weights_are_those_that_are_saved(ready, machine, name):
+    """`load: random` builds in memory what the small models are on disk: the same architecture, the same seeds.
+
+    Weights are compared and not pictures: on a CPU a matrix product's last bit follows where in memory a weight begins.
+    """
+    mine = ready(name)
+    built = family(name)(mine.card, None, machine)
+    built.load_denoiser()
+    saved = getattr(mine.generator._pipe, built.denoiser).state_dict()
+    mine_too = getattr(built._pipe, built.denoiser).state_dict()
+    assert set(saved) == set(mine_too)
+    assert all(torch.equal(saved[key], mine_too[key]) for key in saved)
+    assert built.denoise(mine.items[:1]).isfinite().all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("lossy", [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.9}])
+def test_a_lossy_model_draws_otherwise_and_the_same_twice(ready, machine, name, lossy):
+    mine, asked = ready(name), replace(machine, lossy=lossy)
+    if not {*lossy} <= {*mine.generator.traits.lossy_ways}:
+        with pytest.raises(ConfigError, match=f"the family {name} has only"):
+            drawn(name, asked)
+        return
+    other = drawn(name, asked)
+    assert other == drawn(name, asked)
+    assert other != [mine.draw([item])[0] for item in mine.items[:2]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flux", "sd3"])  # one names its repeated blocks, the other does not
+def test_compiled_blocks_keep_the_law(cache, machine, name):
+    keep_compiled("tests")
+    described, sampler = small(name)
+    generator = family(name)(described, resolve(described), replace(machine, compile=True))
+    items = encode(generator, [brief(described, sampler, i) for i in range(2)])
+    generator.load_denoiser()
+    assert batch_is_neutral(generator, items, 2)
+    one, again = (generator.decode(generator.denoise(items), sampler)[0].tobytes() for _ in range(2))
+    assert one == again
+    assert any((cache / "inductor" / "tests").rglob("*.so"))  # kept for the next process
+
+
+def test_streaming_and_compiling_do_not_mix():
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert compiles(None, gpu, ())
+    assert not compiles(None, cpu, ())
+    assert compiles(True, cpu, ("encode",))
+    assert not compiles(True, gpu, ("denoise",))
+
+
+def test_masks_keep_away_from_kernels_that_cannot_read_them():
+    cpu = torch.device("cpu")
+    for wanted in ("_native_flash", "_native_cudnn", "flash"):
+        with pytest.raises(ConfigError, match="attention mask"):
+            attention_backend(wanted, cpu, "bfloat16", masks=True)
+    assert attention_backend("_native_efficient", cpu, "bfloat16", masks=True) == "_native_efficient"
+    assert {name for name in FAMILIES if family(name).masks} == {"pixart_sigma", "omnigen"}
+
+
+def test_the_kernel_of_a_gpu_class_is_pinned(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    for capability, kernel in (((8, 0), "_native_flash"), ((8, 6), "_native_flash"), ((9, 0), "_native_cudnn")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert attention_backend("auto", gpu, "bfloat16") == kernel
+        assert attention_backend("auto", gpu, "bfloat16", masks=True) == "_native_efficient"
+        assert attention_backend("auto", gpu, "float32") == "native"
+    assert attention_backend("auto", gpu, "bfloat16", {"sm90": "_native_flash"}) == "_native_flash"
+
+
+def test_a_class_that_does_not_listen_is_held_by_torch(ready, machine, monkeypatch):
+    """SD3's processors ignore `set_attention_backend`: on a GPU torch's own switch pins the kernel instead."""
+    held = []
+    monkeypatch.setattr("local_bench.generators.device.sdpa_kernel", lambda *a, **k: held.append(a[0]) or attend_none())
+    on_gpu = replace(machine, device=torch.device("cuda", 0), attention="_native_flash")
+    for name, listens in (("sd3", False), ("flux", True)):
+        held.clear()
+        with attend(ready(name).generator._pipe.transformer, on_gpu):
+            pass
+        assert bool(held) is not listens
+
+
+def attend_none():
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_the_signature_names_what_decides_bytes():
+    cpu = torch.device("cpu")
+    plain = signature(cpu, "native", "float32")
+    assert plain != signature(cpu, "native", "float32", compiled=True)
+    assert plain != signature(cpu, "native", "bfloat16")
+    assert {"torch", "diffusers", "device", "attention", "dtype", "compiled"} <= set(plain)

@@ -1,0 +1,119 @@
+"""The cards agree with the code that runs them and with each other."""
+
+import re
+
+import pytest
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.paths import configs_dir
+from local_bench.core.yamlfile import check, read_yaml
+from local_bench.generators.registry import FAMILIES
+from local_bench.models.cards import ModelCard, cards
+from local_bench.models.gpus import gpu
+
+GENERATORS = {name: card for name, card in cards().items() if card.role == "generator"}
+SMALL = {name: card for name, card in GENERATORS.items() if card.source.build}
+REAL = {name: card for name, card in GENERATORS.items() if not card.source.build}
+JUDGES = {name: card for name, card in cards().items() if card.role == "judge"}
+REAL_JUDGES = {name: card for name, card in JUDGES.items() if not card.source.build}
+
+
+def test_every_family_has_a_real_card_and_a_small_one():
+    assert {card.family for card in REAL.values()} == set(FAMILIES)
+    assert {card.family for card in SMALL.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_names_pieces_that_are_there(name):
+    described = GENERATORS[name]
+    pieces = read_yaml(configs_dir() / "architectures.yaml")[0]["pieces"]
+    named = [piece for piece in described.architecture.values() if isinstance(piece, str)]
+    assert named
+    assert set(named) <= set(pieces)
+    assert {"vae", "scheduler"} <= set(described.architecture)
+    small = {
+        piece.startswith(("tiny-", "mini-"))
+        for part, piece in described.architecture.items()
+        if part in ("vae", "text_encoder")
+    }
+    assert small == {name in SMALL}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_says_what_it_needs(name):
+    described = GENERATORS[name]
+    assert set(described.vram_by_phase_gb) == {"encode", "denoise", "decode"}
+    assert described.vram_gb == max(described.vram_by_phase_gb.values())
+    assert described.pflop_per_image
+    assert described.dtype == "float32" if name in SMALL else described.dtype != "float32"
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_generator_says_whose_it_is(name):
+    described = REAL[name]
+    assert described.source.repo.count("/") == 1
+    assert described.licence
+    gated = described.source.repo.startswith(("black-forest-labs/", "stabilityai/")) and name != "flux2-klein-4b"
+    assert described.gated == gated
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_guidance_that_needs_something_has_it(name):
+    described = GENERATORS[name]
+    sampler, takes = described.sampler, described.takes
+    if sampler.true_cfg_scale is not None:
+        assert sampler.negative_prompt, "without a negative prompt there would silently be no guidance"
+        assert sampler.guidance_scale is None
+    assert (sampler.image_guidance_scale is not None) == (described.family in ("instruct_pix2pix", "omnigen"))
+    assert (sampler.adapter_scale is not None) == (described.family == "flux_ip_adapter")
+    assert takes.text_alone or takes.pictures
+    assert (takes.condition is not None) == (described.family == "flux_control")
+    assert not takes.size_from_picture or takes.pictures
+    assert sampler.height % takes.size_multiple == sampler.width % takes.size_multiple == 0
+
+
+def test_a_small_card_takes_what_the_real_one_takes():
+    for name, small in SMALL.items():
+        real = next(card for card in REAL.values() if card.family == small.family)
+        assert small.takes.text_alone == real.takes.text_alone, name
+        assert bool(small.takes.pictures) == bool(real.takes.pictures), name
+        settings = {key for key, value in small.sampler.model_dump().items() if value is not None}
+        assert settings == {key for key, value in real.sampler.model_dump().items() if value is not None}, name
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_judge_can_be_shown_a_picture_and_answer(name):
+    judge = JUDGES[name]
+    assert judge.judge_min_pixels <= judge.judge_max_pixels
+    assert judge.judge_max_pixels // judge.patch**2 + 2048 <= judge.max_model_len <= judge.context
+
+
+@pytest.mark.parametrize("name", REAL_JUDGES)
+def test_a_real_judge_says_whose_it_is_and_is_pinned(name):
+    judge = REAL_JUDGES[name]
+    assert judge.source.repo == f"Qwen/{judge.title}"
+    assert re.fullmatch("[0-9a-f]{40}", judge.source.revision)
+    assert len({j.source.revision for j in REAL_JUDGES.values()}) == len(REAL_JUDGES)
+    assert judge.licence == ("Qwen License" if "72b" in name else "Apache-2.0")
+    assert not judge.gated
+    assert judge.patch == (32 if judge.family.startswith("qwen3") else 28)
+    assert judge.judge_max_pixels <= 1024 * 1024
+    assert judge.judge_max_pixels % judge.patch**2 == 0, "a whole number of patches"
+
+
+@pytest.mark.parametrize("name", REAL_JUDGES)
+def test_a_judge_fits_where_its_card_says(name):
+    """Its weights in bfloat16 and room beside them, within the part of 80 GB that the server may take."""
+    judge = REAL_JUDGES[name]
+    room = judge.vram_gb - 2 * judge.parameters_b
+    assert 1 < room / judge.tensor_parallel_size < 6
+    assert judge.vram_gb / judge.tensor_parallel_size <= 0.92 * gpu("h100").memory_gb
+    assert judge.tensor_parallel_size == 1 or judge.vram_gb > 0.92 * gpu("h200").memory_gb, "split without need"
+
+
+def test_a_card_that_would_serve_more_than_the_model_takes_is_refused():
+    data = JUDGES["qwen2-vl-7b"].model_dump() | {"max_model_len": 40_000}
+    with pytest.raises(
+        ConfigError, match=r"card\.yaml: .*max_model_len is 40000, more than the model's context of 32768"
+    ):
+        check(data, ModelCard, "card.yaml")

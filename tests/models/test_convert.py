@@ -1,0 +1,214 @@
+"""Checkpoints become safetensors in a process that can do no harm."""
+
+import argparse
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from local_bench.core.errors import WeightsError
+from local_bench.models import convert_child
+from local_bench.models.convert import convert, converted_name, read_converted
+
+
+@pytest.fixture
+def through(tmp_path):
+    """Saves a value as a checkpoint, converts it, and gives the path of what came out."""
+
+    def go(value, **settings):
+        torch.save(value, tmp_path / "c.pth", **settings)
+        convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "c.pth")
+        return tmp_path / "c.safetensors"
+
+    return go
+
+
+def test_containers_tensors_and_scalars_come_back(through):
+    shared = torch.arange(6.0).reshape(2, 3)
+    tree = {
+        "params": OrderedDict(a=shared, b=shared.T, half=torch.ones(2, dtype=torch.float16), n=torch.tensor(3)),
+        "epoch": 7,
+        "lr": float("inf"),
+        "name": "x",
+        "more": [1, (None, True), {0: torch.zeros(0)}],
+        "array": np.arange(3.0),
+        "number": np.float64(0.5),
+        "args": argparse.Namespace(seed=1),
+        "head": torch.nn.Parameter(torch.ones(1)),
+    }
+    path = through(tree)
+    back = read_converted(path)
+    assert list(back["params"]) == ["a", "b", "half", "n"]
+    for name, tensor in tree["params"].items():
+        assert back["params"][name].dtype == tensor.dtype
+        assert torch.equal(back["params"][name], tensor)
+    assert (back["epoch"], back["lr"], back["name"], back["number"]) == (7, float("inf"), "x", 0.5)
+    assert back["more"][:2] == [1, (None, True)]
+    assert back["more"][2][0].shape == (0,)
+    assert np.array_equal(back["array"], tree["array"])
+    assert back["args"] == {"seed": 1}
+    assert torch.equal(back["head"], torch.ones(1))
+    assert set(load_file(path)) == {"array", "head", "more.2.0", *(f"params.{name}" for name in tree["params"])}
+
+
+def test_what_comes_out_is_always_the_same(through):
+    value = {"b": torch.ones(3), "a": {"c": torch.zeros(2)}}
+    assert through(value).read_bytes() == through(value).read_bytes()
+
+
+def test_a_bare_tensor_a_tuple_and_the_old_format(through):
+    assert torch.equal(read_converted(through(torch.ones(2))), torch.ones(2))
+    first, second = read_converted(through((torch.ones(1), torch.zeros(2)), _use_new_zipfile_serialization=False))
+    assert (first.shape, second.shape) == ((1,), (2,))
+
+
+class Tower(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.scale = torch.nn.Parameter(torch.ones([]))
+        self.plain = torch.full((2,), 5.0)
+        self.sizes = [1, 2]
+
+    def forward(self, x):
+        return self.norm(self.linear(x)) * self.scale + self.plain + len(self.sizes)
+
+
+@pytest.mark.parametrize("script", [torch.jit.script, lambda tower: torch.jit.trace(tower, torch.ones(2, 3))])
+def test_an_archive_of_torchscript_gives_what_its_own_loader_gives(tmp_path, script):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script(Tower().half().float().eval()).save(tmp_path / "t.pt")
+        expected = torch.jit.load(tmp_path / "t.pt").state_dict()
+    convert(tmp_path / "t.pt", tmp_path / "t.safetensors", "t.pt")
+    back = read_converted(tmp_path / "t.safetensors")
+    assert list(back) == list(expected)
+    assert "plain" not in back
+    for name, tensor in expected.items():
+        assert torch.equal(back[name], tensor)
+
+
+class Runs:
+    """A pickle that runs a program when it is read."""
+
+    def __init__(self, mark) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+def refused(tmp_path, says):
+    with pytest.raises(WeightsError) as refusal:
+        convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "lab/model: c.pth")
+    sentence = str(refusal.value)
+    assert sentence.startswith("lab/model: c.pth is not converted: ")
+    assert says in sentence
+    assert "\n" not in sentence
+    assert not (tmp_path / "c.safetensors").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path, new):
+    mark = tmp_path / "mark"
+    torch.save({"a": torch.ones(1), "b": Runs(mark)}, tmp_path / "c.pth", _use_new_zipfile_serialization=new)
+    refused(tmp_path, "it asks for posix.system")
+    assert not mark.exists()
+    torch.load(tmp_path / "c.pth", weights_only=False)  # the way that we do not go
+    assert mark.exists()
+
+
+def test_a_plain_pickle_is_refused_as_well(tmp_path):
+    mark = tmp_path / "mark"
+    (tmp_path / "c.pth").write_bytes(pickle.dumps(Runs(mark)))
+    refused(tmp_path, "")
+    assert not mark.exists()
+
+
+def test_an_archive_of_torchscript_cannot_name_anything_else(tmp_path):
+    mark = tmp_path / "mark"
+    with zipfile.ZipFile(tmp_path / "c.pth", "w") as archive:
+        archive.writestr("c/constants.pkl", pickle.dumps(()))
+        archive.writestr("c/data.pkl", pickle.dumps(Runs(mark)))
+    refused(tmp_path, "it asks for posix.system")
+    assert not mark.exists()
+
+
+def test_a_file_cut_short_or_of_another_kind_is_one_sentence(tmp_path):
+    torch.save({"a": torch.ones(1000)}, tmp_path / "c.pth")
+    whole = (tmp_path / "c.pth").read_bytes()
+    (tmp_path / "c.pth").write_bytes(whole[: len(whole) // 2])
+    refused(tmp_path, "it is damaged")
+    (tmp_path / "c.pth").write_bytes(b"<html>Not found</html>")
+    refused(tmp_path, "it is damaged")
+    (tmp_path / "c.pth").write_bytes(b"")
+    refused(tmp_path, "it is damaged")
+    torch.save({"a": 1}, tmp_path / "c.pth")
+    refused(tmp_path, "there is no tensor in it")
+    with zipfile.ZipFile(tmp_path / "c.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("c/data.pkl", bytes(50_000_000))
+    refused(tmp_path, "it unpacks to far more than its size")
+
+
+def test_a_child_that_dies_is_one_sentence(tmp_path, monkeypatch):
+    torch.save({"a": torch.ones(1)}, tmp_path / "c.pth")
+    dies = tmp_path / "dies.py"
+    dies.write_text("import os\nos.abort()\n")
+    monkeypatch.setattr("local_bench.models.convert._CHILD", dies)
+    refused(tmp_path, "its reading ended with -6")
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "import socket; socket.socket().connect(('127.0.0.1', 9))",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.system('true')",
+        "open('mark', 'w')",
+        "import os; os.open('mark', os.O_CREAT | os.O_WRONLY)",
+    ],
+)
+def test_the_child_can_do_nothing_but_read(tmp_path, does):
+    code = f"import sys; sys.path.insert(0, {str(os.path.dirname(convert_child.__file__))!r})\n"
+    code += f"import convert_child as c; c._cut_network(); sys.addaudithook(c._refuse_effects)\n{does}\n"
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "Refused: it wants" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_child_is_told_no_secrets(tmp_path, monkeypatch):
+    torch.save({"a": torch.ones(1)}, tmp_path / "c.pth")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    tells = tmp_path / "tells.py"
+    tells.write_text("import os\nprint(sorted(os.environ))\nraise SystemExit(3)\n")
+    monkeypatch.setattr("local_bench.models.convert._CHILD", tells)
+    with pytest.raises(WeightsError) as refusal:
+        convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "c.pth")
+    assert "'HOME'" in str(refusal.value)
+    assert "TOKEN" not in str(refusal.value)
+
+
+def test_safetensors_that_were_not_converted_are_read_as_they_are(tmp_path):
+    save_file({"a.b": torch.ones(1)}, tmp_path / "x.safetensors")
+    assert set(read_converted(tmp_path / "x.safetensors")) == {"a.b"}
+    (tmp_path / "x.safetensors").write_bytes(b"cut")
+    with pytest.raises(WeightsError, match="is damaged"):
+        read_converted(tmp_path / "x.safetensors")
+
+
+def test_names():
+    assert converted_name("annotator/body.pth") == "annotator/body.safetensors"
+    assert converted_name("model.onnx") == "model.onnx"

@@ -1,0 +1,345 @@
+"""`models fetch` against a Hub on loopback: what it takes, refuses, checks, keeps, and mends; then no network."""
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local_bench.core.errors import StorageError
+from local_bench.models.hub import hub_errors
+
+from ..conftest import ROOT
+from .hub import Hub, Repo, commit_of
+
+COMMIT = commit_of("the first")
+WEIGHTS = b"weights, or nearly" * 50
+JUDGE = {"config.json": "{}", "tokenizer.json": "{}", "model.safetensors": WEIGHTS, "README.md": "words"}
+INDEX = {
+    "_class_name": "FluxPipeline",
+    "transformer": ["diffusers", "FluxTransformer2DModel"],
+    "boundary": [None, None],
+}
+PIPELINE = {
+    "model_index.json": json.dumps(INDEX),
+    "LICENSE.md": "a licence",
+    "README.md": "words",
+    "transformer/config.json": "{}",
+    "transformer/diffusion_pytorch_model.safetensors": WEIGHTS,
+    "transformer/diffusion_pytorch_model.fp16.safetensors": b"the same in half the bits",
+    "transformer/diffusion_pytorch_model.bin": b"its pickled twin",
+    "text_encoders/clip_l.safetensors": b"what no part of the pipeline loads",
+    "flux1-dev.safetensors": b"all of it once more",
+    "setup.py": "a script that nothing names",
+}
+
+
+class Lab:
+    """A machine with a Hub: its cards, its cache, its environment."""
+
+    def __init__(self, place: Path, run) -> None:
+        self.place, self._run = place, run
+        self.hub = Hub({})
+        shutil.copytree(ROOT / "configs", place / "configs", ignore=shutil.ignore_patterns("*-*.yaml", "*_*.yaml"))
+        for name in ("flux1-dev", "flux1-schnell", "tiny-clip", "tiny-qwen3-vl"):
+            shutil.copy(ROOT / "configs/models" / f"{name}.yaml", place / "configs/models")
+
+    def serve(self, name: str, files: dict[str, str | bytes], **settings) -> Repo:
+        folder = self.place / "served" / name
+        for file, content in files.items():
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.hub.repos[f"lab/{name}"] = Repo(folder, COMMIT, **settings)
+        return self.hub.repos[f"lab/{name}"]
+
+    def card(self, like: str = "qwen3-vl-2b", name: str = "served", **changes) -> None:
+        card = yaml.safe_load((ROOT / "configs/models" / f"{like}.yaml").read_text())
+        card |= {"name": name, "source": {"repo": f"lab/{name}", "revision": COMMIT}, **changes}
+        (self.place / "configs/models" / f"{name}.yaml").write_text(yaml.safe_dump(card))
+
+    def run(self, *arguments, **env):
+        return self._run(*arguments, timeout=120, **self.environment, **env)
+
+    def fetch(self, *arguments, **env):
+        return self.run("models", "fetch", *(arguments or ("served",)), **env)
+
+    def fetched(self, *arguments) -> dict:
+        ended = self.fetch(*(arguments or ("served",)), "--json")
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    def shown(self, name: str = "served") -> dict:
+        ended = self.run("models", "show", name, "--json")
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "HF_ENDPOINT": self.hub.url,
+            "HF_HOME": str(self.place / "hf"),
+            "HF_TOKEN": "",
+            "LOCAL_BENCH_CACHE": str(self.place / "cache"),
+            "LOCAL_BENCH_CONFIGS": str(self.place / "configs"),
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+
+
+@pytest.fixture
+def lab(tmp_path, cli):
+    place = Lab(tmp_path, cli)
+    with place.hub:
+        yield place
+
+
+def refused(ended, *says: str) -> None:
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not ended.stdout
+    sentence = ended.stderr.splitlines()[-1]
+    for words in says:
+        assert words in sentence
+
+
+def test_a_single_model_comes_whole_with_a_manifest_and_stays_when_the_hub_goes(lab):
+    lab.serve("served", JUDGE)
+    lab.card()
+    got = lab.fetched()["served"]
+    manifest = got["manifest"]
+    assert manifest == json.loads((lab.place / "cache/fetched/served.json").read_text())
+    assert (manifest["repo"], manifest["revision"], manifest["gated"]) == ("lab/served", COMMIT, False)
+    assert set(manifest["files"]) == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert manifest["files"]["model.safetensors"]["bytes"] == len(WEIGHTS)
+    assert manifest["weights_sha256"] == got["weights_sha256"]
+    lab.hub.__exit__()
+    shown = lab.shown()
+    assert (shown["here"], shown["revision"], shown["revision_from"]) == (True, COMMIT, "the card")
+    assert shown["weights_sha256"] == got["weights_sha256"]
+    assert shown["bytes"] == len(WEIGHTS) + 4
+    again = lab.fetch()
+    assert again.returncode == 0, again.stderr
+    assert "here already" in again.stderr
+
+
+def test_of_a_pipeline_only_what_is_loaded_is_fetched(lab):
+    lab.serve("served", PIPELINE)
+    lab.card("flux1-dev")
+    ended = lab.fetch("served", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert set(json.loads(ended.stdout)["served"]["manifest"]["files"]) == {
+        *("model_index.json", "LICENSE.md", "transformer/config.json"),
+        "transformer/diffusion_pytorch_model.safetensors",
+    }
+    assert not [path for path in lab.hub.asked if "fp16" in path or path.endswith((".bin", ".py"))]
+    assert "licence FLUX.1 [dev] Non-Commercial, 4 files, 0.00 GB" in ended.stderr
+
+
+def test_parts_come_from_repositories_of_their_own_and_count_in_the_digest(lab):
+    lab.serve("served", PIPELINE)
+    lab.serve("adapter", {"ip_adapter.safetensors": b"an adapter", "workflow.py": "nothing names it"})
+    lab.card("flux1-dev", parts={"adapter": {"repo": "lab/adapter", "revision": COMMIT}})
+    got = lab.fetched()["served"]
+    assert set(got["manifest"]["parts"]["adapter"]["files"]) == {"ip_adapter.safetensors"}
+    lab.card("flux1-dev")
+    assert lab.shown()["weights_sha256"] != got["weights_sha256"]
+
+
+def test_a_config_fetches_all_that_its_run_needs(lab):
+    lab.serve("served", PIPELINE)
+    lab.card("flux1-dev")
+    for like, name in (("qwen3-vl-2b", "eye"), ("clip-vit-l-14-336", "clip")):
+        lab.serve(name, JUDGE)
+        lab.card(like, name)
+    config = {
+        "name": "c",
+        "models": [
+            {"card": "served"},
+            {"card": "flux1-dev", "load": "random"},
+            {"card": "flux1-schnell", "weights": "/elsewhere"},
+        ],
+        "judge": {"card": "eye"},
+        "metrics": ["piqe", "clip_cap:clip"],
+    }
+    (lab.place / "c.yaml").write_text(yaml.safe_dump(config))
+    assert set(lab.fetched("c.yaml")) == {"served", "eye", "clip"}
+    config["judge"]["base_url"] = "http://127.0.0.1:1/v1"
+    (lab.place / "c.yaml").write_text(yaml.safe_dump(config))
+    assert set(lab.fetched("c.yaml")) == {"served", "clip"}
+
+
+def test_a_flipped_byte_is_caught_before_loading_and_fetching_again_mends_it(lab):
+    lab.serve("served", JUDGE)
+    lab.card()
+    before = lab.fetched()["served"]
+    weights = Path(before["folder"], "model.safetensors").resolve()
+    flip(weights)
+    ended = lab.run("models", "show", "served")
+    assert "lab/served: model.safetensors is not what was fetched: `local-bench models fetch served`" in ended.stderr
+    refused(lab.run("generate", run_config(lab, card="served")), "model.safetensors is not what was fetched")
+    assert lab.fetched()["served"]["weights_sha256"] == before["weights_sha256"]
+    assert lab.shown()["here"]
+    weights.unlink()
+    assert "model.safetensors is missing" in lab.run("models", "show", "served").stderr
+    assert lab.fetched()["served"]["here"]
+
+
+def test_a_damaged_file_that_another_tool_fetched_is_caught_too(lab):
+    lab.serve("served", JUDGE)
+    lab.card()
+    folder = Path(lab.fetched()["served"]["folder"])
+    shutil.rmtree(lab.place / "cache")
+    assert lab.shown()["here"]
+    flip((folder / "model.safetensors").resolve())
+    (folder / "config.json").resolve().write_text("[]")
+    (folder / "tokenizer.json").resolve().write_text("[]")
+    assert "config.json is not a JSON object" in lab.run("models", "show", "served").stderr
+    (folder / "config.json").resolve().write_text("{}")
+    ended = lab.run("models", "show", "served", "--json")
+    assert json.loads(ended.stdout)["here"] is False
+    assert "model.safetensors is damaged" in ended.stderr
+    assert lab.fetched()["served"]["here"]
+    assert (folder / "tokenizer.json").read_text() == "{}"
+
+
+def test_what_differs_from_what_the_hub_declares_is_not_kept(lab):
+    lab.serve("served", JUDGE, declared_sha256={"model.safetensors": "0" * 64})
+    lab.card()
+    refused(lab.fetch(), "model.safetensors is not what the Hub declares", "models fetch served")
+    assert not (lab.place / "cache/fetched/served.json").exists()
+    assert not [p for p in (lab.place / "hf").rglob("*") if p.is_file() and p.read_bytes() == WEIGHTS]
+    assert "are not all on this machine (model.safetensors is missing)" in lab.run("models", "show", "served").stderr
+
+
+@pytest.mark.parametrize("token", ["", "hf_of_someone_who_did_not_accept"])
+def test_gated_says_what_to_do(lab, token):
+    lab.serve("served", JUDGE, gated=True)
+    lab.card()
+    env = lab.environment | {"HF_TOKEN": token}
+    ended = lab._run("models", "fetch", "served", **env)
+    refused(ended, "lab/served is gated", "HF_TOKEN", "models fetch served")
+
+
+def test_missing_repository_missing_commit_and_no_network(lab):
+    lab.card()
+    refused(lab.fetch(), "no repository lab/served", "models fetch served")
+    lab.serve("served", JUDGE)
+    other = commit_of("another")
+    refused(lab.fetch("served", "--revision", other), f"lab/served has no commit {other}", "--revision COMMIT")
+    lab.hub.__exit__()
+    refused(lab.fetch(), "lab/served cannot be reached", "models fetch served")
+
+
+@pytest.mark.parametrize(
+    ("refuses", "says"),
+    [
+        (
+            (503, "busy"),
+            "the Hub answers HTTP 503 for lab/served: wait, and run `local-bench models fetch served` again",
+        ),
+        ((401, "Invalid credentials in Authorization header"), "the Hub does not take your HF_TOKEN for lab/served"),
+    ],
+)
+def test_a_hub_that_refuses_is_told_from_a_missing_network(lab, refuses, says):
+    lab.serve("served", JUDGE, refuses=refuses)
+    lab.card()
+    refused(lab.fetch(), says)
+
+
+def test_a_disk_that_fills_up_is_no_fault_of_the_network():
+    with pytest.raises(StorageError, match=r"no room for lab/served.* `local-bench models fetch served` again"):
+        with hub_errors("served", "lab/served", COMMIT):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_room_is_said_before_anything_large_is_downloaded(lab):
+    lab.serve("served", JUDGE, declared_bytes={"model.safetensors": 10**18})
+    lab.card()
+    ended = lab.fetch()
+    assert ended.returncode == 1
+    assert "needs 1000000000.0 GB" in ended.stderr
+    assert "HF_HOME" in ended.stderr
+    assert not [path for path in lab.hub.asked if path.startswith("/cdn/")]
+
+
+@pytest.mark.parametrize(("revision", "has"), [(None, "no commit"), ("main", "only 'main'"), (COMMIT[:12], "only")])
+def test_only_a_full_commit_is_fetched(lab, revision, has):
+    lab.serve("served", JUDGE)
+    lab.card(source={"repo": "lab/served", "revision": revision})
+    refused(lab.fetch(), f"lab/served has {has}", "models fetch served --revision COMMIT")
+    assert not lab.hub.asked
+
+
+def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
+    lab.serve("served", JUDGE)
+    lab.card(source={"repo": "lab/served"}, parts={"adapter": {"repo": "lab/adapter"}})
+    lab.serve("adapter", {"ip_adapter.safetensors": b"an adapter"})
+    refused(lab.fetch("served", "--revision", COMMIT), "lab/adapter has no commit", "--revision adapter=COMMIT")
+    refused(lab.fetch("served", "--revision", "main"), "only 'main'")
+    assert not (lab.place / "cache/pins").exists()
+    assert lab.fetched("served", "--revision", COMMIT, "--revision", f"adapter={COMMIT}")["served"]["here"]
+    shown = lab.shown()
+    assert (shown["here"], shown["revision"], shown["revision_from"]) == (True, COMMIT, "this machine")
+    refused(lab.fetch("served", "--revision", f"encoder={COMMIT}"), "nothing called 'encoder'")
+    refused(lab.fetch("served", "tiny-clip", "--revision", COMMIT), "fetch that model alone")
+    refused(lab.fetch("tiny-clip", "--revision", COMMIT), "tiny-clip is built on this machine")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model.safetensors": None, "pytorch_model.bin": b"\x80"}, "only pickled weights (pytorch_model.bin)"),
+        ({"config.json": '{"auto_map": {"AutoModel": "modeling.Mine"}}', "modeling.py": ""}, "(auto_map)"),
+        ({"config.json": '{"text": {"auto_map": {"AutoModel": "modeling.Mine"}}}'}, "(auto_map)"),
+        ({"tokenizer_config.json": '{"trust_remote_code": true}'}, "(trust_remote_code)"),
+        ({"config.json": "[]"}, "config.json is not a JSON object"),
+        (
+            {"model.safetensors.index.json": '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'},
+            "gone.safetensors, which is not there",
+        ),
+    ],
+)
+def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, says):
+    lab.serve("served", {name: data for name, data in (JUDGE | changes).items() if data is not None})
+    lab.card()
+    refused(lab.fetch(), "lab/served", says)
+    assert not [path for path in lab.hub.asked if path.startswith("/cdn/")]
+
+
+def test_a_fetched_generator_makes_pictures_with_the_network_cut(lab, flux_weights):
+    lab.hub.repos["lab/served"] = Repo(flux_weights, COMMIT)
+    lab.card("tiny-flux", source={"repo": "lab/served", "revision": COMMIT})
+    digest = lab.fetched()["served"]["weights_sha256"]
+    lab.hub.__exit__()
+    config = {
+        "name": "r",
+        "suite": {"limit": 1},
+        "models": [{"card": "served", "height": 64, "width": 64, "num_inference_steps": 1}],
+        "judge": {"base_url": "http://127.0.0.1:1/v1"},
+        "metrics": [],
+    }
+    (lab.place / "run.yaml").write_text(yaml.safe_dump(config))
+    ended = lab.run("generate", "run.yaml", "--run-dir", "run", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["candidates"]["n_done"] == 1
+    provenance = json.loads((lab.place / "run/provenance.json").read_text())
+    assert provenance["models"]["served"]["weights_sha256"] == digest
+    assert provenance["models"]["served"]["revision"] == COMMIT
+
+
+def flip(path: Path) -> None:
+    """Changes one byte and puts the times back."""
+    stat = path.stat()
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def run_config(lab: Lab, **judge: str) -> Path:
+    path = lab.place / "run.yaml"
+    path.write_text(yaml.safe_dump({"name": "r", "models": [{"card": "flux1-dev", "load": "random"}], "judge": judge}))
+    return path

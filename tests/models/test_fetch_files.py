@@ -1,0 +1,92 @@
+"""`models fetch` of single files from a Hub on loopback: those that a card names, and those that pyiqa asks for."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from local_bench.judges.metrics.pyiqa_store import COMMITS
+from local_bench.models.convert import read_converted
+
+from .hub import Hub, Repo
+from .test_fetch import COMMIT, Lab, flip, refused
+
+
+@pytest.fixture
+def lab(tmp_path, cli):
+    place = Lab(tmp_path, cli)
+    with place.hub:
+        yield place
+
+
+def checkpoint(value) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+TREE = {"params": {"a": torch.ones(2)}}
+
+
+def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are_converted(lab):
+    lab.serve(
+        "served",
+        {"a.pth": checkpoint(TREE), "b.onnx": b"a graph of a network", "c.pth": b"never", "modeling.py": "code"},
+    )
+    lab.card("tiny-clip", source={"repo": "lab/served", "revision": COMMIT, "files": ["b.onnx", "a.pth"]})
+    missing = lab.run("models", "show", "served")
+    assert "b.onnx of served is not on this machine; it comes from lab/served" in missing.stderr
+    assert "local-bench models fetch served" in missing.stderr
+    got = lab.fetched()["served"]
+    assert set(got["manifest"]["files"]) == {"a.safetensors", "b.onnx"}
+    assert [(o["url"], o["checked_by"]) for o in got["manifest"]["origins"]] == [
+        (f"lab/served@{COMMIT}/b.onnx", "the Hub"),
+        (f"lab/served@{COMMIT}/a.pth", "the Hub"),
+    ]
+    assert not [path for path in lab.hub.asked if path.endswith(("c.pth", ".py"))]
+    assert got["revision"] == COMMIT
+    folder = Path(got["folder"])
+    assert torch.equal(read_converted(folder / "a.safetensors")["params"]["a"], torch.ones(2))
+    lab.hub.__exit__()
+    assert lab.shown()["weights_sha256"] == got["weights_sha256"]
+    assert "here already" in lab.fetch().stderr
+    flip(folder / "a.safetensors")
+    assert "a.safetensors is not what was fetched" in lab.run("models", "show", "served").stderr
+    lab.hub = Hub(lab.hub.repos)
+    with lab.hub:
+        assert lab.fetched()["served"]["weights_sha256"] == got["weights_sha256"]
+
+
+def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(lab):
+    lab.serve("served", {"a.pth": checkpoint(TREE)})
+    source = {"repo": "lab/served", "revision": COMMIT, "files": ["b.pth"]}
+    lab.card("tiny-clip", source=source)
+    refused(lab.fetch(), "lab/served has no file b.pth", "source.files")
+    lab.card("tiny-clip", source=source | {"files": ["a.pth"], "sha256": {"a.pth": "0" * 64}})
+    refused(lab.fetch(), "a.pth is not the file that served wants")
+    assert not lab.shown()["here"]
+
+
+def test_what_a_metric_of_pyiqa_asks_for_is_brought_converted_and_pinned(lab):
+    """BRISQUE: one small pickled file in pyiqa's own repository."""
+    commit = COMMITS["chaofengc/IQA-PyTorch-Weights"]
+    support = (torch.randn(8) * 100, torch.rand(8, 36))
+    folder = lab.place / "weights"
+    folder.mkdir()
+    (folder / "brisque_svm_weights.pth").write_bytes(checkpoint(support))
+    (folder / "CNNIQA_koniq10k-e6f14c91.pth").write_bytes(checkpoint({"params": TREE}))
+    lab.hub.repos["chaofengc/IQA-PyTorch-Weights"] = Repo(folder, commit)
+    refused(
+        lab.fetch("pyiqa:brisque", "pyiqa:cnniqa"),
+        "CNNIQA_koniq10k-e6f14c91.pth is not the file that pyiqa:cnniqa wants",
+    )
+    lab.hub.__exit__()
+    got = lab.shown("pyiqa:brisque")
+    assert got["here"]
+    (origin,) = got["manifest"]["origins"]
+    assert origin["url"] == f"chaofengc/IQA-PyTorch-Weights@{commit}/brisque_svm_weights.pth"
+    assert set(got["manifest"]["files"]) == {"brisque_svm_weights.safetensors", "pyiqa.json"}
+    assert got["manifest"]["weights_sha256"] == got["weights_sha256"]
+    back = read_converted(Path(got["folder"]) / "brisque_svm_weights.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(back, support, strict=True))

@@ -1,0 +1,202 @@
+"""Single files from elsewhere than the Hub: taken whole, checked, converted, kept once."""
+
+import hashlib
+import io
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.yamlfile import check
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.convert import read_converted
+from local_bench.models.fetch import fetch
+from local_bench.models.manifest import read_manifest
+from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
+
+
+class Elsewhere:
+    """A place on the web that is not the Hub: a folder behind http."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.asked = folder, []
+        folder.mkdir()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/at/a/commit"
+
+    def put(self, name: str, data: bytes) -> str:
+        (self.folder / name).write_bytes(data)
+        return hashlib.sha256(data).hexdigest()
+
+    def __enter__(self) -> "Elsewhere":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        place = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                place.asked.append(self.path)
+                path = place.folder / self.path.rpartition("/")[2]
+                if self.path.endswith("/moved.onnx"):
+                    self.send_response(302)
+                    self.send_header("Location", "http://example.invalid/x")
+                    self.end_headers()
+                    return
+                self.send_response(200 if path.is_file() else 404)
+                data = path.read_bytes() if path.is_file() else b""
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    with Elsewhere(tmp_path / "elsewhere") as place:
+        yield place
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+
+
+def checkpoint(value) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+class Runs:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+TREE = {"params": {"a": torch.ones(2)}}
+
+
+def served(name: str = "served", **changes) -> ModelCard:
+    return ModelCard.model_validate(card("tiny-clip", "metric").model_dump() | {"name": name} | changes)
+
+
+def test_files_are_checked_where_the_card_knows_them_and_said_where_not(elsewhere):
+    known = elsewhere.put("a.pt", checkpoint(TREE))
+    elsewhere.put("b.mat", b"numbers")
+    model = served(source={"base_url": elsewhere.url, "files": ["a.pt", "b.mat"], "sha256": {"a.pt": known}})
+    with pytest.raises(WeightsError) as refusal:
+        check_here(model)
+    assert f"a.pt of served is not on this machine; it comes from {elsewhere.url}" in str(refusal.value)
+    assert "`local-bench models fetch served`" in str(refusal.value)
+    manifest = fetch(model)
+    assert manifest == read_manifest(model)
+    assert [(o.url, o.checked_by) for o in manifest.origins] == [
+        (f"{elsewhere.url}/a.pt", "the card"),
+        (f"{elsewhere.url}/b.mat", None),
+    ]
+    assert manifest.origins[0].sha256 == known
+    assert manifest.repo == elsewhere.url
+    assert set(manifest.files) == {"a.safetensors", "b.mat"}
+    folder = resolve(model)
+    assert torch.equal(read_converted(folder / "a.safetensors")["params"]["a"], torch.ones(2))
+    digest = weights_digest(folder)
+    asked = len(elsewhere.asked)
+    said = []
+    fetch(model, say=said.append)
+    assert said == ["served: all 2 files are here already"]
+    fetch(served("twin", source={"base_url": elsewhere.url, "files": ["b.mat"]}))
+    assert len(elsewhere.asked) == asked  # nothing was downloaded either time
+    (folder / "b.mat").unlink()
+    (folder / "b.mat").write_bytes(b"other numbers")
+    assert weights_digest(folder) != digest
+    with pytest.raises(WeightsError, match=r"b\.mat is not what was fetched"):
+        resolve(model)
+    fetch(model)
+    assert weights_digest(resolve(model)) == digest
+
+
+def test_a_part_may_come_from_elsewhere(elsewhere):
+    elsewhere.put("head.mat", b"numbers")
+    elsewhere.put("body.onnx", b"a graph")
+    part = {"base_url": elsewhere.url, "files": ["head.mat"]}
+    model = served(source={"base_url": elsewhere.url, "files": ["body.onnx"]}, parts={"head": part})
+    manifest = fetch(model)
+    assert set(manifest.parts["head"].files) == {"head.mat"}
+    folder, parts = resolve(model), resolve_parts(model)
+    assert manifest.weights_sha256 == weights_digest(folder, parts)
+    assert {p.name for p in parts["head"].iterdir()} == {"head.mat"}
+    with pytest.raises(WeightsError, match="nothing called 'head'"):
+        fetch(model, {"head": "0" * 40})
+
+
+def test_a_part_from_elsewhere_of_a_model_that_is_built(elsewhere):
+    elsewhere.put("head.mat", b"numbers")
+    model = served(parts={"head": {"base_url": elsewhere.url, "files": ["head.mat"]}})
+    with pytest.raises(WeightsError, match=r"head\.mat of served"):
+        check_here(model)
+    assert fetch(model) is None
+    check_here(model)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({"files": ["gone.pth"]}, "gone.pth answers HTTP 404"),
+        ({"files": ["a.pth"], "sha256": {"a.pth": "1" * 64}}, "a.pth is not the file that served wants"),
+        ({"files": ["evil.pth"]}, "evil.pth is not converted: it asks for posix.system"),
+        ({"files": ["moved.onnx"]}, "moved.onnx leads to http://example.invalid/x, which is not https"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(elsewhere, tmp_path, source, says):
+    mark = tmp_path / "mark"
+    elsewhere.put("a.pth", checkpoint(TREE))
+    elsewhere.put("evil.pth", checkpoint({"a": torch.ones(1), "b": Runs(mark)}))
+    model = served(source={"base_url": elsewhere.url, **source})
+    with pytest.raises(WeightsError) as refusal:
+        fetch(model)
+    assert says in str(refusal.value)
+    assert not mark.exists()
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_server_that_is_not_there_is_one_sentence():
+    model = served(source={"base_url": "http://127.0.0.1:9", "files": ["a.pth"]})
+    with pytest.raises(WeightsError, match=r"a\.pth cannot be had \(ConnectError\): check the network"):
+        fetch(model)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({}, "give one of repo, base_url, gather and build"),
+        ({"repo": "a/b", "build": "a:b"}, "give one of"),
+        ({"base_url": "https://a/b"}, "base_url needs files"),
+        ({"base_url": "http://a/b", "files": ["x"]}, "must begin with https://"),
+        ({"base_url": "https://a/b", "files": ["../x"]}, "no plain relative path"),
+        ({"base_url": "https://a/b", "files": ["/x"]}, "no plain relative path"),
+        ({"base_url": "https://a/b", "files": ["x"], "sha256": {"y": "0" * 64}}, "'y', which is not in files"),
+        ({"base_url": "https://a/b", "files": ["x"], "sha256": {"x": "0" * 63}}, "64 hex digits"),
+        ({"build": "a:b", "files": ["x"]}, "files are of a repo or a base_url"),
+    ],
+)
+def test_a_source_is_one_place(source, says):
+    data = card("tiny-clip", "metric").model_dump() | {"source": source}
+    with pytest.raises(ConfigError) as refusal:
+        check(data, ModelCard, "card.yaml")
+    assert says in str(refusal.value)

@@ -1,0 +1,65 @@
+"""A model that lies in the repository: copied whole and unchanged into the cache, and anew where its files changed."""
+
+import hashlib
+import json
+
+import pytest
+
+from local_bench.core.errors import WeightsError
+from local_bench.models import shipped
+from local_bench.models.cards import SHIPPED, ModelCard
+from local_bench.models.weights import resolve
+
+CARD = ModelCard.model_validate(
+    {
+        "name": "mini-something",
+        "role": "judge",
+        "source": {"build": SHIPPED},
+        "licence": "Apache-2.0",
+        "dtype": "float32",
+    }
+    | {"family": "qwen2-vl", "title": "Small", "parameters_b": 0.001, "vram_gb": 0.1}
+)
+
+
+@pytest.fixture
+def ship(tmp_path, monkeypatch):
+    """Ships files, path -> words, as the model's."""
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shipped, "weights_dir", lambda: tmp_path)
+
+    def lay(files):
+        entries = {}
+        for path, words in files.items():
+            kept = tmp_path / "kept" / path
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(words)
+            entries[path] = {"file": f"kept/{path}", "sha256": hashlib.sha256(words.encode()).hexdigest()}
+        (tmp_path / shipped.INDEX).write_text(json.dumps({CARD.name: entries}))
+        return tmp_path / "kept"
+
+    return lay
+
+
+def test_another_release_of_a_model_is_not_taken_from_the_cache(ship):
+    """Which one is served is a matter of the files, not of a name or of a number that somebody has to raise."""
+    ship({"config.json": "{}", "part/model.safetensors": "one"})
+    first = resolve(CARD)
+    assert resolve(CARD) == first
+    ship({"config.json": "{}", "part/model.safetensors": "two"})
+    second = resolve(CARD)
+    assert [(folder / "part" / "model.safetensors").read_text() for folder in (first, second)] == ["one", "two"]
+
+
+def test_a_file_that_is_not_the_one_that_was_shipped_is_refused_and_leaves_nothing(ship, tmp_path):
+    kept = ship({"config.json": "{}"})
+    (kept / "config.json").write_text("{ }")
+    with pytest.raises(WeightsError, match="is not the file that was shipped: check the repository out again"):
+        resolve(CARD)
+    (kept / "config.json").unlink()
+    with pytest.raises(WeightsError, match="is missing: check the repository out again"):
+        resolve(CARD)
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+    (tmp_path / shipped.INDEX).write_text("{}")
+    with pytest.raises(WeightsError, match="knows no model mini-something"):
+        resolve(CARD)

@@ -1,0 +1,94 @@
+"""What is never loaded, and what does no harm."""
+
+import json
+
+import pytest
+
+from local_bench.core.errors import WeightsError
+from local_bench.models.cards import card
+from local_bench.models.vet import listing_of, vet
+from local_bench.models.weights import resolve
+
+DIFFUSERS = ["diffusers", "FluxTransformer2DModel"]
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Writes a pipeline with one transformer, changed as the test wants; None takes a file away."""
+
+    def make(index=None, **changes):
+        files = {
+            "model_index.json": json.dumps({"_class_name": "FluxPipeline", "transformer": DIFFUSERS} | (index or {})),
+            "transformer/config.json": "{}",
+            "transformer/diffusion_pytorch_model.safetensors": "weights",
+        } | changes
+        for name, text in files.items():
+            if text is not None:
+                path = tmp_path / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        return listing_of(tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("index", "files"),
+    [
+        ({}, {}),
+        ({"text_encoder": ["transformers", "CLIPTextModel"]}, {"text_encoder/config.json": "{}"}),
+        ({"helper": ["stable_diffusion", "SomethingOfDiffusers"]}, {"helper/config.json": "{}"}),
+        ({"image_encoder": [None, None], "is_distilled": True}, {}),
+        ({"safety_checker": ["mine", "Checker"]}, {"safety_checker/pytorch_model.bin": "a pickle that nobody loads"}),
+        ({}, {"transformer/diffusion_pytorch_model.bin": "a pickled twin", "convert.py": "a script"}),
+        (
+            {},
+            {
+                "old/model.bin": "a folder that the pipeline does not name",
+                "old/config.json": '{"auto_map": {"A": "b"}}',
+            },
+        ),
+        ({}, {"transformer/config.json": '{"auto_map": {}, "trust_remote_code": false}'}),
+    ],
+)
+def test_what_does_no_harm(model, index, files):
+    vet(model(index, **files))
+
+
+@pytest.mark.parametrize(
+    ("index", "files", "says"),
+    [
+        ({"transformer": ["mine", "Mine"]}, {"transformer/mine.py": "code"}, "takes transformer from code"),
+        ({"transformer": ["mine", "Mine"]}, {}, "takes transformer from code"),
+        ({"transformer": ["diffusers", "a.b"]}, {}, "takes transformer from code"),
+        ({"transformer": ["diffusers"]}, {}, "takes transformer from code"),
+        ({"transformer": DIFFUSERS}, {"transformer/diffusers.py": "code"}, "takes transformer from code"),
+        ({"_class_name": ["pipeline", "Mine"]}, {"pipeline.py": "code"}, "takes _class_name from code"),
+        ({"trust_remote_code": True}, {}, "model_index.json asks for code"),
+        ({}, {"transformer/config.json": '{"auto_map": {"AutoModel": "mine.Mine"}}'}, "transformer/config.json asks"),
+        ({}, {"transformer/config.json": "{"}, "transformer/config.json is not a JSON object"),
+        ({}, {"model_index.json": "[" * 100_000}, "model_index.json is not a JSON object"),
+        ({"vae": ["diffusers", "AutoencoderKL"]}, {}, "names vae, but there is no such folder"),
+        ({"vae": ["diffusers", "AutoencoderKL"]}, {"vae/m.pt": ""}, "vae has only pickled weights (vae/m.pt)"),
+        (
+            {"vae": ["diffusers", "AutoencoderKL"]},
+            {"vae/m.bin": "", "vae/m.fp16.safetensors": "a variant that is not loaded"},
+            "vae has only pickled weights",
+        ),
+        ({}, {"transformer/d.safetensors.index.json": '{"weight_map": {"a": "../x"}}'}, "transformer/../x"),
+        ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no weight_map"),
+    ],
+)
+def test_what_is_never_loaded(model, index, files, says):
+    with pytest.raises(WeightsError) as refusal:
+        vet(model(index, **files))
+    assert says in str(refusal.value)
+
+
+def test_a_folder_given_by_hand_is_vetted_but_needs_no_commit(model, tmp_path):
+    model()
+    flux = card("flux1-dev", "generator")
+    assert resolve(flux, str(tmp_path)) == tmp_path
+    model({"transformer": ["mine", "Mine"]})
+    with pytest.raises(WeightsError, match="takes transformer from code"):
+        resolve(flux, str(tmp_path))

@@ -1,0 +1,117 @@
+import hashlib
+import os
+import time
+
+import pytest
+
+from local_bench.core.errors import WeightsError
+from local_bench.core.identity import digest
+from local_bench.models import digests
+from local_bench.models.cards import card
+from local_bench.models.weights import check_here, resolve, weights_digest
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    for name in ("model_index.json", "transformer/config.json", "transformer/model.safetensors"):
+        path = tmp_path / "model" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "model"
+
+
+def test_the_digest_is_of_what_is_loaded_and_nothing_else(pipeline):
+    before = weights_digest(pipeline)
+    (pipeline / "README.md").write_text("words")
+    (pipeline / "whole-model-again.safetensors").write_text("the same once more")
+    (pipeline / "transformer" / "old.bin").write_text("a pickle")
+    assert weights_digest(pipeline) == before
+    weights = pipeline / "transformer" / "model.safetensors"
+    weights.write_text("model.safetensors, but other words")
+    assert weights_digest(pipeline) != before
+
+
+def test_a_change_of_the_same_length_is_seen(pipeline):
+    before = weights_digest(pipeline)
+    weights = pipeline / "transformer" / "model.safetensors"
+    stat = weights.stat()
+    weights.write_text("TRANSFORMER/model.safetensors")
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000))
+    assert weights_digest(pipeline) != before
+
+
+def test_not_even_a_change_that_puts_the_time_back_is_missed(pipeline):
+    weights = pipeline / "transformer" / "model.safetensors"
+    time.sleep(0.1)  # so that the first reading is remembered
+    before = weights_digest(pipeline)
+    stat = weights.stat()
+    weights.write_text("TRANSFORMER/model.safetensors")
+    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == stat.st_mtime_ns
+    assert weights_digest(pipeline) != before
+
+
+def test_what_was_read_once_is_not_read_again(pipeline, monkeypatch):
+    time.sleep(0.1)
+    before = weights_digest(pipeline)
+    monkeypatch.setattr(digests, "file_sha256", pytest.fail)
+    assert weights_digest(pipeline) == before
+
+
+def test_parts_count_in_the_digest_and_a_model_without_any_keeps_its_own(pipeline, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "ip_adapter.safetensors").write_text("an adapter")
+    alone = weights_digest(pipeline)
+    assert weights_digest(pipeline, {}) == alone
+    files = {
+        p.relative_to(pipeline).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in pipeline.rglob("*")
+        if p.is_file()
+    }
+    assert alone == digest(files)
+    together = weights_digest(pipeline, {"adapter": tmp_path / "adapter"})
+    assert together not in (alone, weights_digest(pipeline, {"other": tmp_path / "adapter"}))
+
+
+def test_graphs_and_tables_of_numbers_are_weights_too_at_the_top_of_a_folder(pipeline, tmp_path):
+    (tmp_path / "face").mkdir()
+    (tmp_path / "face" / "detector.onnx").write_text("a graph")
+    before = weights_digest(tmp_path / "face")
+    (tmp_path / "face" / "detector.onnx").write_text("another")
+    assert weights_digest(tmp_path / "face") != before
+    whole = weights_digest(pipeline)
+    (pipeline / "transformer" / "model.onnx").write_text("the same weights for another runtime")
+    assert weights_digest(pipeline) == whole
+
+
+def test_pickles_alone_are_refused(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    with pytest.raises(WeightsError, match="only that format is loaded"):
+        weights_digest(tmp_path)
+
+
+def test_what_is_not_here_says_how_to_get_it():
+    with pytest.raises(WeightsError, match="local-bench models fetch flux1-dev"):
+        check_here(card("flux1-dev", "generator"))
+    with pytest.raises(WeightsError, match="are not at /nowhere"):
+        resolve(card("tiny-flux", "generator"), "/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("tiny-flux", "generator"),
+        ("tiny-qwen3-vl", "judge"),
+        ("tiny-clip", "metric"),
+        ("tiny-nima", "metric"),
+        ("tiny-niqe", "metric"),
+    ],
+)
+def test_a_small_model_is_the_same_whenever_it_is_built(name, role, tmp_path, monkeypatch):
+    digests = set()
+    for i in range(2):
+        monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / str(i)))
+        folder = resolve(card(name, role))
+        digests.add(weights_digest(folder))
+        assert str(tmp_path) not in "".join(p.read_text("utf-8") for p in folder.rglob("*.json"))
+    assert len(digests) == 1

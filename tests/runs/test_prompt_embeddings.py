@@ -1,0 +1,45 @@
+"""Encodings on disk: what comes back is what was put, once for what is shared, and its shape without reading it."""
+
+import torch
+
+from local_bench.generators.base import Encoded
+from local_bench.runs.prompt_embeddings import Encodings
+
+
+def encoded(seed, tokens):
+    made = torch.Generator().manual_seed(seed)
+    return Encoded(
+        {
+            "prompt_embeds": torch.randn(1, tokens, 64, generator=made).to(torch.bfloat16),
+            "negative_prompt_embeds": torch.ones(1, 333, 64, dtype=torch.bfloat16),
+            "pooled_prompt_embeds": torch.randn(1, 8, generator=made),
+        },
+        {"t5": seed},
+    )
+
+
+def test_what_is_put_comes_back_with_its_shape(tmp_path):
+    kept = Encodings(tmp_path)
+    for key, seed, tokens in (("aa1", 1, 7), ("bb2", 2, 9)):
+        one = encoded(seed, tokens)
+        kept.put(key, one)
+        back = Encodings(tmp_path).get(key)
+        assert set(back.tensors) == set(one.tensors)
+        assert all(torch.equal(back.tensors[name], tensor) for name, tensor in one.tensors.items())
+        assert back.truncated_tokens == one.truncated_tokens
+        assert kept.shape(key) == (one.shape, one.truncated_tokens)
+
+
+def test_a_negative_prompt_is_on_disk_once(tmp_path):
+    kept = Encodings(tmp_path)
+    for i in range(10):
+        kept.put(f"{i:02}", encoded(i, 4))
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    negative, own = 333 * 64 * 2, 4 * 64 * 2 + 8 * 4
+    assert negative + 10 * own < size < 2 * negative + 10 * (own + 500)
+
+
+def test_an_encoding_without_tensors_has_a_shape(tmp_path):
+    kept = Encodings(tmp_path)
+    kept.put("ab", Encoded({}))
+    assert kept.shape("ab") == ((), {})

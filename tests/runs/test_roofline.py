@@ -1,0 +1,369 @@
+"""No timing below its floor, and no floor above what is really computed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit import calculate_dimensions
+from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from local_bench.core.errors import LedgerError, LocalBenchError
+from local_bench.generators import counting
+from local_bench.generators.sampler import Sampler
+from local_bench.generators.shapes import sizes
+from local_bench.models.cards import card
+from local_bench.models.gpus import gpu
+from local_bench.runs import roofline as floors
+from local_bench.runs.config import RunConfig
+from local_bench.runs.engine import run_stages
+from local_bench.runs.ledger import Ledger
+from local_bench.runs.operations import _AS_READ, _kind, kinds_made, note_operations, operations
+from local_bench.runs.roofline import Busy, Timing, check_floor, check_floors, check_timing, peak_flop_per_s, timing
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import Order
+from local_bench.runs.worker import Maker
+
+H100, H200, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
+S = 1_000_000_000
+PFLOP = 10**15
+
+
+# ---- numbers alone
+
+
+def made(seconds, least=3 * PFLOP, **more):
+    base = Timing(3, 3, int(seconds * S), (H100,), flop=3 * PFLOP, least_flop=least, peak_flop_per_s=790e12)
+    return replace(base, **more)
+
+
+def test_a_timing_at_its_floor_passes_and_one_below_does_not():
+    floor_s = 3000 / 790
+    check_timing("flux", made(floor_s + 1e-6))
+    with pytest.raises(LocalBenchError) as caught:
+        check_timing("flux", made(floor_s - 1e-6))
+    assert str(caught.value) == (
+        "flux: its 3 images were denoised and decoded in 3.8 s, and their operations take at least 3.8 s on "
+        f"{H100}: this is impossible, so the clock, the device's name or the model is not what it says, "
+        "and nothing is published"
+    )
+    assert caught.value.exit_code == 1
+
+
+def test_what_is_not_known_has_no_floor():
+    for unknown in ({"peak_flop_per_s": None}, {"least_flop": None}):
+        impossible = made(1e-6, **unknown)
+        check_timing("flux", impossible)
+        assert (impossible.floor_s, impossible.times_floor) == (None, None)
+
+
+def test_the_figures_are_those_of_the_sums():
+    one = made(6.0)
+    assert one.seconds_per_image == pytest.approx(2)
+    assert one.floor_s_per_image == pytest.approx(1000 / 790)
+    assert one.times_floor == pytest.approx(2 * 0.79)
+    assert one.utilisation == pytest.approx(1 / (2 * 0.79))
+    nothing = Timing(0, 0, 0, ())
+    assert [nothing.seconds_per_image, nothing.flop_per_image, nothing.floor_s_per_image, nothing.utilisation] == [
+        None
+    ] * 4
+
+
+def test_peaks_count_by_the_time_their_devices_were_held():
+    assert peak_flop_per_s([Busy(H100, 3 * S, 1), Busy(A100, S, 1)]) == pytest.approx((3 * 790e12 + 312e12) / 4)
+    assert peak_flop_per_s([Busy(H100, 0, 1)]) == 790e12
+    assert peak_flop_per_s([Busy(H100, S, 1), Busy("cpu", S, 1)]) is None
+    assert peak_flop_per_s([]) is None
+
+
+# ---- from a ledger
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Two pictures of 1 PFLOP and one of 4 by `flux`, which took 8 s on an H100: their floor is 7.6 s."""
+    ledger = Ledger(tmp_path / "ledger.sqlite", create=True)
+    ledger.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
+    for i, side in enumerate((512, 512, 1024)):
+        ledger.write(
+            """INSERT INTO candidates (work_id, position, task_id, deliverable, model, attempt, prompt, work, seed,
+               height, width, state) VALUES (?, ?, 't', ?, 'flux', 1, 'p', '{"pictures": []}', 0, ?, ?, 'done')""",
+            *(f"w{i}", i, i, side, side),
+        )
+    noted(ledger)
+    session(ledger, H100, ("denoise", 7, 3), ("decode", 1, 3))
+    return ledger
+
+
+def noted(ledger, **more):
+    kinds = {
+        f"{side}x{side}": {"flop": flop, "least_flop": flop, "planned_batch_size": 1}
+        for side, flop in ((512, PFLOP), (1024, 4 * PFLOP))
+    }
+    ledger.set_meta("operations:flux", json.dumps({"kinds": kinds} | more))
+
+
+def session(ledger, device, *rows, model="flux"):
+    number = ledger.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
+    ledger.write("INSERT INTO sessions VALUES (?, 'then', ?, 0, 'done')", number, device)
+    at = 0
+    for phase, seconds, n in rows:
+        row = (number, at, at + int(seconds * S), phase, model, n)
+        ledger.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, NULL)", *row)
+        at += int(seconds * S)
+
+
+def change(ledger, factor):
+    ledger.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ?1 / 100", factor)
+
+
+def test_a_run_is_held_against_the_floor_of_its_pictures(ledger):
+    assert timing(ledger, "flux").floor_s == pytest.approx(6000 / 790)
+    check_floors(ledger)
+    change(ledger, 94)
+    with pytest.raises(LocalBenchError, match=r"in 7\.52 s, and their operations take at least 7\.59 s"):
+        check_floors(ledger)
+
+
+def test_time_of_all_sessions_and_devices_adds_up(ledger):
+    change(ledger, 50)  # 4 s here
+    with pytest.raises(LocalBenchError):
+        check_floor(ledger, "flux")
+    session(ledger, H200, ("denoise", 3.7, 0))
+    check_floor(ledger, "flux")
+    assert timing(ledger, "flux").devices == (H100, H200)
+
+
+def test_only_denoising_and_decoding_of_this_model_count(ledger):
+    change(ledger, 50)
+    session(ledger, H100, ("load", 100, 0), ("warm-up", 100, 0), ("encode", 100, 3), ("retry", 100, 0))
+    session(ledger, H100, ("denoise", 100, 9), ("decode", 100, 9), model="other")
+    with pytest.raises(LocalBenchError):
+        check_floor(ledger, "flux")
+
+
+def test_pictures_made_anew_have_a_floor_too_that_of_the_smallest(ledger):
+    session(ledger, H100, ("denoise", 1.2, 1), ("decode", 0.1, 1))
+    check_floor(ledger, "flux")
+    assert timing(ledger, "flux").floor_s == pytest.approx(7000 / 790)
+    session(ledger, H100, ("denoise", 0.1, 3), ("decode", 0.1, 3))
+    with pytest.raises(LocalBenchError, match=r"at least 12\.7 s"):
+        check_floor(ledger, "flux")
+
+
+@pytest.mark.parametrize("device", ["cpu", "AMD Instinct MI300X", "NVIDIA A100-SXM4-40GB-of-dreams"])
+def test_a_device_that_is_not_known_says_nothing(ledger, device):
+    change(ledger, 1)
+    ledger.write("UPDATE sessions SET device = ?", device)
+    if device.startswith("NVIDIA A100"):  # its name begins like one that is
+        with pytest.raises(LocalBenchError):
+            check_floors(ledger)
+        return
+    check_floors(ledger)
+    assert timing(ledger, "flux").no_floor == "no floor for this device"
+    assert timing(ledger, "flux").flop_per_image == 2 * PFLOP  # counted all the same
+
+
+def test_without_a_full_count_there_is_no_floor(ledger):
+    change(ledger, 1)
+    ledger.write("UPDATE candidates SET height = 768 WHERE work_id = 'w0'")
+    assert timing(ledger, "flux").no_floor == "not counted"
+    ledger.write("DELETE FROM meta WHERE key = 'operations:flux'")
+    assert timing(ledger, "flux").no_floor == "not counted"
+    noted(ledger, uncounted="no floor: its cache skips work")
+    ledger.write("UPDATE candidates SET height = 512 WHERE work_id = 'w0'")
+    assert timing(ledger, "flux").no_floor == "no floor: its cache skips work"
+    check_floors(ledger)
+    noted(ledger)
+    with pytest.raises(LocalBenchError):
+        check_floors(ledger)
+
+
+def test_without_time_on_the_meter_there_is_no_floor(ledger):
+    ledger.write("DELETE FROM meter")
+    assert timing(ledger, "flux").no_floor == "not metered"
+    session(ledger, H100, ("decode", 0, 3))  # but no time at all is not enough
+    with pytest.raises(LocalBenchError, match="in 0 s"):
+        check_floor(ledger, "flux")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"kinds": {"512x512": {"flop": -1}}}', '{"other": 1}'])
+def test_counts_that_are_none_are_one_sentence(ledger, text):
+    ledger.set_meta("operations:flux", text)
+    with pytest.raises(LedgerError, match="the counted operations of 'flux' are not such") as caught:
+        check_floors(ledger)
+    assert "\n" not in str(caught.value)
+
+
+# ---- counted
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "read", "tokens"),
+    [
+        ("tiny-flux", (496, 512), None, None),  # of about the card's area, and so counted at that
+        ("tiny-flux-kontext", (496, 512), (496, 512), None),
+        ("tiny-flux2", (512, 512), (64, 80), 20),
+        ("tiny-omnigen", (512, 512), (80, 64), 20),
+        ("tiny-qwen-image", (512, 512), None, None),
+        ("tiny-qwen-image-edit", (512, 512), (256, 2976), 16 * 186),
+    ],
+)
+def test_a_floor_is_not_above_the_exact_count_and_not_far_below(tmp_path, name, size, read, tokens):
+    large = card(name, "generator")
+    large = large.model_copy(update={"sampler": large.sampler.model_copy(update={"height": 512, "width": 512})})
+    sampler = replace(Sampler(**large.sampler.model_dump()), height=size[0], width=size[1])
+    asked = plain_order(tmp_path, large)
+    least = _kind(asked, sampler, [tokens] if read else []).least_flop
+    exact_sizes = sizes(large, sampler, 1 if read else 0, text_tokens=1)
+    exact = replace(
+        counting.count_modules(large, replace(exact_sizes, pictures=(read,) if read else ())),
+        steps=sampler.num_inference_steps,
+    )
+    assert 0.5 < least / (exact.denoise_flop + exact.decode_flop) <= 1
+
+
+def plain_order(folder, described):
+    how = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 1}
+    where = {"images": folder, "inputs": folder, "encoded": folder, "weights": None, "parts": {}, "weights_sha256": ""}
+    batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
+    return Order(label=described.name, card=described, lossy={}, **how, **where, **batches)
+
+
+def test_input_pictures_are_read_as_their_pipelines_do():
+    assert _AS_READ["flux2"](640, 480) == (480, 640)
+    assert _AS_READ["flux2"](4000, 1000) == (512, 2048)  # a megapixel
+    assert _AS_READ["omnigen"](4000, 1000) == (256, 1024)
+    assert _AS_READ["omnigen"](640, 480) == (480, 640)
+    assert _AS_READ["qwen_image_edit"](100, 100) == (1024, 1024)
+    height, width = _AS_READ["qwen_image_edit_plus"](320, 100)
+    assert (width, height) == calculate_dimensions(1024 * 1024, 3.2)[:2]
+
+
+# ---- really computed
+
+
+SIZES = {"wide": (400, 150), "small": (90, 66), "photo": (400, 300)}
+MODELS = ("tiny-flux", "tiny-flux-kontext", "tiny-flux2", "tiny-omnigen")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """Small models at 128 x 128 over pictures of many sizes: the run, and each model's order and operations.
+
+    One picture is made at a time, so that no padding is computed.
+    """
+    folder = tmp_path_factory.mktemp("floors")
+    orders: dict[str, Order] = {}
+    computed: dict[str, int] = {}
+    lines = [order("words")]
+    for name, size in SIZES.items():
+        Image.effect_noise(size, 50).convert("RGB").save(folder / f"{name}.png")
+        lines.append(order(name, source_image=f"{name}.png", reference_images=["small.png"]))
+    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    begin = Maker.__init__
+
+    def counting(self, asked):
+        begin(self, asked)
+        orders[asked.label] = asked
+        for stage in ("denoise", "pixels"):
+            setattr(self._generator, stage, counted(getattr(self._generator, stage), computed, asked.label))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Maker, "__init__", counting)
+        models = [{"card": name, "height": 128, "width": 128} for name in MODELS]
+        models[0]["lossy"] = {"weights": "float8_e4m3fn"}  # the same operations
+        run_stages(config(folder, *models), folder / "run", ("generate",))
+    with RunDir.open(folder / "run") as run:
+        for asked in orders.values():
+            note_operations(run.ledger, asked)
+    return folder / "run", orders, computed
+
+
+def counted(stage, computed, label):
+    def run(*arguments):
+        cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+        with FlopCounterMode(display=False, custom_mapping=cpu) as counter:
+            out = stage(*arguments)
+        computed[label] = computed.get(label, 0) + counter.get_total_flops()
+        return out
+
+    return run
+
+
+def _attention(query, key, value, *_, **__):
+    return sdpa_flop_count(query, key, value)
+
+
+def order(task_id, **more):
+    words = {"category": "Product", "price_usd": 10, "title": task_id, "brief": "Make it red."}
+    return {"task_id": task_id, "deliverables": ["an image"], "evaluation_points": ["It is red"]} | words | more
+
+
+def config(folder, *models):
+    return RunConfig(
+        name="t",
+        suite={"name": "servimage", "path": str(folder / "tasks.jsonl")},
+        models=[{"num_inference_steps": 2, "batch_size": 1} | model for model in models],
+        metrics=[],
+        engine={"device": "cpu"},
+    )
+
+
+def test_no_floor_is_above_what_is_computed(real):
+    run_dir, orders, computed = real
+    shares = {}
+    with RunDir.open(run_dir) as run:
+        for label in orders:
+            found = timing(run.ledger, label)
+            assert found.n_images == found.n_made
+            assert found.least_flop <= found.flop
+            shares[label] = found.least_flop / computed[label]
+    assert all(share <= 1 + 1e-9 for share in shares.values()), shares
+    exact = ("tiny-flux+fp8", "tiny-flux-kontext")  # all is padded or brought to one size
+    assert all(shares[label] > 0.99 for label in exact), shares
+    assert all(share > 0.1 for share in shares.values()), shares
+
+
+def test_pictures_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
+    with RunDir.open(real[0]) as run:
+        found = operations(run.ledger, "tiny-flux2")
+        assert sorted(found.picture_tokens.values()) == [5 * 4, 25 * 9, 25 * 18]
+        kinds = {kind for kind, _ in kinds_made(run.ledger, "tiny-flux2", found)}
+        assert kinds == set(found.kinds)
+        assert "112x144+450+20" in kinds
+        flop = {kind: found.kinds[kind].flop for kind in kinds}
+        assert flop["112x144+450+20"] > flop["128x128"]
+        assert operations(run.ledger, "tiny-flux-kontext").picture_tokens == {}
+
+
+def test_a_real_run_on_a_device_that_cannot_be_so_quick_is_refused(real, monkeypatch):
+    with RunDir.open(real[0]) as run:
+        check_floors(run.ledger)
+        slow = gpu("a6000").model_copy(update={"peak_tflops": 1e-6})
+        monkeypatch.setattr(floors, "gpu_of", lambda _: slow)
+        with pytest.raises(LocalBenchError, match=r"tiny-flux\+fp8: its 4 images .* this is impossible"):
+            check_floors(run.ledger)
+
+
+def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
+    run_dir, orders, _ = real
+    with RunDir.open(run_dir) as run:
+        asked = orders["tiny-flux+fp8"]
+        note_operations(run.ledger, replace(asked, lossy={"first_block_cache": 0.1}))
+        assert timing(run.ledger, asked.label).no_floor == "no floor: its cache skips work"
+        bare = asked.card.model_copy(update={"architecture": {}})
+        note_operations(run.ledger, replace(asked, card=bare))
+        assert timing(run.ledger, asked.label).no_floor == "not counted"
+        note_operations(run.ledger, asked)
+        assert timing(run.ledger, asked.label).no_floor == "no floor for this device"
+
+
+def test_planned_batches_stand_beside_the_count(real):
+    run_dir, orders, _ = real
+    with RunDir.open(run_dir) as run:
+        for asked, planned in ((None, 4), (2, 2), (1, 1)):
+            note_operations(run.ledger, replace(orders["tiny-flux-kontext"], batch_size=asked))
+            kinds = operations(run.ledger, "tiny-flux-kontext").kinds.values()
+            assert {kind.planned_batch_size for kind in kinds} == {planned}

@@ -1,0 +1,57 @@
+"""`plan --measure`: what a run takes, timed here on random weights, before anything is fetched."""
+
+import pytest
+
+from local_bench.runs.config import RunConfig
+from local_bench.runs.estimate import estimate
+from local_bench.runs.plan import make_plan
+from local_bench.runs.timing import add_trials
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """A plan of two small models and one with nothing to do, none of whose weights is asked for."""
+    config = RunConfig(
+        name="t",
+        suite={"name": "studio", "limit": 2},
+        models=[
+            {"card": "tiny-flux", "num_inference_steps": 40, "attempts": 3},
+            {"card": "tiny-sd3", "lossy": {"weights": "float8_e4m3fn"}},
+            {"card": "tiny-pix2pix"},
+        ],
+        metrics=[],
+        engine={"device": "cpu"},
+        settlement={"usd_per_hour": "3.60"},
+    )
+    plan = make_plan(config, files=False)
+    found = estimate(config, plan)
+    add_trials(config, plan, found)
+    return found
+
+
+def test_a_trial_says_what_the_run_will_take(planned):
+    flux, sd3, pix2pix = planned["models"]
+    for entry in (flux, sd3):
+        measured = entry["measured"]
+        assert measured["device"] == "cpu"
+        assert measured["random_weights"]
+        assert measured["batch_size"] == entry["batch_size"]
+        assert measured["step_s"] > 0
+        assert measured["gpu_hours"] * 3600 >= entry["n_images"] * measured["s_per_image"]
+        assert measured["cost_usd"] == pytest.approx(measured["gpu_hours"] * 3.6, abs=1e-5)
+        assert measured["mfu"] is None  # nobody knows the peak of this device
+    assert pix2pix["measured"] is None  # these orders give it no picture to work on
+
+
+def test_more_steps_take_longer(planned):
+    measured = planned["models"][0]["measured"]
+    assert measured["s_per_image"] == pytest.approx(
+        (40 * measured["step_s"]) / measured["batch_size"] + measured["decode_s_per_image"], rel=0.5
+    )
+
+
+def test_measuring_here_and_planning_for_elsewhere_exclude_each_other(cli, tmp_path):
+    (tmp_path / "run.yaml").write_text("name: t\nmodels: [{card: flux1-dev}]\n")
+    ended = cli("plan", "run.yaml", "--measure", "--gpu", "h200")
+    assert ended.returncode == 2
+    assert "give one of the two" in ended.stderr

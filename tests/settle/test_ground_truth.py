@@ -1,0 +1,85 @@
+"""Judged and true money, by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from local_bench.settle.ground_truth import ALL, Answered, Paid, reckon, truthfulness
+
+DOLLAR = 1_000_000
+
+
+def paid(task_id, part, judged, faultless, right, score=None, true_score=None, model="m"):
+    return Paid(model, task_id, part * DOLLAR, judged, faultless, right, score, true_score)
+
+
+ROWS = [
+    paid("a", 10, True, True, True, 5.0, 5.0),
+    paid("b", 20, True, False, False, 4.0, 2.5),  # the judge is taken in
+    paid("c", 40, False, True, True, 2.0, 5.0),  # the judge overlooks it
+    paid("d", 80, True, True, False, 5.0, 5.0),  # the rule is: all points are met, and yet it is not right
+    paid("e", 160, None, True, True, None, 5.0),  # open pays nothing
+    paid("f", 320, True, True, None, 5.0, None),  # nobody knows
+]
+
+
+def test_where_the_money_goes():
+    [row] = reckon(ROWS)
+    dollars = {
+        "judged": row.judged_micro_usd,
+        "faultless": row.faultless_micro_usd,
+        "true": row.true_micro_usd,
+        "too much": row.too_much_micro_usd,
+        "too little": row.too_little_micro_usd,
+        "off": row.off_micro_usd,
+    }
+    assert {name: micro / DOLLAR for name, micro in dollars.items()} == {
+        "judged": 10 + 20 + 80,
+        "faultless": 10 + 40 + 80 + 160,
+        "true": 10 + 40 + 160,
+        "too much": 20 + 80,
+        "too little": 40 + 160,
+        "off": (10 + 20 + 80) - (10 + 40 + 160),
+    }
+    assert row.off_micro_usd == row.too_much_micro_usd - row.too_little_micro_usd
+    assert (row.n, row.n_unknown, row.n_right) == (5, 1, 3)
+    assert (row.decided.value, row.decided.n, row.decided.n_unscored) == (1 / 4, 4, 1)
+    low, high = row.off_interval_micro_usd
+    assert low <= row.off_micro_usd <= high
+    assert low >= -310 * DOLLAR  # the orders' whole value
+    assert high <= 310 * DOLLAR
+
+
+def test_a_faultless_judge_is_off_by_nothing():
+    rows = [replace(row, judged=row.right) for row in ROWS[:5]]
+    [row] = reckon(rows)
+    assert (row.off_micro_usd, row.too_much_micro_usd, row.too_little_micro_usd) == (0, 0, 0)
+    assert row.off_interval_micro_usd == (0, 0)
+    assert row.decided.value == 1
+    other = [replace(row, model="n", right=False) for row in rows]
+    assert [(r.model, r.true_micro_usd) for r in reckon([*rows, *other])] == [("m", 210 * DOLLAR), ("n", 0)]
+
+
+def test_answers_are_counted_by_model_and_over_all():
+    answers = [
+        Answered("j", "brf", "m", 1, 1),
+        Answered("j", "brf", "m", 1, 0),
+        Answered("j", "brf", "n", 0, 1),
+        Answered("j", "brf", "n", None, 1),
+        Answered("j", "brf", "n", 0, None),
+    ]
+    rows = {row.model: row for row in truthfulness(answers)}
+    assert list(rows) == [ALL, "m", "n"]
+    assert (rows[ALL].same.n, rows[ALL].same.n_unscored) == (3, 2)
+    assert rows[ALL].same.value == pytest.approx(1 / 3)
+    assert (rows[ALL].n_yes_for_no, rows[ALL].n_no_for_yes, rows[ALL].rho) == (1, 1, None)
+    assert rows["m"].mean_difference == 0.5
+    assert rows["n"].mean_difference == -1
+
+
+def test_graded_answers_have_an_order():
+    rows = truthfulness([Answered("j", "cns", "m", given, true) for given, true in ((5, 4), (3, 2), (2, 1), (4, 3))])
+    assert rows[0].rho.value == pytest.approx(1)
+    assert rows[0].same.value == 0
+    assert rows[0].mean_difference == 1
+    assert (rows[0].n_yes_for_no, rows[0].n_no_for_yes) == (None, None)

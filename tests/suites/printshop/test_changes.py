@@ -1,0 +1,140 @@
+"""What is done to scenes and pictures: edits, damage, sets, writing."""
+
+import numpy as np
+import pytest
+
+from local_bench.suites.printshop import damage, writing
+from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.drawing import render
+from local_bench.suites.printshop.edits import (
+    KINDS,
+    apply_edit,
+    draw_edit,
+    read_instruction,
+    sample_edit,
+    write_instruction,
+)
+from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
+from local_bench.suites.printshop.sampling import held_out, sample_scene
+from local_bench.suites.printshop.scene import PLACES, Figure, Scene
+from local_bench.suites.printshop.sets import STYLE, draw_set, sample_set, style_of
+from local_bench.suites.printshop.truth import facts, match_edit, must_change, must_stay, same_but_for, style_agreement
+
+MAY_CHANGE = {
+    "recolour": {"colour"},
+    "reshape": {"shape"},
+    "background": {"background"},
+    "add": {"count", "shape", "colour", "size"},
+    "remove": {"count", "shape", "colour", "size"},
+    "move": {"shape", "colour", "size"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_edit_changes_what_it_says_and_nothing_else(kind):
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        edit = sample_edit(rng, kind)
+        changed = facts(edit.source) ^ facts(edit.target)
+        assert changed
+        assert {attribute for _, attribute, _ in changed} <= MAY_CHANGE[kind]
+        assert must_change(edit)
+        assert must_change(edit) | must_stay(edit) == facts(edit.target)
+        source, target = draw_edit(edit, rng)
+        assert (look(source).scene(), look(target).scene()) == (edit.source, edit.target)
+        assert same_but_for(look(target), edit.source, tuple(MAY_CHANGE[kind]))
+        differing = np.nonzero((source != target).any((0, 2)))[0]  # columns
+        if kind in ("recolour", "reshape", "add", "remove"):
+            at = [f.place for f in set(edit.source.figures) ^ set(edit.target.figures)]
+            assert abs(differing - PLACES[at[0]]).max() <= 17, "what stays does not move by a pixel"
+        assert match_edit(look(target), edit).whole
+        lazy = match_edit(look(source), edit)
+        assert lazy.kept == 1
+        assert lazy.changed < 1
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_is_read_back_to_its_edit(kind, language):
+    rng = np.random.default_rng(1)
+    for wording in range(3):
+        for _ in range(20):
+            edit = sample_edit(rng, kind)
+            text = write_instruction(edit, language, wording)
+            assert read_instruction(text, edit.source) == edit, text
+            assert set(split_words(text)) <= set(vocabulary())
+    assert read_instruction("make it pop", edit.source) is None
+
+
+def test_an_edit_that_cannot_be_made_is_none():
+    scene = Scene("white", (Figure("ring", "red", "centre"),))
+    assert apply_edit(scene, "recolour", {"shape": "cross", "colour": "blue"}) is None
+    assert apply_edit(scene, "recolour", {"shape": "ring", "colour": "red"}) is None
+    assert apply_edit(scene, "remove", {"shape": "ring"}) is None
+    assert apply_edit(scene, "add", {"shape": "cross", "colour": "red", "place": "left"}) is None
+
+
+def test_edits_in_training_touch_no_held_out_pair():
+    rng = np.random.default_rng(2)
+    trained = [sample_edit(rng, split="train") for _ in range(300)]
+    assert not any(held_out(edit.source) or held_out(edit.target) for edit in trained)
+    tested = [sample_edit(rng, split="held_out") for _ in range(30)]
+    assert all(held_out(edit.source) or held_out(edit.target) for edit in tested)
+
+
+@pytest.mark.parametrize("kind", damage.KINDS)
+def test_damage_grows_with_its_strength_and_comes_from_the_generator(kind):
+    rng = np.random.default_rng(3)
+    for seed in range(20):
+        picture = render(sample_scene(rng), rng)
+        bad = [damage.damage(picture, kind, s, np.random.default_rng(seed)) for s in damage.STRENGTHS]
+        quality = [damage.psnr_db(picture, each) for each in bad]
+        assert quality == sorted(quality, reverse=True)
+        assert len(set(quality)) == 4
+        assert quality[0] < 50
+        assert (bad[2] == damage.damage(picture, kind, 3, np.random.default_rng(seed))).all()
+        assert (bad[2] != damage.damage(picture, kind, 3, np.random.default_rng(seed + 100))).any()
+
+
+@pytest.mark.parametrize("broken", [None, *STYLE])
+def test_a_set_shares_its_style_or_one_of_it_breaks_it(broken):
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        pictures = sample_set(rng, int(rng.integers(3, 5)), broken)
+        seen = [look(picture) for picture in draw_set(pictures, rng)]
+        assert [each.scene() for each in seen] == list(pictures.scenes)
+        styles = [style_of(scene) for scene in pictures.scenes]
+        others = [style for i, style in enumerate(styles) if i != pictures.breaker]
+        assert len(set(others)) == 1
+        assert len({scene.figures[0].shape for scene in pictures.scenes}) == len(styles)
+        if broken is None:
+            assert pictures.breaker is None
+            assert style_agreement(seen) == 1
+        else:
+            differs = [a != b for a, b in zip(styles[pictures.breaker], others[0], strict=True)]
+            assert differs == [name == broken for name in STYLE]
+            assert style_agreement(seen) == pytest.approx(1 - 1 / (3 * len(styles)))
+
+
+@pytest.mark.parametrize("text", writing.PLEAS)
+def test_writing_is_seen_as_writing_and_hides_no_figure(text):
+    rng = np.random.default_rng(5)
+    for edge in ("top", "bottom"):
+        scene = sample_scene(rng)
+        picture = render(scene, rng)
+        written = writing.write_into(picture, text, scene.background, edge)
+        seen = look(written)
+        assert seen.scene() == scene
+        assert seen.writing
+        assert not look(picture).writing
+        assert (written == writing.write_into(picture, text, scene.background, edge)).all()
+        rows = np.nonzero((written != picture).any((1, 2)))[0]
+        assert len(rows) == 10
+
+
+def test_writing_that_cannot_be_drawn_is_said():
+    picture = render(Scene("white", (Figure("ring", "red", "left"),)), np.random.default_rng(6))
+    with pytest.raises(ValueError, match="does not fit"):
+        writing.write_into(picture, "10/1010/10", "white")
+    with pytest.raises(ValueError, match="'Q'"):
+        writing.write_into(picture, "Q", "white")

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.damage import damage
+from local_bench.suites.printshop.drawing import enlarged, render
+from local_bench.suites.printshop.sampling import sample_scene
+from local_bench.suites.printshop.truth import match, same_but_for
+
+
+def right(change, n):
+    """How many of `n` fresh pictures, changed so, are read as their whole scene, and how many as another."""
+    rng = np.random.default_rng(n)
+    found = []
+    for _ in range(n):
+        scene = sample_scene(rng)
+        found.append((look(change(render(scene, rng), rng)).scene(), scene))
+    return sum(seen == scene for seen, scene in found) / n, sum(seen not in (None, scene) for seen, scene in found) / n
+
+
+def as_if_generated(picture, rng):
+    """Soft, a little off in colour, with fine and coarse noise."""
+    coarse = 80 * ndimage.gaussian_filter(rng.normal(0, 1, picture.shape), (3, 3, 0))
+    soft = ndimage.gaussian_filter(picture.astype(float), (1, 1, 0))
+    return np.clip(soft + rng.uniform(-18, 18, 3) + rng.normal(0, 6, picture.shape) + coarse, 0, 255).astype(np.uint8)
+
+
+def test_pictures_that_an_autoencoder_gives_back_are_read():
+    """The best linear one of patches of 8x8 with 16 channels, with and without noise in its latents."""
+    rng = np.random.default_rng(0)
+    patches = np.concatenate([_patches(render(sample_scene(rng), rng)) for _ in range(300)])
+    mean = patches.mean(0)
+    basis = np.linalg.eigh((patches - mean).T @ (patches - mean))[1][:, -16:]
+    spread = ((patches - mean) @ basis).std(0)
+
+    def through(picture, rng, noise):
+        latents = (_patches(picture) - mean) @ basis + noise * spread * rng.normal(0, 1, (64, 16))
+        levels = (latents @ basis.T + mean).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 64, 3)
+        return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+
+    assert right(lambda p, rng: through(p, rng, 0), 100)[0] >= 0.98
+    assert right(lambda p, rng: through(p, rng, 0.1), 100)[0] >= 0.95
+    assert right(lambda p, rng: through(p, rng, 0.6), 50)[0] < 0.5
+
+
+def _patches(picture):
+    return picture.astype(float).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 192)
+
+
+def test_two_thousand_fresh_pictures_are_read_without_a_fault():
+    assert right(lambda picture, rng: picture, 2000) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "least"),
+    [
+        (lambda p, rng: enlarged(p), 1),
+        (as_if_generated, 0.97),
+        (lambda p, rng: damage(p, "blur", 2, rng), 0.97),
+        (lambda p, rng: damage(p, "blur", 3, rng), 0.94),
+        (lambda p, rng: damage(p, "noise", 3, rng), 0.97),
+        (lambda p, rng: damage(p, "noise", 4, rng), 0.94),
+        (lambda p, rng: damage(p, "blocks", 3, rng), 0.96),
+        (lambda p, rng: damage(p, "blocks", 4, rng), 0.9),
+    ],
+)
+def test_damaged_and_soft_pictures_are_mostly_read(change, least):
+    assert right(change, 100)[0] >= least
+
+
+def test_what_can_hardly_be_seen_is_rather_not_told_than_told_wrong():
+    read, wrong = right(lambda p, rng: damage(p, "blur", 4, rng), 120)
+    assert 0.4 < read < 0.9
+    assert wrong < 0.2
+
+
+def test_what_is_no_scene_is_none_and_not_sure():
+    rng = np.random.default_rng(0)
+    for picture in (
+        np.full((64, 64, 3), 245),
+        rng.integers(0, 256, (64, 64, 3)),
+        np.broadcast_to(np.arange(64)[:, None, None] * 4, (64, 64, 3)),
+        np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((8, 8, 1))),
+    ):
+        seen = look(picture.astype(np.uint8))
+        assert seen.scene() is None
+        assert seen.confidence == 0
+    for _ in range(25):
+        cells = rng.integers(1, 33)
+        look(np.kron(rng.integers(0, 256, (cells, cells, 3)), np.ones((64, 64, 1)))[:64, :64].astype(np.uint8))
+
+
+def test_only_sides_of_64_are_taken():
+    for shape in ((64, 128, 3), (65, 65, 3), (32, 32, 3), (64, 64, 4)):
+        with pytest.raises(ValueError, match="64x64"):
+            look(np.zeros(shape, np.uint8))
+
+
+def test_the_match_is_whole_for_the_scene_and_less_for_any_other():
+    rng = np.random.default_rng(1)
+    scenes = [sample_scene(rng) for _ in range(30)]
+    for scene in scenes:
+        seen = look(render(scene, rng))
+        assert match(seen, scene) == 1
+        assert same_but_for(seen, scene, ())
+        for other in scenes:
+            if other != scene:
+                assert match(seen, other) < 1
+                assert not same_but_for(seen, other, ())

@@ -1,0 +1,92 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import TaskFileError
+from local_bench.core.images import load_image, pixel_digest
+from local_bench.suites.printshop import orderbook, shop
+from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.drawing import render
+from local_bench.suites.printshop.phrases import split_words, vocabulary
+from local_bench.suites.printshop.sampling import held_out
+from local_bench.suites.registry import suite
+from local_bench.suites.servimage import suite as servimage
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return suite("printshop").tasks(None, pixel_digest)
+
+
+def test_the_shop_is_what_the_readme_says(tasks):
+    assert len(tasks) == 48
+    assert Counter(task.category for task in tasks) == dict.fromkeys(("Portrait", "Product", "Digital"), 16)
+    assert {len(task.deliverables) for task in tasks} == {1, 2, 3, 4}
+    assert sum(task.source_sha256 is not None for task in tasks) == 12
+    assert not any(task.unscored or task.notes for task in tasks)
+    assert all(5_000_000 <= task.price_micro_usd <= 80_000_000 for task in tasks)
+    pairs = [scene for task in tasks for scene in shop.truth(task) if len(scene.figures) == 2]
+    assert 0.3 < sum(map(held_out, pairs)) / len(pairs) < 0.7
+
+
+def test_it_is_written_again_to_the_same_bytes(tmp_path):
+    orderbook.write(tmp_path)
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {
+        "orders.jsonl",
+        "sources.json",
+        *(str(p.relative_to(shop.FOLDER)) for p in shop.FOLDER.rglob("*.png")),
+    }
+    for name in written:
+        if name.endswith(".png"):
+            assert pixel_digest(load_image(tmp_path / name)) == pixel_digest(load_image(shop.FOLDER / name))
+        else:
+            assert (tmp_path / name).read_bytes() == (shop.FOLDER / name).read_bytes()
+    assert orderbook.orders(1)[0].line != orderbook.orders()[0].line
+
+
+def test_the_points_are_true_of_what_is_wanted_and_not_of_what_another_wants(tasks):
+    rng = np.random.default_rng(0)
+    pictures = {task.task_id: [look(render(scene, rng)) for scene in shop.truth(task)] for task in tasks}
+    for task in tasks:
+        assert shop.points_met(task, pictures[task.task_id]) == [True] * len(task.evaluation_points)
+        for other in tasks:
+            if shop.truth(other) != shop.truth(task):
+                assert not all(shop.points_met(task, pictures[other.task_id]))
+
+
+def test_a_source_picture_shows_its_scene_and_does_not_yet_meet_the_order(tasks):
+    kinds = Counter()
+    for task in tasks:
+        if task.source_sha256 is None:
+            assert all(wanted.edit is None for wanted in shop.wanted(task))
+            continue
+        (wanted,) = shop.wanted(task)
+        picture = load_image(shop.FOLDER / "pictures" / f"{task.task_id}.png")
+        assert pixel_digest(picture) == task.source_sha256
+        seen = look(np.asarray(picture))
+        assert seen.scene() == wanted.edit.source == shop.sources()[task.task_id]
+        assert False in shop.points_met(task, [seen])
+        kinds[wanted.edit.kind] += 1
+    assert len(kinds) == 6
+
+
+def test_a_prompt_is_made_of_our_words_and_short(tasks):
+    for task in tasks:
+        for deliverable in servimage.deliverables(task):
+            words = split_words(deliverable.prompt)
+            assert set(words) <= set(vocabulary())
+            assert len(words) <= 40
+            assert deliverable.prompt.split(". ")[0] == task.deliverables[deliverable.index - 1]
+
+
+def test_words_that_are_not_ours_are_refused_by_name(tasks):
+    with pytest.raises(TaskFileError, match="'a cat'"):
+        shop.truth(replace(tasks[0], deliverables=("a cat",)))
+    with pytest.raises(TaskFileError, match="'it is nice'"):
+        shop.points_met(
+            replace(tasks[0], evaluation_points=("it is nice",)), [look(np.asarray(Image.new("RGB", (64, 64))))]
+        )
