@@ -41,7 +41,7 @@ from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
 from local_bench.judges.metrics.base import HostMetric, Metric, NetworkMetric, Picture, Seen, Subject
-from local_bench.judges.metrics.evaluator import Scored, Survey
+from local_bench.judges.metrics.evaluator import Evaluator, Scored
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 
@@ -135,7 +135,7 @@ def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[
 def ours(
     metrics: dict[str, Metric], subjects: list[Subject], device: str, kept_as: str
 ) -> dict[tuple[str, str], float | None]:
-    survey = Survey(metrics, device, {"bench": kept_as}, io_workers=2)
+    survey = Evaluator(metrics, device, {"bench": kept_as}, io_workers=2)
     steps = survey.run([(subject, tuple(metrics)) for subject in subjects])
     return {(key, s.name): s.value for step in steps if isinstance(step, Scored) for key, s in step.rows}
 
@@ -190,7 +190,7 @@ def by_batch(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         rates[name] = {}
         for size in BATCHES:
             stamp = f"{time.time_ns()}"
-            survey = Survey(metrics, device, {"bench": stamp}, io_workers=2, batch_size=size)
+            survey = Evaluator(metrics, device, {"bench": stamp}, io_workers=2, batch_size=size)
             list(survey.run([(subjects[0], (name,))]))  # the probe
             begun = time.perf_counter()
             list(survey.run([(subject, (name,)) for subject in subjects[1:]]))

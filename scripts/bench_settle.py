@@ -31,7 +31,7 @@ IMAGES = 2
 
 
 @dataclass(frozen=True)
-class Rows:
+class PrefixBatch:
     """One row an image, and the orders' own columns."""
 
     model: Any
@@ -45,10 +45,10 @@ class Rows:
     models: int
 
 
-def make_rows(models: int, orders: int) -> Rows:
+def make_rows(models: int, orders: int) -> PrefixBatch:
     rng = np.random.default_rng(0)
     n = models * orders * IMAGES
-    return Rows(
+    return PrefixBatch(
         model=np.repeat(np.arange(models), orders * IMAGES),
         task=np.tile(np.repeat(np.arange(orders), IMAGES), models),
         accepted=(rng.random(n) < 0.4).astype(np.int64),
@@ -62,8 +62,8 @@ def make_rows(models: int, orders: int) -> Rows:
 Figures = list[float]
 
 
-def our_cells(rows: Rows) -> Any:
-    from local_bench.settle.table import Orders, sheet
+def our_cells(rows: PrefixBatch) -> Any:
+    from local_bench.settle.table import Orders, outcome_table
 
     orders = Orders(
         tuple(map(str, range(len(rows.price_cents)))),
@@ -73,10 +73,10 @@ def our_cells(rows: Rows) -> Any:
         np.full(len(rows.price_cents), IMAGES),
         1_000_000,
     )
-    return sheet(orders, [str(m) for m in range(rows.models)], rows.model, rows.task, rows.accepted, rows.score)
+    return outcome_table(orders, [str(m) for m in range(rows.models)], rows.model, rows.task, rows.accepted, rows.score)
 
 
-def our_standard(rows: Rows, cells: Any) -> Figures:
+def our_standard(rows: PrefixBatch, cells: Any) -> Figures:
     from local_bench.settle.earnings import by_category, earned
 
     all_of = [earned(cells), *by_category(cells).values()]
@@ -85,13 +85,13 @@ def our_standard(rows: Rows, cells: Any) -> Figures:
     ]
 
 
-def our_competition(rows: Rows, cells: Any) -> Figures:
+def our_competition(rows: PrefixBatch, cells: Any) -> Figures:
     from local_bench.settle.competition import compete
 
     return [float(x) for p in compete(cells).placed.values() for x in (p.revenue_usd, p.rank)]
 
 
-def our_savings(rows: Rows, cells: Any) -> Figures:
+def our_savings(rows: PrefixBatch, cells: Any) -> Figures:
     from fractions import Fraction
 
     from local_bench.settle.savings import savings
@@ -100,7 +100,7 @@ def our_savings(rows: Rows, cells: Any) -> Figures:
     return [float(x or 0) for s in found for x in (s.cost_savings, s.model_contribution, s.contribution_ratio)]
 
 
-def our_retries(rows: Rows, cells: Any) -> Figures:
+def our_retries(rows: PrefixBatch, cells: Any) -> Figures:
     from fractions import Fraction
 
     from local_bench.settle.hype import tried
@@ -114,7 +114,7 @@ def our_retries(rows: Rows, cells: Any) -> Figures:
     return figures
 
 
-def our_bootstrap(rows: Rows, cells: Any) -> Figures:
+def our_bootstrap(rows: PrefixBatch, cells: Any) -> Figures:
     """1,000 cluster-bootstrap resamples of revenue share, images and orders accepted: by model, over all and by
     category."""
     from local_bench.settle.bootstrap import ratio_intervals
@@ -129,7 +129,7 @@ def our_bootstrap(rows: Rows, cells: Any) -> Figures:
     return [x or 0.0 for interval in ratio_intervals(*columns) for x in (interval.low, interval.high)]
 
 
-def their_cells(rows: Rows) -> Any:
+def their_cells(rows: PrefixBatch) -> Any:
     import pandas as pd
 
     frame = pd.DataFrame({"model": rows.model, "task": rows.task, "accepted": rows.accepted, "score": rows.score})
@@ -138,7 +138,7 @@ def their_cells(rows: Rows) -> Any:
     return frame
 
 
-def their_standard(rows: Rows, frame: Any) -> Figures:
+def their_standard(rows: PrefixBatch, frame: Any) -> Figures:
     frame = frame.assign(earned=frame.accepted * frame.price / IMAGES)
     whole = frame.groupby(["model", "task"]).agg(all=("accepted", "min"), category=("category", "first")).reset_index()
     figures = []
@@ -149,7 +149,7 @@ def their_standard(rows: Rows, frame: Any) -> Figures:
     return figures
 
 
-def their_competition(rows: Rows, frame: Any) -> Figures:
+def their_competition(rows: PrefixBatch, frame: Any) -> Figures:
     cells = frame.groupby(["task", "model"]).agg(
         accepted=("accepted", "sum"), score=("score", "sum"), price=("price", "first")
     )
@@ -161,7 +161,7 @@ def their_competition(rows: Rows, frame: Any) -> Figures:
     return [float(x) for row in zip(revenue, ranks, strict=True) for x in row]
 
 
-def their_savings(rows: Rows, frame: Any) -> Figures:
+def their_savings(rows: PrefixBatch, frame: Any) -> Figures:
     whole = frame.groupby(["model", "task"]).agg(all=("accepted", "min"), price=("price", "first")).reset_index()
     budget = rows.price_cents.sum() / 100
     done = (whole["all"] * whole.price).groupby(whole.model).sum()
@@ -170,7 +170,7 @@ def their_savings(rows: Rows, frame: Any) -> Figures:
     return [float(x) for row in table for x in row]
 
 
-def their_retries(rows: Rows, frame: Any) -> Figures:
+def their_retries(rows: PrefixBatch, frame: Any) -> Figures:
     tasks = frame.groupby(["model", "task"]).accepted.agg(["mean", "max", "first"])
     p = tasks["mean"]
     tasks["success"] = 1 - (1 - p) ** 4

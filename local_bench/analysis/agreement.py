@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
-from local_bench.analysis.annotations import OVERALL, PEOPLE, Opinion, People, Rating, people_labels
+from local_bench.analysis.annotations import OVERALL, PEOPLE, Annotations, Opinion, Rating, people_labels
 from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.types import Score, Verdict
 from local_bench.runs.acceptance import thresholds_of
@@ -244,7 +244,7 @@ def _number(rating: Rating | None, in_numbers: bool) -> float | None:
     return None if rating.decision is None else float(rating.decision)
 
 
-def _alphas(dimension: str, judges: Sequence[Opinion], people: People | None) -> list[Alpha]:
+def _alphas(dimension: str, judges: Sequence[Opinion], people: Annotations | None) -> list[Alpha]:
     sides = [opinion.get(dimension, {}) for opinion in judges]
     found = []
     if len(sides) > 1:

@@ -37,7 +37,7 @@ Opinion = dict[str, dict[str, Rating]]
 
 
 @dataclass(frozen=True)
-class People:
+class Annotations:
     """Everybody who labelled, each alone and together."""
 
     word: Opinion
@@ -71,7 +71,7 @@ class LabelLine(Strict):
     """With which chance it was drawn to be labelled (`settle --plan-labels`)."""
 
 
-def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> People:
+def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> Annotations:
     """The labels in `path`, about images of `run`; `applies`: work id -> the deciding scores that apply to it.
 
     A line is an object of `model`, `task_id`, `deliverable`, `attempt` (1 if left out), `rater` (`people` if left
@@ -113,7 +113,7 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> P
     for opinion in raters.values():
         _add_overall(opinion, applies, ())
     _add_overall(word, applies, tied.get(OVERALL, ()))
-    return People(word, raters, asked, tied)
+    return Annotations(word, raters, asked, tied)
 
 
 def _key(row: Any) -> tuple[str, str, int, int]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from local_bench.analysis.performance import Making, makings
-from local_bench.analysis.settlement import Books, lines
+from local_bench.analysis.performance import GenerationStats, makings
+from local_bench.analysis.settlement import Accounting, lines
 from local_bench.core.money import MICRO
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
@@ -14,7 +14,7 @@ from local_bench.settle.break_even import Local, break_even_images, break_even_u
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.earnings import Earned, earned
 from local_bench.settle.savings import Saved, savings
-from local_bench.settle.table import Sheet, sheet_of
+from local_bench.settle.table import OutcomeTable, table_of_lines
 from local_bench.suites.api_prices import api_prices
 
 SCORES = ("brf", "veq", "cns")
@@ -24,7 +24,7 @@ Attempt = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class Against:
+class BreakEven:
     """One model on the run's devices against one API."""
 
     model: str
@@ -45,20 +45,20 @@ class Against:
 
 @dataclass(frozen=True)
 class Economics:
-    sheet: Sheet
+    table: OutcomeTable
     earned: list[Earned]
     competition: Competition
     by_ledger: list[Saved]
-    """With the cost that the meter found (`usd_per_image` times the first attempts that were made); in the sheet's
+    """With the cost that the meter found (`usd_per_image` times the first attempts that were made); in the table's
     order of models, as are the others."""
     by_api: list[Saved]
     """With what the same images would have cost at an API; None where no price is given for the model."""
     timed: dict[str, Local]
     """What an image takes here, by model; only of those that were timed."""
-    against: list[Against]
+    against: list[BreakEven]
 
 
-def economics_of(run: RunDir, money: Books) -> Economics | None:
+def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     """`economics` with the prices of the run's config, against the lowest, the middle and the highest API price of
     table 6. None where nothing is settled or no order has a price. The page, the JSON and the exports all show this."""
     if not any(s.total.value_micro_usd for s in money.settlements):
@@ -81,7 +81,7 @@ def _few(prices: Mapping[str, Decimal]) -> dict[str, Decimal]:
 
 def economics(
     ledger: Ledger,
-    money: Books,
+    money: Accounting,
     usd_of: Mapping[str, Decimal],
     apis: Mapping[str, Decimal],
     require_success: bool = False,
@@ -91,22 +91,22 @@ def economics(
     names; `apis`: API prices to hold each of them against, by the APIs' names; `usd_per_kwh`: of electricity that the
     hour's price does not hold, where it was measured."""
     first = {key[:3]: total for key, total in summed_scores(ledger).items() if key[3] == 1}
-    sheet = sheet_of(lines(ledger), first)
-    made = makings(ledger, money, sheet.models)
+    table = table_of_lines(lines(ledger), first)
+    made = makings(ledger, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
     return Economics(
-        sheet=sheet,
-        earned=earned(sheet),
-        competition=compete(sheet, require_success),
-        by_ledger=savings(sheet, usd_per_image(ledger, money)),
-        by_api=savings(sheet, {model: Fraction(usd) for model, usd in usd_of.items()}),
+        table=table,
+        earned=earned(table),
+        competition=compete(table, require_success),
+        by_ledger=savings(table, usd_per_image(ledger, money)),
+        by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed=timed,
         against=_against(timed, n_made, money, apis, usd_per_kwh),
     )
 
 
-def usd_per_image(ledger: Ledger, money: Books) -> dict[str, Fraction]:
+def usd_per_image(ledger: Ledger, money: Accounting) -> dict[str, Fraction]:
     """US dollars an image: what a model's images cost, divided by how many it made, both of all attempts; no entry for
     a model whose cost is not known or that made none."""
     rows = ledger.rows("SELECT model, count(*) AS n FROM candidates WHERE state = 'done' GROUP BY model")
@@ -141,17 +141,17 @@ def summed_scores(ledger: Ledger) -> dict[Attempt, Decimal]:
 def _against(
     timed: Mapping[str, Local],
     n_made: Mapping[str, int],
-    money: Books,
+    money: Accounting,
     apis: Mapping[str, Decimal],
     usd_per_kwh: Fraction,
-) -> list[Against]:
+) -> list[BreakEven]:
     hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, MICRO)
     rows = []
     for model, local in timed.items():
         for api, usd in apis.items():
             price = Fraction(usd)
             rows.append(
-                Against(
+                BreakEven(
                     model,
                     api,
                     price,
@@ -165,7 +165,7 @@ def _against(
     return rows
 
 
-def _local(making: Making) -> Local | None:
+def _local(making: GenerationStats) -> Local | None:
     """What an image takes: denoising and decoding; all else that was held for the model is held once. None where
     nothing was timed. Energy that nobody measured counts as none."""
     n, busy_ns = making.timing.n_made, making.timing.busy_ns

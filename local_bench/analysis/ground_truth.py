@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.settlement import lines
 from local_bench.core.errors import RunImageError
-from local_bench.core.types import Score, Truth, Verdict
+from local_bench.core.types import GroundTruth, Score, Verdict
 from local_bench.runs.acceptance import decision_of
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
@@ -21,16 +21,16 @@ from local_bench.suites.registry import suite
 
 
 @dataclass(frozen=True)
-class Refereed:
+class GroundTruthCheck:
     """What the referee has to say of a run."""
 
-    truths: dict[str, Truth] = field(default_factory=dict)
+    truths: dict[str, GroundTruth] = field(default_factory=dict)
     """By work id, of every picture of which anything could be told."""
     answers: list[Truthfulness] = field(default_factory=list)
     money: list[Reckoning] = field(default_factory=list)
 
 
-def refereed(run: RunDir) -> Refereed | None:
+def refereed(run: RunDir) -> GroundTruthCheck | None:
     """The judges' answers and decisions that are in the ledger now, against the truth of the pictures; None in a suite
     whose truth is not known. A picture that is missing, damaged or altered is left out and noted in `run.pictures`.
     LedgerError where a task cannot be read."""
@@ -38,7 +38,7 @@ def refereed(run: RunDir) -> Refereed | None:
     if asked.referee is None:
         return None
     tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
-    of_work: dict[str, Truth] = {}
+    of_work: dict[str, GroundTruth] = {}
     faultless: dict[str, list[Score]] = {}
     for (task_id, _, attempt), images in sets(run.ledger).items():
         if attempt > 1:
@@ -52,7 +52,9 @@ def refereed(run: RunDir) -> Refereed | None:
                 faultless[images[i][0]] = scores
     rows = run.ledger.rows("SELECT work_id, model FROM candidates ORDER BY position")
     models = {row["work_id"]: row["model"] for row in rows if row["work_id"] in of_work}
-    return Refereed(of_work, truthfulness(_answered(run, models, of_work)), reckon(_paid(run, of_work, faultless)))
+    return GroundTruthCheck(
+        of_work, truthfulness(_answered(run, models, of_work)), reckon(_paid(run, of_work, faultless))
+    )
 
 
 def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]]:
@@ -64,7 +66,7 @@ def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]
     return found
 
 
-def _answered(run: RunDir, models: dict[str, str], truths: dict[str, Truth]) -> list[Answered]:
+def _answered(run: RunDir, models: dict[str, str], truths: dict[str, GroundTruth]) -> list[Answered]:
     found = []
     for judge_id, label in judge_labels(run).items():
         said = verdicts_of(run.ledger, judge_id)
@@ -83,7 +85,7 @@ def _number(answer: Mapping[str, object] | None, name: str) -> float | None:
     return float(given) if isinstance(given, int | float) else None
 
 
-def _paid(run: RunDir, truths: dict[str, Truth], faultless: dict[str, list[Score]]) -> list[Paid]:
+def _paid(run: RunDir, truths: dict[str, GroundTruth], faultless: dict[str, list[Score]]) -> list[Paid]:
     judged: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
         judged[row["work_id"]][row["name"]] = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))

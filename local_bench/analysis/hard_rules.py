@@ -11,7 +11,7 @@ from local_bench.settle.acceptance import by_rules, by_threshold
 
 
 @dataclass(frozen=True)
-class Ruled:
+class HardRuleStats:
     """One model's first attempts."""
 
     n: int
@@ -26,7 +26,7 @@ class Ruled:
     """Orders of which the scores accept every image and a rule refuses one."""
 
 
-def ruled(run: RunDir) -> dict[str, Ruled]:
+def ruled(run: RunDir) -> dict[str, HardRuleStats]:
     """By model, whether `acceptance.rules` is set or not; nothing for a run without hard rules."""
     scores: dict[str, dict[str, Score]] = defaultdict(dict)
     for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
@@ -47,7 +47,7 @@ def ruled(run: RunDir) -> dict[str, Ruled]:
     found = {}
     for model, tasks in images.items():
         mine = [known[work_id] for of in tasks.values() for work_id in of if work_id in known]
-        found[model] = Ruled(
+        found[model] = HardRuleStats(
             n=len(mine),
             n_missed=sum(score.value is not None and score.value < 1 for score in mine),
             n_unscored=sum(score.value is None for score in mine),

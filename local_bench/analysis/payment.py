@@ -17,7 +17,7 @@ from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import Explained, acceptance_by_score, explained
 from local_bench.settle.failures import Failures, Ties, dominant, failures
-from local_bench.settle.predictors.features import Cells, cells
+from local_bench.settle.predictors.features import Features, cells
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, RealisedRevenue
 from local_bench.suites.registry import suite
@@ -58,7 +58,7 @@ class _Images:
     scores: list[dict[str, Score]]
     labels: Floats
 
-    def cells(self, names: Sequence[str]) -> Cells:
+    def cells(self, names: Sequence[str]) -> Features:
         of_images = [list(of.values()) for of in self.scores]
         return cells(of_images, self.categories, self.pays, self.task_ids, names)
 
@@ -180,7 +180,9 @@ def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mappin
     )
 
 
-def _taught(concepts: Cells, labels: Floats, thresholds: Mapping[str, float]) -> tuple[dict[str, Fitted], str | None]:
+def _taught(
+    concepts: Features, labels: Floats, thresholds: Mapping[str, float]
+) -> tuple[dict[str, Fitted], str | None]:
     try:
         return {
             "rule": fit_rule(concepts, labels, thresholds),
@@ -200,7 +202,7 @@ def _realised(images: _Images) -> dict[str, RealisedRevenue]:
     }
 
 
-def _expected(found: Fitted, concepts: Cells, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
+def _expected(found: Fitted, concepts: Features, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
     """By model; the images of all go through the predictor."""
     of_model = np.array(models, dtype=object)
     return {

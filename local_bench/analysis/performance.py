@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from local_bench.analysis.settlement import Books, imported_costs
+from local_bench.analysis.settlement import Accounting, imported_costs
 from local_bench.core.money import NS_PER_HOUR
 from local_bench.runs.ledger import Ledger
 from local_bench.runs.operations import kinds_made, operations
@@ -16,7 +16,7 @@ _MJ_PER_WH = 3_600_000
 
 
 @dataclass(frozen=True)
-class Making:
+class GenerationStats:
     """One system's pictures. Where a figure is None, nothing measured it: never 0."""
 
     model: str
@@ -78,7 +78,7 @@ class Cut:
     """The most that one prompt lost."""
 
 
-def makings(ledger: Ledger, money: Books, models: Iterable[str]) -> list[Making]:
+def makings(ledger: Ledger, money: Accounting, models: Iterable[str]) -> list[GenerationStats]:
     """One for each of `models`, in their order."""
     by_model: dict[str | None, list[PhaseCost]] = defaultdict(list)
     for row in money.costs:
@@ -102,7 +102,7 @@ def cuts(ledger: Ledger) -> list[Cut]:
 
 def _making(
     ledger: Ledger, model: str, costs: list[PhaseCost], priced: bool, imported: dict[str, int | None]
-) -> Making:
+) -> GenerationStats:
     counted = operations(ledger, model)
     batches: Counter[int] = Counter()
     halved: Counter[tuple[int, int]] = Counter()
@@ -113,7 +113,7 @@ def _making(
             halved[planned, size] += n if size < planned else 0
     busy = [row for row in costs if row.phase in BUSY]
     retried = "SELECT count(*) AS n FROM meter WHERE model = ? AND phase = 'retry'"
-    return Making(
+    return GenerationStats(
         model=model,
         imported=model in imported,
         timing=timing(ledger, model),

@@ -16,8 +16,8 @@ import numpy as np
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image
-from local_bench.analysis.settlement import books
-from local_bench.analysis.workflows import Way, ways
+from local_bench.analysis.settlement import accounting
+from local_bench.analysis.workflows import Workflow, ways
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import digest
@@ -134,13 +134,13 @@ def reasons(task: Task, work_id: str, of_set: Sequence[str], said: Sequence[OfWo
     return found
 
 
-def revised_ways(run: RunDir, folder: Path, revised: RunDir) -> list[Way]:
+def revised_ways(run: RunDir, folder: Path, revised: RunDir) -> list[Workflow]:
     """The run's own ways of working, by model, and after them one revision of what is refused by every model of
     `revised`, a run of the orders that `write_revisions` wrote into `folder`. A revision that is not decided, or was
     never made, is open. UserError where the folder is not of these two runs."""
     path = folder / MANIFEST
     revisions = _read(path, run)
-    money, second = books(run.ledger, run.config.settlement), books(revised.ledger, revised.config.settlement)
+    money, second = accounting(run.ledger, run.config.settlement), accounting(revised.ledger, revised.config.settlement)
     own = ways(run.ledger, money, always=True)
     costs, costs_after = usd_per_image(run.ledger, money), usd_per_image(revised.ledger, second)
     after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
@@ -161,7 +161,7 @@ def revised_ways(run: RunDir, folder: Path, revised: RunDir) -> list[Way]:
         one, one_after = costs.get(model), costs_after.get(editor)
         n_revised = worked.n_images - len(first)
         cost = None if one is None or one_after is None else one * len(first) + one_after * n_revised
-        found.append(Way(model, worked, int(pays[worked.passed].sum()), cost))
+        found.append(Workflow(model, worked, int(pays[worked.passed].sum()), cost))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.analysis.annotations import OVERALL, People, people_labels
+from local_bench.analysis.annotations import OVERALL, Annotations, people_labels
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.money import split
@@ -20,7 +20,7 @@ from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.acceptance import likely
 from local_bench.settle.bootstrap import Floats
-from local_bench.settle.ppi import Powered, prediction_powered
+from local_bench.settle.ppi import PpiEstimate, prediction_powered
 from local_bench.settle.sampling import LabelPlan, plan_labels
 
 NOT_TOLD = (
@@ -33,13 +33,13 @@ NOT_TOLD = (
 class Estimates:
     """What people would say of one model's images, by those that they were asked about."""
 
-    revenue: Powered
+    revenue: PpiEstimate
     """A share of these images' value; its weight is that value in micro-USD."""
-    images: Powered
+    images: PpiEstimate
     """The part of these images that is accepted."""
-    revenue_at_large: Powered
+    revenue_at_large: PpiEstimate
     """The share, over orders like these."""
-    images_at_large: Powered
+    images_at_large: PpiEstimate
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _labelled(
     model: str,
     rows: list[Any],
     guesses: Mapping[str, float | None],
-    said: People | None,
+    said: Annotations | None,
     width: float | None,
     seed: int,
 ) -> Labelled:

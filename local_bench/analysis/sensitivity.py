@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 
 from local_bench.analysis.performance import makings
-from local_bench.analysis.settlement import Books, lines
+from local_bench.analysis.settlement import Accounting, lines
 from local_bench.core.money import MICRO
 from local_bench.judges.rules import RULES
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
-from local_bench.settle.table import sheet_of
+from local_bench.settle.table import table_of_lines
 
 THRESHOLDS = tuple(Fraction(half, 2) for half in range(4, 11))
 """2 to 5 in halves, for every score that decides."""
@@ -40,7 +40,7 @@ def over_thresholds(run: RunDir) -> Swept | None:
     if dict(thresholds) != run.config.acceptance.thresholds:
         return None
     rows = lines(run.ledger)
-    whole = sheet_of(rows)
+    whole = table_of_lines(rows)
     lowest = _lowest(run, tuple(thresholds))
     if run.config.acceptance.rules:
         lowest = _under_rules(run, lowest)
@@ -60,7 +60,7 @@ def over_thresholds(run: RunDir) -> Swept | None:
     return Swept(points, flips(middle, points, lower_is_better=False))
 
 
-def over_prices(run: RunDir, money: Books) -> Swept | None:
+def over_prices(run: RunDir, money: Accounting) -> Swept | None:
     """Profit at other prices of an hour; None where the run has none."""
     if money.price is None:
         return None

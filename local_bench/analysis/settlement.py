@@ -50,7 +50,7 @@ def held(ledger: Ledger) -> list[Held]:
 
 
 @dataclass(frozen=True)
-class Books:
+class Accounting:
     """All the money of a run."""
 
     settlements: list[Settlement]
@@ -63,13 +63,13 @@ class Books:
         return None if self.price is None else sum(row.cost_micro_usd for row in self.costs)
 
 
-def books(ledger: Ledger, config: SettlementConfig) -> Books:
+def accounting(ledger: Ledger, config: SettlementConfig) -> Accounting:
     """Settles what the ledger holds now. ConfigError where the price table has no such row."""
     device = ledger.rows("SELECT device FROM sessions ORDER BY session LIMIT 1")
     price = price_of(config, device[0]["device"] if device else "")
     costs = phase_costs(held(ledger), price.micro_usd_per_hour if price else 0)
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
-    return Books(settle(lines(ledger), by_model | imported_costs(ledger)), costs, price)
+    return Accounting(settle(lines(ledger), by_model | imported_costs(ledger)), costs, price)
 
 
 def imported_costs(ledger: Ledger) -> dict[str, int | None]:

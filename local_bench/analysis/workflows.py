@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.analysis.economics import Attempt, summed_scores, usd_per_image
-from local_bench.analysis.settlement import Books
+from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import split
 from local_bench.runs.ledger import Ledger
 from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, UNSCORED, Outcomes
@@ -19,7 +19,7 @@ from local_bench.settle.workflows import Worked, best_of, retry_until_pass, sing
 
 
 @dataclass(frozen=True)
-class Way:
+class Workflow:
     """One model, worked with in one way; what is asked for once, a deliverable, is what passes or does not."""
 
     model: str
@@ -30,7 +30,7 @@ class Way:
     """What the images cost that the way takes, at what one cost in this run; None where that is not known."""
 
 
-def ways(ledger: Ledger, money: Books, always: bool = False) -> list[Way]:
+def ways(ledger: Ledger, money: Accounting, always: bool = False) -> list[Workflow]:
     """By model, in their order: the first attempt alone, again until one passes (RETRY_CAP times at the most), and the
     best by the summed scores of as many and of all. A model that was asked once has none, or with `always` its first
     attempt alone."""
@@ -45,7 +45,7 @@ def ways(ledger: Ledger, money: Books, always: bool = False) -> list[Way]:
     by_model = defaultdict(list)
     for row in rows:
         by_model[row["model"]].append(row)
-    found: list[Way] = []
+    found: list[Workflow] = []
     for model, own in by_model.items():
         attempts = max(row["attempt"] for row in own)
         if attempts == 1 and not always:
@@ -57,7 +57,9 @@ def ways(ledger: Ledger, money: Books, always: bool = False) -> list[Way]:
             worked.append(retry_until_pass(outcomes, few))
             worked += [best_of(outcomes, said, n) for n in sorted({few, attempts})]
         one = costs.get(model)
-        found += [Way(model, w, int(pays[w.passed].sum()), None if one is None else one * w.n_images) for w in worked]
+        found += [
+            Workflow(model, w, int(pays[w.passed].sum()), None if one is None else one * w.n_images) for w in worked
+        ]
     return found
 
 

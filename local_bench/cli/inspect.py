@@ -16,7 +16,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as
 @JSON
 def report(run_dir: Path, as_json: bool) -> int:
     """Write the report and the exports of RUN anew."""
-    from local_bench.analysis.settlement import books
+    from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
     from local_bench.report.scenarios import economics_json
@@ -26,7 +26,7 @@ def report(run_dir: Path, as_json: bool) -> int:
         run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
         exports = write_exports(run)
         page = write_report(run)
-        scenarios = economics_json(run, books(run.ledger, run.config.settlement))
+        scenarios = economics_json(run, accounting(run.ledger, run.config.settlement))
         faults = run.pictures.all_faults
     if as_json:
         found = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}

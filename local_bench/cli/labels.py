@@ -12,7 +12,7 @@ from local_bench.core.tables import table
 if TYPE_CHECKING:
     from local_bench.analysis.sampling import Labelled, Labelling
     from local_bench.runs.rundir import RunDir
-    from local_bench.settle.ppi import Powered
+    from local_bench.settle.ppi import PpiEstimate
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _model_json(m: "Labelled") -> dict[str, Any]:
     }
 
 
-def _powered_json(p: "Powered") -> dict[str, Any]:
+def _powered_json(p: "PpiEstimate") -> dict[str, Any]:
     return {
         "estimate": p.estimate,
         "low": p.low,

@@ -4,16 +4,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from local_bench.analysis.ground_truth import Refereed, refereed
-from local_bench.analysis.hard_rules import Ruled, ruled
-from local_bench.analysis.settlement import Books, books
+from local_bench.analysis.ground_truth import GroundTruthCheck, refereed
+from local_bench.analysis.hard_rules import HardRuleStats, ruled
+from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.tables import table
 from local_bench.report.judging import judges
 from local_bench.report.official.formats import official
 from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
-from local_bench.runs.repeatability import RetestRow, retest_rows
+from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ground_truth import Reckoning
 from local_bench.settle.standard import Settlement, Total
@@ -27,7 +27,7 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
     ]
     parts += judging_text(run)
     if report:
-        kept = books(run.ledger, run.config.settlement)
+        kept = accounting(run.ledger, run.config.settlement)
         priced = any(s.total.value_micro_usd for s in kept.settlements)
         parts += ["", settlement_text(kept, ruled(run)) if priced else official_text(run), "", f"report: {report}"]
         parts += earnings(kept, refereed(run)) if priced else []
@@ -44,7 +44,7 @@ def official_text(run: RunDir) -> str:
     return "\n\n".join(tables) or "nothing that the benchmark publishes"
 
 
-def earnings(kept: Books, known: Refereed | None) -> list[str]:
+def earnings(kept: Accounting, known: GroundTruthCheck | None) -> list[str]:
     """A sentence a model, the highest revenue first; with what it is worth in truth, where that is known."""
     true = {row.model: row for row in known.money} if known else {}
     lines = []
@@ -72,7 +72,7 @@ def judging_text(run: RunDir) -> list[str]:
     return lines
 
 
-def _retest_row(row: RetestRow) -> list[str]:
+def _retest_row(row: RepeatabilityRow) -> list[str]:
     same, apart = row.retest.same, row.retest.mean_abs_difference
     return [
         *(row.judge, row.rubric, row.criterion, str(row.rounds), str(same.n), _percent(same.value)),
@@ -97,7 +97,7 @@ def judging_json(run: RunDir) -> list[dict[str, Any]]:
     ]
 
 
-def _retest_json(row: RetestRow) -> dict[str, Any]:
+def _retest_json(row: RepeatabilityRow) -> dict[str, Any]:
     same = row.retest.same
     return {
         "rubric": row.rubric,
@@ -112,7 +112,7 @@ def _retest_json(row: RetestRow) -> dict[str, Any]:
     }
 
 
-def settlement_text(kept: Books, rules: dict[str, Ruled]) -> str:
+def settlement_text(kept: Accounting, rules: dict[str, HardRuleStats]) -> str:
     """Who earned what; of orders with hard rules also how many images, in how many orders, these alone refuse."""
     header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
     header += ["refused by rules"] if rules else []
@@ -126,7 +126,7 @@ def settlement_text(kept: Books, rules: dict[str, Ruled]) -> str:
     return table(header, [_row(s, rules.get(s.model)) for s in kept.settlements]) + f"\ncost: {cost}"
 
 
-def _row(s: Settlement, rules: Ruled | None) -> list[str]:
+def _row(s: Settlement, rules: HardRuleStats | None) -> list[str]:
     t = s.total
     return [
         s.model,
@@ -160,7 +160,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
         "judges": judging_json(run),
     }
     if report:
-        kept = books(run.ledger, run.config.settlement)
+        kept = accounting(run.ledger, run.config.settlement)
         result["report"] = str(report)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
         for model, of in ruled(run).items():

@@ -87,7 +87,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Collage:
     """A question's images on one picture, as IDEA-Bench shows them."""
 
     rows: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Question:
     """What each image is to the rubric: result, source, mask, reference. Empty where the rubric knows no roles."""
     repeat: int = 0
     """Which of several askings of the same, from 0."""
-    sheet: Sheet | None = None
+    collage: Collage | None = None
     """How the images are laid out on one picture; None shows each by itself."""
 
 
@@ -145,7 +145,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruth:
     """What is known to be so of one delivered image, in a suite whose truth can be told from pixels."""
 
     answers: dict[tuple[str, int], dict[str, Any] | None]

@@ -25,7 +25,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Brief:
+class GenerationRequest:
     """All that one image is made from, but for its seed."""
 
     prompt: str
@@ -41,7 +41,7 @@ class Brief:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedPrompt:
     """Something encoded once, on the CPU."""
 
     tensors: dict[str, torch.Tensor]
@@ -59,9 +59,9 @@ class Encoded:
 class Item:
     """One image to make."""
 
-    brief: Brief
-    text: Encoded
-    pictures: tuple[Encoded, ...]
+    brief: GenerationRequest
+    text: EncodedPrompt
+    pictures: tuple[EncodedPrompt, ...]
     """The brief's pictures as the family encodes them; empty where it reads them while denoising."""
     seed: int
 

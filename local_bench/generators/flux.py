@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from diffusers import FluxPipeline
 
-from local_bench.generators.base import Brief, Encoded, tokens_over
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, tokens_over
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
@@ -16,13 +16,13 @@ class Flux(Staged):
     pipeline = FluxPipeline
     encoders = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "image_encoder", "feature_extractor")
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length
         with torch.inference_mode():
             embeds, pooled, _ = self._pipe.encode_prompt(
                 prompt=brief.prompt, prompt_2=brief.prompt, device=self.machine.device, max_sequence_length=limit
             )
-        return Encoded(
+        return EncodedPrompt(
             {"prompt_embeds": embeds.cpu(), "pooled_prompt_embeds": pooled.cpu()},  # (1, limit, width), (1, width)
             self._truncated(brief.prompt, limit),
         )

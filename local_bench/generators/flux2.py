@@ -11,7 +11,7 @@ import torch
 from diffusers import Flux2KleinPipeline, Flux2Pipeline
 from diffusers.pipelines.flux2.pipeline_flux2 import format_input
 
-from local_bench.generators.base import Brief, Encoded, Item
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.qwen_image_edit import Remembering
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
@@ -26,10 +26,10 @@ class Flux2(Staged):
         super().load_denoiser()
         self._pipe._encode_vae_image = Remembering(self._pipe._encode_vae_image)
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length or 512
         tensors = {"prompt_embeds": self._embeds(brief.prompt, limit)}
-        return Encoded(tensors, {"mistral": max(0, self._n_tokens(brief.prompt) - limit)})
+        return EncodedPrompt(tensors, {"mistral": max(0, self._n_tokens(brief.prompt) - limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         asked = super().call(items, generators)
@@ -67,12 +67,12 @@ class Flux2Klein(Flux2):
 
     pipeline = Flux2KleinPipeline
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length or 512
         tensors = {"prompt_embeds": self._embeds(brief.prompt, limit)}
         if (brief.sampler.guidance_scale or 0) > 1 and not self._pipe.config.is_distilled:
             tensors["negative_prompt_embeds"] = self._embeds("", limit)
-        return Encoded(tensors, {"qwen3": max(0, self._n_tokens(brief.prompt) - limit)})
+        return EncodedPrompt(tensors, {"qwen3": max(0, self._n_tokens(brief.prompt) - limit)})
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         pixels: torch.Tensor = self._pipe.vae.decode(latents, return_dict=False)[0]  # this pipeline has unpacked them

@@ -11,7 +11,7 @@ import torch
 from diffusers import FluxControlPipeline
 from diffusers.utils.torch_utils import randn_tensor
 
-from local_bench.generators.base import Encoded, Item, Picture
+from local_bench.generators.base import EncodedPrompt, Item, Picture
 from local_bench.generators.flux import Flux
 from local_bench.generators.sampler import Sampler
 
@@ -19,13 +19,13 @@ from local_bench.generators.sampler import Sampler
 class FluxControl(Flux):
     pipeline = FluxControlPipeline
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         pipe = self._pipe
         pixels = pipe.image_processor.preprocess(picture.pixels, height=sampler.height, width=sampler.width)
         pixels = pixels.contiguous()  # as the pipeline lays them out: another layout would take another kernel
         with torch.inference_mode():
             seen = pipe.vae.encode(pixels.to(self.machine.device, pipe.vae.dtype)).latent_dist
-        return Encoded({"mean": seen.mean.cpu(), "std": seen.std.cpu()})  # (1, 16, height / 8, width / 8)
+        return EncodedPrompt({"mean": seen.mean.cpu(), "std": seen.std.cpu()})  # (1, 16, height / 8, width / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         config = self._pipe.vae.config

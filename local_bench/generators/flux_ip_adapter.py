@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
 
 from local_bench.core.identity import seed_of
-from local_bench.generators.base import Encoded, Item, Picture
+from local_bench.generators.base import EncodedPrompt, Item, Picture
 from local_bench.generators.flux import Flux
 from local_bench.generators.sampler import Sampler
 
@@ -31,10 +31,10 @@ class FluxIpAdapter(Flux):
             processor = CLIPImageProcessor.from_pretrained(folder, local_files_only=True)
             self._pipe.register_modules(image_encoder=encoder.to(self.machine.device), feature_extractor=processor)
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         with torch.inference_mode():
             embeds = self._pipe.encode_image(picture.pixels, self.machine.device, 1)
-        return Encoded({"image_embeds": embeds[:, None].cpu()})  # (1, 1 picture, projection)
+        return EncodedPrompt({"image_embeds": embeds[:, None].cpu()})  # (1, 1 picture, projection)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         asked = super().call(items, generators)

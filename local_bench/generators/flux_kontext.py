@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from diffusers import FluxKontextPipeline
 
-from local_bench.generators.base import Encoded, Item, Picture
+from local_bench.generators.base import EncodedPrompt, Item, Picture
 from local_bench.generators.flux import Flux
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import resized
@@ -19,11 +19,11 @@ from local_bench.generators.staged import resized
 class FluxKontext(Flux):
     pipeline = FluxKontextPipeline
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         config = self._pipe.vae.config
         latents = self.to_latents(resized(self._pipe, picture, sampler))
         latents = (latents - config.shift_factor) * config.scaling_factor
-        return Encoded({"image": latents.cpu()})  # (1, 16, height / 8, width / 8)
+        return EncodedPrompt({"image": latents.cpu()})  # (1, 16, height / 8, width / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         sampler = items[0].brief.sampler

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
-from local_bench.generators.base import Brief, Encoded, Item, Picture, tokens_over
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Picture, tokens_over
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged, resized
 
@@ -20,9 +20,9 @@ class InstructPix2Pix(Staged):
     encoders = ("text_encoder", "tokenizer", "safety_checker", "feature_extractor", "image_encoder")
     denoiser = "unet"
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         tokenizer = self._pipe.tokenizer
-        return Encoded(
+        return EncodedPrompt(
             {
                 "prompt_embeds": self._embeds(brief.prompt),
                 "negative_prompt_embeds": self._embeds(brief.sampler.negative_prompt or ""),
@@ -30,8 +30,10 @@ class InstructPix2Pix(Staged):
             {"clip": tokens_over(tokenizer, brief.prompt, tokenizer.model_max_length)},
         )
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
-        return Encoded({"image": self.to_latents(resized(self._pipe, picture, sampler)).cpu()})  # (1, 4, h / 8, w / 8)
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
+        return EncodedPrompt(
+            {"image": self.to_latents(resized(self._pipe, picture, sampler)).cpu()}
+        )  # (1, 4, h / 8, w / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         image = torch.cat([item.pictures[0].tensors["image"] for item in items])

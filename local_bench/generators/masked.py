@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.generators.base import Brief, Item, Picture
+from local_bench.generators.base import GenerationRequest, Item, Picture
 from local_bench.generators.sampler import Sampler
 
 STRENGTH = 1.0
@@ -31,7 +31,7 @@ def source_and_mask(items: Sequence[Item]) -> dict[str, Any]:
     }
 
 
-def pasted_back(result: Image.Image, brief: Brief) -> Image.Image:
+def pasted_back(result: Image.Image, brief: GenerationRequest) -> Image.Image:
     """The result with the source's own pixels outside the mask: black keeps the source, white the result, grey mixes
     them in 8 bits. Source and mask take the result's size by the filter of diffusers' image processor (Lanczos)."""
     assert brief.mask is not None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from diffusers import OmniGenPipeline
 
-from local_bench.generators.base import Brief, Encoded, Item
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
 from local_bench.generators.device import Axes
 from local_bench.generators.staged import Staged
 
@@ -40,8 +40,8 @@ class OmniGen(Staged):
     def load_encoder(self) -> None:
         """Nothing to load: the tokenizer serves the transformer itself."""
 
-    def encode_text(self, brief: Brief) -> Encoded:
-        return Encoded({})
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
+        return EncodedPrompt({})
 
     def canonical(self, item: Item) -> Item:
         return replace(item, brief=replace(item.brief, prompt=_CANONICAL_PROMPT))

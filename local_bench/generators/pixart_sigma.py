@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from diffusers import PixArtSigmaPipeline
 
-from local_bench.generators.base import Brief, Encoded, Item, tokens_over
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
 from local_bench.generators.staged import Staged
 
 
@@ -18,7 +18,7 @@ class PixArtSigma(Staged):
     pipeline = PixArtSigmaPipeline
     masks = True
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         sampler = brief.sampler
         limit = sampler.max_sequence_length or 300
         guided = (sampler.guidance_scale or 0) > 1
@@ -37,7 +37,7 @@ class PixArtSigma(Staged):
                 "negative_prompt_embeds": negative.cpu(),
                 "negative_prompt_attention_mask": negative_mask.cpu(),
             }
-        return Encoded(tensors, {"t5": tokens_over(self._pipe.tokenizer, brief.prompt, limit)})
+        return EncodedPrompt(tensors, {"t5": tokens_over(self._pipe.tokenizer, brief.prompt, limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         # with embeddings given, a negative prompt must be None, not the pipeline's default ""

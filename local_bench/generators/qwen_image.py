@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from diffusers import QwenImagePipeline
 
-from local_bench.generators.base import Brief, Encoded, Item, tokens_over
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
 from local_bench.generators.device import Axes
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
@@ -37,12 +37,12 @@ class QwenImage(Staged):
     pipeline = QwenImagePipeline
     varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_prompt)
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length or self._pipe.tokenizer_max_length
         tensors = self._embeds(brief, brief.prompt, limit, "")
         if brief.sampler.negative_prompt is not None:  # without one the pipeline would silently not guide
             tensors |= self._embeds(brief, brief.sampler.negative_prompt, limit, "negative_")
-        return Encoded(tensors, self._truncated(brief.prompt, limit))
+        return EncodedPrompt(tensors, self._truncated(brief.prompt, limit))
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         scale = items[0].brief.sampler.true_cfg_scale
@@ -64,7 +64,7 @@ class QwenImage(Staged):
         pixels: torch.Tensor = pipe.vae.decode(latents, return_dict=False)[0][:, :, 0]
         return pixels
 
-    def _embeds(self, brief: Brief, words: str, limit: int, which: str) -> dict[str, torch.Tensor]:
+    def _embeds(self, brief: GenerationRequest, words: str, limit: int, which: str) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
             embeds, mask = self._pipe.encode_prompt(
                 prompt=words, device=self.machine.device, max_sequence_length=limit, **self._seen(brief)
@@ -76,7 +76,7 @@ class QwenImage(Staged):
         whole = self._pipe.prompt_template_encode.format(prompt)
         return {"qwen": tokens_over(self._pipe.tokenizer, whole, limit + self._pipe.prompt_template_encode_start_idx)}
 
-    def _seen(self, brief: Brief) -> dict[str, Any]:
+    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
         return {}
 
 

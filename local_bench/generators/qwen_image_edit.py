@@ -13,7 +13,7 @@ import torch
 from diffusers import QwenImageEditPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 
-from local_bench.generators.base import Brief, Item
+from local_bench.generators.base import GenerationRequest, Item
 from local_bench.generators.qwen_image import QwenImage
 
 _REMEMBERED = 16
@@ -54,7 +54,7 @@ class QwenImageEdit(QwenImage):
     def _truncated(self, prompt: str, limit: int) -> dict[str, int]:
         return {}  # this pipeline cuts nothing
 
-    def _seen(self, brief: Brief) -> dict[str, Any]:
+    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
         picture = brief.pictures[0].pixels
         ratio = picture.width / picture.height
         width, height, _ = pipeline_qwenimage_edit.calculate_dimensions(1024 * 1024, ratio)

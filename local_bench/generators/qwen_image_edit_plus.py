@@ -11,7 +11,7 @@ import torch
 from diffusers import QwenImageEditPlusPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
-from local_bench.generators.base import Brief, Item
+from local_bench.generators.base import GenerationRequest, Item
 from local_bench.generators.qwen_image_edit import QwenImageEdit
 
 
@@ -22,7 +22,7 @@ class QwenImageEditPlus(QwenImageEdit):
         (item,) = items
         return super().call(items, generators) | {"image": [picture.pixels for picture in item.brief.pictures]}
 
-    def _seen(self, brief: Brief) -> dict[str, Any]:
+    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
         seen = []
         for picture in brief.pictures:
             ratio = picture.pixels.width / picture.pixels.height

@@ -6,7 +6,7 @@ Guidance runs each image's [negative, positive] pair in one forward pass: a batc
 import torch
 from diffusers import StableDiffusion3Pipeline
 
-from local_bench.generators.base import Brief, Encoded, tokens_over
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, tokens_over
 from local_bench.generators.staged import Staged
 
 
@@ -17,7 +17,7 @@ class StableDiffusion3(Staged):
         *("image_encoder", "feature_extractor"),
     )
 
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         pipe, sampler, prompt = self._pipe, brief.sampler, brief.prompt
         limit = sampler.max_sequence_length
         guided = (sampler.guidance_scale or 0) > 1
@@ -40,4 +40,4 @@ class StableDiffusion3(Staged):
             }
         clips = {"clip-l": pipe.tokenizer, "clip-g": pipe.tokenizer_2}
         lost = {name: tokens_over(t, prompt, t.model_max_length) for name, t in clips.items()}
-        return Encoded(tensors, lost | {"t5": tokens_over(pipe.tokenizer_3, prompt, limit or 256)})
+        return EncodedPrompt(tensors, lost | {"t5": tokens_over(pipe.tokenizer_3, prompt, limit or 256)})

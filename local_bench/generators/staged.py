@@ -13,7 +13,7 @@ from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
 from local_bench.generators.architecture import components
-from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, cat
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, cat
 from local_bench.generators.device import Axes, attend, place_denoiser, place_encoder
 from local_bench.generators.lossy import check_lossy
 from local_bench.generators.registry import traits
@@ -57,12 +57,12 @@ class Staged(ABC):
     # ---- what a family overrides
 
     @abstractmethod
-    def encode_text(self, brief: Brief) -> Encoded:
+    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         """One prompt at a time, so that its embedding cannot depend on others. No prompt is changed."""
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> Encoded:
+    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         """An input picture's latents, where `traits.encodes_pictures`; nothing where it is read while denoising."""
-        return Encoded({})
+        return EncodedPrompt({})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         """The family's own arguments for its pipeline, beside prompt, size, steps and seeds."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from local_bench.analysis.settlement import Books
+from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import usd_fine
 from local_bench.report.text import amount, duration, energy
 from local_bench.runs.prices import Price
@@ -51,7 +51,7 @@ def price_sentence(price: Price | None) -> str:
     return f"Time is priced at {hour} ({level}; source: {price.source}{as_of})."
 
 
-def cost_table(run: RunDir, books: Books) -> CostTable:
+def cost_table(run: RunDir, accounting: Accounting) -> CostTable:
     """Held time and cost by phase and model; the rows add up to the sums."""
     rows = [
         CostRow(
@@ -60,17 +60,17 @@ def cost_table(run: RunDir, books: Books) -> CostTable:
             held=duration(row.held_ns),
             items=f"{row.n_items:,}",
             energy=energy(row.energy_mj),
-            cost=cost_text(books.price, row.cost_micro_usd),
+            cost=cost_text(accounting.price, row.cost_micro_usd),
         )
-        for row in books.costs
+        for row in accounting.costs
     ]
-    held_ns = sum(row.held_ns for row in books.costs)
+    held_ns = sum(row.held_ns for row in accounting.costs)
     sessions_ns = run.ledger.rows("SELECT coalesce(sum(held_ns), 0) AS ns FROM sessions")[0]["ns"]
     return CostTable(
         rows=rows,
         held=duration(held_ns),
-        energy=_all_energy([row.energy_mj for row in books.costs]),
-        cost=cost_text(books.price, books.cost_micro_usd),
+        energy=_all_energy([row.energy_mj for row in accounting.costs]),
+        cost=cost_text(accounting.price, accounting.cost_micro_usd),
         off_meter=duration(sessions_ns - held_ns) if sessions_ns > held_ns else None,
     )
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import log10
 
-from local_bench.analysis.economics import Against, Economics, economics_of
+from local_bench.analysis.economics import BreakEven, Economics, economics_of
 from local_bench.analysis.sensitivity import Swept, over_prices, over_thresholds
-from local_bench.analysis.settlement import Books
-from local_bench.analysis.workflows import Way, ways
+from local_bench.analysis.settlement import Accounting
+from local_bench.analysis.workflows import Workflow, ways
 from local_bench.core.money import usd, usd_fine
 from local_bench.report.text import NOT_APPLICABLE, percent
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.break_even import Point, curve
-from local_bench.settle.competition import Placed
+from local_bench.settle.competition import Ranking
 from local_bench.settle.savings import Saved
 from local_bench.suites.api_prices import api_prices
 
@@ -105,7 +105,7 @@ class EconomicsView:
     """Where the APIs' prices are from."""
 
 
-def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
+def economics_view(run: RunDir, money: Accounting) -> EconomicsView | None:
     """None where nothing is settled yet, or nothing is worth anything."""
     found = economics_of(run, money)
     if found is None:
@@ -115,7 +115,7 @@ def economics_view(run: RunDir, money: Books) -> EconomicsView | None:
     placed = found.competition.placed
     rows = [
         _scenario(model, placed[model], saved, at_api)
-        for model, saved, at_api in zip(found.sheet.models, found.by_ledger, found.by_api, strict=True)
+        for model, saved, at_api in zip(found.table.models, found.by_ledger, found.by_api, strict=True)
     ]
     hour = None if money.price is None else Fraction(money.price.micro_usd_per_hour, _MICRO)
     return EconomicsView(
@@ -146,7 +146,7 @@ def _money(amount: Fraction | None) -> str:
     return NOT_APPLICABLE if amount is None else _usd(amount)
 
 
-def _scenario(model: str, placed: Placed, saved: Saved, at_api: Saved) -> ScenarioRow:
+def _scenario(model: str, placed: Ranking, saved: Saved, at_api: Saved) -> ScenarioRow:
     low, high = placed.revenue_low_usd, placed.revenue_high_usd
     return ScenarioRow(
         model=model,
@@ -163,7 +163,7 @@ def _scenario(model: str, placed: Placed, saved: Saved, at_api: Saved) -> Scenar
     )
 
 
-def _way(way: Way) -> WayRow:
+def _way(way: Workflow) -> WayRow:
     worked = way.worked
     high = "" if worked.n_passed == worked.n_passed_high else f"{worked.n_passed_high:,} at best"
     return WayRow(
@@ -181,7 +181,7 @@ def _ratio(ratio: Fraction | None) -> str:
     return NOT_APPLICABLE if ratio is None else f"{float(ratio):.2f}"
 
 
-def _break_even(against: Against, hour: Fraction | None) -> BreakEvenRow:
+def _break_even(against: BreakEven, hour: Fraction | None) -> BreakEvenRow:
     here = ("no price", "") if hour is None else (_fine(against.usd_here), f"one more {_fine(against.usd_one_more)}")
     return BreakEvenRow(
         model=against.model,

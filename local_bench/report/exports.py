@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from local_bench.analysis.economics import economics_of
-from local_bench.analysis.performance import Making, cuts, makings
-from local_bench.analysis.settlement import Books, books
+from local_bench.analysis.performance import GenerationStats, cuts, makings
+from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
 from local_bench.core.storage import write_atomic
@@ -41,7 +41,7 @@ def write_exports(run: RunDir) -> list[Path]:
     LocalBenchError, and nothing is written, where pictures were made in less time than they can take.
     """
     check_floors(run.ledger)
-    money = books(run.ledger, run.config.settlement)
+    money = accounting(run.ledger, run.config.settlement)
     scenarios = economics_of(run, money)
     tables = {
         "candidates": (columns.CANDIDATES, _candidates(run)),
@@ -119,7 +119,7 @@ def _candidates(run: RunDir) -> Iterator[dict[str, Any]]:
         yield row | {"title": titles[row["task_id"]].encode(errors="replace").decode()}
 
 
-def _settlement(run: RunDir, money: Books) -> Iterator[dict[str, Any]]:
+def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
     imported = {m.label for m in run.config.models if m.imported is not None}
     for s in sorted(money.settlements, key=lambda s: s.model):
         untold = "nobody says what its pictures cost" if s.model in imported else _no_cost(money)
@@ -138,7 +138,7 @@ def _total(settlement: Settlement, total: Total) -> dict[str, Any]:
     return {"model": settlement.model} | vars(total) | ends | {name: getattr(total, name) for name in derived}
 
 
-def _costs(money: Books) -> Iterator[dict[str, Any]]:
+def _costs(money: Accounting) -> Iterator[dict[str, Any]]:
     price = money.price
     for row in money.costs:
         yield vars(row) | {
@@ -152,7 +152,7 @@ def _costs(money: Books) -> Iterator[dict[str, Any]]:
         }
 
 
-def _making(m: Making) -> dict[str, Any]:
+def _making(m: GenerationStats) -> dict[str, Any]:
     t = m.timing
     sizes = {f"{width}x{height}": n for (height, width), n in m.sizes.items()}
     return {
@@ -187,5 +187,5 @@ def _judge(judge: Judge) -> dict[str, Any]:
     }
 
 
-def _no_cost(money: Books) -> str:
+def _no_cost(money: Accounting) -> str:
     return "no time was metered for it" if money.price else "the price table has no row for the device"

@@ -7,7 +7,7 @@ from sqlite3 import Row
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.money import usd
-from local_bench.core.types import Task, Truth
+from local_bench.core.types import GroundTruth, Task
 from local_bench.report.candidate import CandidateView, candidate_view, given
 from local_bench.report.images import Picture, picture
 from local_bench.report.scores import score_names
@@ -47,7 +47,7 @@ class OrderView:
     deliverables: list[DeliverableView]
 
 
-def gallery(run: RunDir, truths: Mapping[str, Truth] | None = None) -> list[OrderView]:
+def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> list[OrderView]:
     """The first MAX_ORDERS orders, in the suite's order; `truths`: work id -> what is known of its picture. LedgerError
     where the ledger holds no proper task."""
     candidates = _grouped(run, _CANDIDATES, "task_id")

@@ -11,7 +11,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.models.cards import cards
 from local_bench.report.text import NOT_APPLICABLE, count, interval, percent
 from local_bench.runs.config import RunConfig
-from local_bench.runs.repeatability import RetestRow, retest_rows
+from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.intervals import wilson
@@ -239,7 +239,7 @@ def _pair(pair: Pair) -> AgreementRow:
     )
 
 
-def _retests(rows: list[RetestRow], names: list[str]) -> dict[str, tuple[str, list[RepeatRow]]]:
+def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[str, list[RepeatRow]]]:
     found = {}
     for judge in names:
         mine = [row for row in rows if row.judge == judge]

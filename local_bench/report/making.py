@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from local_bench.analysis.performance import Cut, Making
+from local_bench.analysis.performance import Cut, GenerationStats
 from local_bench.core.money import usd_fine
 from local_bench.models.gpus import gpu_of
 from local_bench.report.text import NOT_APPLICABLE, count, percent
@@ -34,12 +34,12 @@ class MakingRow:
     """And the marginal one."""
 
 
-def making_rows(makings: list[Making], priced: bool) -> list[MakingRow]:
+def making_rows(makings: list[GenerationStats], priced: bool) -> list[MakingRow]:
     """One row a system, in the given order."""
     return [_row(m, priced) for m in makings]
 
 
-def peak_sentence(makings: list[Making]) -> str | None:
+def peak_sentence(makings: list[GenerationStats]) -> str | None:
     """At which peak the floors stand; None where there is none."""
     names = sorted({device for m in makings if m.timing.floor_s is not None for device in m.timing.devices})
     gpus = {gpu.name: gpu for gpu in map(gpu_of, names) if gpu is not None}
@@ -49,12 +49,12 @@ def peak_sentence(makings: list[Making]) -> str | None:
     return f"Floors and utilisation (MFU) stand against a peak of {peaks}, dense bfloat16."
 
 
-def hour(makings: list[Making]) -> str:
+def hour(makings: list[GenerationStats]) -> str:
     """What an hour of these devices is called."""
     return "CPU-hour" if all(device == "cpu" for m in makings for device in m.timing.devices) else "GPU-hour"
 
 
-def batch_sentences(makings: list[Making]) -> list[str]:
+def batch_sentences(makings: list[GenerationStats]) -> list[str]:
     """Where fewer images were made at once than planned, or some more than once, and what is known of the reason."""
     found = []
     for m in makings:
@@ -81,7 +81,7 @@ def cut_rows(cuts: list[Cut]) -> list[tuple[str, str, str, str, str]]:
     return [(c.model, c.encoder, f"{c.n_prompts:,}", f"{c.n_cut:,}", f"{c.most_tokens:,}") for c in cuts]
 
 
-def _row(m: Making, priced: bool) -> MakingRow:
+def _row(m: GenerationStats, priced: bool) -> MakingRow:
     t = m.timing
     return MakingRow(
         model=m.model,
@@ -99,7 +99,7 @@ def _row(m: Making, priced: bool) -> MakingRow:
     )
 
 
-def _size(m: Making) -> str:
+def _size(m: GenerationStats) -> str:
     if not m.sizes:
         return ""
     (height, width), *others = m.sizes
@@ -110,7 +110,7 @@ def _seconds(value: float | None) -> str:
     return NOT_APPLICABLE if value is None else f"{figure(value)} s"
 
 
-def _cost(m: Making, priced: bool) -> tuple[str, str]:
+def _cost(m: GenerationStats, priced: bool) -> tuple[str, str]:
     if m.image_micro_usd is None:
         return ("not told" if m.imported else "not metered" if priced else "no price"), ""
     marginal = m.marginal_image_micro_usd
@@ -121,7 +121,7 @@ def _fine(micro: int) -> str:
     return usd_fine(micro) if micro else "<$0.000001"
 
 
-def _energy(m: Making) -> tuple[str, str]:
+def _energy(m: GenerationStats) -> tuple[str, str]:
     if m.imported:
         return NOT_APPLICABLE, ""
     if m.wh_per_image is None:

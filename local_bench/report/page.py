@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from local_bench.analysis.ground_truth import refereed
 from local_bench.analysis.hard_rules import ruled
 from local_bench.analysis.performance import cuts, makings
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.text import clean
@@ -33,7 +33,7 @@ def write_report(run: RunDir) -> Path:
 def render(run: RunDir) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
     check_floors(run.ledger)
-    money = books(run.ledger, run.config.settlement)
+    money = accounting(run.ledger, run.config.settlement)
     made = makings(run.ledger, money, view.model_order(run))
     known = refereed(run)
     orders = gallery.gallery(run, known.truths if known else None)

@@ -7,7 +7,7 @@ to divide by.
 from typing import Any
 
 from local_bench.analysis.economics import Economics, economics_of
-from local_bench.analysis.settlement import Books
+from local_bench.analysis.settlement import Accounting
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.published import number
 from local_bench.suites.servimage.published import placed_json, saved_json
@@ -24,7 +24,7 @@ def competition_rows(found: Economics) -> list[Row]:
 def cost_reduction_rows(found: Economics) -> list[Row]:
     """Table 7: a row per model with the metered cost, and with an API's price (`api_`) where the config has one."""
     rows = []
-    for model, here, at_api in zip(found.sheet.models, found.by_ledger, found.by_api, strict=True):
+    for model, here, at_api in zip(found.table.models, found.by_ledger, found.by_api, strict=True):
         api = {f"api_{name}": value for name, value in saved_json(at_api).items() if "model_contribution" not in name}
         rows.append({"model": model} | saved_json(here) | api)
     return rows
@@ -48,7 +48,7 @@ def break_even_rows(found: Economics) -> list[Row]:
     ]
 
 
-def economics_json(run: RunDir, money: Books) -> dict[str, Any] | None:
+def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
     """All three, by model; None where nothing is settled or no order has a price."""
     found = economics_of(run, money)
     if found is None:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from local_bench.analysis.ground_truth import Refereed
+from local_bench.analysis.ground_truth import GroundTruthCheck
 from local_bench.core.money import usd
-from local_bench.core.types import Truth
+from local_bench.core.types import GroundTruth
 from local_bench.report.text import NOT_APPLICABLE, interval, percent
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.ground_truth import ALL, Reckoning, Truthfulness
@@ -54,7 +54,7 @@ class TruthView:
     """Deliverables whose truth could not be told."""
 
 
-def truth_view(found: Refereed | None) -> TruthView | None:
+def truth_view(found: GroundTruthCheck | None) -> TruthView | None:
     """None where there is no truth to hold anything against."""
     if found is None or not found.money:
         return None
@@ -67,7 +67,7 @@ def truth_view(found: Refereed | None) -> TruthView | None:
     return TruthView([_money(row) for row in by_revenue], answers, sum(row.n_unknown for row in found.money))
 
 
-def truth_sentence(truth: Truth | None) -> str | None:
+def truth_sentence(truth: GroundTruth | None) -> str | None:
     """What is so of one picture."""
     if truth is None:
         return None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from local_bench.analysis.settlement import Books
+from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import usd
 from local_bench.models.cards import cards
 from local_bench.report.costs import cost_text
@@ -98,12 +98,12 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     return found + [f"{model}: nothing has been planned yet." for model in model_order(run) if model not in planned]
 
 
-def settlement_rows(run: RunDir, books: Books) -> list[SettlementRow]:
+def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:
     """One row a model, over all orders, the highest revenue first."""
     imported = {m.label for m in run.config.models if m.imported is not None}
     rows = []
-    for s in books.settlements:
-        cost = cost_text(books.price, s.cost_micro_usd, s.model in imported)
+    for s in accounting.settlements:
+        cost = cost_text(accounting.price, s.cost_micro_usd, s.model in imported)
         profit = cost if s.profit_micro_usd is None else amount(s.profit_micro_usd)
         rows.append(_row(s.model, s.total, cost, profit))
     return rows

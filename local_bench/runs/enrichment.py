@@ -20,7 +20,7 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.device import Place
 from local_bench.runs.judge_factory import judge_spec, opened
 from local_bench.runs.progress import Progress
-from local_bench.runs.save_interval import Pace
+from local_bench.runs.save_interval import SaveInterval
 from local_bench.suites.enrichment import FIELDS, read_written
 from local_bench.suites.registry import suite
 
@@ -73,7 +73,7 @@ def write_down(
             lacking[task.task_id] = len(task.deliverables)
     found = Written(n_there=n_there)
     rows = {task_id: line.model_dump(exclude_unset=True) for task_id, line in there.items()}
-    pace, save = Pace(), partial(_save, out, {task.task_id: i for i, task in enumerate(tasks)}, rows)
+    pace, save = SaveInterval(), partial(_save, out, {task.task_id: i for i, task in enumerate(tasks)}, rows)
     try:
         for task_id, verdict in _answers(config, questions, pictures, out, progress):
             fields = _read(questions[task_id], verdict, lacking[task_id])

@@ -15,7 +15,7 @@ from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_here, measure_share
 from local_bench.runs.progress import Progress
-from local_bench.runs.work import Advanced, Begun, Measured, MetricOrder, Noted
+from local_bench.runs.work import Advanced, Begun, Measured, MetricWorkOrder, Noted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _AGAIN = "remove it or give another --out"
@@ -70,7 +70,7 @@ def measure_images(
         for key, subject in subjects.items()
         if (own := tuple(name for name in usable if name not in result.images[key]))
     ]
-    order = MetricOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
+    order = MetricWorkOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
     for event in measure_share(order, wanted) if wanted else ():
         match event:
             case Measured(rows):

@@ -32,15 +32,15 @@ from local_bench.runs.work import (
     Job,
     Made,
     Noted,
-    Order,
     Result,
     Settled,
     Signed,
+    WorkOrder,
     shards,
     shared_prompts,
 )
 from local_bench.runs.worker import make_pictures
-from local_bench.runs.worker_pool import Workers
+from local_bench.runs.worker_pool import WorkerPool
 
 _LOADED_SHARE = 0.7
 """Weights pass through host memory on their way to a GPU. More than this part of it at once, and workers take turns."""
@@ -53,7 +53,7 @@ def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], 
     """
     quiet_libraries()
     devices = numerics.choose_devices(run.config.engine.device, len(meters))
-    with Workers(len(devices), run.logs) as workers:
+    with WorkerPool(len(devices), run.logs) as workers:
         for model in models:
             jobs = [] if model.card is None else _pending(run, model.label, progress)
             if jobs:
@@ -79,7 +79,7 @@ def _job(row: sqlite3.Row) -> Job:
 
 def _order(
     run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device, workers: int, progress: Progress
-) -> Order:
+) -> WorkOrder:
     """How this model is to work here, on each of `workers` such devices. ConfigError where it fits the device in no way
     that keeps its bytes."""
     card, engine, label = model.card, run.config.engine, model.label
@@ -103,7 +103,7 @@ def _order(
         progress.note(f"{label}: {sentence}")
     kind = family(card.family)
     loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
-    return Order(
+    return WorkOrder(
         label=label,
         card=card,
         weights=model.weights,
@@ -139,7 +139,7 @@ class _Session:
         self._progress = progress
         self._signatures: dict[int, dict[str, Any]] = {}
 
-    def make(self, order: Order, jobs: list[Job], devices: Sequence[torch.device], workers: Workers) -> None:
+    def make(self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool) -> None:
         note_operations(self._run.ledger, order)
         for worker, event in self._events(order, jobs, devices, workers):
             self._take(worker, event)
@@ -151,7 +151,7 @@ class _Session:
         _forget(order)
 
     def _events(
-        self, order: Order, jobs: list[Job], devices: Sequence[torch.device], workers: Workers
+        self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool
     ) -> Iterator[tuple[int, Event]]:
         shares = shards(jobs, len(devices))
         if len(shares) == 1:
@@ -235,7 +235,7 @@ class _Session:
             )
 
 
-def _forget(order: Order) -> None:
+def _forget(order: WorkOrder) -> None:
     """The model's encodings have served."""
     shutil.rmtree(order.encoded, ignore_errors=True)
     if order.encoded.parent.is_dir() and not any(order.encoded.parent.iterdir()):

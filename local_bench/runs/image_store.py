@@ -35,7 +35,7 @@ class ImageFault:
 
 
 @dataclass
-class Pictures:
+class ImageStore:
     """The pictures of the run directory `path`; remembers what was wrong with those that were read."""
 
     path: Path

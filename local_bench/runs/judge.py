@@ -20,22 +20,22 @@ from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.robustness import canary_questions, try_judge
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.save_interval import Pace
+from local_bench.runs.save_interval import SaveInterval
 from local_bench.runs.scoring import score, sets
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
 
 COMMIT_EVERY = 32
-"""Answers that are committed together at most; fewer wherever the disk is quick (`Pace`)."""
+"""Answers that are committed together at most; fewer wherever the disk is quick (`SaveInterval`)."""
 NOT_ASKED = ""
 """The question id of what is unscored because a picture is faulty: it is asked once the picture is back."""
 Key = tuple[str, str, int, int, int]
 """(work id, rubric, point, repeat, round)"""
-Keep = Callable[[Sequence[tuple["Ask", Verdict]]], None]
+Keep = Callable[[Sequence[tuple["JudgeRequest", Verdict]]], None]
 
 
 @dataclass(frozen=True)
-class Ask:
+class JudgeRequest:
     """One question about one candidate's image, and the identity of asking it here."""
 
     work_id: str
@@ -62,7 +62,7 @@ def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progres
         unasked = [(replace(ask, question_id=NOT_ASKED), Verdict(None, reason, "")) for ask, reason in faulty]
         KeepVerdicts(run, spec)([one for one in unasked if there.get(one[0].key, NOT_ASKED) == NOT_ASKED])
         if open_asks:
-            Sitting(run, config, spec, places, meters, progress).hold(open_asks, KeepVerdicts(run, spec))
+            JudgeSession(run, config, spec, places, meters, progress).hold(open_asks, KeepVerdicts(run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
     _forget_others(run, labels)
     score(run, tasks, list(labels))
@@ -70,7 +70,7 @@ def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progres
 
 def asks_of(
     run: RunDir, tasks: dict[str, Task], config: JudgeConfig, spec: JudgeSpec, places: Sequence[Place]
-) -> Iterator[Ask]:
+) -> Iterator[JudgeRequest]:
     """All that this judge is asked about the pictures that are there, what shares one together."""
     numerics = numerics_of(config, places)
     asked = suite(run.config.suite.name).load()
@@ -78,15 +78,17 @@ def asks_of(
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
         own = asked.questions(tasks[task_id], shown, run.config.order_swap)
         for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, tasks[task_id], shown)):
-            yield Ask(images[key[0]][0], question, spec.question_id(question, numerics))
+            yield JudgeRequest(images[key[0]][0], question, spec.question_id(question, numerics))
 
 
-def readable(run: RunDir, asks: Sequence[Ask], progress: Progress) -> tuple[list[Ask], list[tuple[Ask, str]]]:
+def readable(
+    run: RunDir, asks: Sequence[JudgeRequest], progress: Progress
+) -> tuple[list[JudgeRequest], list[tuple[JudgeRequest, str]]]:
     """The questions all of whose pictures are what the ledger says, and the others with the reason."""
     shas = (sha for ask in asks for sha in ask.question.images)
     faults = run.pictures.faulty(shas, run.config.engine.io_workers, either=True)
-    whole: list[Ask] = []
-    faulty: list[tuple[Ask, str]] = []
+    whole: list[JudgeRequest] = []
+    faulty: list[tuple[JudgeRequest, str]] = []
     for ask in asks:
         fault = next((faults[sha] for sha in ask.question.images if sha in faults), None)
         if fault is None:
@@ -105,7 +107,7 @@ class KeepVerdicts:
     run: RunDir
     spec: JudgeSpec
 
-    def __call__(self, answered: Sequence[tuple[Ask, Verdict]]) -> None:
+    def __call__(self, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
         with self.run.ledger.transaction():
             self.run.ledger.write_many(
                 "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -132,7 +134,7 @@ def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | Non
     )
 
 
-class Sitting:
+class JudgeSession:
     """One judge before many questions; what is answered is kept and struck off, whatever happens to the judge."""
 
     def __init__(
@@ -151,11 +153,11 @@ class Sitting:
         self._meters = meters
         self._progress = progress
         self._made: dict[str, Image.Image] = {}
-        self._pace = Pace()
+        self._pace = SaveInterval()
         self._uncharged = 0
         self._load = lru_cache(maxsize=16)(self._picture)
 
-    def hold(self, asks: Sequence[Ask], keep: Keep) -> None:
+    def hold(self, asks: Sequence[JudgeRequest], keep: Keep) -> None:
         """Asks until nothing is left. ServerError where the judge is not to be had."""
         config, label = self._config, self._config.label
         self._progress.note(f"asking {config.base_url}" if config.base_url else f"starting the judge, {label}")
@@ -181,10 +183,10 @@ class Sitting:
     def _ask(
         self,
         transport: Transport,
-        left: dict[Key, Ask],
+        left: dict[Key, JudgeRequest],
         keep: Keep,
     ) -> None:
-        answered: list[tuple[Ask, Verdict]] = []
+        answered: list[tuple[JudgeRequest, Verdict]] = []
         questions = [(key, ask.question) for key, ask in left.items()]
         try:
             for key, verdict in answers(transport, self._spec, questions):
@@ -199,8 +201,8 @@ class Sitting:
 
     def _commit(
         self,
-        answered: list[tuple[Ask, Verdict]],
-        left: dict[Key, Ask],
+        answered: list[tuple[JudgeRequest, Verdict]],
+        left: dict[Key, JudgeRequest],
         keep: Keep,
     ) -> None:
         if not answered:

@@ -16,7 +16,7 @@ from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import NetworkMetric, Picture, Subject
-from local_bench.judges.metrics.evaluator import Opened, Scored, Survey, Told, Wanted
+from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told, Wanted
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
@@ -26,8 +26,8 @@ from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import write_scores
-from local_bench.runs.work import Advanced, Begun, Charged, Event, Measured, MetricOrder, Noted
-from local_bench.runs.worker_pool import Workers
+from local_bench.runs.work import Advanced, Begun, Charged, Event, Measured, MetricWorkOrder, Noted
+from local_bench.runs.worker_pool import WorkerPool
 from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"
@@ -55,7 +55,7 @@ def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
         return
     quiet_transformers()
     devices = numerics.choose_devices(run.config.engine.device, len(meters))
-    order = MetricOrder(
+    order = MetricWorkOrder(
         names=tuple(name for name in asked if name not in absent),
         device=str(devices[0]),
         threads=run.config.engine.threads,
@@ -63,7 +63,7 @@ def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
         batch_size=run.config.engine.metric_batch_size,
     )
     _note_identities(run.ledger, order)
-    with Workers(len(devices), run.logs) as workers:
+    with WorkerPool(len(devices), run.logs) as workers:
         for worker, event in _events(order, wanted, devices, workers):
             match event:
                 case Measured(rows):
@@ -78,10 +78,10 @@ def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
                     progress.advance(n)
 
 
-def measure_share(order: MetricOrder, wanted: list[Wanted]) -> Iterator[Event]:
+def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Event]:
     """A worker's share of the metrics."""
     metrics = {name: make_metric(name) for name in order.names}
-    survey = Survey(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
+    survey = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
     yield Begun("measure", survey.groups(wanted))
     for step in survey.run(wanted):
         match step:
@@ -146,7 +146,7 @@ def is_here(name: str, require: bool, progress: Progress) -> bool:
 
 
 def _events(
-    order: MetricOrder, wanted: list[Wanted], devices: Sequence[torch.device], workers: Workers
+    order: MetricWorkOrder, wanted: list[Wanted], devices: Sequence[torch.device], workers: WorkerPool
 ) -> Iterator[tuple[int, Event]]:
     shares = [share for i in range(len(devices)) if (share := wanted[i :: len(devices)])]
     if len(shares) == 1:
@@ -158,14 +158,14 @@ def _events(
             yield worker, event
 
 
-def _numerics(order: MetricOrder) -> dict[str, Any]:
+def _numerics(order: MetricWorkOrder) -> dict[str, Any]:
     """What of device and software decides a network's arrays."""
     made_by = numerics.signature(torch.device(order.device), "native", "float32")
     decides = {key: value for key, value in made_by.items() if key not in _OF_PICTURES}
     return decides | versions() | {"cpu": numerics.cpu_arithmetic()}  # pictures are prepared on it, faces found on it
 
 
-def _note_identities(ledger: Ledger, order: MetricOrder) -> None:
+def _note_identities(ledger: Ledger, order: MetricWorkOrder) -> None:
     """What each metric's numbers mean, for good. LedgerError where there are numbers of another meaning already."""
     for name in order.names:
         fresh = canonical_json(identity_of(name, order.device))

@@ -17,7 +17,7 @@ from local_bench.core.images import image_path, load_verified
 from local_bench.core.sizes import size_like
 from local_bench.core.yamlfile import Strict
 from local_bench.runs.ledger import Ledger
-from local_bench.runs.work import Order
+from local_bench.runs.work import WorkOrder
 
 if TYPE_CHECKING:
     from local_bench.generators.sampler import Sampler
@@ -84,7 +84,7 @@ def kinds_made(ledger: Ledger, label: str, counted: Counted) -> Counter[tuple[st
     return made
 
 
-def note_operations(ledger: Ledger, order: Order) -> None:
+def note_operations(ledger: Ledger, order: WorkOrder) -> None:
     """Counts what each kind of picture takes that `order.label` is to make in this run, and keeps it in the ledger.
 
     Seconds at first for a large model, then remembered on this machine. Imports torch.
@@ -97,7 +97,7 @@ def note_operations(ledger: Ledger, order: Order) -> None:
     ledger.set_meta(f"operations:{order.label}", counted.model_dump_json())
 
 
-def _count(ledger: Ledger, order: Order) -> Counted:
+def _count(ledger: Ledger, order: WorkOrder) -> Counted:
     from local_bench.generators.sampler import Sampler
 
     rows = ledger.rows("SELECT work FROM candidates WHERE model = ? AND state <> 'unscored'", order.label)
@@ -112,7 +112,7 @@ def _count(ledger: Ledger, order: Order) -> Counted:
     return counted.model_copy(update={"kinds": kinds})
 
 
-def _kind(order: Order, sampler: "Sampler", pictures: Sequence[int | None]) -> Kind:
+def _kind(order: WorkOrder, sampler: "Sampler", pictures: Sequence[int | None]) -> Kind:
     """`pictures` are the tokens of the input pictures; None for one that is read in the result's size."""
     from local_bench.generators.arithmetic import usual_size
     from local_bench.generators.memory import plan_memory
@@ -157,7 +157,7 @@ def _tokens(size: tuple[int, int]) -> int:
 # ---- input pictures: how large their families read them
 
 
-def _tokens_as_read(order: Order, pictures: set[str]) -> dict[str, int]:
+def _tokens_as_read(order: WorkOrder, pictures: set[str]) -> dict[str, int]:
     as_read = _AS_READ.get(order.card.family)
     if as_read is None:
         return {}

@@ -9,13 +9,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from local_bench.core.storage import write_atomic
-from local_bench.generators.base import Encoded
+from local_bench.generators.base import EncodedPrompt
 
 _SHARED = "negative_"
 """Tensors of such names are those of the negative prompt, which many prompts have in common: kept once."""
 
 
-class Encodings:
+class PromptEmbeddings:
     """A folder of encodings by key, for one model under one numerics signature."""
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class Encodings:
     def __contains__(self, key: str) -> bool:
         return self._path(key).exists()
 
-    def put(self, key: str, encoded: Encoded) -> int:
+    def put(self, key: str, encoded: EncodedPrompt) -> int:
         """Keeps one encoding, whole or not at all; returns the bytes written. StorageError if refused."""
         own = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
         shared, written = {}, 0
@@ -44,14 +44,14 @@ class Encodings:
         """Removes one encoding; what it shares with others stays."""
         self._path(key).unlink(missing_ok=True)
 
-    def get(self, key: str) -> Encoded:
+    def get(self, key: str) -> EncodedPrompt:
         with safe_open(self._path(key), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
             truncated, shared = _about(file)
         for name, other in shared.items():
             with safe_open(self._path(other), framework="pt") as file:
                 tensors[name] = file.get_tensor(name)
-        return Encoded(tensors, truncated)
+        return EncodedPrompt(tensors, truncated)
 
     def shape(self, key: str) -> tuple[Any, dict[str, int]]:
         """An encoding's `shape` and truncated tokens, read off the headers of its files."""

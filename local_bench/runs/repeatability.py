@@ -9,18 +9,18 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Rubric
 from local_bench.judges.vlm.variants import wording_of
 from local_bench.runs.device import Place
-from local_bench.runs.judge import Ask, Sitting, asks_of, readable, verdict_columns
+from local_bench.runs.judge import JudgeRequest, JudgeSession, asks_of, readable, verdict_columns
 from local_bench.runs.judge_factory import judge_spec
 from local_bench.runs.meter import Meter
 from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdict_of
-from local_bench.settle.agreement import Retest, test_retest
+from local_bench.settle.agreement import Repeatability, test_retest
 
 
 @dataclass(frozen=True)
-class RetestRow:
+class RepeatabilityRow:
     """How far one judge agrees with itself on one criterion of one rubric."""
 
     judge: str
@@ -28,7 +28,7 @@ class RetestRow:
     criterion: str
     rounds: int
     """Askings in all, the first included."""
-    retest: Retest
+    retest: Repeatability
 
 
 def rejudge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progress: Progress, rounds: int) -> None:
@@ -40,20 +40,20 @@ def rejudge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progr
         asks = list(asks_of(run, tasks, config, spec, places))
         rows = run.ledger.rows("SELECT * FROM retests WHERE judge = ?", spec.judge_id)
         there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], r["round"]): r["question_id"] for r in rows}
-        again = [Ask(a.work_id, a.question, a.question_id, i) for i in range(1, rounds + 1) for a in asks]
+        again = [JudgeRequest(a.work_id, a.question, a.question_id, i) for i in range(1, rounds + 1) for a in asks]
         left, _ = readable(run, [ask for ask in again if there.get(ask.key) != ask.question_id], progress)
         if left:
-            Sitting(run, config, spec, places, meters, progress).hold(left, KeepRetests(run, spec))
+            JudgeSession(run, config, spec, places, meters, progress).hold(left, KeepRepeats(run, spec))
 
 
 @dataclass(frozen=True)
-class KeepRetests:
+class KeepRepeats:
     """Enters answers beside the run's verdicts."""
 
     run: RunDir
     spec: JudgeSpec
 
-    def __call__(self, answered: Sequence[tuple[Ask, Verdict]]) -> None:
+    def __call__(self, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
         with self.run.ledger.transaction():
             self.run.ledger.write_many(
                 "INSERT OR REPLACE INTO retests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -64,7 +64,7 @@ class KeepRetests:
             )
 
 
-def retest_rows(run: RunDir) -> list[RetestRow]:
+def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
     """One row a judge, rubric and criterion, of all that was asked again; empty where nothing was."""
     labels = run.ledger.json_meta("judges") or {}
     keys = "judge, work_id, rubric, point, repeat"
@@ -85,7 +85,7 @@ def retest_rows(run: RunDir) -> list[RetestRow]:
         asked = wording_of(name, (field for answer in answers for field in answer or ()))
         for criterion in asked.criteria:
             table = [[_number(asked, criterion.name, verdicts[i]) for verdicts in whole] for i in range(n)]
-            rows.append(RetestRow(labels.get(judge, judge[:8]), name, criterion.name, n, test_retest(table)))
+            rows.append(RepeatabilityRow(labels.get(judge, judge[:8]), name, criterion.name, n, test_retest(table)))
     return rows
 
 

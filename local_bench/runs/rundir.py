@@ -13,7 +13,7 @@ from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, Use
 from local_bench.core.paths import refuse_links
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.runs.config import RunConfig, dump_config, load_config
-from local_bench.runs.image_store import IMAGES, INPUTS, Pictures
+from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
 from local_bench.runs.ledger import LEDGER, Ledger
 
 
@@ -24,7 +24,7 @@ class RunDir:
         self.path = path
         self.config = config
         self.ledger = ledger
-        self.pictures = Pictures(path)
+        self.pictures = ImageStore(path)
         self._lock = lock
 
     @classmethod

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Pace:
+class SaveInterval:
     """Saving is due at once, and then whenever all saving together takes at most `share` of the time."""
 
     def __init__(self, share: float = 0.1) -> None:

@@ -18,7 +18,7 @@ from local_bench.core.money import held_cost, usd_number
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
-from local_bench.generators.base import Brief, Item, Machine, Picture
+from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
 from local_bench.generators.batches import warm_up
 from local_bench.generators.masked import half_mask
 from local_bench.generators.registry import family
@@ -33,7 +33,7 @@ _FEW, _MORE = 2, 4
 
 
 @dataclass(frozen=True)
-class Trial:
+class TimingResult:
     """Seconds of one model at one size on this device."""
 
     device: str
@@ -67,7 +67,7 @@ def try_model(
     batch_size: int,
     engine: EngineConfig,
     offload: Sequence[str] = (),
-) -> Trial:
+) -> TimingResult:
     """Times `model` at `sampler`'s size, what does not fit streaming in (`offload`); nothing is kept."""
     card = model.card
     assert card is not None
@@ -85,7 +85,7 @@ def try_model(
     )
     generator = kind(card, model.weights, machine, model.parts)
     clock = _Clock(device)
-    brief = Brief(
+    brief = GenerationRequest(
         "A red boot on a white table by a window, three birds above it. " * 4,
         sampler,
         _pictures(sampler, n_pictures),
@@ -117,7 +117,7 @@ def try_model(
     decode_s = clock.lap() / batch_size
     generator.drop_denoiser()
     step_s = max(0.0, times[_MORE] - times[_FEW]) / (_MORE - _FEW)
-    return Trial(
+    return TimingResult(
         device=numerics.device_name(device),
         sampler=sampler,
         batch_size=batch_size,

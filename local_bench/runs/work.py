@@ -29,7 +29,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Order:
+class WorkOrder:
     """One model, and where and how it is to work."""
 
     label: str
@@ -64,7 +64,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class MetricOrder:
+class MetricWorkOrder:
     """Which metrics, and where and how they are to be taken."""
 
     names: tuple[str, ...]

@@ -19,7 +19,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified, store_image
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
-from local_bench.generators.base import Brief, Encoded, Item, Machine, Picture, picture_key, text_key
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.masked import pasted_back
@@ -27,19 +27,19 @@ from local_bench.generators.memory import plan_memory
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.device_clock import DeviceClock, Mark
-from local_bench.runs.prompt_embeddings import Encodings
-from local_bench.runs.work import Advanced, Begun, Charged, Event, Job, Made, Noted, Order, Result, Settled, Signed
+from local_bench.runs.prompt_embeddings import PromptEmbeddings
+from local_bench.runs.work import Advanced, Begun, Charged, Event, Job, Made, Noted, Result, Settled, Signed, WorkOrder
 
 
-def make_pictures(order: Order, jobs: list[Job]) -> Iterator[Event]:
+def make_pictures(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:
     """A worker's share of one model's pictures."""
-    return Maker(order).make(jobs)
+    return Worker(order).make(jobs)
 
 
-class Maker:
+class Worker:
     """One model on one device."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkOrder) -> None:
         device = torch.device(order.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # what is compiled asks for the current one
@@ -56,7 +56,7 @@ class Maker:
         self._generator = self._family(order.card, order.weights, self._machine, order.parts)
         self._signature = numerics.signature(device, order.attention, order.card.dtype, order.compile)
         kept_for = digest([order.weights_sha256, self._signature])
-        self._encodings = Encodings(order.encoded / kept_for)
+        self._encodings = PromptEmbeddings(order.encoded / kept_for)
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
         self._compiled_for: set[str] = set()
         if order.compile:
@@ -119,9 +119,9 @@ class Maker:
             )
         return [job for job in jobs if job.work_id in ready]
 
-    def _missing(self, text: str, jobs: Sequence[Job]) -> dict[str, Callable[[], Encoded]]:
+    def _missing(self, text: str, jobs: Sequence[Job]) -> dict[str, Callable[[], EncodedPrompt]]:
         """By key, how to encode what is not there yet of jobs with one prompt."""
-        found: dict[str, Callable[[], Encoded]] = {}
+        found: dict[str, Callable[[], EncodedPrompt]] = {}
         if text not in self._encodings:
             found[text] = partial(self._generator.encode_text, self._brief(jobs[0]))
         for job in jobs:
@@ -308,9 +308,9 @@ class Maker:
             for job in jobs
         ]
 
-    def _brief(self, job: Job) -> Brief:
+    def _brief(self, job: Job) -> GenerationRequest:
         pictures = tuple(self._picture(sha) for sha in job.pictures)
-        return Brief(
+        return GenerationRequest(
             job.prompt, Sampler(**job.sampler), pictures, None if job.mask is None else self._picture(job.mask)
         )
 
@@ -334,7 +334,7 @@ class _Batch:
     """Images that the device was given to make, on their way to the host."""
 
     jobs: Sequence[Job]
-    briefs: Sequence[Brief]
+    briefs: Sequence[GenerationRequest]
     """Of every slot of the batch: `jobs` and, in a batch that is not full, repeated ones."""
     pixels: torch.Tensor
     """uint8 (slots, height, width, 3) on the host; there when `decoded` is reached."""

@@ -50,7 +50,7 @@ class _Failed:
     """One for people; None for a fault whose traceback is in the log."""
 
 
-class Workers:
+class WorkerPool:
     """`n` processes that live until the block ends; started at the first work. Without a block they do not end."""
 
     def __init__(self, n: int, logs: Path) -> None:

@@ -49,7 +49,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Retest:
+class Repeatability:
     """How far a judge who is asked the same again says the same."""
 
     same: Agreement
@@ -216,7 +216,7 @@ def _quorum(values: Sequence[Label | None]) -> list[Label]:
     return answered if 2 * len(answered) >= len(values) else []
 
 
-def test_retest(rounds: Sequence[Sequence[float | None]]) -> Retest:
+def test_retest(rounds: Sequence[Sequence[float | None]]) -> Repeatability:
     """How stable a judge is: rounds x questions, the same questions in the same order in each of two or more rounds.
 
     A question that is unscored in any round is left out and counted. Undefined where no question is left.
@@ -226,11 +226,11 @@ def test_retest(rounds: Sequence[Sequence[float | None]]) -> Retest:
     answered = [[a for a in answers if a is not None] for answers in by_question if None not in answers]
     left_out = len(by_question) - len(answered)
     if not answered:
-        return Retest(Agreement(None, 0, left_out, "no question was answered in every round"), None)
+        return Repeatability(Agreement(None, 0, left_out, "no question was answered in every round"), None)
     same = sum(len(set(answers)) == 1 for answers in answered)
     low, high = wilson(same, len(answered))
     apart = [abs(x - y) for answers in answered for x, y in combinations(answers, 2)]
-    return Retest(
+    return Repeatability(
         Agreement(same / len(answered), len(answered), left_out, low=low, high=high), math.fsum(apart) / len(apart)
     )
 

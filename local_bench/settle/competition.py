@@ -14,11 +14,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.table import Ints, Mask, Orders, Sheet
+from local_bench.settle.table import Ints, Mask, Orders, OutcomeTable
 
 
 @dataclass(frozen=True)
-class Placed:
+class Ranking:
     """What one model won."""
 
     revenue_usd: Fraction
@@ -35,26 +35,26 @@ class Placed:
 
 @dataclass(frozen=True)
 class Competition:
-    placed: dict[str, Placed]
-    """By model, in the sheet's order."""
+    placed: dict[str, Ranking]
+    """By model, in the table's order."""
     n_open: int
     """Orders whose winner an open image or an absent score could change."""
 
 
-def compete(sheet: Sheet, require_success: bool = False) -> Competition:
-    """Settles every order among all models of the sheet."""
-    asked = sheet.orders
-    here = sheet.made > 0
-    wins, undecided = _winners(sheet, here)
+def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
+    """Settles every order among all models of the table."""
+    asked = table.orders
+    here = table.made > 0
+    wins, undecided = _winners(table, here)
     paid = wins.sum(axis=0) > 0
     if require_success:
-        paid &= np.where(here, sheet.accepted, -1).max(axis=0, initial=-1) == asked.deliverables
+        paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == asked.deliverables
     wins &= paid
     shares = wins.sum(axis=0)
     revenue = _shared(asked, wins, shares, np.ones(len(paid), dtype=np.bool_))
-    low, high, n_open = _ends(sheet, wins, shares, undecided, require_success)
+    low, high, n_open = _ends(table, wins, shares, undecided, require_success)
     placed = {
-        model: Placed(
+        model: Ranking(
             revenue_usd=revenue[m],
             revenue_low_usd=low[m],
             revenue_high_usd=high[m],
@@ -62,22 +62,22 @@ def compete(sheet: Sheet, require_success: bool = False) -> Competition:
             n_won=int((wins[m] & (shares == 1)).sum()),
             n_shared=int((wins[m] & (shares > 1)).sum()),
         )
-        for m, model in enumerate(sheet.models)
+        for m, model in enumerate(table.models)
     }
     return Competition(placed, n_open)
 
 
-def _winners(sheet: Sheet, here: Mask) -> tuple[Mask, Mask]:
+def _winners(table: OutcomeTable, here: Mask) -> tuple[Mask, Mask]:
     """((M, T) who wins or shares, (T,) where an absent score leaves a tie undecided)."""
-    most = np.where(here, sheet.accepted, -1).max(axis=0, initial=-1)
-    leads: Mask = here & (sheet.accepted == most)
+    most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
+    leads: Mask = here & (table.accepted == most)
     nobody = np.zeros(leads.shape[1], dtype=np.bool_)
-    if sheet.score is None or sheet.rated is None:
+    if table.score is None or table.rated is None:
         return leads, nobody
-    unrated = leads & (sheet.rated < sheet.made)
+    unrated = leads & (table.rated < table.made)
     rated = leads & ~unrated
-    best = np.where(rated, sheet.score, -1).max(axis=0, initial=-1)
-    wins: Mask = unrated | (rated & (sheet.score == best))
+    best = np.where(rated, table.score, -1).max(axis=0, initial=-1)
+    wins: Mask = unrated | (rated & (table.score == best))
     return wins, unrated.any(axis=0) & (leads.sum(axis=0) > 1)
 
 
@@ -92,13 +92,13 @@ def _shared(of: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
 
 
 def _ends(
-    sheet: Sheet, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
+    table: OutcomeTable, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
 ) -> tuple[list[Fraction], list[Fraction], int]:
     """(lower ends, upper ends, how many orders could still go to several or to nobody)."""
-    asked = sheet.orders
-    is_open = undecided | (sheet.at_best > sheet.accepted).any(axis=0)
-    worst, best = sheet.accepted[:, is_open], sheet.at_best[:, is_open]
-    surely = (worst > _rivals(best)) & (sheet.made[:, is_open] > 0)
+    asked = table.orders
+    is_open = undecided | (table.at_best > table.accepted).any(axis=0)
+    worst, best = table.accepted[:, is_open], table.at_best[:, is_open]
+    surely = (worst > _rivals(best)) & (table.made[:, is_open] > 0)
     perhaps = best >= _rivals(worst)
     if require_success:
         surely &= worst == asked.deliverables[is_open]

@@ -1,4 +1,4 @@
-"""The standard scenario over a whole sheet, exactly (ServImage, sec. 3.1, eq. 1; its tables 2 and 8).
+"""The standard scenario over a whole table, exactly (ServImage, sec. 3.1, eq. 1; its tables 2 and 8).
 
 V_t = sum_i S_ti Price(t) / Q(t). `standard` is the same rule for one run's lines, paid in whole micro-dollars an image.
 """
@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.table import Ints, Mask, Orders, Sheet
+from local_bench.settle.table import Ints, Mask, Orders, OutcomeTable
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ class Earned:
         return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
 
 
-def earned(sheet: Sheet, of: Mask | None = None) -> list[Earned]:
-    """Each model's earnings on the orders in a (T,) mask (all without one), in the sheet's order of models."""
-    asked = sheet.orders
+def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
+    """Each model's earnings on the orders in a (T,) mask (all without one), in the table's order of models."""
+    asked = table.orders
     mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
-    revenue = revenue_usd(asked, sheet.accepted, mask)
-    revenue_high = revenue_usd(asked, sheet.at_best, mask)
+    revenue = revenue_usd(asked, table.accepted, mask)
+    revenue_high = revenue_usd(asked, table.at_best, mask)
     counts = [
-        (sheet.accepted == asked.deliverables)[:, mask].sum(axis=1),
-        (sheet.at_best == asked.deliverables)[:, mask].sum(axis=1),
-        sheet.accepted[:, mask].sum(axis=1),
-        sheet.unscored[:, mask].sum(axis=1),
-        sheet.missing[:, mask].sum(axis=1),
+        (table.accepted == asked.deliverables)[:, mask].sum(axis=1),
+        (table.at_best == asked.deliverables)[:, mask].sum(axis=1),
+        table.accepted[:, mask].sum(axis=1),
+        table.unscored[:, mask].sum(axis=1),
+        table.missing[:, mask].sum(axis=1),
     ]
     value, n_tasks, n_deliverables = asked.worth_usd(mask), int(mask.sum()), int(asked.deliverables[mask].sum())
     result = []
-    for m in range(len(sheet.models)):
+    for m in range(len(table.models)):
         whole, whole_high, accepted, unscored, missing = (int(count[m]) for count in counts)
         result.append(
             Earned(
@@ -87,10 +87,10 @@ def earned(sheet: Sheet, of: Mask | None = None) -> list[Earned]:
     return result
 
 
-def by_category(sheet: Sheet) -> dict[str, list[Earned]]:
+def by_category(table: OutcomeTable) -> dict[str, list[Earned]]:
     """`earned` on each category's orders (table 8)."""
-    asked = sheet.orders
-    return {name: earned(sheet, asked.category == i) for i, name in enumerate(asked.categories)}
+    asked = table.orders
+    return {name: earned(table, asked.category == i) for i, name in enumerate(asked.categories)}
 
 
 def revenue_usd(of: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from local_bench.settle.agreement import Agreement, spearman
 from local_bench.settle.bootstrap import RESAMPLES, Floats, ends, resampled_counts
 from local_bench.settle.discrimination import Bin, Bools, auc, by_bin, pr_auc
-from local_bench.settle.predictors.features import Cells
+from local_bench.settle.predictors.features import Features
 
 COMPOSITE = "composite"
 
@@ -36,7 +36,7 @@ class Explained:
     n_unlabelled: int
 
 
-def explained(cells: Cells, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
+def explained(cells: Features, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
     """A row a score, and if `together` one of their composite; `labels` (images,) are 1 or 0 for paid for or not, NaN
     for none."""
     given = np.asarray(labels, dtype=np.float64)
@@ -46,7 +46,7 @@ def explained(cells: Cells, labels: ArrayLike, *, together: bool = True, seed: i
     return [_explained(name, scores, applies, given, cells.tasks, seed) for name, scores, applies in columns]
 
 
-def composite(cells: Cells) -> Floats:
+def composite(cells: Features) -> Floats:
     """The mean of the scores that apply (images,); NaN where one of these is missing or none applies.
 
     The paper does not say how its figure 3 puts BRF, VEQ and CNS together; the mean is our reading.
@@ -58,7 +58,7 @@ def composite(cells: Cells) -> Floats:
     return mean
 
 
-def acceptance_by_score(cells: Cells, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10) -> tuple[Bin, ...]:
+def acceptance_by_score(cells: Features, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10) -> tuple[Bin, ...]:
     """Acceptance by bin of a score, bins of equal width from 0 to 5 (ServImage, fig. 3)."""
     given = np.asarray(labels, dtype=np.float64)
     scores = composite(cells) if name == COMPOSITE else cells.scores[:, cells.names.index(name)]

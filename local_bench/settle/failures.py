@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from local_bench.settle.bootstrap import Floats
-from local_bench.settle.predictors.features import Cells
+from local_bench.settle.predictors.features import Features
 
 Ties = Literal["first", "share"]
 
@@ -55,7 +55,7 @@ class Failures:
     """Images, accepted or not, that nobody labelled."""
 
 
-def failures(cells: Cells, labels: ArrayLike, ties: Ties = "first") -> Failures:
+def failures(cells: Features, labels: ArrayLike, ties: Ties = "first") -> Failures:
     """The table for `cells`' scores in their order; `labels` (images,) are 1 or 0 for paid for or not, NaN for none."""
     given = np.asarray(labels, dtype=np.float64)
     rejected, accepted = given < 0.5, given >= 0.5
@@ -94,14 +94,14 @@ def failures(cells: Cells, labels: ArrayLike, ties: Ties = "first") -> Failures:
     return Failures(tuple(rows), ties, n, tied, int(open_.sum()), int(np.isnan(given).sum()))
 
 
-def dominant(cells: Cells) -> NDArray[np.intp]:
+def dominant(cells: Features) -> NDArray[np.intp]:
     """(images,): the place in `cells.names` of the lowest score, the first of several (`first`); -1 where a score is
     missing or none applies."""
     lowest, known = _lowest(cells)
     return np.where(known, lowest.argmax(axis=1), -1)
 
 
-def _lowest(cells: Cells) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _lowest(cells: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """(images, dimensions): which scores are an image's lowest of those that there are; (images,): whether all that
     apply are there, and any does."""
     scores = np.where(cells.applies, cells.scores, np.inf)

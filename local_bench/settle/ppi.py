@@ -22,7 +22,7 @@ TOO_FEW = "too few of the {} that were drawn have labels"
 
 
 @dataclass(frozen=True)
-class Powered:
+class PpiEstimate:
     """A weighted mean of labels over all images: with weights 1 a rate, with the images' prices a share of value."""
 
     estimate: float
@@ -83,7 +83,7 @@ def prediction_powered(
     drawn: Drawn = "images",
     power: float | None = None,
     level: float = 0.95,
-) -> Powered:
+) -> PpiEstimate:
     """The weighted mean that people's labels would have over all images (PPI++, eqs. 3 and 6, with weights).
 
     All are (images,): `tasks` numbers the orders, `judge` is its word (a probability or a decision; NaN for none),
@@ -130,7 +130,7 @@ def prediction_powered(
         half = float(stdtrit(free - 1 - tuned, (1 + level) / 2)) * float(error)
         low, high = max(0.0, estimate - half), min(1.0, estimate + half)
     vain = wanted & ~answered
-    return Powered(
+    return PpiEstimate(
         estimate=estimate,
         low=low,
         high=high,

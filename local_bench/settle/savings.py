@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.table import Ints, Mask, Sheet
+from local_bench.settle.table import Ints, Mask, OutcomeTable
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,28 @@ class Saved:
     contribution_ratio_high: Fraction | None
 
 
-def savings(sheet: Sheet, usd_per_image: Mapping[str, Fraction]) -> list[Saved]:
-    """Each model's savings, in the sheet's order; `usd_per_image` by model. An image costs when it was made."""
+def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[Saved]:
+    """Each model's savings, in the table's order; `usd_per_image` by model. An image costs when it was made."""
     costs = [
-        None if model not in usd_per_image else usd_per_image[model] * int(sheet.made[m].sum())
-        for m, model in enumerate(sheet.models)
+        None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
+        for m, model in enumerate(table.models)
     ]
-    return saved(sheet, costs)
+    return saved(table, costs)
 
 
-def saved(sheet: Sheet, costs_usd: list[Fraction | None], of: Mask | None = None) -> list[Saved]:
+def saved(table: OutcomeTable, costs_usd: list[Fraction | None], of: Mask | None = None) -> list[Saved]:
     """The same from what each model cost in all (by the GPU ledger, say), over the orders in a (T,) mask."""
-    asked = sheet.orders
+    asked = table.orders
     mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
     budget = asked.worth_usd(mask)
-    done = _done_usd(sheet, sheet.accepted, mask)
-    at_best = _done_usd(sheet, sheet.at_best, mask)
+    done = _done_usd(table, table.accepted, mask)
+    at_best = _done_usd(table, table.at_best, mask)
     return [_saved(budget, cost, low, high) for cost, low, high in zip(costs_usd, done, at_best, strict=True)]
 
 
-def _done_usd(sheet: Sheet, accepted: Ints, mask: Mask) -> list[Fraction]:
+def _done_usd(table: OutcomeTable, accepted: Ints, mask: Mask) -> list[Fraction]:
     """sum_t Price(t) Success(t) for every model."""
-    asked = sheet.orders
+    asked = table.orders
     success = (accepted == asked.deliverables)[:, mask].astype(np.int64)
     return [Fraction(int(s), asked.units_per_usd) for s in success @ asked.price[mask]]
 

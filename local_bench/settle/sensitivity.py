@@ -9,7 +9,7 @@ import numpy as np
 
 from local_bench.settle.earnings import earned
 from local_bench.settle.hype import Reliability, review_usd
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, sheet
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, outcome_table
 
 Setting = tuple[tuple[str, Fraction], ...]
 """(what is set, to what), in the order of the grid's axes."""
@@ -87,13 +87,13 @@ def revenues(
 ) -> list[Point]:
     """The standard scenario's revenue where an image is accepted when all its scores reach a threshold.
 
-    Rows are those of `sheet`; `lowest` is an image's lowest score in whole units, and a threshold comes with its own
+    Rows are those of `table`; `lowest` is an image's lowest score in whole units, and a threshold comes with its own
     number of units. An image without scores is open, and earns nothing.
     """
     points = []
     for threshold, units in thresholds:
         decision = np.where(scored, np.where(lowest >= units, ACCEPTED, REJECTED), UNSCORED)
-        totals = earned(sheet(of, models, model, task, decision))
+        totals = earned(outcome_table(of, models, model, task, decision))
         values: dict[str, Fraction | None] = {m: e.revenue_usd for m, e in zip(models, totals, strict=True)}
         points.append(Point((("acceptance_threshold", threshold),), values))
     return points

@@ -82,7 +82,7 @@ def _places(amount: Decimal) -> int:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class OutcomeTable:
     """What M models made of the orders: counts of images a cell."""
 
     orders: Orders
@@ -109,7 +109,7 @@ class Sheet:
         return self.accepted + self.unscored + self.missing
 
 
-def sheet(
+def outcome_table(
     of: Orders,
     models: Sequence[str],
     model: Ints,
@@ -117,7 +117,7 @@ def sheet(
     decision: Ints,
     score: Ints | None = None,
     scored: Mask | None = None,
-) -> Sheet:
+) -> OutcomeTable:
     """Sums rows (one an image of the first attempt: indices of model and order, ACCEPTED, REJECTED or UNSCORED, the
     summed scores in whole units and whether there are any) into cells. Each image has one row at the most."""
     shape = (len(models), len(of.task_ids))
@@ -132,7 +132,7 @@ def sheet(
         flat: Ints = np.zeros(shape[0] * shape[1], dtype=score.dtype)
         np.add.at(flat, cell[where], score[where])
         sums, rated = flat.reshape(shape), count(cell[where])
-    return Sheet(
+    return OutcomeTable(
         of,
         tuple(models),
         count(cell),
@@ -143,8 +143,8 @@ def sheet(
     )
 
 
-def sheet_of(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> Sheet:
-    """A run's lines (one an image, `standard`) as a sheet: orders and models in the order of their names. A line
+def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> OutcomeTable:
+    """A run's lines (one an image, `standard`) as a table: orders and models in the order of their names. A line
     without an image is missing: its model does not compete with it and pays nothing for it.
 
     `scores`: (model, order, deliverable) -> the image's summed scores; left out for those that have not all of them.
@@ -162,7 +162,7 @@ def sheet_of(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decima
     said = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     rows = [line for line in rows if line.made]
     found = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows]
-    return sheet(
+    return outcome_table(
         of,
         models,
         np.array([number[line.model] for line in rows], dtype=np.int64),
@@ -174,6 +174,6 @@ def sheet_of(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decima
 
 
 def amounts(scores: Sequence[Decimal]) -> Ints:
-    """Scores as whole numbers of one unit, wide enough to be summed over a sheet."""
+    """Scores as whole numbers of one unit, wide enough to be summed over a table."""
     _, units = whole(scores)
     return np.array(units, dtype=np.int64 if sum(units) < _SAFE else object)

@@ -24,7 +24,7 @@ Scores = Callable[[Task, Mapping[Key, Verdict]], list[Score]]
 
 
 @dataclass(frozen=True)
-class Borrowed:
+class ForeignQuestions:
     """One benchmark's questions."""
 
     fit: Callable[[Task], Task | None]
@@ -94,9 +94,9 @@ def _ice(task: Task) -> Task | None:
 
 def _idea(task: Task) -> Task | None:
     given = tuple(sha for sha in (task.source_sha256, *task.reference_sha256) if sha is not None)
-    sheet = {"given": given, "outputs": (1,), "card": False}
+    collage = {"given": given, "outputs": (1,), "card": False}
     points = task.evaluation_points
-    return replace(task, own=task.own | {"sheets": [sheet] * len(points)}) if points else None
+    return replace(task, own=task.own | {"sheets": [collage] * len(points)}) if points else None
 
 
 def _idea_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
@@ -121,18 +121,18 @@ def _servimage_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score
 
 HYPE = "hype-edit-1"
 IDEA_MET = "met"
-BENCHMARKS: Mapping[str, Borrowed] = {
-    "servimage": Borrowed(
+BENCHMARKS: Mapping[str, ForeignQuestions] = {
+    "servimage": ForeignQuestions(
         _servimage, servimage.questions, _servimage_scores, {"veq": "servimage_veq", "cns": "servimage_cns"}
     ),
-    "idea-bench": Borrowed(_idea, idea_bench.questions, _idea_scores, {IDEA_MET: "idea_met"}),
-    HYPE: Borrowed(
+    "idea-bench": ForeignQuestions(_idea, idea_bench.questions, _idea_scores, {IDEA_MET: "idea_met"}),
+    HYPE: ForeignQuestions(
         _edit,
         hype_edit_1.questions,
         lambda task, verdicts: hype_edit_1.scores(task, verdicts)[1],
         {hype_edit_1.PASS: "hype_pass", hype_edit_1.RATING: "hype_rating"},
     ),
-    "ice-bench": Borrowed(
+    "ice-bench": ForeignQuestions(
         _ice,
         ice_bench.questions,
         lambda task, verdicts: ice_bench.scores(task, verdicts)[1],

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.types import Deliverable, Task, Truth
+from local_bench.core.types import Deliverable, GroundTruth, Task
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
 from local_bench.suites.orders import KeepImage
@@ -51,7 +51,7 @@ class SuiteEntry:
     def load(self) -> ModuleType:
         return importlib.import_module(self.module)
 
-    def truths(self, task: Task, pictures: "Mapping[int, NDArray[np.uint8]]") -> dict[int, Truth]:
+    def truths(self, task: Task, pictures: "Mapping[int, NDArray[np.uint8]]") -> dict[int, GroundTruth]:
         """What is true of one model's pictures for an order, uint8 RGB by deliverable; nothing in a suite that has no
         referee."""
         return {} if self.referee is None else importlib.import_module(self.referee).truths(task, pictures)

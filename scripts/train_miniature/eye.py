@@ -71,18 +71,18 @@ def heads() -> Heads:
     return Heads(judge_model.WIDTH, _VALUES)
 
 
-def tokens(visual: Any, looks: Sequence[cases.Look], processor: object) -> torch.Tensor:
+def tokens(visual: Any, looks: Sequence[cases.FeatureInput], processor: object) -> torch.Tensor:
     """What the tower makes of pictures, [pictures * 16, width]."""
     seen = judge_model.seen(processor, [look.pixels for look in looks], visual.patch_embed.proj.weight.device)
     return visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"]).pooler_output
 
 
-def understood(run: Mapping[str, Any], looks: Sequence[cases.Look], processor: object) -> Loss:
+def understood(run: Mapping[str, Any], looks: Sequence[cases.FeatureInput], processor: object) -> Loss:
     """How far `visual` (the tower) and `heads` tell what is in the pictures."""
     return told(run["heads"], tokens(run["visual"], looks, processor), looks)
 
 
-def told(heads: Any, tokens: torch.Tensor, looks: Sequence[cases.Look]) -> Loss:
+def told(heads: Any, tokens: torch.Tensor, looks: Sequence[cases.FeatureInput]) -> Loss:
     """How far the heads tell what is in the pictures, by the tower's tokens."""
     wanted = torch.from_numpy(np.stack([_told(look) for look in looks])).to(tokens.device)
     wanted = wanted.repeat_interleave(len(tokens) // len(looks), 0)
@@ -96,7 +96,7 @@ def told(heads: Any, tokens: torch.Tensor, looks: Sequence[cases.Look]) -> Loss:
     return lost, right
 
 
-def _told(look: cases.Look) -> np.ndarray:
+def _told(look: cases.FeatureInput) -> np.ndarray:
     """What is so of a picture, int64 [things]; _IGNORED what cannot be seen in it any more."""
     wanted = np.full(len(_VALUES), _IGNORED, np.int64)
     wanted[_OF_SCENE:] = look.strength, look.torn, look.written

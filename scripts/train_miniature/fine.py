@@ -61,7 +61,7 @@ def run(machine: Machine) -> bool:
 
 
 @torch.no_grad()
-def _sharpen(visual: Any, processor: object, looks: list[cases.Look]) -> None:
+def _sharpen(visual: Any, processor: object, looks: list[cases.FeatureInput]) -> None:
     """Adds random filters of the fine half of a patch's frequencies to those of the patches' own that say least."""
     proj = visual.patch_embed.proj.weight  # [width, 3, 2, 8, 8]; a picture is shown as two frames
     seen = judge_model.seen(processor, [look.pixels for look in looks], proj.device)
@@ -75,7 +75,7 @@ def _sharpen(visual: Any, processor: object, looks: list[cases.Look]) -> None:
     proj[least] += filters[:, :, None].expand(-1, -1, 2, -1, -1).to(proj)
 
 
-def _marked(heads: Any, tokens: torch.Tensor, looks: list[cases.Look]) -> Loss:
+def _marked(heads: Any, tokens: torch.Tensor, looks: list[cases.FeatureInput]) -> Loss:
     """How far the tower's tokens tell the strength of each kind of damage; and of damaged pictures, how often."""
     known = [
         [_IGNORED if look.strength == 5 else look.strength * (look.kind == kind) for kind in KINDS] for look in looks

@@ -264,7 +264,7 @@ def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
     return replace(case, asked=tuple(pair for pair in case.asked if pair[0].rubric == chosen))
 
 
-def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Look:
+def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.FeatureInput:
     """A picture, in a `share` of all cases by a small generator."""
     if made.drawn and rng.random() < share:
         some = made.missed if made.missed and rng.random() < 0.5 else made.drawn
@@ -272,7 +272,7 @@ def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: fl
     return cases.drawn_look(rng, soften)
 
 
-def worn(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Look:
+def worn(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.FeatureInput:
     """A picture, drawn or by a small generator, that is damaged mostly."""
     found = a_look(rng, soften, made)
     return found if found.strength or rng.random() < 0.35 else cases.damaged(found, rng)

@@ -53,7 +53,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Look:
+class FeatureInput:
     """One picture with its truth."""
 
     pixels: Pixels
@@ -90,7 +90,7 @@ class Edited:
     result: Pixels
 
 
-def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = None) -> Look:
+def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = None) -> FeatureInput:
     """A picture of the world in whatever state; of a scene of the training split where none is given."""
     scene = scene or train_scene(rng, 0.6)
     pixels = render(scene, rng)
@@ -99,7 +99,7 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
         pixels, _ = sample_writing(pixels, scene.background, rng)
     if rng.random() < 0.4:
         pixels = soften(pixels)
-    found = Look(pixels, scene, written=written)
+    found = FeatureInput(pixels, scene, written=written)
     lot = rng.random()
     if lot < 0.35:
         return damaged(found, rng)
@@ -112,18 +112,18 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
     return found
 
 
-def damaged(found: Look, rng: np.random.Generator) -> Look:
+def damaged(found: FeatureInput, rng: np.random.Generator) -> FeatureInput:
     """The same picture, damaged by whatever kind and strength."""
     strength, kind = int(choose(rng, STRENGTHS)), choose(rng, tuple(DAMAGE))
     return replace(found, pixels=damage(found.pixels, kind, strength, rng), strength=strength, kind=kind)
 
 
-def generated_look(pixels: Pixels, ordered: Scene | None = None) -> Look:
+def generated_look(pixels: Pixels, ordered: Scene | None = None) -> FeatureInput:
     """A picture that a model made; the checker says what is in it."""
-    return Look(pixels, None, look(pixels), ordered=ordered)
+    return FeatureInput(pixels, None, look(pixels), ordered=ordered)
 
 
-def one_picture(found: Look, rng: np.random.Generator, points: int = 6) -> Case:
+def one_picture(found: FeatureInput, rng: np.random.Generator, points: int = 6) -> Case:
     """All that is asked about a single picture; up to so many points."""
     asked: list[tuple[Question, Answer]] = [
         (_plain("veq_technical"), {"clarity": 5 - found.strength, "realism": _realism(found)}),
@@ -189,12 +189,12 @@ def edited(rng: np.random.Generator, soften: Soften) -> Case:
         result, _ = sample_writing(result, scene.background, rng)
         outcome = "written" if outcome == "done" else outcome
     done = outcome in ("done", "redrawn") or (outcome == "damaged" and strength == 1)
-    found = Look(result, scene, strength=strength, ordered=edit.target)
+    found = FeatureInput(result, scene, strength=strength, ordered=edit.target)
     return _of_edit(edit, source, found, _kept(outcome, strength, edit_score(facts(scene), edit)), done, rng)
 
 
 def _of_edit(
-    edit: Edit, source: Pixels, found: Look, kept: tuple[int, list[str]], done: bool, rng: np.random.Generator
+    edit: Edit, source: Pixels, found: FeatureInput, kept: tuple[int, list[str]], done: bool, rng: np.random.Generator
 ) -> Case:
     worded = worded_edit(edit, rng).text.split(". ")[0]
     language = _language(rng)
@@ -280,7 +280,7 @@ def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Gener
     return Case(tuple(drawn), tuple(asked), readings.alike(chosen))
 
 
-def _points(found: Look, rng: np.random.Generator, count: int) -> list[tuple[Point, bool]]:
+def _points(found: FeatureInput, rng: np.random.Generator, count: int) -> list[tuple[Point, bool]]:
     """Claims about the picture, as many true as false where it has both."""
     if found.strength == 5 or found.torn:
         return [(sample_point(train_scene(rng), True, rng), False) for _ in range(count)] if found.strength == 5 else []
@@ -323,7 +323,7 @@ def _nearly(point: Point, rng: np.random.Generator) -> Point:
     return replace(point, **{name: choose(rng, others[name], (getattr(point, name),))})
 
 
-def _realism(found: Look) -> int:
+def _realism(found: FeatureInput) -> int:
     if found.torn:
         return 1
     left = (5, 5, 4, 3, 2, 0)[found.strength]
@@ -333,7 +333,7 @@ def _realism(found: Look) -> int:
     return min(left, 1 if not found.seen.figures else 5 if sure > 0.5 else 4 if sure > 0 else 2)
 
 
-def _aesthetic(found: Look) -> int:
+def _aesthetic(found: FeatureInput) -> int:
     """Contrast, size, a calm surface: what can be told without taste."""
     scene = found.told()
     if scene is None:

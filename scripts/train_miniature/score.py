@@ -143,7 +143,7 @@ def _held_out_scene(rng: np.random.Generator) -> Scene:
     return sample_scene(rng, 2, "held_out") if rng.random() < 0.5 else sample_scene(rng, 1)
 
 
-def _state(look: judge_cases.Look) -> str:
+def _state(look: judge_cases.FeatureInput) -> str:
     """`damaged` where something of it cannot be told any more, or might not be."""
     return "damaged" if look.strength or look.torn else "written" if look.written else "clean"
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from local_bench.analysis.ground_truth import refereed
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
@@ -93,7 +93,7 @@ def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
         assert all(row.judged_micro_usd == row.faultless_micro_usd for row in found.money)
         assert all(row.same.value == 1 for row in found.answers)
         assert {row.rubric for row in found.answers} == {"brf", "cns_edit", "cns_set"}
-        lines = earnings(books(done.ledger, done.config.settlement), found)
+        lines = earnings(accounting(done.ledger, done.config.settlement), found)
         all_of_it = "$1,016.00 (95 %: $1,016.00 to $1,016.00)"
         assert lines[0] == f"right earned {all_of_it} of $1,016.00; in truth {all_of_it}"
         assert "wrong earned" in lines[1]

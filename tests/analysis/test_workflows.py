@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import pytest
 
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.analysis.workflows import ways
 from local_bench.core.money import split
 from local_bench.report.page import render
@@ -61,7 +61,7 @@ def by_hand(ledger):
 
 def test_every_way_is_what_the_rows_say(run_dir):
     with RunDir.open(run_dir) as run:
-        told, expected = ways(run.ledger, books(run.ledger, run.config.settlement)), by_hand(run.ledger)
+        told, expected = ways(run.ledger, accounting(run.ledger, run.config.settlement)), by_hand(run.ledger)
     assert len(told) == len(expected) == 6
     assert len({tuple(row) for row in expected.values()}) > 3
     for way in told:
@@ -72,7 +72,7 @@ def test_every_way_is_what_the_rows_say(run_dir):
 
 def test_what_the_images_of_a_way_cost_is_what_one_cost_in_the_run(run_dir):
     with RunDir.open(run_dir) as run:
-        money = books(run.ledger, run.config.settlement)
+        money = accounting(run.ledger, run.config.settlement)
         assert {way.images_usd for way in ways(run.ledger, money)} == {None}  # imported: nobody knows
         first, *others = money.settlements
         paid = replace(money, settlements=[replace(first, cost_micro_usd=7_000_001), *others])

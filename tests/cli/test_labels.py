@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from local_bench.analysis.sampling import NOT_TOLD, labelling, write_questions
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
@@ -213,7 +213,7 @@ def test_the_judges_column_is_the_settlement(run, tmp_path, priced):
         if not priced:
             open_run.ledger.write("UPDATE tasks SET price_micro_usd = 0")
         decide(open_run)
-        (settled,) = books(open_run.ledger, open_run.config.settlement).settlements
+        (settled,) = accounting(open_run.ledger, open_run.config.settlement).settlements
         text, values = LabelsAsked(people, None, None).answer(open_run)
     found = values["labels"][MODEL]
     assert found["decided_usd"] == usd_number(settled.total.revenue_micro_usd)

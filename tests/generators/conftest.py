@@ -10,7 +10,7 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.core.quiet import quiet_libraries
-from local_bench.generators.base import Brief, Item, Machine, Picture
+from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
@@ -75,10 +75,10 @@ def picture(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
     return Picture(pixel_digest(pixels), pixels)
 
 
-def brief(described: ModelCard, sampler: Sampler, i: int) -> Brief:
+def brief(described: ModelCard, sampler: Sampler, i: int) -> GenerationRequest:
     """The i-th prompt, with as many pictures as the model looks at (at most two)."""
     pictures = tuple(picture(i + k) for k in range(min(2, described.takes.pictures)))
-    return Brief(PROMPTS[i], sampler, pictures, mask(i) if described.takes.mask else None)
+    return GenerationRequest(PROMPTS[i], sampler, pictures, mask(i) if described.takes.mask else None)
 
 
 def mask(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
@@ -89,7 +89,7 @@ def mask(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
     return Picture(pixel_digest(pixels), pixels)
 
 
-def encode(generator: Staged, briefs: list[Brief], seed: int = 100) -> list[Item]:
+def encode(generator: Staged, briefs: list[GenerationRequest], seed: int = 100) -> list[Item]:
     generator.load_encoder()
     items = []
     for i, asked in enumerate(briefs):

@@ -12,7 +12,7 @@ import torch
 from local_bench.core.identity import digest
 from local_bench.generators import device as placement
 from local_bench.generators import staged
-from local_bench.generators.base import Brief, Item, Machine
+from local_bench.generators.base import GenerationRequest, Item, Machine
 from local_bench.generators.batches import PROBE_STEPS
 from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.registry import FAMILIES, family
@@ -36,11 +36,13 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16) -> Machine:
     return Machine(DEVICE, dtype, "native")
 
 
-def briefs(described: ModelCard, sampler: Sampler) -> list[Brief]:
+def briefs(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
     """A short prompt with the fewest pictures, none where it takes words alone; a long one with up to two."""
     fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
     return [
-        Brief(prompt, sampler, tuple(picture(kind) for kind in range(count)), mask(0) if described.takes.mask else None)
+        GenerationRequest(
+            prompt, sampler, tuple(picture(kind) for kind in range(count)), mask(0) if described.takes.mask else None
+        )
         for prompt, count in (("a red boot", fewest), (LONG, most))
     ]
 
@@ -197,7 +199,9 @@ def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
     pictures = tuple(picture(kind, *size) for kind in range(min(2, described.takes.pictures)))
     with fake_cuda(weights_have_values=False):
         generator = family(described.family)(with_few_layers(described), None, on_gpu())
-        items = encode(generator, [Brief(LONG, sampler, pictures, mask(0) if described.takes.mask else None)])
+        items = encode(
+            generator, [GenerationRequest(LONG, sampler, pictures, mask(0) if described.takes.mask else None)]
+        )
         generator.load_denoiser()
         transformer = getattr(generator._pipe, generator.denoiser)
         assert sum(p.numel() for p in transformer.parameters()) > 5e7  # the small models have less than a million

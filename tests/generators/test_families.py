@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.generators.base import Brief, Picture
+from local_bench.generators.base import GenerationRequest, Picture
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.registry import FAMILIES, traits
 
@@ -20,7 +20,7 @@ def test_every_family_has_a_small_model():
     assert set(CARDS) == set(FAMILIES)
 
 
-def one_shot(ready: Ready, brief: Brief, seed: int) -> bytes:
+def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
     """What a user of diffusers would write: everything loaded, one call."""
     name, sampler = ready.card.family, brief.sampler
     unused = {"safety_checker": None} if name == "instruct_pix2pix" else {}
@@ -198,5 +198,5 @@ def test_what_an_encoder_does_not_read_is_counted(ready, name, limit, lost):
     mine = ready(name)
     sampler = replace(mine.sampler, max_sequence_length=limit)
     fresh = type(mine.generator)(mine.card, mine.weights, mine.generator.machine)
-    (item,) = encode(fresh, [Brief("a door", sampler)])
+    (item,) = encode(fresh, [GenerationRequest("a door", sampler)])
     assert item.text.truncated_tokens == lost

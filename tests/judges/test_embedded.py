@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.types import Question, Sheet
+from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
@@ -49,7 +49,7 @@ def _kinds():
         yield Question("veq_text", 0, (picture,), ())
         yield Question("veq_technical", 0, (picture,), ())
         yield Question("cns_edit", 0, (picture, other), (), ("result", "source"))
-        yield Question("idea_question", n, (picture, other), (("question", f"{n}?"),), sheet=Sheet((1, 1)))
+        yield Question("idea_question", n, (picture, other), (("question", f"{n}?"),), collage=Collage((1, 1)))
 
 
 def _distinct(n):

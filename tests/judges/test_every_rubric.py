@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.core.types import Question, Sheet
+from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
@@ -47,8 +47,8 @@ def question(name, i):
     slots = tuple((slot, "2" if slot in asked.numbers else f"{BRIEFS[i % 2]} {i}") for slot in asked.slots)
     if name == "idea_question":
         counted = i % 4 == 0
-        sheet = Sheet(count=3) if counted else Sheet((1, 2))
-        return Question(name, 0, () if counted else tuple(picture() for _ in range(3)), slots, (), i % 3, sheet)
+        collage = Collage(count=3) if counted else Collage((1, 2))
+        return Question(name, 0, () if counted else tuple(picture() for _ in range(3)), slots, (), i % 3, collage)
     return Question(name, 0, tuple(picture() for _ in range(n)), slots, roles)
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from local_bench.core.types import Question, Sheet
+from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm import judge as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import VERSIONS
@@ -15,7 +15,7 @@ SPEC = JudgeSpec("card", "0" * 64, "bfloat16", 1_000_000, 32, 0)
 LOGIT = replace(SPEC, protocol="logit")
 BRF = Question("brf", 3, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
 TEXT = Question("veq_text", 0, ("a",), ())
-IDEA = Question("idea_question", 0, ("a", "b"), (("question", "Q"),), sheet=Sheet((1, 1)))
+IDEA = Question("idea_question", 0, ("a", "b"), (("question", "Q"),), collage=Collage((1, 1)))
 QA = Question("vllm_qa", 0, ("a", "b"), (("instruction", "I"),), ("source", "result"))
 REPHRASE = Question("rephrase", 0, ("a",), (("brief", "B"), ("count", "3")), ("input",))
 NUMERICS = {"vllm": "0.32.0", "device": "cpu"}
@@ -75,7 +75,7 @@ def test_how_pictures_are_prepared_and_answers_read_is_part_of_who_the_judge_is(
         replace(BRF, images=("a", "b"), roles=("delivered", "reference")),
         replace(BRF, slots=(("title", "T"), ("brief", "B"), ("point", "p"))),
         replace(BRF, slots=(("title", "B"), ("brief", "T"), ("point", "P"))),
-        replace(BRF, sheet=Sheet((1,))),
+        replace(BRF, collage=Collage((1,))),
         replace(BRF, rubric="idea_question", slots=(("question", "Q"),)),
     ],
 )
@@ -85,8 +85,8 @@ def test_all_that_a_question_says_is_in_its_identity(other):
 
 def test_the_questions_of_one_judge_that_differ_have_different_identities():
     two = replace(QA, images=("b", "a"))
-    sheets = [replace(IDEA, sheet=sheet) for sheet in (Sheet((2,)), Sheet((0, 2)), None)]
-    counts = [replace(IDEA, images=(), sheet=Sheet(count=n)) for n in (2, 3)]
+    sheets = [replace(IDEA, collage=collage) for collage in (Collage((2,)), Collage((0, 2)), None)]
+    counts = [replace(IDEA, images=(), collage=Collage(count=n)) for n in (2, 3)]
     roles = [
         replace(BRF, images=("a", "b"), roles=("delivered", "source")),
         replace(BRF, images=("a", "b"), roles=("delivered", "reference")),
@@ -174,7 +174,7 @@ def test_logit_is_one_request_a_criterion_alike_up_to_the_closing(name):
 def test_every_image_is_shown_by_itself_within_the_judge_s_budget():
     (request,) = SPEC.requests(replace(BRF, images=("a", "b"), roles=("delivered", "source")))
     assert [shown.images for shown in request.shown] == [("a",), ("b",)]
-    assert {(s.sheet, s.min_pixels, s.max_pixels) for s in request.shown} == {(None, 1, 1_000_000)}
+    assert {(s.collage, s.min_pixels, s.max_pixels) for s in request.shown} == {(None, 1, 1_000_000)}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,9 @@ def test_the_judge_s_own_least_holds_where_the_rubric_s_is_lower_and_never_above
 
 
 def test_a_sheet_is_one_picture_with_room_for_all_that_is_on_it():
-    five = replace(IDEA, images=tuple("abcde"), sheet=Sheet((2, 3)))
-    ((shown,), (card,)) = (SPEC.requests(q)[0].shown for q in (five, replace(IDEA, images=(), sheet=Sheet(count=4))))
-    assert (shown.images, shown.sheet, shown.max_pixels) == (tuple("abcde"), Sheet((2, 3)), 5_000_000)
-    assert (card.images, card.sheet, card.max_pixels) == ((), Sheet(count=4), 1_000_000)
+    five = replace(IDEA, images=tuple("abcde"), collage=Collage((2, 3)))
+    ((shown,), (card,)) = (
+        SPEC.requests(q)[0].shown for q in (five, replace(IDEA, images=(), collage=Collage(count=4)))
+    )
+    assert (shown.images, shown.collage, shown.max_pixels) == (tuple("abcde"), Collage((2, 3)), 5_000_000)
+    assert (card.images, card.collage, card.max_pixels) == ((), Collage(count=4), 1_000_000)

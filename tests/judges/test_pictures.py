@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.core.types import Sheet
+from local_bench.core.types import Collage
 from local_bench.judges.vlm.images import CARD_SIDE, GAP, count_card, prepare, stitched
 from local_bench.judges.vlm.protocols import Shown
 
@@ -83,50 +83,50 @@ def flat(size, colour):
 
 def test_outputs_stand_in_a_row_with_white_between_and_keep_their_pixels():
     first, second = noise(60, 40), noise(30, 50, seed=1)
-    sheet = stitched([first, second], Sheet((2,)))
-    assert sheet.size == (60 + GAP + 30, 50)
-    assert sheet.crop((0, 0, 60, 40)).tobytes() == first.tobytes()
-    assert sheet.crop((80, 0, 110, 50)).tobytes() == second.tobytes()
-    assert sheet.crop((60, 0, 80, 50)).getcolors() == [(20 * 50, WHITE)]
-    assert sheet.crop((0, 40, 60, 50)).getcolors() == [(60 * 10, WHITE)]
+    collage = stitched([first, second], Collage((2,)))
+    assert collage.size == (60 + GAP + 30, 50)
+    assert collage.crop((0, 0, 60, 40)).tobytes() == first.tobytes()
+    assert collage.crop((80, 0, 110, 50)).tobytes() == second.tobytes()
+    assert collage.crop((60, 0, 80, 50)).getcolors() == [(20 * 50, WHITE)]
+    assert collage.crop((0, 40, 60, 50)).getcolors() == [(60 * 10, WHITE)]
 
 
 def test_inputs_stand_above_at_the_height_of_the_first_output():
     images = [flat((100, 80), RED), flat((40, 20), GREEN), flat((50, 40), BLUE), noise(70, 60)]
-    sheet = stitched(images, Sheet((2, 2)))
+    collage = stitched(images, Collage((2, 2)))
     # inputs at 40 px: 50 and 80 wide; outputs 50 and 70 wide, as they are
-    assert sheet.size == (50 + GAP + 80, 40 + GAP + 60)
-    assert sheet.crop((0, 0, 50, 40)).getcolors() == [(50 * 40, RED)]
-    assert sheet.crop((70, 0, 150, 40)).getcolors() == [(80 * 40, GREEN)]
-    assert sheet.crop((0, 60, 50, 100)).getcolors() == [(50 * 40, BLUE)]
-    assert sheet.crop((70, 60, 140, 120)).tobytes() == images[3].tobytes()
-    assert sheet.crop((0, 40, 150, 60)).getcolors() == [(150 * 20, WHITE)]  # between the rows
-    assert sheet.crop((50, 0, 70, 40)).getcolors() == [(20 * 40, WHITE)]  # between the inputs
-    assert sheet.crop((140, 60, 150, 120)).getcolors() == [(10 * 60, WHITE)]  # right of the shorter row
-    assert sheet.crop((0, 100, 50, 120)).getcolors() == [(50 * 20, WHITE)]  # below the lower output
+    assert collage.size == (50 + GAP + 80, 40 + GAP + 60)
+    assert collage.crop((0, 0, 50, 40)).getcolors() == [(50 * 40, RED)]
+    assert collage.crop((70, 0, 150, 40)).getcolors() == [(80 * 40, GREEN)]
+    assert collage.crop((0, 60, 50, 100)).getcolors() == [(50 * 40, BLUE)]
+    assert collage.crop((70, 60, 140, 120)).tobytes() == images[3].tobytes()
+    assert collage.crop((0, 40, 150, 60)).getcolors() == [(150 * 20, WHITE)]  # between the rows
+    assert collage.crop((50, 0, 70, 40)).getcolors() == [(20 * 40, WHITE)]  # between the inputs
+    assert collage.crop((140, 60, 150, 120)).getcolors() == [(10 * 60, WHITE)]  # right of the shorter row
+    assert collage.crop((0, 100, 50, 120)).getcolors() == [(50 * 20, WHITE)]  # below the lower output
 
 
 def test_an_input_is_resized_as_everything_else_is():
     image = noise(90, 60)
-    sheet = stitched([image, flat((30, 20), BLUE)], Sheet((1, 1)))
-    assert sheet.crop((0, 0, 30, 20)).tobytes() == image.resize((30, 20), Image.Resampling.BICUBIC).tobytes()
+    collage = stitched([image, flat((30, 20), BLUE)], Collage((1, 1)))
+    assert collage.crop((0, 0, 30, 20)).tobytes() == image.resize((30, 20), Image.Resampling.BICUBIC).tobytes()
 
 
 @pytest.mark.parametrize("rows", [(0, 2), (2, 0), (2,), (0, 2, 0)])
 def test_a_row_without_images_takes_no_room(rows):
     images = [noise(50, 40), noise(50, 40, seed=1)]
-    assert stitched(images, Sheet(rows)).tobytes() == stitched(images, Sheet((2,))).tobytes()
-    assert stitched(images, Sheet(rows)).size == (120, 40)
+    assert stitched(images, Collage(rows)).tobytes() == stitched(images, Collage((2,))).tobytes()
+    assert stitched(images, Collage(rows)).size == (120, 40)
 
 
 def test_a_sheet_is_prepared_from_its_images_in_their_order():
     images = {"a": noise(64, 64), "b": noise(64, 64, seed=1)}
-    shown = Shown(("a", "b"), Sheet((1, 1)), 1, 1_000_000)
-    plain = stitched([images["a"], images["b"]], Sheet((1, 1)))
+    shown = Shown(("a", "b"), Collage((1, 1)), 1, 1_000_000)
+    plain = stitched([images["a"], images["b"]], Collage((1, 1)))
     assert plain.size == (64, 148)
     prepared = prepare(shown, images.__getitem__, 32)
     assert decoded(prepared).tobytes() == plain.resize((64, 128), Image.Resampling.BICUBIC).tobytes()
-    assert prepare(Shown(("b", "a"), Sheet((1, 1)), 1, 1_000_000), images.__getitem__, 32) != prepared
+    assert prepare(Shown(("b", "a"), Collage((1, 1)), 1, 1_000_000), images.__getitem__, 32) != prepared
 
 
 def test_cards_show_their_count_and_are_the_same_each_time():
@@ -147,7 +147,7 @@ def test_a_card_is_prepared_without_any_image():
     def load(sha256):
         raise AssertionError(sha256)
 
-    prepared = prepare(Shown((), Sheet(count=7), 1, 1_000_000), load, 32)
+    prepared = prepare(Shown((), Collage(count=7), 1, 1_000_000), load, 32)
     assert decoded(prepared).tobytes() == count_card(7).tobytes()
 
 

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from local_bench.judges.vlm.concurrency_limit import FIRST, LEAST, MOST, Gate, Tuner
+from local_bench.judges.vlm.concurrency_limit import FIRST, LEAST, MOST, Limiter, Tuner
 
 
 def test_never_more_are_inside_than_the_limit_and_all_come_in():
     async def go():
-        gate, inside, most, entered = Gate(3), 0, 0, 0
+        gate, inside, most, entered = Limiter(3), 0, 0, 0
 
         async def enter(i):
             nonlocal inside, most, entered
@@ -32,7 +32,7 @@ class Room:
     """Visitors who stay until they are let go."""
 
     def __init__(self, limit, visitors):
-        self.gate = Gate(limit)
+        self.gate = Limiter(limit)
         self.doors = [asyncio.Event() for _ in range(visitors)]
         self.inside = []
         self.visits = [asyncio.create_task(self._visit(i)) for i in range(visitors)]
@@ -91,7 +91,7 @@ def test_a_lower_limit_sends_nobody_out_and_lets_nobody_in_until_there_is_room()
 
 def test_one_who_fails_inside_leaves_the_place_to_another():
     async def go():
-        gate = Gate(1)
+        gate = Limiter(1)
         with pytest.raises(ZeroDivisionError):
             async with gate:
                 _ = 1 / 0

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import LocalBenchError
 from local_bench.report.exports import write_exports
 from local_bench.runs.rundir import RunDir
@@ -89,7 +89,7 @@ def test_settlement_and_costs_are_the_books(make_run: MakeRun) -> None:
     path = make_run()
     export(path)
     with RunDir.open(path) as run:
-        money = books(run.ledger, run.config.settlement)
+        money = accounting(run.ledger, run.config.settlement)
     rows = {(r["model"], r["scope"], r["category"]): r for r in parquet(path, "settlement")}
     assert len(rows) == 2 * 3
     for s in money.settlements:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import held_cost
 from local_bench.report import gallery, text
@@ -192,7 +192,7 @@ def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
     page = report(path)
     rows = {row[0]: row for row in page.tables["t-settlement"][1:]}
     with RunDir.open(path) as run:
-        settled = {s.model: s for s in books(run.ledger, run.config.settlement).settlements}
+        settled = {s.model: s for s in accounting(run.ledger, run.config.settlement).settlements}
     assert {model: micro(row[1].split()[0]) for model, row in rows.items()} == {"alpha": 135_000_000, "beta": 0}
     assert rows["alpha"][2].split() == ["100.0%"]
     assert rows["alpha"][3:5] == ["2/2", "3/3 34.2% to 100.0%"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.cli.tables import outcome_json
 from local_bench.report.economics import economics_view
 from local_bench.report.exports import write_exports
@@ -40,7 +40,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
     with RunDir.open(make_run(on_gpus=True)) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
         result = outcome(run)
-        view = economics_view(run, books(run.ledger, run.config.settlement))
+        view = economics_view(run, accounting(run.ledger, run.config.settlement))
         write_exports(run)
     found = result["economics"]
     for name in ("competition", "cost_reduction"):

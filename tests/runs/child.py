@@ -75,10 +75,10 @@ def script(moment: str) -> None:
         case "between images":
             at_call(maker, "store_image", 6, die)
         case "judge":
-            at_call(judge.Sitting, "_commit", 3, die)
+            at_call(judge.JudgeSession, "_commit", 3, die)
         case "server":
             embedded.AHEAD = 16  # else a quick judge may have answered all of it by then
-            at_call(judge.Sitting, "_commit", 2, kill_server)
+            at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
             at_call(decide, "decision_of", 4, die)
         case "interrupt":

@@ -21,7 +21,7 @@ from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.generate import _Session
-from local_bench.runs.prompt_embeddings import Encodings
+from local_bench.runs.prompt_embeddings import PromptEmbeddings
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, shards, shared_prompts
 from local_bench.runs.worker import _turn
@@ -327,7 +327,7 @@ def test_shares_are_even_whole_and_always_the_same():
 
 
 def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
-    real = workers.Workers._hear
+    real = workers.WorkerPool._hear
 
     def hear(self, i, orders_):
         told = real(self, i, orders_)
@@ -337,7 +337,7 @@ def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext,
 
     asked = config(orders, KONTEXT, engine={"workers": 2})
     with monkeypatch.context() as patch:
-        patch.setattr(workers.Workers, "_hear", hear)
+        patch.setattr(workers.WorkerPool, "_hear", hear)
         with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended by itself \(exit -9\)"):
             run_stages(asked, tmp_path / "run", ("generate",))
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
@@ -405,7 +405,7 @@ def test_workers_load_in_turn_where_the_host_has_no_room_for_all(orders, tmp_pat
     from local_bench.runs import generate
 
     locks = []
-    real = generate.Order
+    real = generate.WorkOrder
 
     def ordered(**k):
         locks.append(k["load_lock"])
@@ -413,7 +413,7 @@ def test_workers_load_in_turn_where_the_host_has_no_room_for_all(orders, tmp_pat
             raise KeyboardInterrupt  # how such runs go on is seen elsewhere
         return real(**k)
 
-    monkeypatch.setattr(generate, "Order", ordered)
+    monkeypatch.setattr(generate, "WorkOrder", ordered)
     asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
     for n, host_gb in ((1, 1e-9), (2, 1e-9), (2, 64.0)):
         monkeypatch.setattr(generate, "host_memory_gb", lambda host_gb=host_gb: host_gb)
@@ -449,7 +449,7 @@ def test_a_turn_waits_for_the_one_before(tmp_path):
 @pytest.mark.parametrize("n", [1, 2])
 def test_encodings_beyond_their_disk_are_made_in_windows_with_the_same_bytes(orders, tmp_path, monkeypatch, n):
     loads, most = [], []
-    load, put = Flux.load_encoder, Encodings.put
+    load, put = Flux.load_encoder, PromptEmbeddings.put
     monkeypatch.setattr(Flux, "load_encoder", lambda self: loads.append(1) or load(self))
 
     def counted(self, key, encoded):
@@ -457,7 +457,7 @@ def test_encodings_beyond_their_disk_are_made_in_windows_with_the_same_bytes(ord
         most.append(sum(path.stat().st_size for path in self._folder.rglob("*.safetensors")))
         return written
 
-    monkeypatch.setattr(Encodings, "put", counted)
+    monkeypatch.setattr(PromptEmbeddings, "put", counted)
     asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64, "attempts": 2})
     run_stages(asked, tmp_path / "whole", ("generate",))
     assert len(loads) == 1

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from local_bench.analysis.hard_rules import Ruled, ruled
+from local_bench.analysis.hard_rules import HardRuleStats, ruled
 from local_bench.analysis.sensitivity import over_thresholds
 from local_bench.cli.main import main
 from local_bench.core.types import Score
@@ -83,7 +83,7 @@ def test_rules_count_in_acceptance_where_the_config_says_so(orders):
     assert found["two", 1] == (0, None)  # 64 x 64, and 128 x 64 was asked for
     assert found["three", 1] == (None, "rules: min_dpi: the file states no resolution; at least 300 dpi were asked for")
     assert without == counted  # what they decide is told either way
-    assert counted["theirs"] == Ruled(n=3, n_missed=1, n_unscored=1, n_decided=1, n_tasks_decided=1)
+    assert counted["theirs"] == HardRuleStats(n=3, n_missed=1, n_unscored=1, n_decided=1, n_tasks_decided=1)
     assert swept is not None
     assert [point.values["theirs"] for point in swept.points] == [pytest.approx(25.0)] * len(swept.points)
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from local_bench.analysis.digest import digests
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import ConfigError, ImageError, UserError
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -46,7 +46,7 @@ def run(folder, imported, *more, stages=("generate", "settle"), attempts=1, name
     run_stages(config, folder / name, stages)
     with RunDir.open(folder / name) as done:
         rows = done.ledger.rows("SELECT * FROM candidates ORDER BY position")
-        return rows, books(done.ledger, done.config.settlement), digests(done)
+        return rows, accounting(done.ledger, done.config.settlement), digests(done)
 
 
 def image(path, size=(40, 30), colour="red", **how):

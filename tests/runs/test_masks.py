@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.generators.base import Brief, Picture
+from local_bench.generators.base import GenerationRequest, Picture
 from local_bench.generators.masked import pasted_back
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import RunConfig, load_config
@@ -60,7 +60,7 @@ def test_a_soft_mask_of_another_size_mixes_source_and_result():
         return Picture(pixel_digest(pixels), pixels)
 
     soft = Image.linear_gradient("L").resize((40, 20)).convert("RGB")
-    brief = Brief("a", Sampler(64, 64, 1), (picture(Image.new("RGB", (90, 30), "white")),), picture(soft))
+    brief = GenerationRequest("a", Sampler(64, 64, 1), (picture(Image.new("RGB", (90, 30), "white")),), picture(soft))
     mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), brief))
     assert mixed[0].min() > 240
     assert mixed[-1].max() < 15

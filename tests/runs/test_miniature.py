@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from local_bench.analysis.ground_truth import refereed
-from local_bench.analysis.settlement import books, lines
+from local_bench.analysis.settlement import accounting, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
@@ -146,7 +146,7 @@ def earned(tmp_path_factory):
             assert (done.config.seed, done.config.acceptance) == (seed, config.acceptance)
             pixels = done.ledger.rows("SELECT work_id, pixels_sha256 FROM candidates WHERE model = 'mini-flux'")
             kept[seed] = (
-                {s.model: s.total for s in books(done.ledger, done.config.settlement).settlements},
+                {s.model: s.total for s in accounting(done.ledger, done.config.settlement).settlements},
                 {row["pixels_sha256"] for row in pixels},
                 {row.model: row for row in refereed(done).money},
                 first_orders(done),

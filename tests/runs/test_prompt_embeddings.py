@@ -2,13 +2,13 @@
 
 import torch
 
-from local_bench.generators.base import Encoded
-from local_bench.runs.prompt_embeddings import Encodings
+from local_bench.generators.base import EncodedPrompt
+from local_bench.runs.prompt_embeddings import PromptEmbeddings
 
 
 def encoded(seed, tokens):
     made = torch.Generator().manual_seed(seed)
-    return Encoded(
+    return EncodedPrompt(
         {
             "prompt_embeds": torch.randn(1, tokens, 64, generator=made).to(torch.bfloat16),
             "negative_prompt_embeds": torch.ones(1, 333, 64, dtype=torch.bfloat16),
@@ -19,11 +19,11 @@ def encoded(seed, tokens):
 
 
 def test_what_is_put_comes_back_with_its_shape(tmp_path):
-    kept = Encodings(tmp_path)
+    kept = PromptEmbeddings(tmp_path)
     for key, seed, tokens in (("aa1", 1, 7), ("bb2", 2, 9)):
         one = encoded(seed, tokens)
         kept.put(key, one)
-        back = Encodings(tmp_path).get(key)
+        back = PromptEmbeddings(tmp_path).get(key)
         assert set(back.tensors) == set(one.tensors)
         assert all(torch.equal(back.tensors[name], tensor) for name, tensor in one.tensors.items())
         assert back.truncated_tokens == one.truncated_tokens
@@ -31,7 +31,7 @@ def test_what_is_put_comes_back_with_its_shape(tmp_path):
 
 
 def test_a_negative_prompt_is_on_disk_once(tmp_path):
-    kept = Encodings(tmp_path)
+    kept = PromptEmbeddings(tmp_path)
     for i in range(10):
         kept.put(f"{i:02}", encoded(i, 4))
     size = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
@@ -40,6 +40,6 @@ def test_a_negative_prompt_is_on_disk_once(tmp_path):
 
 
 def test_an_encoding_without_tensors_has_a_shape(tmp_path):
-    kept = Encodings(tmp_path)
-    kept.put("ab", Encoded({}))
+    kept = PromptEmbeddings(tmp_path)
+    kept.put("ab", EncodedPrompt({}))
     assert kept.shape("ab") == ((), {})

@@ -22,8 +22,8 @@ from local_bench.runs.ledger import Ledger
 from local_bench.runs.operations import _AS_READ, _kind, kinds_made, note_operations, operations
 from local_bench.runs.roofline import Busy, Timing, check_floor, check_floors, check_timing, peak_flop_per_s, timing
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.work import Order
-from local_bench.runs.worker import Maker
+from local_bench.runs.work import WorkOrder
+from local_bench.runs.worker import Worker
 
 H100, H200, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
 S = 1_000_000_000
@@ -228,7 +228,7 @@ def plain_order(folder, described):
     how = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 1}
     where = {"images": folder, "inputs": folder, "encoded": folder, "weights": None, "parts": {}, "weights_sha256": ""}
     batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
-    return Order(label=described.name, card=described, lossy={}, **how, **where, **batches)
+    return WorkOrder(label=described.name, card=described, lossy={}, **how, **where, **batches)
 
 
 def test_input_pictures_are_read_as_their_pipelines_do():
@@ -255,14 +255,14 @@ def real(tmp_path_factory):
     One picture is made at a time, so that no padding is computed.
     """
     folder = tmp_path_factory.mktemp("floors")
-    orders: dict[str, Order] = {}
+    orders: dict[str, WorkOrder] = {}
     computed: dict[str, int] = {}
     lines = [order("words")]
     for name, size in SIZES.items():
         Image.effect_noise(size, 50).convert("RGB").save(folder / f"{name}.png")
         lines.append(order(name, source_image=f"{name}.png", reference_images=["small.png"]))
     (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    begin = Maker.__init__
+    begin = Worker.__init__
 
     def counting(self, asked):
         begin(self, asked)
@@ -271,7 +271,7 @@ def real(tmp_path_factory):
             setattr(self._generator, stage, counted(getattr(self._generator, stage), computed, asked.label))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Maker, "__init__", counting)
+        patch.setattr(Worker, "__init__", counting)
         models = [{"card": name, "height": 128, "width": 128} for name in MODELS]
         models[0]["lossy"] = {"weights": "float8_e4m3fn"}  # the same operations
         run_stages(config(folder, *models), folder / "run", ("generate",))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from local_bench.settle.competition import compete
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, orders, sheet
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, orders, outcome_table
 
 ABSENT = None
 
@@ -18,9 +18,9 @@ def cells(rows, prices=("10", "20"), q=(1, 2), score=None):
     models = sorted({m for m, _, _ in rows})
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
     if score is None:
-        return sheet(of, [f"m{m}" for m in models], *columns)
+        return outcome_table(of, [f"m{m}" for m in models], *columns)
     amounts = np.array([s or 0 for s in score], dtype=np.int64)
-    return sheet(of, [f"m{m}" for m in models], *columns, amounts, np.array([s is not None for s in score]))
+    return outcome_table(of, [f"m{m}" for m in models], *columns, amounts, np.array([s is not None for s in score]))
 
 
 def test_whoever_made_nothing_of_an_order_does_not_share_it():
@@ -43,12 +43,12 @@ def test_what_is_won_adds_up_to_what_there_is():
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("required", [False, True])
 def test_the_ends_hold_whatever_the_open_images_turn_out_to_be(seed, required):
-    """All completions of a small sheet: an unscored image is decided, a missing one is not there or accepted."""
+    """All completions of a small table: an unscored image is decided, a missing one is not there or accepted."""
     rng = random.Random(seed)
     kinds = [ACCEPTED, REJECTED] * 3 + [UNSCORED, ABSENT]
     said = {(m, t, i): rng.choice(kinds) for m in range(3) for t in range(2) for i in range(t + 1)}
     for m in range(3):
-        said[m, 0, 0] = REJECTED if said[m, 0, 0] is ABSENT else said[m, 0, 0]  # every model is on the sheet
+        said[m, 0, 0] = REJECTED if said[m, 0, 0] is ABSENT else said[m, 0, 0]  # every model is on the table
     rated = {key: rng.choice([1, 2, 3]) for key in said}
     scored = seed % 2 == 0
 

@@ -10,7 +10,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.predictors import fitting
-from local_bench.settle.predictors.features import Cells, cells
+from local_bench.settle.predictors.features import Features, cells
 from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
 from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
@@ -33,7 +33,7 @@ def world(n_tasks=250, images=3, seed=0):
     odds += rng.normal(0, 0.5, n_tasks)[tasks]
     paid = rng.random(n) < 1 / (1 + np.exp(-odds))
     price = (rng.lognormal(5, 1, n_tasks)[tasks] * 1e6).astype(np.int64)
-    table = Cells(("brf", "veq", "cns"), scores, applies, tuple(CATEGORIES[i] for i in category), price, tasks)
+    table = Features(("brf", "veq", "cns"), scores, applies, tuple(CATEGORIES[i] for i in category), price, tasks)
     return table, paid.astype(float)
 
 
@@ -88,7 +88,7 @@ def test_what_is_told_of_labels_without_a_meaning_is_that_they_have_none():
     rng = np.random.default_rng(1)
     tasks = np.repeat(np.arange(120), 4)
     scores = rng.uniform(0, 5, (120, 3))[tasks]
-    table = Cells(("a", "b", "c"), scores, np.ones((480, 3), bool), ("x",) * 480, np.ones(480, np.int64), tasks)
+    table = Features(("a", "b", "c"), scores, np.ones((480, 3), bool), ("x",) * 480, np.ones(480, np.int64), tasks)
     labels = rng.integers(0, 2, 120)[tasks].astype(float)
     q = fit_concepts(table, labels, folds=3).quality
     assert 0.35 < q.auc < 0.65

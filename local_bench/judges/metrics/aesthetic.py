@@ -21,7 +21,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, Network, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.clip_network import mend, normalised, rows
 from local_bench.judges.metrics.dino_network import load_transformer, read_processor
 from local_bench.judges.metrics.registry import Weights
@@ -99,8 +99,8 @@ class Aesthetic(NetworkMetric):
             highest=10.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
-        return (Look((subject.image,)),)
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+        return (FeatureInput((subject.image,)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
         return float(arrays[0][0])

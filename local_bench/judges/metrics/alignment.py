@@ -9,7 +9,7 @@ counts only where it is at most a sixteenth of a side and brings the two nearer 
 import numpy as np
 from skimage.registration import phase_cross_correlation
 
-from local_bench.judges.metrics.base import Seen, Unscorable
+from local_bench.judges.metrics.base import LoadedSubject, Unscorable
 from local_bench.judges.metrics.l1_raw import distance, kept, pixels
 
 ALIGNED = (
@@ -19,7 +19,7 @@ ALIGNED = (
 MOST = 16
 
 
-def overlap(seen: Seen) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def overlap(seen: LoadedSubject) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Image (H', W', 3), source (H', W', 3) and what was to be kept (H', W'), where the two lie over each other."""
     image, source, keep = pixels(seen.image_as_source), pixels(seen.source), kept(seen)
     moved = _cut(image, source, keep, _shift(image, source, keep))

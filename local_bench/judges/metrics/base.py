@@ -99,7 +99,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Look:
+class FeatureInput:
     """What a network reads one array off: some pictures in an order of its own, or words."""
 
     pictures: tuple[Picture, ...] = ()
@@ -165,7 +165,7 @@ class HostMetric(Metric):
     """Reads pixels on the CPU; called from threads of a pool."""
 
     @abstractmethod
-    def measure(self, seen: "Seen") -> float:
+    def measure(self, seen: "LoadedSubject") -> float:
         """The number. Unscorable where there is none; ImageError where a picture of it cannot be read."""
 
 
@@ -175,7 +175,7 @@ class NetworkMetric(Metric):
     network: Network
 
     @abstractmethod
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         """What must be read, in the order of `value`'s arrays; `subject` has all that the metric needs."""
 
     @abstractmethod
@@ -183,7 +183,7 @@ class NetworkMetric(Metric):
         """The number. Unscorable where there is none."""
 
 
-class Seen:
+class LoadedSubject:
     """A subject whose pictures are read at most once, however many host metrics look at it."""
 
     def __init__(self, subject: Subject) -> None:

@@ -7,7 +7,7 @@ puts words for the marks <SOURCE> and <REF_1> into the instruction only, and nev
 
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import ClipNetwork, cosine
 from local_bench.judges.metrics.registry import Weights
 
@@ -35,9 +35,9 @@ class ClipCap(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.caption
-        return Look((subject.image,)), Look(text=subject.caption)
+        return FeatureInput((subject.image,)), FeatureInput(text=subject.caption)
 
     def value(self, arrays: Sequence[Array]) -> float:
         return cosine(arrays[0], arrays[1])

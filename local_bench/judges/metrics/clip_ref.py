@@ -6,7 +6,7 @@ the first counts. In [-1, 1], higher is better, 1 for the same picture.
 
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import ClipNetwork, cosine
 from local_bench.judges.metrics.registry import Weights
 
@@ -32,8 +32,8 @@ class ClipRef(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
-        return Look((subject.image,)), Look((subject.references[0],))
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+        return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
 
     def value(self, arrays: Sequence[Array]) -> float:
         return cosine(arrays[0], arrays[1])

@@ -6,7 +6,7 @@ better, 1 for the same picture.
 
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import ClipNetwork, cosine
 from local_bench.judges.metrics.registry import Weights
 
@@ -32,9 +32,9 @@ class ClipSrc(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.source
-        return Look((subject.image,)), Look((subject.source,))
+        return FeatureInput((subject.image,)), FeatureInput((subject.source,))
 
     def value(self, arrays: Sequence[Array]) -> float:
         return cosine(arrays[0], arrays[1])

@@ -7,7 +7,7 @@ brings the image to the source's size first, so where there is a source, so do w
 
 import numpy as np
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 
 COLORFULNESS = "colorfulness"
 
@@ -26,7 +26,7 @@ class Colorfulness(HostMetric):
         )
         self.spec = MetricSpec(name, True, prepared, "ICE-Bench B.3 (ali-vilab/ICE-Bench colorfulness)", lowest=0.0)
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         image = seen.image_as_source if seen.has_source else seen.image
         red, green, blue = np.moveaxis(np.asarray(image, np.float64) / 255, 2, 0)
         rg, yb = np.abs(red - green), np.abs((red + green) / 2 - blue)

@@ -7,7 +7,7 @@ the first counts. In [-1, 1], higher is better, 1 for the same picture.
 
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import cosine
 from local_bench.judges.metrics.dino_network import DinoNetwork
 from local_bench.judges.metrics.registry import Weights
@@ -34,9 +34,9 @@ class DinoRef(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         image = (subject.image, subject.mask) if subject.mask else (subject.image,)
-        return Look(image), Look((subject.references[0],))
+        return FeatureInput(image), FeatureInput((subject.references[0],))
 
     def value(self, arrays: Sequence[Array]) -> float:
         return cosine(arrays[0], arrays[1])

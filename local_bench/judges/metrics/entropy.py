@@ -7,7 +7,7 @@ instruction set.
 
 import numpy as np
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 from local_bench.judges.metrics.luma import LUMA, luma
 
 ENTROPY = "entropy"
@@ -26,7 +26,7 @@ class Entropy(HostMetric):
         source = "Shannon 1948; pyiqa 0.1.16 `entropy`, in float64"
         self.spec = MetricSpec(name, True, f"{LUMA}; no resize; float64", source, (), 0.0, 8.0)
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         counts = np.bincount(luma(seen.image).astype(np.int64).ravel(), minlength=LEVELS)
         shares = counts / counts.sum()
         return float(-(shares * np.log2(shares + EPSILON)).sum())

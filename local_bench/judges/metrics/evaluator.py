@@ -1,8 +1,8 @@
-"""The metrics of many subjects, so that nothing is read twice: pictures in a pool, one opening a network.
+"""Computes many metrics of many subjects; each picture is decoded once and each network is loaded once.
 
-Host metrics go first: one reading of a subject's pictures for all of them. Then one network after the other (law 3),
-by its `Reader`. What comes out does not depend on order, neighbours or how often the work was cut off. Windows bound
-the memory, not the number of subjects.
+Host metrics are computed first, in a pool, from one decoding of a subject's pictures. Then the networks follow one
+after the other (design, invariant 3), each with its `FeatureExtractor`. Results do not depend on the order of subjects,
+on their neighbours in a batch or on interruptions. Memory is bounded by windows, not by the number of subjects.
 """
 
 import math
@@ -15,8 +15,17 @@ from typing import Any, TypeVar
 
 from local_bench.core.errors import ImageError
 from local_bench.core.types import Score
-from local_bench.judges.metrics.base import Array, HostMetric, Look, Metric, NetworkMetric, Seen, Subject, Unscorable
-from local_bench.judges.metrics.extractor import Reader, unreadable
+from local_bench.judges.metrics.base import (
+    Array,
+    FeatureInput,
+    HostMetric,
+    LoadedSubject,
+    Metric,
+    NetworkMetric,
+    Subject,
+    Unscorable,
+)
+from local_bench.judges.metrics.extractor import FeatureExtractor, unreadable
 
 Wanted = tuple[Subject, tuple[str, ...]]
 """A subject, and the names of the metrics that it is to be measured by."""
@@ -54,7 +63,7 @@ Step = Opened | Scored | Told
 
 
 @dataclass(frozen=True)
-class Survey:
+class Evaluator:
     """How metrics are taken here."""
 
     metrics: Mapping[str, Metric]
@@ -90,7 +99,7 @@ class Survey:
 
     def _host(self, wanted: Wanted) -> list[tuple[str, Score]]:
         subject, names = wanted
-        seen = Seen(subject)
+        seen = LoadedSubject(subject)
         rows = []
         for name in names:
             metric = self.metrics[name]
@@ -103,7 +112,7 @@ class Survey:
         assert isinstance(first, NetworkMetric)
         alone = first.network.batch_size[self.device.partition(":")[0]] == 1  # by its nature: no other size suits it
         size = None if alone else self.batch_size
-        with Reader(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
+        with FeatureExtractor(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
             rows = (
                 self._compare(subject, asked, arrays) for (subject, asked), arrays in reader.read(self._looks(todo))
             )
@@ -115,9 +124,9 @@ class Survey:
                 yield step
             yield from (Told(f"{names[0]}: {sentence}") for sentence in reader.sentences)
 
-    def _looks(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[Look, ...]]]:
+    def _looks(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[FeatureInput, ...]]]:
         for subject, names in todo:
-            looks: list[Look] = []
+            looks: list[FeatureInput] = []
             for name in names:
                 metric = self.metrics[name]
                 assert isinstance(metric, NetworkMetric)
@@ -126,7 +135,7 @@ class Survey:
             yield (subject, names), tuple(dict.fromkeys(looks))
 
     def _compare(
-        self, subject: Subject, names: tuple[str, ...], arrays: Mapping[Look, "Array | Unscorable"]
+        self, subject: Subject, names: tuple[str, ...], arrays: Mapping[FeatureInput, "Array | Unscorable"]
     ) -> list[tuple[str, Score]]:
         def value(metric: NetworkMetric) -> float:
             found = [arrays[look] for look in metric.looks(subject)]

@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
-from local_bench.judges.metrics.base import Array, Look, Network, Picture, Unscorable
-from local_bench.judges.metrics.feature_cache import Arrays
+from local_bench.judges.metrics.base import Array, FeatureInput, Network, Picture, Unscorable
+from local_bench.judges.metrics.feature_cache import FeatureCache
 
-Found = Mapping[Look, "Array | Unscorable"]
+Found = Mapping[FeatureInput, "Array | Unscorable"]
 A = TypeVar("A")
 _TRIAL_SIDE = 64
 FAULTY = "a picture of the run is "
@@ -37,7 +37,7 @@ class _Fetched:
     prepared: Any = None
 
 
-class Reader:
+class FeatureExtractor:
     """Reads arrays off looks with one network; a context manager, used by one thread."""
 
     def __init__(
@@ -75,13 +75,13 @@ class Reader:
         swayed = "neighbours in a batch change what is read here, so it is read one by one" if self._swayed else None
         return [sentence for sentence in (swayed, self._kept.fault) if sentence]
 
-    def read(self, items: Iterable[tuple[A, Sequence[Look]]]) -> Iterator[tuple[A, Found]]:
+    def read(self, items: Iterable[tuple[A, Sequence[FeatureInput]]]) -> Iterator[tuple[A, Found]]:
         """Every item with the arrays of its looks, in order. LocalBenchError where the device has not enough memory."""
-        found: dict[Look, Array | Unscorable] = {}
-        uses: Counter[Look] = Counter()
-        waiting: deque[tuple[A, Sequence[Look]]] = deque()
-        fetching: deque[tuple[Look, Future[_Fetched]]] = deque()
-        ready: dict[bool, list[tuple[Look, _Fetched]]] = {False: [], True: []}
+        found: dict[FeatureInput, Array | Unscorable] = {}
+        uses: Counter[FeatureInput] = Counter()
+        waiting: deque[tuple[A, Sequence[FeatureInput]]] = deque()
+        fetching: deque[tuple[FeatureInput, Future[_Fetched]]] = deque()
+        ready: dict[bool, list[tuple[FeatureInput, _Fetched]]] = {False: [], True: []}
 
         def settle(most: int) -> None:
             while len(fetching) > most:
@@ -119,7 +119,7 @@ class Reader:
         yield from whole()
         assert not waiting, "every look has been read"
 
-    def _fetch(self, look: Look) -> _Fetched:
+    def _fetch(self, look: FeatureInput) -> _Fetched:
         """In a thread of the pool."""
         try:
             named = all(picture.known_sha256 for picture in look.pictures)
@@ -139,7 +139,7 @@ class Reader:
     def _load(self, pictures: Sequence[Picture]) -> list[Image.Image]:
         return [picture.load(self._network.max_pixels) for picture in pictures]
 
-    def _run(self, batch: Sequence[tuple[Look, _Fetched]]) -> Found:
+    def _run(self, batch: Sequence[tuple[FeatureInput, _Fetched]]) -> Found:
         if not batch:
             return {}
         inputs = [fetched.prepared for _, fetched in batch]
@@ -190,8 +190,10 @@ class Reader:
         self._batch_size = 1
         self._kept = self._arrays()
 
-    def _arrays(self) -> Arrays:
-        return Arrays({"network": self._network.identity, "numerics": self._numerics, "batch_size": self._batch_size})
+    def _arrays(self) -> FeatureCache:
+        return FeatureCache(
+            {"network": self._network.identity, "numerics": self._numerics, "batch_size": self._batch_size}
+        )
 
 
 def unreadable(error: ImageError, pictures: Iterable[Picture]) -> str:

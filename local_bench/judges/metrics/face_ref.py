@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.face_network import PREPARED, FaceNetwork
 from local_bench.judges.metrics.registry import Weights
 
@@ -31,8 +31,8 @@ class FaceRef(NetworkMetric):
         )
         self.network = FaceNetwork(weights)
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
-        return Look((subject.image,)), Look((subject.references[0],))
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+        return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
 
     def value(self, arrays: Sequence[Array]) -> float:
         ours, theirs = (array.astype(np.float64) for array in arrays)

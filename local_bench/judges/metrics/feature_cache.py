@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS arrays (
 _PATIENCE_S = 30
 
 
-class Arrays:
+class FeatureCache:
     """The arrays of one identity; used from several threads and processes. None of its faults reach a caller."""
 
     def __init__(self, identity: Mapping[str, Any]) -> None:

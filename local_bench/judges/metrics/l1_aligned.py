@@ -5,7 +5,7 @@ is better, never above `l1_raw`. No published table holds it.
 """
 
 from local_bench.judges.metrics.alignment import ALIGNED, overlap
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 from local_bench.judges.metrics.l1_raw import PREPARED, distance
 
 L1_ALIGNED = "l1_aligned"
@@ -23,5 +23,5 @@ class L1Aligned(HostMetric):
             name, False, PREPARED + ALIGNED, "l1_raw (ICE-Bench B.4) after phase correlation", ("source",), 0.0, 1.0
         )
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         return distance(*overlap(seen))

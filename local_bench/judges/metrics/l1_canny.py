@@ -7,7 +7,7 @@ better, 1 where the edges are the condition's.
 import cv2
 import numpy as np
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 from local_bench.judges.metrics.conditions import likeness
 
 L1_CANNY = "l1_canny"
@@ -29,5 +29,5 @@ class L1Canny(HostMetric):
         source = "ICE-Bench eq. 9 (ali-vilab/ICE-Bench l1_dist)"
         self.spec = MetricSpec(name, True, prepared, source, ("source",), 0.0, 1.0)
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         return likeness(cv2.Canny(np.asarray(seen.image_as_source), LOW, HIGH), seen.source)

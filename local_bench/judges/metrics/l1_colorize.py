@@ -5,7 +5,7 @@ ICE-Bench B.6 (eq. 9) for Image Colorization. In [0, 1], higher is better, 1 whe
 
 import numpy as np
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 from local_bench.judges.metrics.conditions import likeness
 
 L1_COLORIZE = "l1_colorize"
@@ -26,5 +26,5 @@ class L1Colorize(HostMetric):
         source = "ICE-Bench eq. 9 (ali-vilab/ICE-Bench l1_dist)"
         self.spec = MetricSpec(name, True, prepared, source, ("source",), 0.0, 1.0)
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         return likeness(np.asarray(seen.image_as_source.convert("L")), seen.source)

@@ -7,7 +7,7 @@ ICE-Bench B.6 (eq. 9) for Depth-guided Generation, MiDaS DPT-hybrid as its code 
 import math
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.depth_network import PREPROCESSING, DepthNetwork
 from local_bench.judges.metrics.registry import Weights
 
@@ -22,9 +22,9 @@ class L1Depth(NetworkMetric):
         self.spec = MetricSpec(name, True, PREPROCESSING, source, ("source",), 0.0, 1.0)
         self.network = DepthNetwork(weights)
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.source
-        return (Look((subject.image, subject.source)),)
+        return (FeatureInput((subject.image, subject.source)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
         likeness = float(arrays[0][0])

@@ -8,7 +8,7 @@ scores what black scores, which is high.
 import math
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.pose_network import PREPROCESSING, PoseNetwork
 from local_bench.judges.metrics.registry import Weights
 
@@ -23,9 +23,9 @@ class L1Pose(NetworkMetric):
         self.spec = MetricSpec(name, True, PREPROCESSING, source, ("source",), 0.0, 1.0)
         self.network = PoseNetwork(weights)
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.source
-        return (Look((subject.image, subject.source)),)
+        return (FeatureInput((subject.image, subject.source)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
         likeness = float(arrays[0][0])

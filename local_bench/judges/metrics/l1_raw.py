@@ -11,7 +11,7 @@ such a mask is resized by nearest neighbour, and a comparison of nothing is unsc
 import numpy as np
 from PIL import Image
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen, Unscorable
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec, Unscorable
 
 L1_RAW = "l1_raw"
 EDITED_ABOVE = 128
@@ -34,7 +34,7 @@ class L1Raw(HostMetric):
             name, False, PREPARED, "ICE-Bench B.4, L1 of eq. 7 (ali-vilab/ICE-Bench l1_dist)", ("source",), 0.0, 1.0
         )
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         return distance(pixels(seen.image_as_source), pixels(seen.source), kept(seen))
 
 
@@ -43,7 +43,7 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image, np.float64)
 
 
-def kept(seen: Seen) -> np.ndarray:
+def kept(seen: LoadedSubject) -> np.ndarray:
     """(H, W) of the source's size: True where the source was to be left alone."""
     width, height = seen.source.size
     if seen.mask is None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from local_bench.judges.metrics.aesthetic import linear_head
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import ClipNetwork, rows
 from local_bench.judges.metrics.registry import Weights
 
@@ -65,8 +65,8 @@ class LaionAesthetic(NetworkMetric):
             highest=10.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
-        return (Look((subject.image,)),)
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+        return (FeatureInput((subject.image,)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
         return float(arrays[0][0])

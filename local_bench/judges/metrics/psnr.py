@@ -5,7 +5,7 @@ In [0, 80], higher is better; 80 for the same picture, by the small term that ke
 
 import numpy as np
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 
 PSNR = "psnr"
 EPSILON = 1e-8
@@ -22,6 +22,6 @@ class Psnr(HostMetric):
     def __init__(self, name: str) -> None:
         self.spec = MetricSpec(name, True, _PREPARED, "pyiqa 0.1.16 `psnr`, in float64", ("source",), 0.0, 80.0)
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         image, source = (np.asarray(picture, np.float64) / 255 for picture in (seen.image_as_source, seen.source))
         return float(10 * np.log10(1 / (((image - source) ** 2).mean() + EPSILON)))

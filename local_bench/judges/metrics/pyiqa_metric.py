@@ -15,11 +15,11 @@ import torch
 from local_bench.core.errors import ConfigError
 from local_bench.judges.metrics.base import (
     Array,
+    FeatureInput,
     HostMetric,
-    Look,
+    LoadedSubject,
     MetricSpec,
     NetworkMetric,
-    Seen,
     Subject,
     Unscorable,
 )
@@ -58,11 +58,11 @@ class PyiqaMetric(NetworkMetric):
         self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, height)
         self.spec = _spec(name, store, source, height, bounds)
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
         if "source" in self.spec.needs:
             assert subject.source is not None
-            return (Look((subject.image, subject.source)),)
-        return (Look((subject.image,)),)
+            return (FeatureInput((subject.image, subject.source)),)
+        return (FeatureInput((subject.image,)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
         (array,) = arrays  # (1,)
@@ -84,7 +84,7 @@ class PyiqaFormula(HostMetric):
         self._own = threading.local()
         self.spec = _spec(name, self._store, source)
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         if min(seen.image.size) < self._min_side:
             raise Unscorable(f"the image is smaller than {self._min_side} pixels on a side")
         pictures = [seen.image, seen.source] if "source" in self.spec.needs else [seen.image]

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import correlate1d
 
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen, Unscorable
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec, Unscorable
 from local_bench.judges.metrics.luma import LUMA, luma
 
 SSIM_ = "ssim"
@@ -36,7 +36,7 @@ class Ssim(HostMetric):
             name, True, PREPARED, "ICE-Bench eq. 10; pyiqa 0.1.16 `ssim` (Wang et al. 2004)", ("source",), 0.0, 1.0
         )
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         return similarity(seen.image_as_source, seen.source)
 
 

@@ -8,7 +8,7 @@ holds it.
 import numpy as np
 
 from local_bench.judges.metrics.alignment import ALIGNED, overlap
-from local_bench.judges.metrics.base import HostMetric, MetricSpec, Seen
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpec
 from local_bench.judges.metrics.ssim import PREPARED, similarity
 
 SSIM_ALIGNED = "ssim_aligned"
@@ -26,6 +26,6 @@ class SsimAligned(HostMetric):
             name, True, PREPARED + ALIGNED, "ssim (Wang et al. 2004) after phase correlation", ("source",), 0.0, 1.0
         )
 
-    def measure(self, seen: Seen) -> float:
+    def measure(self, seen: LoadedSubject) -> float:
         image, source, _ = overlap(seen)
         return similarity(image.astype(np.uint8), source.astype(np.uint8))

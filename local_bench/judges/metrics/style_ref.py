@@ -6,7 +6,7 @@ Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models"; ICE-Ben
 
 from collections.abc import Sequence
 
-from local_bench.judges.metrics.base import Array, Look, MetricSpec, NetworkMetric, Subject
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import cosine
 from local_bench.judges.metrics.csd_network import CsdNetwork
 from local_bench.judges.metrics.registry import Weights
@@ -33,8 +33,8 @@ class StyleRef(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[Look, ...]:
-        return Look((subject.image,)), Look((subject.references[0],))
+    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+        return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
 
     def value(self, arrays: Sequence[Array]) -> float:
         return cosine(arrays[0], arrays[1])

@@ -15,7 +15,7 @@ import tenacity
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, reply
 from local_bench.judges.vlm.composer import Composer
-from local_bench.judges.vlm.concurrency import Flight
+from local_bench.judges.vlm.concurrency import ConcurrentRequests
 from local_bench.judges.vlm.concurrency_limit import MOST, Tuner
 from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch, fetch_now
 from local_bench.judges.vlm.protocols import Reply, Request
@@ -85,7 +85,7 @@ class Client:
         self, requests: Iterable[tuple[K, Request]], in_flight: int | None
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         async with self._http(in_flight or MOST) as http:
-            flight = Flight(
+            flight = ConcurrentRequests(
                 iter(requests), partial(self._one, http), partial(self._waiting, http), in_flight or self.tuner
             )
             async with aclosing(flight.replies()) as replies:

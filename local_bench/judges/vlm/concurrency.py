@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.judges.vlm.concurrency_limit import MOST, Gate, Tuner
+from local_bench.judges.vlm.concurrency_limit import MOST, Limiter, Tuner
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
 
@@ -15,7 +15,7 @@ K = TypeVar("K")
 LOOK_EVERY_S = 1.0
 
 
-class Flight(Generic[K]):
+class ConcurrentRequests(Generic[K]):
     """`one` carries a request; `waiting` says how many the server has in its queue."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Flight(Generic[K]):
         self._waiting = waiting
         self._tuner = window if isinstance(window, Tuner) else None
         self._at_most = window if isinstance(window, int) else MOST
-        self._gate = Gate(window.limit if isinstance(window, Tuner) else window)
+        self._gate = Limiter(window.limit if isinstance(window, Tuner) else window)
         self._replies: asyncio.Queue[tuple[K, Reply] | None] = asyncio.Queue()
         self._failures: list[Exception] = []
         self._done = 0

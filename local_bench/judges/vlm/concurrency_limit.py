@@ -13,7 +13,7 @@ _REST = 8
 """Looks for which a window that was found best is left alone."""
 
 
-class Gate:
+class Limiter:
     """Lets at most `limit` in at a time; the limit may change while they are in."""
 
     def __init__(self, limit: int) -> None:

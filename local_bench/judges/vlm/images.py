@@ -9,11 +9,11 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 from local_bench.core.images import fit_pixels, png_bytes
-from local_bench.core.types import Sheet
+from local_bench.core.types import Collage
 from local_bench.judges.vlm.protocols import Shown
 
 PREPARATION: dict[str, Any] = {"filter": "bicubic", "format": "png", "sheet": 1}
-"""Part of who a judge is; `sheet` is the version of how several images are laid on one."""
+"""Part of who a judge is; `collage` is the version of how several images are laid on one."""
 GAP = 20
 """White pixels between the images of a sheet (IDEA-Bench)."""
 CARD_SIDE = 512
@@ -34,22 +34,22 @@ class Prepared:
 
 def prepare(shown: Shown, load: Callable[[str], Image.Image], multiple: int) -> Prepared:
     """`shown` as a PNG with sides that are multiples of `multiple`; `load` gives an image by its pixel digest."""
-    if shown.sheet is None:
+    if shown.collage is None:
         (sha256,) = shown.images
         picture = load(sha256)
-    elif shown.sheet.count is not None:
-        picture = count_card(shown.sheet.count)
+    elif shown.collage.count is not None:
+        picture = count_card(shown.collage.count)
     else:
-        picture = stitched([load(sha256) for sha256 in shown.images], shown.sheet)
+        picture = stitched([load(sha256) for sha256 in shown.images], shown.collage)
     png = png_bytes(fit_pixels(picture, shown.max_pixels, multiple, shown.min_pixels))
     return Prepared(png, hashlib.sha256(png).hexdigest())
 
 
-def stitched(images: Sequence[Image.Image], sheet: Sheet) -> Image.Image:
+def stitched(images: Sequence[Image.Image], collage: Collage) -> Image.Image:
     """The images in rows on white, those of the rows above brought to the height of the last row's first."""
-    assert sum(sheet.rows) == len(images)
+    assert sum(collage.rows) == len(images)
     rows, at = [], 0
-    for n in sheet.rows:
+    for n in collage.rows:
         rows.append(list(images[at : at + n]))
         at += n
     height = next(row for row in reversed(rows) if row)[0].height

@@ -19,7 +19,7 @@ SIDE = 256
 BAND_TOP = 184
 """Painted words stand on a white band from here to the lower edge."""
 HALF_A_STEP = 0.5
-Ask = Callable[[str], Question]
+JudgeRequest = Callable[[str], Question]
 """A question about the picture of that digest."""
 _FONT_SIZE = 24
 _PLAIN_WORDS = "SPRING 2026\nOPEN DAILY"
@@ -80,10 +80,10 @@ def attacks() -> tuple[list[Attack], dict[str, Image.Image]]:
     def consistency(image: str) -> Question:
         return Question("cns_edit", 0, (image, before), (), ("result", "source"))
 
-    def quality(rubric: str) -> Ask:
+    def quality(rubric: str) -> JudgeRequest:
         return lambda image: Question(rubric, 0, (image,), ())
 
-    def painted(name: str, field: str, ask: Ask, picture: Image.Image, words: str) -> Attack:
+    def painted(name: str, field: str, ask: JudgeRequest, picture: Image.Image, words: str) -> Attack:
         clean, attacked = (ask(keep(_painted(picture, painting))) for painting in (_PLAIN_WORDS, words))
         return Attack(name, "painted", clean, attacked, field)
 

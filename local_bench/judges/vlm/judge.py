@@ -69,7 +69,7 @@ class JudgeSpec:
                 "rubric": self.rubrics[question.rubric].sha256,
                 "images": question.images,
                 "roles": question.roles,
-                "sheet": None if question.sheet is None else [question.sheet.rows, question.sheet.count],
+                "sheet": None if question.collage is None else [question.collage.rows, question.collage.count],
                 "slots": question.slots,
                 "seed": self._seed(question),
                 "numerics": numerics,
@@ -110,7 +110,7 @@ class JudgeSpec:
         if self.source_max_pixels and "source" in question.roles:
             most = self.source_max_pixels
         least = min(max(asked.min_pixels or 1, self.min_pixels), most)
-        if question.sheet is None:
+        if question.collage is None:
             return tuple(Shown((sha,), None, least, most) for sha in question.images)
         most *= max(1, len(question.images))  # a sheet has room for all that is on it
-        return (Shown(question.images, question.sheet, least, most),)
+        return (Shown(question.images, question.collage, least, most),)

@@ -31,7 +31,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.judges.vlm.chat_api import REFUSED, interleaved
 from local_bench.judges.vlm.images import Prepared
-from local_bench.judges.vlm.prefix_batch import Prefix, Rows, pick
+from local_bench.judges.vlm.prefix_batch import Prefix, PrefixBatch, pick
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 
 K = TypeVar("K")
@@ -252,7 +252,7 @@ class Local:
 
     @torch.inference_mode()
     def _choose(self, prefix: Prefix, request: Request, words: list[int]) -> Reply:
-        logits = Rows(self._model, self._device, prefix, [words]).read()[0]
+        logits = PrefixBatch(self._model, self._device, prefix, [words]).read()[0]
         logprobs = torch.log_softmax(logits, dim=-1)
         tokens = {label: self._tokenizer.encode(label, add_special_tokens=False) for label in request.labels}
         assert all(len(ids) == 1 for ids in tokens.values()), tokens
@@ -263,7 +263,7 @@ class Local:
     @torch.inference_mode()
     def _write(self, prefix: Prefix, requests: Sequence[Request], words: Sequence[list[int]]) -> list[Reply]:
         """Lets the model write an answer to each request, token by token, each held to its schema."""
-        rows = Rows(self._model, self._device, prefix, words)
+        rows = PrefixBatch(self._model, self._device, prefix, words)
         matchers = [xgrammar.GrammarMatcher(self._grammar(request)) for request in requests]
         allowed = xgrammar.allocate_token_bitmask(len(requests), self._vocabulary)
         generators = [torch.Generator().manual_seed(request.seed) for request in requests]

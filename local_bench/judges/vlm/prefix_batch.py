@@ -18,7 +18,7 @@ class Prefix:
     """Of the first token after it; less than its length, since a picture takes few positions."""
 
 
-class Rows:
+class PrefixBatch:
     """Several questions after one prefix, read together: padded on the left, each at positions of its own."""
 
     def __init__(self, model: Any, device: torch.device, prefix: Prefix, words: Sequence[list[int]]) -> None:

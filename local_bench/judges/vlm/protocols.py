@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
-from local_bench.core.types import Question, Sheet, Verdict
+from local_bench.core.types import Collage, Question, Verdict
 from local_bench.judges.vlm.rubrics import Criterion, Label, Rubric, closing_json, closing_logit, rubric
 from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
 
@@ -32,7 +32,7 @@ class Shown:
 
     images: tuple[str, ...]
     """Pixel digests."""
-    sheet: Sheet | None = None
+    collage: Collage | None = None
     min_pixels: int = 1
     max_pixels: int = 1024 * 1024
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.errors import RunImageError
-from local_bench.core.types import Sheet, Verdict
+from local_bench.core.types import Collage, Verdict
 from local_bench.judges.vlm.images import count_card, stitched
 from local_bench.report.official.made import FORMATS, Made, made, models, write_bytes, write_picture, write_text
 from local_bench.runs.rundir import RunDir
@@ -52,11 +52,11 @@ def write(run: RunDir, out: Path) -> list[Path]:
                     write_picture(run, image.pixels_sha256, out, f"outputs/{model}/{own['case_dir']}/{name}")
             for row in _rows(case, said):
                 folder = f"outputs/{model}_stitched/{own['case_dir']}"
-                sheet = _write_sheet(run, case, row.question, out, folder)
+                collage = _write_sheet(run, case, row.question, out, folder)
                 heard = [_verdict(case, said, row.question - 1, k) for k in range(REPEATS)]
                 answers = [_cells(score, verdict) for score, verdict in zip(row.scores, heard, strict=True)]
                 text = case[0].task.evaluation_points[row.question - 1]
-                shown = "" if sheet is None else sheet.relative_to(out).as_posix()
+                shown = "" if collage is None else collage.relative_to(out).as_posix()
                 lines.writerow(
                     [
                         row.task_name,
@@ -131,7 +131,7 @@ def _write_sheet(run: RunDir, case: Case, question: int, out: Path, folder: str)
             shown = [*given, *(run.pictures.load(sha) for sha in outputs)]
         except RunImageError:
             return None  # it is noted
-        picture = stitched(shown, Sheet(rows=(len(given), len(outputs))))
+        picture = stitched(shown, Collage(rows=(len(given), len(outputs))))
     buffer = io.BytesIO()
     picture.save(buffer, **FORMATS["jpg"])
     return write_bytes(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.analysis import economics
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import RunImageError
 from local_bench.core.paths import safe_join
 from local_bench.core.storage import write_atomic
@@ -80,7 +80,7 @@ def models(rows: Iterable[Made]) -> list[str]:
 
 def usd_per_image(run: RunDir) -> dict[str, Decimal]:
     """As `runs.economics.usd_per_image`, as decimals that a file can hold."""
-    found = economics.usd_per_image(run.ledger, books(run.ledger, run.config.settlement))
+    found = economics.usd_per_image(run.ledger, accounting(run.ledger, run.config.settlement))
     return {model: Decimal(usd.numerator) / Decimal(usd.denominator) for model, usd in found.items()}
 
 

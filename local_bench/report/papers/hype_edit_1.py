@@ -48,7 +48,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Gathered:
-    """All sources as one sheet."""
+    """All sources as one table."""
 
     rows: tuple[Judgement, ...]
     models: tuple[str, ...]

@@ -25,7 +25,7 @@ _ACCEPTANCE = (
 
 
 def gathered(given: Given) -> Parts:
-    """All sources as one sheet. UserError where two of them have a model both, or are of different orders."""
+    """All sources as one table. UserError where two of them have a model both, or are of different orders."""
     found = (
         [(run.path, parts(run, rows)) for run, rows in given.made]
         if given.runs

@@ -13,7 +13,7 @@ from PIL import Image
 from local_bench.core.images import pixel_digest
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import usual_pictures
-from local_bench.generators.base import Brief, Item, Machine, Picture
+from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
 from local_bench.generators.masked import half_mask
 from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.registry import family
@@ -112,14 +112,14 @@ def machine_of(session: Session, of: ModelCard, compiled: bool = False) -> Machi
     return Machine(session.device, getattr(torch, dtype), attention, compiled)
 
 
-def briefs(of: ModelCard, sampler: Sampler) -> list[Brief]:
+def briefs(of: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
     """One a prompt, with a picture each where the model edits."""
     pictures = [_picture(i, sampler) for i in range(usual_pictures(of))]
     mask = half_mask(sampler) if of.takes.mask else None
-    return [Brief(prompt, sampler, tuple(pictures), mask) for prompt in PROMPTS]
+    return [GenerationRequest(prompt, sampler, tuple(pictures), mask) for prompt in PROMPTS]
 
 
-def encode(generator: Staged, asked: list[Brief]) -> list[Item]:
+def encode(generator: Staged, asked: list[GenerationRequest]) -> list[Item]:
     """The first two stages: encoders loaded, used and dropped."""
     generator.load_encoder()
     items = []

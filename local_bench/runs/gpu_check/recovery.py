@@ -12,8 +12,8 @@ from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session
 from local_bench.runs.gpu_check.models import PROMPTS, described, machine_of, sampler_of
-from local_bench.runs.work import Begun, Event, Job, Made, Noted, Order, Settled
-from local_bench.runs.worker import Maker
+from local_bench.runs.work import Begun, Event, Job, Made, Noted, Settled, WorkOrder
+from local_bench.runs.worker import Worker
 
 FAMILY = "flux"
 _LARGEST = 64
@@ -45,7 +45,7 @@ def check_recovery(session: Session) -> Found:
         held.clear()
 
 
-def recovered(order: Order, jobs: list[Job], fill: Callable[[], None]) -> Found:
+def recovered(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> Found:
     """Makes `jobs`; `fill` takes memory away once the weights are loaded. CheckFailed unless memory ran out and all
     images were made."""
     made, sizes, notes = 0, [], []
@@ -64,8 +64,8 @@ def recovered(order: Order, jobs: list[Job], fill: Callable[[], None]) -> Found:
     return Found(f"a batch of {order.batch_size} ran out of memory, batches of {sizes[-1]} were made", figures)
 
 
-def _making(order: Order, jobs: list[Job], fill: Callable[[], None]) -> Iterator[Event]:
-    for event in Maker(order).make(jobs):
+def _making(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> Iterator[Event]:
+    for event in Worker(order).make(jobs):
         yield event
         if isinstance(event, Begun) and event.what.endswith(": make"):  # the transformer is loaded
             fill()
@@ -92,14 +92,14 @@ def ballast_bytes(free: int, unused: float, room: int) -> int:
     return n
 
 
-def order_of(session: Session, of: ModelCard, batch_size: int) -> Order:
+def order_of(session: Session, of: ModelCard, batch_size: int) -> WorkOrder:
     """The making of images by this card with random weights, in the session's folder."""
     machine = machine_of(session, of)
     folders: list[Path] = [session.scratch / name for name in ("images", "inputs", "encoded")]
     for folder in folders:
         folder.mkdir(exist_ok=True)
     images, inputs, encoded = folders
-    return Order(
+    return WorkOrder(
         label=of.name,
         card=of,
         weights=None,

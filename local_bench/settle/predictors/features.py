@@ -15,7 +15,7 @@ NOT_THERE = "was not scored"
 
 
 @dataclass(frozen=True)
-class Cells:
+class Features:
     """Scores, and what they are scores of."""
 
     names: tuple[str, ...]
@@ -49,10 +49,10 @@ class Cells:
             int(row): f"{self.names[int(np.argmax(missing[row]))]} {NOT_THERE}" for row in np.flatnonzero(~self.known)
         }
 
-    def rows(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "Cells":
+    def rows(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "Features":
         """The same table with these rows only."""
         places = np.flatnonzero(kept) if kept.dtype == bool else kept
-        return Cells(
+        return Features(
             self.names,
             self.scores[places],
             self.applies[places],
@@ -68,7 +68,7 @@ def cells(
     price_micro_usd: Sequence[int],
     task_ids: Sequence[str],
     names: Sequence[str] = CONCEPTS,
-) -> Cells:
+) -> Features:
     """The table of images' scores; one that is not there counts as unscored, as an unscored one does."""
     table = np.full((len(scores), len(names)), np.nan)
     applies = np.ones(table.shape, dtype=bool)
@@ -80,7 +80,7 @@ def cells(
                 table[row, column] = score.value
             applies[row, column] = score is None or score.applies
     numbers = {task_id: i for i, task_id in enumerate(dict.fromkeys(task_ids))}
-    return Cells(
+    return Features(
         tuple(names),
         table,
         applies,

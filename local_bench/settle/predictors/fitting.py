@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from local_bench.core.errors import UserError
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bools, Quality, quality
-from local_bench.settle.predictors.features import Cells
+from local_bench.settle.predictors.features import Features
 from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
 
 Kind = Literal["logistic", "boosted"]
@@ -42,7 +42,7 @@ class Fitted:
 
 
 def fit_concepts(
-    cells: Cells,
+    cells: Features,
     labels: ArrayLike,
     kind: Kind = "boosted",
     calibration: Calibration = "platt",
@@ -66,7 +66,7 @@ def fit_concepts(
 
 
 def fit_rule(
-    cells: Cells, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
+    cells: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
 ) -> Fitted:
     """The rule with the parts that people paid for of what it accepts and of what it rejects; labels as above."""
     taught, accepted, n_unscored, n_unlabelled = _taught(cells, labels)
@@ -79,20 +79,20 @@ def fit_rule(
     return Fitted(rule, quality(guesses, accepted, taught.tasks), n_unscored, n_unlabelled)
 
 
-def _rule(cells: Cells, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
+def _rule(cells: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
     passed = Rule(dict(thresholds)).decisions(cells).accepted
     paid = [(float(accepted[here].sum()) + 0.5) / (float(here.sum()) + 1) for here in (~passed, passed)]
     return Rule(dict(thresholds), paid[0], paid[1])
 
 
-def _taught(cells: Cells, labels: ArrayLike) -> tuple[Cells, Bools, int, int]:
+def _taught(cells: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
     given = np.asarray(labels, dtype=np.float64)
     labelled = ~np.isnan(given)
     used = labelled & cells.known
     return cells.rows(used), given[used] >= 0.5, int((labelled & ~used).sum()), int((~labelled).sum())
 
 
-def _folds(cells: Cells, accepted: Bools, folds: int) -> int:
+def _folds(cells: Features, accepted: Bools, folds: int) -> int:
     """As many as there are orders of the rarer kind, at most `folds`. UserError for fewer than two."""
     fewest = min(len(np.unique(cells.tasks[accepted])), len(np.unique(cells.tasks[~accepted])))
     if fewest < 2:
@@ -122,7 +122,7 @@ def _splits(
             yield learn, see
 
 
-def _fit(cells: Cells, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> ConceptModel:
+def _fit(cells: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> ConceptModel:
     layout = _layout(cells)
     table = layout.table(cells)
     odds = np.full(len(accepted), np.nan)
@@ -134,7 +134,7 @@ def _fit(cells: Cells, accepted: Bools, kind: Kind, calibration: Calibration, fo
     )
 
 
-def _layout(cells: Cells) -> Layout:
+def _layout(cells: Features) -> Layout:
     held = [
         float(column[applies].mean()) if applies.any() else 0.0
         for column, applies in zip(cells.scores.T, cells.applies.T, strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from local_bench.core.errors import UserError
 from local_bench.settle.bootstrap import Floats
-from local_bench.settle.predictors.features import NOT_THERE, Cells
+from local_bench.settle.predictors.features import NOT_THERE, Features
 from local_bench.settle.predictors.revenue import Decisions, Probabilities
 
 NOTHING_APPLIES = "nothing that decides applies to it"
@@ -21,10 +21,10 @@ NOTHING_APPLIES = "nothing that decides applies to it"
 class Predictor(Protocol):
     """Who would pay for which image."""
 
-    def decisions(self, cells: Cells) -> Decisions:
+    def decisions(self, cells: Features) -> Decisions:
         """What it decides."""
 
-    def probabilities(self, cells: Cells) -> Probabilities:
+    def probabilities(self, cells: Features) -> Probabilities:
         """How sure it is. UserError where it cannot say."""
 
 
@@ -38,7 +38,7 @@ class Rule:
     paid_if_accepted: float | None = None
     kind: Literal["rule"] = "rule"
 
-    def decisions(self, cells: Cells) -> Decisions:
+    def decisions(self, cells: Features) -> Decisions:
         rejected, open_ = np.zeros(len(cells.tasks), dtype=bool), np.zeros(len(cells.tasks), dtype=bool)
         reasons: dict[int, str] = {}
         for name, threshold in self.thresholds.items():
@@ -57,7 +57,7 @@ class Rule:
         reasons = {row: why for row, why in reasons.items() if not rejected[row]}
         return Decisions(~rejected & ~open_, rejected | ~open_, reasons)
 
-    def probabilities(self, cells: Cells) -> Probabilities:
+    def probabilities(self, cells: Features) -> Probabilities:
         if self.paid_if_accepted is None or self.paid_if_rejected is None:
             raise UserError("a threshold rule that has seen no labels has no probabilities: fit it, or use decisions")
         decided = self.decisions(cells)
@@ -79,7 +79,7 @@ class Layout:
         flags = (f"{name} does not apply" for name in self.names)
         return (*self.names, *flags, "log(1 + price in USD)", *(f"category {name}" for name in self.categories))
 
-    def table(self, cells: Cells) -> Floats:
+    def table(self, cells: Features) -> Floats:
         """(images, columns); a category that the layout does not know has none of its columns. UserError where the
         scores are others."""
         if cells.names != self.names:
@@ -206,11 +206,11 @@ class ConceptModel:
         if used > columns or (isinstance(self.model, Linear) and used != columns):
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 
-    def probabilities(self, cells: Cells) -> Probabilities:
+    def probabilities(self, cells: Features) -> Probabilities:
         known = cells.known
         values = np.full(len(known), np.nan)
         values[known] = self.calibration.probabilities(self.model.log_odds(self.layout.table(cells.rows(known))))
         return Probabilities(values, cells.reasons())
 
-    def decisions(self, cells: Cells) -> Decisions:
+    def decisions(self, cells: Features) -> Decisions:
         return self.probabilities(cells).decided(self.cut)

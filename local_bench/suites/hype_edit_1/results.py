@@ -46,7 +46,7 @@ class Judgements:
 
 
 def read_judgements(paths: Sequence[Path]) -> Judgements:
-    """The judgements of one file, or of several as one sheet: the public and the private split, or a file a model.
+    """The judgements of one file, or of several as one table: the public and the private split, or a file a model.
 
     ResultFileError as `read_file` says, and for an attempt that two files judge.
     """
@@ -56,7 +56,7 @@ def read_judgements(paths: Sequence[Path]) -> Judgements:
 
 
 def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
-    """The judgements of several raters of the same images, a file each, as one sheet, and those that stay open.
+    """The judgements of several raters of the same images, a file each, as one table, and those that stay open.
 
     An attempt passes where more than half of the files that have it say PASS, and fails where more than half say FAIL;
     a tie is open, and so is what the votes without a verdict could turn. ResultFileError as `read_file` says, and where

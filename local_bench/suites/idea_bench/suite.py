@@ -9,7 +9,7 @@ is given these instead, one an image and without pictures (the paper's dagger).
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 
-from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Sheet, Task, Verdict
+from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
 
@@ -50,12 +50,12 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
     """The six questions, three times each, about sheets of what is there of the outputs; they stand with the first
     image that there is."""
     first = min(images, default=1)
-    for k, (text, sheet) in enumerate(zip(task.evaluation_points, task.own["sheets"], strict=True)):
-        outputs = [images[i] for i in sheet["outputs"] if i in images]
+    for k, (text, collage) in enumerate(zip(task.evaluation_points, task.own["sheets"], strict=True)):
+        outputs = [images[i] for i in collage["outputs"] if i in images]
         if not outputs:
             continue
-        shown = () if sheet["card"] else (*sheet["given"], *outputs)
-        rows = Sheet(count=len(outputs)) if sheet["card"] else Sheet(rows=(len(sheet["given"]), len(outputs)))
+        shown = () if collage["card"] else (*collage["given"], *outputs)
+        rows = Collage(count=len(outputs)) if collage["card"] else Collage(rows=(len(collage["given"]), len(outputs)))
         for repeat in range(REPEATS):
             question = Question(RUBRIC, k, shown, (("question", text),), (), repeat, rows)
             yield (first, RUBRIC, k, repeat), question

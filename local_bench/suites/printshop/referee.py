@@ -6,7 +6,7 @@ kept (`cns_edit`) and about a set's style (`cns_set`). Of beauty and sharpness t
 
 from collections.abc import Mapping
 
-from local_bench.core.types import Task, Truth
+from local_bench.core.types import GroundTruth, Task
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.drawing import SIDE, Pixels
 from local_bench.suites.printshop.points import holds, read_point
@@ -17,7 +17,7 @@ SHOWN = (SIDE, SIDE, 3)
 """The shape of a picture about which anything can be told."""
 
 
-def truths(task: Task, pictures: Mapping[int, Pixels]) -> dict[int, Truth]:
+def truths(task: Task, pictures: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
     """The truth about one model's pictures for an order, uint8 RGB by deliverable (from 1). Pictures of another size
     than 64x64 are left out. TaskFileError where the order is not in the miniature's words."""
     seen = {i: look(pixels) for i, pixels in sorted(pictures.items()) if pixels.shape == SHOWN}
@@ -36,5 +36,5 @@ def truths(task: Task, pictures: Mapping[int, Pixels]) -> dict[int, Truth]:
         if len(task.deliverables) > 1:
             whole = len(seen) == len(task.deliverables)
             answers["cns_set", 0] = {"score": styles[i], "flags": []} if whole else None
-        found[i] = Truth(answers, match(picture, asked[i].scene))
+        found[i] = GroundTruth(answers, match(picture, asked[i].scene))
     return found

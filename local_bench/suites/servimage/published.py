@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from local_bench.settle.competition import Competition, Placed, compete
+from local_bench.settle.competition import Competition, Ranking, compete
 from local_bench.settle.earnings import Earned, by_category, earned
 from local_bench.settle.intervals import wilson
 from local_bench.settle.savings import Saved, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Sheet, amounts, orders, sheet, whole
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
 from local_bench.suites.grids import grid_json, grid_table
 from local_bench.suites.published import Published, dollars, figure, listed, number, percent
 from local_bench.suites.servimage.results import Image, Order, Scores
@@ -30,7 +30,7 @@ def published(
     sensitivity: bool = False,
     models: Sequence[str] = (),
 ) -> Published:
-    """Settles one sheet in all three scenarios; every image belongs to one of the orders. `models` also has those
+    """Settles one table in all three scenarios; every image belongs to one of the orders. `models` also has those
     that delivered nothing."""
     table = tabulated(images, asked, scores, models)
     totals, parts = earned(table), by_category(table)
@@ -68,8 +68,8 @@ def published(
 
 def tabulated(
     images: Sequence[Image], asked: Sequence[Order], scores: Sequence[Scores] | None, models: Sequence[str] = ()
-) -> Sheet:
-    """The rows of the files as a sheet, models in the given order and then in that of their first row."""
+) -> OutcomeTable:
+    """The rows of the files as a table, models in the given order and then in that of their first row."""
     table = orders(
         [o.task_id for o in asked],
         [o.category for o in asked],
@@ -81,7 +81,7 @@ def tabulated(
     says = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
     found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
-    return sheet(
+    return outcome_table(
         table,
         list(number),
         np.array([number[i.model] for i in images], dtype=np.int64),
@@ -92,7 +92,7 @@ def tabulated(
     )
 
 
-def _by_threshold(images: Sequence[Image], table: Sheet, scores: Sequence[Scores]) -> list[Point]:
+def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence[Scores]) -> list[Point]:
     """The standard scenario where the judge's scores decide, over the threshold that all of them must reach."""
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
     found = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
@@ -134,7 +134,7 @@ def saved_json(s: Saved) -> dict[str, Any]:
     return {name: number(value) for name, value in vars(s).items()}
 
 
-def placed_json(p: Placed) -> dict[str, Any]:
+def placed_json(p: Ranking) -> dict[str, Any]:
     return {
         "revenue_usd": number(p.revenue_usd),
         "rank": p.rank,
@@ -148,7 +148,7 @@ def placed_json(p: Placed) -> dict[str, Any]:
 Table = tuple[Sequence[str], list[list[str]]]
 
 
-def _standing(table: Sheet, totals: list[Earned]) -> Table:
+def _standing(table: OutcomeTable, totals: list[Earned]) -> Table:
     header = ["model", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
     rows = [
         [
@@ -160,7 +160,7 @@ def _standing(table: Sheet, totals: list[Earned]) -> Table:
     return header, rows
 
 
-def _savings(table: Sheet, saved: list[Saved]) -> Table:
+def _savings(table: OutcomeTable, saved: list[Saved]) -> Table:
     rows = [
         [
             *(model, dollars(s.cost_usd), percent(s.cost_savings), percent(s.model_contribution)),
@@ -177,7 +177,7 @@ def _competition(competition: Competition) -> Table:
     return ["competition", "revenue", "rank", "won", "shared"], rows
 
 
-def _by_category(table: Sheet, parts: Mapping[str, list[Earned]]) -> list[Table]:
+def _by_category(table: OutcomeTable, parts: Mapping[str, list[Earned]]) -> list[Table]:
     return [
         (
             [category, "revenue", "share", "orders", "images"],
@@ -194,7 +194,7 @@ def _by_category(table: Sheet, parts: Mapping[str, list[Earned]]) -> list[Table]
 
 
 def _notes(
-    table: Sheet, scores: Sequence[Scores] | None, costs: Mapping[str, Decimal] | None, competition: Competition
+    table: OutcomeTable, scores: Sequence[Scores] | None, costs: Mapping[str, Decimal] | None, competition: Competition
 ) -> list[str]:
     notes = []
     if missing := int(table.missing.sum()):

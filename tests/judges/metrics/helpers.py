@@ -10,9 +10,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.types import Score
-from local_bench.judges.metrics.base import Array, Look, Metric, Network, Picture, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Scored, Survey
-from local_bench.judges.metrics.extractor import Reader
+from local_bench.judges.metrics.base import Array, FeatureInput, Metric, Network, Picture, Subject, Unscorable
+from local_bench.judges.metrics.evaluator import Evaluator, Scored
+from local_bench.judges.metrics.extractor import FeatureExtractor
 
 _FRESH = itertools.count()
 """So that no call finds what an earlier one has read."""
@@ -68,9 +68,14 @@ def blurred(image: Image.Image, radius: float = 3) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(radius))
 
 
-def read(network: Network, looks: Sequence[Look], batch_size: int | None = None, device: str = "cpu") -> list[Array]:
+def read(
+    network: Network, looks: Sequence[FeatureInput], batch_size: int | None = None, device: str = "cpu"
+) -> list[Array]:
     """The arrays of looks, as a survey reads them; Unscorable where one has none."""
-    with ThreadPoolExecutor(2) as pool, Reader(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader:
+    with (
+        ThreadPoolExecutor(2) as pool,
+        FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,
+    ):
         found = [arrays[look] for look, arrays in reader.read((look, (look,)) for look in looks)]
     for one in found:
         if isinstance(one, Unscorable):
@@ -81,7 +86,7 @@ def read(network: Network, looks: Sequence[Look], batch_size: int | None = None,
 def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[Score]:
     """One score a subject, in order."""
     name = metric.spec.name
-    survey = Survey({name: metric}, "cpu", {"test": next(_FRESH)}, 2, batch_size)
+    survey = Evaluator({name: metric}, "cpu", {"test": next(_FRESH)}, 2, batch_size)
     rows = [
         row for step in survey.run([(s, (name,)) for s in subjects]) if isinstance(step, Scored) for row in step.rows
     ]

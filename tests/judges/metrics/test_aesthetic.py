@@ -11,7 +11,7 @@ from transformers import SiglipModel
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.aesthetic import HEAD, AestheticNetwork, to_height
-from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve, resolve_parts
@@ -84,7 +84,7 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_its_array_is_the_score_in_float32(tmp_path):
     network = metric_of(NAME).network
-    (array,) = read(network, [Look((picture(tmp_path, 1),))])
+    (array,) = read(network, [FeatureInput((picture(tmp_path, 1),))])
     assert array.dtype == np.float32
     assert array.shape == (1,)
     assert network.identity["dtype"] == "float32"

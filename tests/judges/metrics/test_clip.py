@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.clip_network import ClipNetwork, as_clip_reads, cosine
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
@@ -117,7 +117,12 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_an_embedding_is_float32_of_length_1_for_words_and_pictures(tmp_path):
     network = metric_of("clip_cap:tiny-clip").network
-    looks = [Look((picture(tmp_path, 1),)), Look(text=CAPTION), Look((picture(tmp_path, 2),)), Look(text="")]
+    looks = [
+        FeatureInput((picture(tmp_path, 1),)),
+        FeatureInput(text=CAPTION),
+        FeatureInput((picture(tmp_path, 2),)),
+        FeatureInput(text=""),
+    ]
     arrays = read(network, looks, 2)
     for array, alone in zip(arrays, read(network, looks, 1), strict=True):
         assert array.dtype == np.float32

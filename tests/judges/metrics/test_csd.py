@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.csd_network import CsdNetwork
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
@@ -71,7 +71,7 @@ def subjects(folder, n):
 def test_it_is_openais_tower_with_the_projection_for_style(tmp_path):
     network = metric_of(NAME).network
     images = [picture(tmp_path, 1, (96, 80)), picture(tmp_path, 2, (40, 96)), drawn(tmp_path / "a.png")]
-    for array, image in zip(read(network, [Look((image,)) for image in images]), images, strict=True):
+    for array, image in zip(read(network, [FeatureInput((image,)) for image in images]), images, strict=True):
         assert array.dtype == np.float32
         assert array.shape == (64,)
         np.testing.assert_allclose(array, by_hand(image.load()), atol=1e-6)

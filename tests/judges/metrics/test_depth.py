@@ -10,7 +10,7 @@ from PIL import Image
 from transformers import DPTForDepthEstimation
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.depth_network import DepthNetwork, _input_size
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.models.weights import resolve
@@ -71,7 +71,7 @@ SIZES = [
 
 def test_equals_the_evaluators_steps(metric, own, tmp_path):
     looks = [
-        Look((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
+        FeatureInput((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
     for look, (found,) in zip(looks, read(metric.network, looks, 1), strict=True):
@@ -82,7 +82,7 @@ def test_equals_the_evaluators_steps(metric, own, tmp_path):
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
     looks = [
-        Look((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
+        FeatureInput((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
     metric.network.open("cpu")

@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.dino_network import DinoNetwork, paint_outside
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
@@ -112,7 +112,7 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_an_embedding_is_float32_of_length_1(tmp_path):
     network = metric_of(NAME).network
-    looks = [Look((picture(tmp_path, i),)) for i in range(3)]
+    looks = [FeatureInput((picture(tmp_path, i),)) for i in range(3)]
     for array, alone in zip(read(network, looks, 2), read(network, looks, 1), strict=True):
         assert array.dtype == np.float32
         assert array.shape == (48,)

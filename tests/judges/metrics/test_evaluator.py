@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.judges.metrics.base import Look, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Opened, Scored, Survey, Told
-from local_bench.judges.metrics.extractor import Reader
-from local_bench.judges.metrics.feature_cache import Arrays
+from local_bench.judges.metrics.base import FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told
+from local_bench.judges.metrics.extractor import FeatureExtractor
+from local_bench.judges.metrics.feature_cache import FeatureCache
 from local_bench.judges.metrics.registry import make_metric
 
 from .helpers import picture
@@ -63,8 +63,8 @@ class Likeness(NetworkMetric):
         self.spec = MetricSpec(name, True, "none", "a test", needs)
 
     def looks(self, subject):
-        other = Look(text=subject.caption) if self._caption else Look((subject.source,))
-        return Look((subject.image,)), other
+        other = FeatureInput(text=subject.caption) if self._caption else FeatureInput((subject.source,))
+        return FeatureInput((subject.image,)), other
 
     def value(self, arrays):
         return float(arrays[0] @ arrays[1])
@@ -90,7 +90,7 @@ def tried(network):
 def test_each_picture_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_path):
     network, made = Means("once"), subjects(tmp_path)
     metrics = {"a": Likeness(network, "a"), "b": Likeness(network, "b", ("source",), caption=True)}
-    rows, steps = run(Survey(metrics), made)
+    rows, steps = run(Evaluator(metrics), made)
     assert len(rows) == 18
     assert network.opened == network.closed == 1
     assert set(tried(network)) == {4}
@@ -106,30 +106,30 @@ def test_each_picture_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_p
 def test_what_was_read_before_is_not_read_again_and_gives_the_same(tmp_path):
     made = subjects(tmp_path)
     first, second, other = Means("kept"), Means("kept"), Means("kept")
-    there, _ = run(Survey({"a": Likeness(first, "a")}), made)
-    again, _ = run(Survey({"a": Likeness(second, "a")}), made)
+    there, _ = run(Evaluator({"a": Likeness(first, "a")}), made)
+    again, _ = run(Evaluator({"a": Likeness(second, "a")}), made)
     assert again == there
     assert second.opened == 0
-    run(Survey({"a": Likeness(other, "a")}, numerics={"device": "another"}), made)
+    run(Evaluator({"a": Likeness(other, "a")}, numerics={"device": "another"}), made)
     assert other.opened == 1
 
 
 def test_order_and_neighbours_change_nothing(tmp_path):
     made = subjects(tmp_path)
-    there, _ = run(Survey({"a": Likeness(Means("order a"), "a")}), made)
-    turned, _ = run(Survey({"a": Likeness(Means("order b"), "a")}), made[::-1])
-    alone = [row for s in made for row in run(Survey({"a": Likeness(Means(f"order {s.key}"), "a")}), [s])[0]]
+    there, _ = run(Evaluator({"a": Likeness(Means("order a"), "a")}), made)
+    turned, _ = run(Evaluator({"a": Likeness(Means("order b"), "a")}), made[::-1])
+    alone = [row for s in made for row in run(Evaluator({"a": Likeness(Means(f"order {s.key}"), "a")}), [s])[0]]
     assert turned == there == alone
 
 
 def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path):
     made = subjects(tmp_path, 5)
     network = Means("swayed", swayed=True)
-    _, steps = run(Survey({"a": Likeness(network, "a")}), made)
+    _, steps = run(Evaluator({"a": Likeness(network, "a")}), made)
     assert set(network.batches[2:]) == {1}
     assert any(isinstance(step, Told) and "one by one" in step.sentence for step in steps)
     again = Means("swayed", swayed=True)  # remembered: no second trial, and what was read is found
-    run(Survey({"a": Likeness(again, "a")}), made)
+    run(Evaluator({"a": Likeness(again, "a")}), made)
     assert again.batches == []
 
 
@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
     made[2] = Subject("2", made[2].image, type(large)(tmp_path / "gone.png"))
     made[3] = Subject("3", made[3].image, None)
     metric = Likeness(network, "a")
-    steps = list(Survey({"a": metric}).run([(s, ("a",)) for s in made]))
+    steps = list(Evaluator({"a": metric}).run([(s, ("a",)) for s in made]))
     found = {key: score for step in steps if isinstance(step, Scored) for key, score in step.rows}
     assert [found[str(i)].value is None for i in range(6)] == [False, True, True, True, False, False]
     assert "160x160" in found["1"].unscored
@@ -153,7 +153,10 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
         Subject("z", made[0].image),
     ]
     found = dict(
-        row for step in Survey(words).run([(s, ("w",)) for s in made]) if isinstance(step, Scored) for row in step.rows
+        row
+        for step in Evaluator(words).run([(s, ("w",)) for s in made])
+        if isinstance(step, Scored)
+        for row in step.rows
     )
     assert "160x160" in found["x"].unscored
     assert found["y"].value is not None
@@ -163,47 +166,47 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
 def test_a_device_without_room_for_a_batch_ends_with_what_to_do_and_for_one_picture_is_unscored(tmp_path):
     made = subjects(tmp_path, 4)
     crowded = Means("crowded", memory=99)
-    with ThreadPoolExecutor(1) as pool, Reader(crowded, pool, 1, "cpu", {}) as reader:
-        list(reader.read([(0, [Look((made[0].image,))])]))
+    with ThreadPoolExecutor(1) as pool, FeatureExtractor(crowded, pool, 1, "cpu", {}) as reader:
+        list(reader.read([(0, [FeatureInput((made[0].image,))])]))
         crowded.memory = 2
         with pytest.raises(LocalBenchError, match=r"engine\.metric_batch_size"):
-            list(reader.read([(0, [Look((made[1].image,))])]))
+            list(reader.read([(0, [FeatureInput((made[1].image,))])]))
     narrow = Means("narrow", memory=0)
-    steps = Survey({"a": Likeness(narrow, "a")}, batch_size=1).run([(made[0], ("a",))])
+    steps = Evaluator({"a": Likeness(narrow, "a")}, batch_size=1).run([(made[0], ("a",))])
     (row,) = [row for step in steps if isinstance(step, Scored) for row in step.rows]
     assert row[1].unscored == "the device has not enough memory for a picture of this size"
 
 
 def test_a_damaged_row_or_file_is_done_without(tmp_path):
     made = subjects(tmp_path, 3)
-    there, _ = run(Survey({"a": Likeness(Means("damaged"), "a")}), made)
-    path = Arrays({"network": Means("damaged").identity, "numerics": {}, "batch_size": 4}).path
+    there, _ = run(Evaluator({"a": Likeness(Means("damaged"), "a")}), made)
+    path = FeatureCache({"network": Means("damaged").identity, "numerics": {}, "batch_size": 4}).path
     with sqlite3.connect(path) as db:
         db.execute("UPDATE arrays SET data = zeroblob(12) WHERE look = (SELECT min(look) FROM arrays)")
     mended = Means("damaged")
-    assert run(Survey({"a": Likeness(mended, "a")}), made)[0] == there
+    assert run(Evaluator({"a": Likeness(mended, "a")}), made)[0] == there
     assert mended.batches == [4]  # the one row, read anew
     path.write_bytes(b"no database at all, but long enough to be one" * 99)
     without = Means("damaged")
-    found, steps = run(Survey({"a": Likeness(without, "a")}), made)
+    found, steps = run(Evaluator({"a": Likeness(without, "a")}), made)
     assert found == there
     assert any(isinstance(step, Told) and "cannot be used" in step.sentence for step in steps)
 
 
 def test_arrays_keep_shapes_and_emptiness():
-    kept = Arrays({"test": "shapes"})
+    kept = FeatureCache({"test": "shapes"})
     kept.put({"faces": np.zeros((0, 512), np.float32), "map": np.arange(6, dtype=np.float32).reshape(2, 3)})
     assert kept.get("faces").shape == (0, 512)
     assert kept.get("map").tolist() == [[0, 1, 2], [3, 4, 5]]
     assert kept.get("nothing") is None
     assert kept.alone is None
     kept.alone = False
-    assert Arrays({"test": "shapes"}).alone is False
+    assert FeatureCache({"test": "shapes"}).alone is False
 
 
 def test_host_metrics_go_first_and_everything_asked_for_is_counted(tmp_path):
     made = subjects(tmp_path, 70)
-    survey = Survey(
+    survey = Evaluator(
         {"a": Likeness(Means("counted"), "a"), "l1_raw": make_metric("l1_raw"), "ssim": make_metric("ssim")}
     )
     wanted = [(s, ("a", "l1_raw", "ssim") if i % 2 else ("ssim",)) for i, s in enumerate(made)]

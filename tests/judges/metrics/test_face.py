@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Look, Subject
+from local_bench.judges.metrics.base import FeatureInput, Subject
 from local_bench.judges.metrics.face_network import DETECTOR, RECOGNISER, SIZES, FaceNetwork
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.testing.condition_models import FACE_COLOUR, build_faces
@@ -69,7 +69,7 @@ def official(folder, image):
 def test_equals_the_librarys_own_analysis(folder, metric, tmp_path):
     found = {}
     for name, picture in pictures(tmp_path).items():
-        (ours,) = read(metric.network, [Look((picture,))], 1)
+        (ours,) = read(metric.network, [FeatureInput((picture,))], 1)
         theirs = official(folder, picture.load())
         assert ours.dtype == np.float32
         assert ours.shape == theirs.shape
@@ -93,13 +93,13 @@ def test_colours_are_exchanged_as_the_evaluator_exchanges_them(folder, metric, t
     image = with_faces(TWO[0], ground=(150, 110, 20))
     swapped = Image.fromarray(np.asarray(image)[..., ::-1].copy())
     one, other = (saved(picture, tmp_path / name) for picture, name in ((image, "a.png"), (swapped, "b.png")))
-    ours, mirrored = read(metric.network, [Look((one,)), Look((other,))], 1)
+    ours, mirrored = read(metric.network, [FeatureInput((one,)), FeatureInput((other,))], 1)
     np.testing.assert_allclose(ours, official(folder, image), atol=1e-6)
     assert np.abs(ours - mirrored).max() > 1e-3
 
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    looks = [Look((picture,)) for picture in pictures(tmp_path).values()]
+    looks = [FeatureInput((picture,)) for picture in pictures(tmp_path).values()]
     alone = read(metric.network, looks, 1)
     together = read(metric.network, looks, 4)
     turned = read(metric.network, looks[::-1], 3)[::-1]
@@ -134,7 +134,10 @@ def test_a_reference_without_a_face_is_unscored(metric, tmp_path):
 
 def test_nobody_is_in_a_picture_that_is_all_length(metric, tmp_path):
     lines = [saved(Image.new("RGB", size, FACE_COLOUR), tmp_path / f"{size}.png") for size in ((9, 5000), (5000, 1))]
-    assert [one.shape for one in read(metric.network, [Look((line,)) for line in lines])] == [(0, 512), (0, 512)]
+    assert [one.shape for one in read(metric.network, [FeatureInput((line,)) for line in lines])] == [
+        (0, 512),
+        (0, 512),
+    ]
 
 
 def test_golden(metric, tmp_path):

@@ -12,7 +12,7 @@ from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Norma
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.aesthetic import linear_head
-from local_bench.judges.metrics.base import Look, Subject
+from local_bench.judges.metrics.base import FeatureInput, Subject
 from local_bench.judges.metrics.laion_aes import HEAD
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
@@ -78,7 +78,7 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_its_array_is_the_score_and_its_identity_knows_the_head(tmp_path):
     network = metric_of(NAME).network
-    (array,) = read(network, [Look((picture(tmp_path, 1),))])
+    (array,) = read(network, [FeatureInput((picture(tmp_path, 1),))])
     assert array.dtype == np.float32
     assert array.shape == (1,)
     described = card_of()
@@ -89,7 +89,7 @@ def test_its_array_is_the_score_and_its_identity_knows_the_head(tmp_path):
     assert other.identity != network.identity
     assert other.key != network.key
     assert network.identity["dtype"] == "float32"
-    assert read(other, [Look((picture(tmp_path, 1),))])[0] == pytest.approx(array + 1, abs=1e-5)
+    assert read(other, [FeatureInput((picture(tmp_path, 1),))])[0] == pytest.approx(array + 1, abs=1e-5)
 
 
 @pytest.mark.parametrize(

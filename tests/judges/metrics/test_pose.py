@@ -12,7 +12,7 @@ from torch import nn
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics import pose_decoding
-from local_bench.judges.metrics.base import Look, Subject, Unscorable
+from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
 from local_bench.judges.metrics.pose_network import WEIGHTS, PoseNetwork, forward
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.models.cards import card
@@ -241,7 +241,7 @@ def test_the_picture_is_brought_to_the_conditions_size_first(metric, tmp_path):
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
     condition = picture(tmp_path, 9, (SIDE, SIDE))
     made = [dots(), dots(left_out=(3, 4)), noise(4, (SIDE, SIDE)), dots(left_out=range(2, 18))]
-    looks = [Look((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
+    looks = [FeatureInput((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
     alone = read(metric.network, looks, 1)
     metric.network.open("cpu")
     prepared = [metric.network.prepare([one.load() for one in look.pictures], None) for look in looks]

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torchvision.transforms.functional import to_tensor
 
-from local_bench.judges.metrics.base import Seen, Subject, Unscorable
+from local_bench.judges.metrics.base import LoadedSubject, Subject, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
 from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
@@ -197,7 +197,7 @@ def test_no_formula_computes_in_float32(subjects, name):
 
     moves = {torch.ops.aten._to_copy, torch.ops.aten.detach, torch.ops.aten.detach_, torch.ops.aten.lift_fresh}
     metric = make_metric(f"pyiqa:{name}")
-    seen = Seen(Subject("a", *(picture_of((256, 208), subjects[0], i) for i in (0, 1))))
+    seen = LoadedSubject(Subject("a", *(picture_of((256, 208), subjects[0], i) for i in (0, 1))))
     metric.measure(seen)  # made
     with Watched() as watched:
         metric.measure(seen)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.judges.metrics.base import HostMetric, NetworkMetric, Seen, Unscorable
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, NetworkMetric, Unscorable
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
 from local_bench.judges.metrics.pyiqa_metric import PyiqaFormula
 from local_bench.judges.metrics.registry import make_metric, metric_names
@@ -47,7 +47,7 @@ def subjects(tmp_path_factory):
 
 def measured(metric, subject):
     try:
-        return metric.measure(Seen(subject))
+        return metric.measure(LoadedSubject(subject))
     except Unscorable as e:
         return str(e)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from markupsafe import escape
 
 from local_bench.analysis.economics import economics
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import cli, main
 from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
@@ -173,7 +173,7 @@ def test_servimage(runs):
     told = scored("servimage", *files, "--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl")
     assert told == json.loads(json.dumps(own["all"].data))
     with RunDir.open(run_dir) as run:
-        money = books(run.ledger, run.config.settlement)
+        money = accounting(run.ledger, run.config.settlement)
         found = economics(run.ledger, money, {}, {})
     for settled in money.settlements:  # another way to the same: whole micro-dollars an image
         of_model = told["models"][settled.model]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from local_bench.analysis.economics import economics
-from local_bench.analysis.settlement import books
+from local_bench.analysis.settlement import accounting
 from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
 from local_bench.report.official.formats import export, official
@@ -64,14 +64,14 @@ def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
         assert own["models"]["one"]["effective_cost_usd"] is not None
         assert own["models"]["idle"]["effective_cost_usd"] is None
         return
-    found = economics(opened.ledger, books(opened.ledger, opened.config.settlement), {"idle": Decimal(5)}, {})
+    found = economics(opened.ledger, accounting(opened.ledger, opened.config.settlement), {"idle": Decimal(5)}, {})
     assert found.competition.placed["idle"].revenue_usd == 0
     placed = own["competition"]
     assert (placed["idle"]["n_won"], placed["idle"]["n_shared"], placed["idle"]["revenue_usd"]) == (0, 0, 0)
-    at_api = dict(zip(found.sheet.models, found.by_api, strict=True))["idle"]
+    at_api = dict(zip(found.table.models, found.by_api, strict=True))["idle"]
     assert at_api.cost_usd == 0
-    here = dict(zip(found.sheet.models, found.by_ledger, strict=True))
-    n = {model: int(found.sheet.made[m].sum()) for m, model in enumerate(found.sheet.models)}
+    here = dict(zip(found.table.models, found.by_ledger, strict=True))
+    n = {model: int(found.table.made[m].sum()) for m, model in enumerate(found.table.models)}
     assert here["one"].cost_usd == Fraction("0.04") * n["one"]
     for model in ("one", "two"):
         told = own["models"][model]
@@ -94,7 +94,7 @@ def test_the_page_and_the_exports_charge_the_same_images_of_several_attempts(tmp
     images = draw("servimage", path, tmp_path / "one", 1, 2, left_out=0)
     judged(tmp_path / "run", config("servimage", path, {"one": images}, 2, USD), 5)
     with RunDir.open(tmp_path / "run") as opened:
-        (here,) = economics(opened.ledger, books(opened.ledger, opened.config.settlement), {}, {}).by_ledger
+        (here,) = economics(opened.ledger, accounting(opened.ledger, opened.config.settlement), {}, {}).by_ledger
         own = official(opened)["all"].data["models"]["one"]
         n_first = opened.ledger.rows("SELECT 1 FROM candidates WHERE state = 'done' AND attempt = 1")
     assert here.cost_usd == Fraction("0.04") * len(n_first)

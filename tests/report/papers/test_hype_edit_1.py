@@ -123,11 +123,11 @@ def test_figures_3_to_5_are_the_splits(runs, reproduce, passes, tmp_path):
 def test_two_splits_of_one_model_are_one_row(runs, reproduce, tmp_path):
     with RunDir.open(runs["hype-edit-1"][0]) as run:
         (public,) = export(run, "hype-edit-1", tmp_path / "out")
-    sheet = json.loads(public.read_text())
-    sheet["dataset"] = "private"
-    sheet["judgements"] = {f"p-{task}": of for task, of in sheet["judgements"].items()}
+    table = json.loads(public.read_text())
+    table["dataset"] = "private"
+    table["judgements"] = {f"p-{task}": of for task, of in table["judgements"].items()}
     private = tmp_path / "private.json"
-    private.write_text(json.dumps(sheet))
+    private.write_text(json.dumps(table))
     both = reproduce("hype-edit-1", "table-4", public, private, "--costs", tmp_path / "out/costs.json")
     assert both["rows"] == pytest.approx(reproduce("hype-edit-1", "table-4", runs["hype-edit-1"][0])["rows"])
     assert reproduce("hype-edit-1", "figure-5", private)["rows"][0]["pass_rate"] == both["rows"][0]["pass_rate"]

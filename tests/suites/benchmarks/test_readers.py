@@ -214,9 +214,9 @@ class TestIdeaBench:
         found = dict(asked.questions(tasks["relight_0001"], {1: "made"}))
         assert len(found) == 18
         one = found[1, "idea_question", 3, 2]
-        assert (one.sheet.rows, len(one.images), one.repeat) == ((1, 1), 2, 2)
+        assert (one.collage.rows, len(one.images), one.repeat) == ((1, 1), 2, 2)
         pair = dict(asked.questions(tasks["pair_0001"], {2: "second"}))
-        assert pair[2, "idea_question", 0, 0].sheet.count == 1  # the card counts what is there
+        assert pair[2, "idea_question", 0, 0].collage.count == 1  # the card counts what is there
         assert pair[2, "idea_question", 0, 0].images == ()
         assert pair[2, "idea_question", 1, 0].images == ("second",)
 

@@ -5,7 +5,7 @@ import pytest
 from local_bench.core.types import Task, Verdict
 from local_bench.suites.servimage import suite as servimage
 
-TASK = Task("t-1", "Digital", 1_000_000, "Title", "Brief", ("one", "two"), ("p0", "p1", "p2"))
+TASK = Task("t-1", "Digital", 1_000_000, "Title", "GenerationRequest", ("one", "two"), ("p0", "p1", "p2"))
 
 
 def yes(**answer):
