@@ -201,17 +201,17 @@ def run_ours(config: RunConfig, folder: Path, device: torch.device) -> Ours:
     with RunDir.begin(folder, config) as run:
         plan = make_plan(config, run.path)
         enter_plan(run, plan)
-        meter = Meter(run.ledger, device_name(device), device.index if device.type == "cuda" else None)
+        meter = Meter(run.store, device_name(device), device.index if device.type == "cuda" else None)
         encoder = Counted(family(described.family), "encode_text")
         begun = finish(device)
         generate(run, plan.models, [meter], Quiet())
         whole = finish(device) - begun
         encoder.undo()
         meter.end("done")
-        rows = run.ledger.rows("SELECT phase, sum(t1_ns - t0_ns) / 1e9 AS s FROM meter GROUP BY phase")
+        rows = run.store.rows("SELECT phase, sum(t1_ns - t0_ns) / 1e9 AS s FROM meter GROUP BY phase")
         held = {row["phase"]: row["s"] for row in rows}
         started, making = held.get("load", 0.0) + held.get("warm-up", 0.0), held["denoise"] + held["decode"]
-        pixels = {row["pixels_sha256"] for row in run.ledger.rows("SELECT pixels_sha256 FROM candidates")}
+        pixels = {row["pixels_sha256"] for row in run.store.rows("SELECT pixels_sha256 FROM candidates")}
     return Ours(started, making, whole - started - making, encoder.calls, peak_gb(device), pixels)
 
 

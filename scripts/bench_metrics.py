@@ -247,9 +247,9 @@ def session(end: Any, stages: tuple[str, ...], rows_before_death: int | None) ->
 
     real, written = measure.write_scores, 0
 
-    def told(ledger: Any, kind: str, rows: list[Any]) -> None:
+    def told(store: Any, kind: str, rows: list[Any]) -> None:
         nonlocal written
-        real(ledger, kind, rows)
+        real(store, kind, rows)
         written += len(rows)
         with open("/proc/self/statm") as file:
             held = int(file.read().split()[1]) * resource.getpagesize() / 2**20

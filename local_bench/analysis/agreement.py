@@ -10,9 +10,8 @@ from statistics import fmean
 
 from local_bench.analysis.annotations import OVERALL, PEOPLE, Annotations, Opinion, Rating, people_labels
 from local_bench.core.errors import LedgerError, UserError
-from local_bench.core.types import Score, Verdict
+from local_bench.core.types import Verdict
 from local_bench.runs.acceptance import thresholds_of
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import OfScores, scores_of, sets, verdicts_of
 from local_bench.settle.acceptance import by_threshold
@@ -96,9 +95,9 @@ class Agreements:
 
 def judge_labels(run: RunDir) -> dict[str, str]:
     """Judge id -> label, in the config's order; empty where nothing has been judged. LedgerError if it is damaged."""
-    labels = run.ledger.json_meta("judges") or {}
+    labels = run.store.json_meta("judges") or {}
     if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
-        raise LedgerError(f"the judges noted in {run.ledger.path} are not judges: run the judge stage again")
+        raise LedgerError(f"the judges noted in {run.store.path} are not judges: run the judge stage again")
     return labels
 
 
@@ -118,8 +117,8 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
             f"{run.path} has one judge and nobody to compare it with: give people's labels with --people FILE, or add "
             "a judge under `panel` in the config and judge again"
         )
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
-    scored = {label: scores_of(run, tasks, verdicts_of(run.ledger, judge_id)) for judge_id, label in labels.items()}
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    scored = {label: scores_of(run, tasks, verdicts_of(run.store, judge_id)) for judge_id, label in labels.items()}
     thresholds = thresholds_of(run.config)
     opinions = {label: _opinion(scores, thresholds) for label, scores in scored.items()}
     said = None
@@ -132,12 +131,13 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
         said = people_labels(people, run, applies)
     extra = sorted({name for name in (said.word if said else ()) if name not in thresholds and name != OVERALL})
     dimensions = [*thresholds, OVERALL, *extra]
-    rows = run.ledger.rows("SELECT work_id, model, task_id FROM candidates ORDER BY position")
-    places = {row["work_id"]: (row["model"], row["task_id"]) for row in rows}
+    places = {row.work_id: (row.model, row.task_id) for row in run.store.candidates()}
     table = _Table(places, thresholds, top_k, intervals)
     pairs = []
     if said:
-        beside = opinions | ({PANEL: _opinion(_panel_scores(run), thresholds)} if len(opinions) > 1 else {})
+        beside = opinions | (
+            {PANEL: _opinion(run.store.scores_by_candidate("judge"), thresholds)} if len(opinions) > 1 else {}
+        )
         rated = [d for d in dimensions if said.word.get(d)]
         pairs += [table.pair(d, label, o, PEOPLE, said.word) for label, o in beside.items() for d in rated]
     for (a, first), (b, second) in combinations(opinions.items(), 2):
@@ -168,16 +168,6 @@ def _opinion(scored: OfScores, thresholds: Mapping[str, float]) -> Opinion:
         mean = fmean(values) if values and len(values) == len(parts) else None
         opinion[OVERALL][work_id] = Rating(by_threshold(list(scores.values()), thresholds).accepted, mean)
     return opinion
-
-
-def _panel_scores(run: RunDir) -> OfScores:
-    """The panel's word, as the ledger has it."""
-    scored: OfScores = defaultdict(dict)
-    for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
-        scored[row["work_id"]][row["name"]] = Score(
-            row["name"], row["value"], row["unscored"], bool(row["applies"]), row["spread"]
-        )
-    return scored
 
 
 @dataclass(frozen=True)
@@ -277,11 +267,11 @@ def order_swaps(run: RunDir) -> list[OrderSwap]:
     """One row for every judge that was shown sets in both orders."""
     rows = []
     for judge_id, label in judge_labels(run).items():
-        said = verdicts_of(run.ledger, judge_id)
+        said = verdicts_of(run.store, judge_id)
         firsts: list[int | None] = []
         seconds: list[int | None] = []
         apart: list[list[float]] = []
-        for images in sets(run.ledger).values():
+        for images in sets(run.store).values():
             apart.append([])
             for work_id, _ in images.values():
                 first, second = (said.get(work_id, {}).get((CNS_SET, 0, repeat)) for repeat in (0, 1))

@@ -49,8 +49,7 @@ class Annotations:
 
     def notes(self, run: RunDir) -> list[str]:
         """A sentence for each dimension with ties, naming the first of the images."""
-        rows = run.ledger.rows("SELECT * FROM candidates")
-        names = {row["work_id"]: f"{row['model']}/{row['task_id']}/{row['deliverable']}" for row in rows}
+        names = {row.work_id: f"{row.model}/{row.task_id}/{row.deliverable}" for row in run.store.candidates()}
         return [
             f"{len(ids)} images are tied in {name} (as many raters accept as reject) and have no decision: "
             f"{', '.join(names[i] for i in ids[:5])}{', …' if len(ids) > 5 else ''}; "
@@ -82,7 +81,7 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> A
     does. UserError names the file, the line and the reason.
     """
     thresholds = thresholds_of(run.config)
-    known = {_key(row): str(row["work_id"]) for row in run.ledger.rows("SELECT * FROM candidates")}
+    known = {row.key: row.work_id for row in run.store.candidates()}
     raters: dict[str, Opinion] = {}
     first: dict[tuple[str, str], int] = {}
     asked: dict[str, float | None] = {}
@@ -114,10 +113,6 @@ def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> A
         _add_overall(opinion, applies, ())
     _add_overall(word, applies, tied.get(OVERALL, ()))
     return Annotations(word, raters, asked, tied)
-
-
-def _key(row: Any) -> tuple[str, str, int, int]:
-    return row["model"], row["task_id"], row["deliverable"], row["attempt"]
 
 
 def _unknown(line: LabelLine, known: list[tuple[str, str, int, int]]) -> str:

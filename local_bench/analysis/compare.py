@@ -83,7 +83,7 @@ def compare(
     if every_pair and a.path.resolve() == b.path.resolve():
         pairs = list(combinations(first, 2))  # a run's own models, each pair once
     names = [name for name in _score_names(a) if name in set(_score_names(b))]
-    judged = {row["name"] for row in a.ledger.rows("SELECT DISTINCT name FROM scores WHERE kind = 'judge'")}
+    judged = {name for kind, name in a.store.score_names() if kind == "judge"}
     by_figure: dict[str, list[Compared]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
     for x, y in pairs:
         for found in _figures((x, y), first[x], second[y], names, judged, (method, level, seed)):
@@ -93,8 +93,7 @@ def compare(
 
 
 def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
-    query = "SELECT task_id, content FROM tasks ORDER BY position"
-    first, second = ({row["task_id"]: row["content"] for row in run.ledger.rows(query)} for run in (a, b))
+    first, second = a.store.task_contents(), b.store.task_contents()
     shared = [task_id for task_id in first if task_id in second]
     if not shared:
         raise UserError(f"{a.path} and {b.path} have no order in common: compare runs of one suite")
@@ -110,20 +109,21 @@ def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
 def _sides(run: RunDir, shared: Sequence[str]) -> dict[str, _Side]:
     keys = set(shared)
     by_model: dict[str, dict[Key, Line]] = {}
-    for line in lines(run.ledger):
+    for line in lines(run.store):
         if line.task_id in keys:
             by_model.setdefault(line.model, {})[line.task_id, line.deliverable] = line
     scores: dict[str, dict[str, dict[Key, float | None]]] = {}
-    query = """SELECT model, task_id, deliverable, name, value FROM scores JOIN candidates USING (work_id)
-               WHERE attempt = 1 AND applies ORDER BY work_id, name"""
-    for row in run.ledger.rows(query):
-        of_model = scores.setdefault(row["model"], {}).setdefault(row["name"], {})
-        of_model[row["task_id"], row["deliverable"]] = row["value"]
+    by_candidate = run.store.scores_by_candidate()
+    for row in sorted(run.store.candidates(), key=lambda row: row.work_id):
+        for name, score in by_candidate.get(row.work_id, {}).items():
+            if row.attempt == 1 and score.applies:
+                of_model = scores.setdefault(row.model, {}).setdefault(name, {})
+                of_model[row.task_id, row.deliverable] = score.value
     return {model: _Side(of, scores.get(model, {})) for model, of in sorted(by_model.items())}
 
 
 def _score_names(run: RunDir) -> list[str]:
-    return [row["name"] for row in run.ledger.rows("SELECT DISTINCT name FROM scores ORDER BY kind, name")]
+    return [name for _, name in run.store.score_names()]
 
 
 def _figures(
@@ -220,7 +220,7 @@ def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:
             f"the runs' orders differ: {only_a} are only in {a.path} and {only_b} only in {b.path}; what is compared "
             "is the orders that both have"
         )
-    if a.ledger.json_meta("judges") != b.ledger.json_meta("judges"):
+    if a.store.json_meta("judges") != b.store.json_meta("judges"):
         yield "the runs were judged by different judges, so that a difference may be the judges'"
     if a.config.acceptance != b.config.acceptance:
         yield "the runs accept by different thresholds, so that money and acceptance may differ by these alone"

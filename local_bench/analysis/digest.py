@@ -6,8 +6,8 @@ from typing import Any
 
 from local_bench.analysis.settlement import lines
 from local_bench.core.identity import canonical_json
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import Store
 from local_bench.settle.standard import settle
 
 
@@ -15,9 +15,9 @@ def digests(run: RunDir) -> dict[str, str]:
     """`candidates`, `verdicts`, `scores` and `settlement`: sha256 over the content in identity order, without clocks,
     costs measured on this machine, or paths."""
     return {
-        "candidates": _sha256(_candidates(run.ledger)),
-        "verdicts": _sha256(_verdicts(run.ledger)),
-        "scores": _sha256(_scores(run.ledger)),
+        "candidates": _sha256(_candidates(run.store)),
+        "verdicts": _sha256(_verdicts(run.store)),
+        "scores": _sha256(_scores(run.store)),
         "settlement": _sha256(_settlement(run)),
     }
 
@@ -29,39 +29,44 @@ def _sha256(rows: list[Any]) -> str:
     return lines_.hexdigest()
 
 
-def _candidates(ledger: Ledger) -> list[Any]:
-    rows = ledger.rows("SELECT work_id, model, state, pixels_sha256, unscored FROM candidates ORDER BY work_id")
-    return [[r["work_id"], r["model"], r["state"], r["pixels_sha256"], r["unscored"]] for r in rows]
+def _candidates(store: Store) -> list[Any]:
+    rows = sorted(store.candidates(), key=lambda row: row.work_id)
+    return [[r.work_id, r.model, r.state, r.pixels_sha256, r.unscored] for r in rows]
 
 
-def _verdicts(ledger: Ledger) -> list[Any]:
-    rows = ledger.rows("SELECT * FROM verdicts ORDER BY work_id, judge, rubric, point, repeat")
+def _verdicts(store: Store) -> list[Any]:
     return [
         [
-            r["work_id"],
-            r["rubric"],
-            r["point"],
-            r["repeat"],
-            r["rubric_sha256"],
-            r["judge"],
-            r["answer"] and json.loads(r["answer"]),
-            r["labels"] and json.loads(r["labels"]),
-            r["unscored"],
+            r.work_id,
+            r.rubric,
+            r.point,
+            r.repeat,
+            r.rubric_sha256,
+            r.judge,
+            r.answer_json and json.loads(r.answer_json),
+            r.labels_json and json.loads(r.labels_json),
+            r.unscored,
         ]
-        for r in rows
+        for r in store.verdicts()
     ]
 
 
-def _scores(ledger: Ledger) -> list[Any]:
-    rows = ledger.rows("SELECT * FROM scores ORDER BY work_id, name")
-    return [[r["work_id"], r["name"], r["value"], r["unscored"], bool(r["applies"])] for r in rows]
+def _scores(store: Store) -> list[Any]:
+    return [[r.work_id, r.score.name, r.score.value, r.score.unscored, r.score.applies] for r in store.scores()]
 
 
 def _settlement(run: RunDir) -> list[Any]:
-    decided = run.ledger.rows("SELECT * FROM decisions ORDER BY work_id")
-    decisions = [[r["work_id"], r["accepted"], r["unscored"], r["price_micro_usd"]] for r in decided]
+    decisions = [
+        [
+            row.work_id,
+            None if row.decision.accepted is None else int(row.decision.accepted),
+            row.decision.unscored,
+            row.price_micro_usd,
+        ]
+        for row in run.store.decisions()
+    ]
     totals = [
         [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
-        for s in settle(lines(run.ledger), {})
+        for s in settle(lines(run.store), {})
     ]
     return [run.config.acceptance.model_dump(), decisions, totals]

@@ -8,8 +8,8 @@ from fractions import Fraction
 from local_bench.analysis.performance import GenerationStats, makings
 from local_bench.analysis.settlement import Accounting, lines
 from local_bench.core.money import MICRO
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import Store
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.earnings import Earned, earned
@@ -65,7 +65,7 @@ def economics_of(run: RunDir, money: Accounting) -> Economics | None:
         return None
     settings = run.config.settlement
     return economics(
-        run.ledger,
+        run.store,
         money,
         {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
         _few(api_prices("servimage").exact),
@@ -80,7 +80,7 @@ def _few(prices: Mapping[str, Decimal]) -> dict[str, Decimal]:
 
 
 def economics(
-    ledger: Ledger,
+    store: Store,
     money: Accounting,
     usd_of: Mapping[str, Decimal],
     apis: Mapping[str, Decimal],
@@ -90,27 +90,26 @@ def economics(
     """Settles what the ledger holds. `usd_of`: what an image of a model of the run would cost at an API, by the run's
     names; `apis`: API prices to hold each of them against, by the APIs' names; `usd_per_kwh`: of electricity that the
     hour's price does not hold, where it was measured."""
-    first = {key[:3]: total for key, total in summed_scores(ledger).items() if key[3] == 1}
-    table = table_of_lines(lines(ledger), first)
-    made = makings(ledger, money, table.models)
+    first = {key[:3]: total for key, total in summed_scores(store).items() if key[3] == 1}
+    table = table_of_lines(lines(store), first)
+    made = makings(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
     return Economics(
         table=table,
         earned=earned(table),
         competition=compete(table, require_success),
-        by_ledger=savings(table, usd_per_image(ledger, money)),
+        by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
         timed=timed,
         against=_against(timed, n_made, money, apis, usd_per_kwh),
     )
 
 
-def usd_per_image(ledger: Ledger, money: Accounting) -> dict[str, Fraction]:
+def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
     """US dollars an image: what a model's images cost, divided by how many it made, both of all attempts; no entry for
     a model whose cost is not known or that made none."""
-    rows = ledger.rows("SELECT model, count(*) AS n FROM candidates WHERE state = 'done' GROUP BY model")
-    n_made = {row["model"]: row["n"] for row in rows}
+    n_made = store.n_candidates(made=True)
     return {
         s.model: Fraction(s.cost_micro_usd, MICRO * n_made[s.model])
         for s in money.settlements
@@ -118,23 +117,14 @@ def usd_per_image(ledger: Ledger, money: Accounting) -> dict[str, Fraction]:
     }
 
 
-def summed_scores(ledger: Ledger) -> dict[Attempt, Decimal]:
+def summed_scores(store: Store) -> dict[Attempt, Decimal]:
     """The summed BRF, VEQ and CNS of every image of which all that apply are there."""
-    rows = ledger.rows(
-        """SELECT c.model, c.task_id, c.deliverable, c.attempt, s.name, s.value, s.applies
-           FROM scores s JOIN candidates c USING (work_id) WHERE s.kind = 'judge'"""
-    )
-    found: dict[Attempt, dict[str, Decimal | None]] = {}
-    for row in rows:
-        if row["name"] in SCORES:
-            value = None if row["value"] is None else Decimal(str(row["value"]))
-            of = found.setdefault((row["model"], row["task_id"], row["deliverable"], row["attempt"]), {})
-            of[row["name"]] = value if row["applies"] else Decimal(0)
+    scores = store.scores_by_candidate("judge")
     totals: dict[Attempt, Decimal] = {}
-    for key, by_name in found.items():
-        values = [value for value in by_name.values() if value is not None]
-        if len(values) == len(SCORES):
-            totals[key] = sum(values, Decimal(0))
+    for row in store.candidates():
+        of = [score for name, score in scores.get(row.work_id, {}).items() if name in SCORES]
+        if len(of) == len(SCORES) and all(score.unscored is None for score in of):
+            totals[row.key] = sum((Decimal(str(score.value)) for score in of if score.value is not None), Decimal(0))
     return totals
 
 

@@ -1,6 +1,5 @@
 """A run against the truth, in a suite that has a referee: its judges' answers, and its money."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from local_bench.analysis.settlement import lines
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import GroundTruth, Score, Verdict
 from local_bench.runs.acceptance import decision_of
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import sets, verdicts_of
 from local_bench.settle.ground_truth import Answered, Paid, Reckoning, Truthfulness, reckon, truthfulness
@@ -37,10 +35,10 @@ def refereed(run: RunDir) -> GroundTruthCheck | None:
     asked = suite(run.config.suite.name)
     if asked.referee is None:
         return None
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    tasks = {task.task_id: task for task in run.store.tasks()}
     of_work: dict[str, GroundTruth] = {}
     faultless: dict[str, list[Score]] = {}
-    for (task_id, _, attempt), images in sets(run.ledger).items():
+    for (task_id, _, attempt), images in sets(run.store).items():
         if attempt > 1:
             continue
         pixels = _pixels(run, {i: sha for i, (_, sha) in images.items() if sha})
@@ -50,8 +48,7 @@ def refereed(run: RunDir) -> GroundTruthCheck | None:
         for i, scores in asked.load().scores(tasks[task_id], answers).items():
             if i in truths:
                 faultless[images[i][0]] = scores
-    rows = run.ledger.rows("SELECT work_id, model FROM candidates ORDER BY position")
-    models = {row["work_id"]: row["model"] for row in rows if row["work_id"] in of_work}
+    models = {row.work_id: row.model for row in run.store.candidates() if row.work_id in of_work}
     return GroundTruthCheck(
         of_work, truthfulness(_answered(run, models, of_work)), reckon(_paid(run, of_work, faultless))
     )
@@ -69,7 +66,7 @@ def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]
 def _answered(run: RunDir, models: dict[str, str], truths: dict[str, GroundTruth]) -> list[Answered]:
     found = []
     for judge_id, label in judge_labels(run).items():
-        said = verdicts_of(run.ledger, judge_id)
+        said = verdicts_of(run.store, judge_id)
         for work_id, model in models.items():
             for (rubric, point), true in truths[work_id].answers.items():
                 verdict = said.get(work_id, {}).get((rubric, point, 0))
@@ -86,26 +83,22 @@ def _number(answer: Mapping[str, object] | None, name: str) -> float | None:
 
 
 def _paid(run: RunDir, truths: dict[str, GroundTruth], faultless: dict[str, list[Score]]) -> list[Paid]:
-    judged: dict[str, dict[str, Score]] = defaultdict(dict)
-    for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
-        judged[row["work_id"]][row["name"]] = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
-    places = {
-        (row["model"], row["task_id"], row["deliverable"]): row["work_id"]
-        for row in run.ledger.rows("SELECT * FROM candidates WHERE attempt = 1")
-    }
+    judged = run.store.scores_by_candidate("judge")
+    places = {row.key: row.work_id for row in run.store.candidates()}
     found = []
-    for line in lines(run.ledger):
-        work_id = places[line.model, line.task_id, line.deliverable]
+    for line in lines(run.store):
+        work_id = places[line.model, line.task_id, line.deliverable, 1]
         truth = truths.get(work_id)
         known = {score.name: score for score in faultless.get(work_id, ()) if score.value is not None}
-        score = judged[work_id].get("brf")
+        own = judged.get(work_id, {})
+        score = own.get("brf")
         found.append(
             Paid(
                 model=line.model,
                 task_id=line.task_id,
                 part_micro_usd=line.part_micro_usd,
                 judged=line.decision.accepted,
-                faultless=decision_of(run.config, [*(judged[work_id] | known).values()]).accepted,
+                faultless=decision_of(run.config, [*(own | known).values()]).accepted,
                 right=None if truth is None else truth.right,
                 score=None if score is None else score.value,
                 true_score=known["brf"].value if "brf" in known else None,

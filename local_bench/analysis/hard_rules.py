@@ -28,19 +28,17 @@ class HardRuleStats:
 
 def ruled(run: RunDir) -> dict[str, HardRuleStats]:
     """By model, whether `acceptance.rules` is set or not; nothing for a run without hard rules."""
-    scores: dict[str, dict[str, Score]] = defaultdict(dict)
-    for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge'"):
-        scores[row["work_id"]][row["name"]] = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
-    rows = run.ledger.rows("SELECT work_id, model, task_id FROM candidates WHERE attempt = 1 ORDER BY position")
-    known = {row["work_id"]: of[RULES] for row in rows if RULES in (of := scores[row["work_id"]]) and of[RULES].applies}
+    scores: dict[str, dict[str, Score]] = defaultdict(dict, run.store.scores_by_candidate("judge"))
+    rows = [row for row in run.store.candidates() if row.attempt == 1]
+    known = {row.work_id: of[RULES] for row in rows if RULES in (of := scores[row.work_id]) and of[RULES].applies}
     if not known:
         return {}
     thresholds = thresholds_of(run.config)
     images: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     before, after = {}, {}
     for row in rows:
-        work_id = row["work_id"]
-        images[row["model"]][row["task_id"]].append(work_id)
+        work_id = row.work_id
+        images[row.model][row.task_id].append(work_id)
         decision = by_threshold(list(scores[work_id].values()), thresholds)
         before[work_id] = decision.accepted
         after[work_id] = by_rules(decision, known.get(work_id)).accepted

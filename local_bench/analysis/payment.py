@@ -9,7 +9,6 @@ import numpy as np
 
 from local_bench.analysis.annotations import OVERALL, people_labels
 from local_bench.core.errors import UserError
-from local_bench.core.money import split
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
@@ -145,11 +144,10 @@ def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
 
 
 def _scores(run: RunDir) -> dict[str, dict[str, Score]]:
-    scores: dict[str, dict[str, Score]] = defaultdict(dict)
-    for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, kind, name"):
-        score = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
-        scores[row["work_id"]][row["name"]] = score
-    return scores
+    by_kind: dict[str, dict[str, Score]] = defaultdict(dict)
+    for row in sorted(run.store.scores(), key=lambda row: (row.work_id, row.kind, row.score.name)):
+        by_kind[row.work_id][row.score.name] = row.score
+    return by_kind
 
 
 def _decided(
@@ -161,22 +159,18 @@ def _decided(
 
 
 def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:
-    rows = run.ledger.rows(
-        """SELECT c.work_id, c.model, c.task_id, t.category, c.deliverable, t.price_micro_usd,
-           (SELECT count(DISTINCT deliverable) FROM candidates
-            WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM candidates c JOIN tasks t USING (task_id) WHERE (c.attempt = 1 OR ?) AND c.state = 'done'
-           ORDER BY c.work_id""",
-        suite(run.config.suite.name).attempts > 1,
+    attempt = None if suite(run.config.suite.name).attempts > 1 else 1
+    rows = sorted(
+        (row for row in run.store.outcomes(attempt) if row.candidate.image), key=lambda row: row.candidate.work_id
     )
     return _Images(
-        [row["work_id"] for row in rows],
-        [row["model"] for row in rows],
-        [row["category"] for row in rows],
-        [split(row["price_micro_usd"], row["deliverables"])[row["deliverable"] - 1] for row in rows],
-        [row["task_id"] for row in rows],
-        [scores.get(row["work_id"], {}) for row in rows],
-        np.array([float(decided.get(row["work_id"], np.nan)) for row in rows]),
+        [row.candidate.work_id for row in rows],
+        [row.candidate.model for row in rows],
+        [row.category for row in rows],
+        [row.part_micro_usd for row in rows],
+        [row.candidate.task_id for row in rows],
+        [scores.get(row.candidate.work_id, {}) for row in rows],
+        np.array([float(decided.get(row.candidate.work_id, np.nan)) for row in rows]),
     )
 
 

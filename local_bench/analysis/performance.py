@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from local_bench.analysis.settlement import Accounting, imported_costs
+from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import NS_PER_HOUR
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.operations import kinds_made, operations
 from local_bench.runs.roofline import BUSY, Timing, timing
+from local_bench.runs.store import Store
 from local_bench.settle.costs import PhaseCost, energy_mj
 
 _MJ_PER_WH = 3_600_000
@@ -78,49 +78,49 @@ class Cut:
     """The most that one prompt lost."""
 
 
-def makings(ledger: Ledger, money: Accounting, models: Iterable[str]) -> list[GenerationStats]:
+def makings(store: Store, money: Accounting, models: Iterable[str]) -> list[GenerationStats]:
     """One for each of `models`, in their order."""
     by_model: dict[str | None, list[PhaseCost]] = defaultdict(list)
     for row in money.costs:
         by_model[row.model].append(row)
-    found = ledger.rows("SELECT DISTINCT model FROM candidates WHERE json_type(work, '$.model.imported') IS NOT NULL")
-    told = imported_costs(ledger)
-    imported = {row["model"]: told.get(row["model"]) for row in found}
-    return [_making(ledger, model, by_model[model], money.price is not None, imported) for model in models]
+    known = store.imported_costs()
+    imported = {model: known.get(model) for model in store.imported_models()}
+    return [_making(store, model, by_model[model], money.price is not None, imported) for model in models]
 
 
-def cuts(ledger: Ledger) -> list[Cut]:
+def cuts(store: Store) -> list[Cut]:
     """One for each encoder of each model that can cut prompts; a prompt counts once, however often it is drawn."""
-    rows = ledger.rows(
-        """SELECT model, encoder, count(*) AS n, sum(tokens > 0) AS n_cut, max(tokens) AS most FROM (
-             SELECT c.model, e.key AS encoder, max(CAST(e.value AS INTEGER)) AS tokens
-             FROM candidates c, json_each(c.truncated) e GROUP BY c.model, e.key, c.prompt)
-           GROUP BY model, encoder ORDER BY model, encoder"""
-    )
-    return [Cut(row["model"], str(row["encoder"]), row["n"], row["n_cut"], row["most"]) for row in rows]
+    tokens: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for row in store.candidates():
+        for encoder, n in row.truncated.items():
+            of = tokens[row.model, encoder]
+            of[row.prompt] = max(n, of.get(row.prompt, 0))
+    return [
+        Cut(model, encoder, len(of), sum(n > 0 for n in of.values()), max(of.values()))
+        for (model, encoder), of in sorted(tokens.items())
+    ]
 
 
 def _making(
-    ledger: Ledger, model: str, costs: list[PhaseCost], priced: bool, imported: dict[str, int | None]
+    store: Store, model: str, costs: list[PhaseCost], priced: bool, imported: dict[str, int | None]
 ) -> GenerationStats:
-    counted = operations(ledger, model)
+    counted = operations(store, model)
     batches: Counter[int] = Counter()
     halved: Counter[tuple[int, int]] = Counter()
-    for (kind, size), n in kinds_made(ledger, model, counted).items():
+    for (kind, size), n in kinds_made(store, model, counted).items():
         if size is not None:
             batches[size] += n
             planned = counted.kinds[kind].planned_batch_size if kind in counted.kinds else size
             halved[planned, size] += n if size < planned else 0
     busy = [row for row in costs if row.phase in BUSY]
-    retried = "SELECT count(*) AS n FROM meter WHERE model = ? AND phase = 'retry'"
     return GenerationStats(
         model=model,
         imported=model in imported,
-        timing=timing(ledger, model),
-        sizes=_sizes(ledger, model),
+        timing=timing(store, model),
+        sizes=_sizes(store, model),
         batch_sizes=dict(sorted(batches.items(), reverse=True)),
         halved={sizes: n for sizes, n in sorted(halved.items(), reverse=True) if n},
-        n_out_of_memory=ledger.rows(retried, model)[0]["n"],
+        n_out_of_memory=sum(row.model == model and row.phase == "retry" for row in store.meter()),
         held_ns=sum(row.held_ns for row in costs),
         cost_micro_usd=imported[model] if model in imported else _cost(costs) if priced else None,
         busy_cost_micro_usd=_cost(busy) if priced else None,
@@ -129,13 +129,13 @@ def _making(
     )
 
 
-def _sizes(ledger: Ledger, model: str) -> dict[tuple[int, int], int]:
-    rows = ledger.rows(
-        """SELECT height, width, count(*) AS n FROM candidates WHERE model = ? AND state = 'done' AND height IS NOT NULL
-           GROUP BY 1, 2 ORDER BY n DESC, 1, 2""",
-        model,
+def _sizes(store: Store, model: str) -> dict[tuple[int, int], int]:
+    sizes = Counter(
+        (row.height, row.width)
+        for row in store.candidates(model)
+        if row.state == "done" and row.height is not None and row.width is not None
     )
-    return {(row["height"], row["width"]): row["n"] for row in rows}
+    return dict(sorted(sizes.items(), key=lambda of: (-of[1], of[0])))
 
 
 def _cost(rows: list[PhaseCost]) -> int | None:

@@ -24,11 +24,11 @@ from local_bench.core.identity import digest
 from local_bench.core.images import png_bytes
 from local_bench.core.money import split, usd_number
 from local_bench.core.storage import write_atomic
-from local_bench.core.types import Task, Verdict
+from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs.acceptance import thresholds_of
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import OfWork, sets, verdicts_of
+from local_bench.runs.store import CandidateRow
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED
 from local_bench.settle.workflows import revised_once
 
@@ -62,43 +62,42 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already and not empty: give another --out")
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    tasks = {task.task_id: task for task in run.store.tasks()}
     if not any(task.evaluation_points for task in tasks.values()):
         raise UserError(f"the orders of {run.path} have no evaluation points, so no reasons can be named: run another")
-    rows = run.ledger.rows(
-        """SELECT c.work_id, c.model, c.task_id, c.deliverable, c.pixels_sha256, d.accepted
-           FROM candidates c LEFT JOIN decisions d USING (work_id) WHERE c.attempt = 1 ORDER BY c.position"""
-    )
-    known = list(dict.fromkeys(row["model"] for row in rows))
+    rows = run.store.outcomes(attempt=1)
+    known = list(dict.fromkeys(row.candidate.model for row in rows))
     absent = next((model for model in models if model not in known), None)
     if absent is not None:
         raise UserError(f"{run.path} has no model {absent!r}: there are {', '.join(known)}")
-    if all(row["accepted"] is None for row in rows):
+    if all(row.accepted is None for row in rows):
         raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
-    said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_labels(run)]
-    images = sets(run.ledger)
+    said = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
+    images, scores = sets(run.store), run.store.scores_by_candidate()
     found = WrittenRevisions(folder / ORDERS)
     lines: list[dict[str, Any]] = []
     manifest: dict[str, dict[str, Any]] = {}
     made: set[str] = set()
     given: set[str] = set()
     for row in rows:
-        if models and row["model"] not in models:
+        candidate, sha256 = row.candidate, row.candidate.pixels_sha256
+        if models and candidate.model not in models:
             continue
-        if row["accepted"] is None or row["pixels_sha256"] is None:
+        if row.accepted is None or sha256 is None:
             found.n_open += 1
-        elif row["accepted"]:
+        elif row.accepted:
             found.n_accepted += 1
         else:
-            task = tasks[row["task_id"]]
-            of_set = [w for w, sha in images[row["task_id"], row["model"], 1].values() if sha]
-            why = reasons(task, row["work_id"], of_set, said) or [_lowest_score(run, row["work_id"])]
-            name = _name(row, manifest)
-            lines.append(_order(name, task, row, why))
-            manifest[name] = {key: row[key] for key in ("model", "task_id", "deliverable", "work_id")}
-            made.add(row["pixels_sha256"])
+            task = tasks[candidate.task_id]
+            of_set = [w for w, sha in images[candidate.task_id, candidate.model, 1].values() if sha]
+            of_image = scores.get(candidate.work_id, {})
+            why = reasons(task, candidate.work_id, of_set, said) or [_lowest_score(run, of_image)]
+            name = _name(candidate, manifest)
+            lines.append(_order(name, task, candidate.deliverable, sha256, why))
+            manifest[name] = {key: getattr(candidate, key) for key in ("model", "task_id", "deliverable", "work_id")}
+            made.add(sha256)
             given |= {sha for sha in (task.source_sha256, *task.reference_sha256) if sha}
-            found.by_model[row["model"]] = found.by_model.get(row["model"], 0) + 1
+            found.by_model[candidate.model] = found.by_model.get(candidate.model, 0) + 1
     found.n = len(lines)
     if not lines:
         raise UserError(f"{run.path} has no refused image of a first attempt: there is nothing to revise")
@@ -140,39 +139,30 @@ def revised_ways(run: RunDir, folder: Path, revised: RunDir) -> list[Workflow]:
     never made, is open. UserError where the folder is not of these two runs."""
     path = folder / MANIFEST
     revisions = _read(path, run)
-    money, second = accounting(run.ledger, run.config.settlement), accounting(revised.ledger, revised.config.settlement)
-    own = ways(run.ledger, money, always=True)
-    costs, costs_after = usd_per_image(run.ledger, money), usd_per_image(revised.ledger, second)
+    money, second = accounting(run.store, run.config.settlement), accounting(revised.store, revised.config.settlement)
+    own = ways(run.store, money, always=True)
+    costs, costs_after = usd_per_image(run.store, money), usd_per_image(revised.store, second)
     after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
-    for row in _decided(revised):
-        entry = revisions.get(row["task_id"])
+    for row in revised.store.outcomes(attempt=1):
+        task_id = row.candidate.task_id
+        entry = revisions.get(task_id)
         if entry is None:
-            raise UserError(f"{path} knows no revision {row['task_id']!r} of {revised.path}: give a run of its orders")
+            raise UserError(f"{path} knows no revision {task_id!r} of {revised.path}: give a run of its orders")
         place = entry["task_id"], entry["deliverable"]
-        after[entry["model"], row["model"]][place] = _outcome(row["accepted"])
+        after[entry["model"], row.candidate.model][place] = _outcome(row.accepted)
     found = list(own)
     for (model, editor), outcomes in sorted(after.items()):
-        rows = [row for row in _decided(run) if row["model"] == model]
-        places = [(row["task_id"], row["deliverable"]) for row in rows]
-        first = np.array([_outcome(row["accepted"]) for row in rows], dtype=np.int8)
+        rows = [row for row in run.store.outcomes(attempt=1) if row.candidate.model == model]
+        places = [(row.candidate.task_id, row.candidate.deliverable) for row in rows]
+        first = np.array([_outcome(row.accepted) for row in rows], dtype=np.int8)
         then = np.array([outcomes.get(place, MISSING) for place in places], dtype=np.int8)
-        pays = np.array([split(r["price_micro_usd"], r["n"])[r["deliverable"] - 1] for r in rows], dtype=np.int64)
+        pays = np.array([row.part_micro_usd for row in rows], dtype=np.int64)
         worked = revised_once(first, then, editor)
         one, one_after = costs.get(model), costs_after.get(editor)
         n_revised = worked.n_images - len(first)
         cost = None if one is None or one_after is None else one * len(first) + one_after * n_revised
         found.append(Workflow(model, worked, int(pays[worked.passed].sum()), cost))
     return found
-
-
-def _decided(run: RunDir) -> list[Any]:
-    return run.ledger.rows(
-        """SELECT c.model, c.task_id, c.deliverable, t.price_micro_usd, d.accepted,
-           (SELECT count(DISTINCT deliverable) FROM candidates
-            WHERE task_id = c.task_id AND model = c.model) AS n
-           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
-           WHERE c.attempt = 1 ORDER BY c.position"""
-    )
 
 
 def _outcome(accepted: int | None) -> int:
@@ -197,7 +187,7 @@ def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
 
 def _run_id(run: RunDir) -> str:
     """Of what the run makes, whatever it is judged by."""
-    return digest([row["work_id"] for row in run.ledger.rows("SELECT work_id FROM candidates ORDER BY work_id")])
+    return digest(sorted(row.work_id for row in run.store.candidates()))
 
 
 def _of(said: Sequence[OfWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
@@ -210,20 +200,23 @@ def _share(said: Sequence[OfWork], work_id: str, key: tuple[str, int, int], name
     return sum(values) / len(values) if values else None
 
 
-def _lowest_score(run: RunDir, work_id: str) -> str:
+def _lowest_score(run: RunDir, scores: Mapping[str, Score]) -> str:
     """Where nothing single is wrong: the deciding score that misses its threshold."""
     thresholds = thresholds_of(run.config)
-    rows = run.ledger.rows("SELECT name, value FROM scores WHERE work_id = ? AND value IS NOT NULL", work_id)
-    missed = [(row["value"] - thresholds[row["name"]], row) for row in rows if row["name"] in thresholds]
-    if not missed or min(missed, key=lambda of: of[0])[0] >= 0:
+    distances = [
+        (score.value - thresholds[name], name, score.value)
+        for name, score in scores.items()
+        if name in thresholds and score.value is not None
+    ]
+    distance, name, value = min(distances, default=(0, "", 0))
+    if distance >= 0:
         return "It misses a hard rule of the order"
-    row = min(missed, key=lambda of: of[0])[1]
-    return f"Its {row['name']} score is {row['value']:.2f}, and {thresholds[row['name']]:.2f} is asked for"
+    return f"Its {name} score is {value:.2f}, and {thresholds[name]:.2f} is asked for"
 
 
-def _name(row: Any, taken: Mapping[str, Any]) -> str:
+def _name(row: CandidateRow, taken: Mapping[str, Any]) -> str:
     """A task id: the first order's, the image's number and the model's label."""
-    name = _UNSAFE.sub("-", f"{row['task_id']}.{row['deliverable']}.{row['model']}").replace("..", ".-")
+    name = _UNSAFE.sub("-", f"{row.task_id}.{row.deliverable}.{row.model}").replace("..", ".-")
     return name if name not in taken else f"{name}.{len(taken)}"
 
 
@@ -231,20 +224,20 @@ def _file(sha: str) -> str:
     return f"{IMAGES}/{sha}.png"
 
 
-def _order(name: str, task: Task, row: Any, why: Sequence[str]) -> dict[str, Any]:
+def _order(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[str]) -> dict[str, Any]:
     listed = "\n".join(f"- {reason}" for reason in why)
     beside = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
     line = {
         "task_id": name,
         "category": task.category,
-        "price_usd": usd_number(split(task.price_micro_usd, len(task.deliverables))[row["deliverable"] - 1]),
+        "price_usd": usd_number(split(task.price_micro_usd, len(task.deliverables))[deliverable - 1]),
         "title": task.title,
         "brief": f"Revise the image. Change what is listed and keep everything else.\n{listed}\n\n{task.brief}"[
             :20_000
         ],
-        "deliverables": [task.deliverables[row["deliverable"] - 1]],
+        "deliverables": [task.deliverables[deliverable - 1]],
         "evaluation_points": list(task.evaluation_points),
-        "source_image": _file(row["pixels_sha256"]),
+        "source_image": _file(sha256),
         "reference_images": [_file(sha) for sha in beside],
     }
-    return line | ({"rules": [task.rules[row["deliverable"] - 1]]} if task.rules else {})
+    return line | ({"rules": [task.rules[deliverable - 1]]} if task.rules else {})

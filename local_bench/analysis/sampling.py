@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from local_bench.analysis.annotations import OVERALL, Annotations, people_labels
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
-from local_bench.core.money import split
 from local_bench.core.storage import storage_errors, write_atomic
-from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
 from local_bench.settle.acceptance import likely
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.ppi import PpiEstimate, prediction_powered
@@ -77,9 +76,7 @@ class Labelling:
 def labelling(run: RunDir, width: float | None, people: Path | None) -> Labelling:
     """Estimates by the labels in `people` (`runs.people`; their `overall` decides), and a plan for intervals of the
     revenue share that are `width` wide, a fraction. UserError where the labels cannot be read."""
-    scores: dict[str, list[Score]] = defaultdict(list)
-    for row in run.ledger.rows("SELECT * FROM scores WHERE kind = 'judge' ORDER BY work_id, name"):
-        scores[row["work_id"]].append(Score(row["name"], row["value"], row["unscored"], bool(row["applies"])))
+    scores = {work_id: list(of.values()) for work_id, of in run.store.scores_by_candidate("judge").items()}
     thresholds = thresholds_of(run.config)
     said = None
     if people is not None:
@@ -94,16 +91,9 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labellin
             )
         notes.append(NOT_TOLD)
     notes += said.notes(run) if said else []
-    rows = run.ledger.rows(
-        """SELECT c.work_id, c.model, c.task_id, c.deliverable, c.state, t.price_micro_usd, d.accepted,
-           (SELECT count(DISTINCT deliverable) FROM candidates
-            WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
-           WHERE c.attempt = 1 ORDER BY c.position"""
-    )
-    by_model: dict[str, list[Any]] = defaultdict(list)
-    for row in rows:
-        by_model[row["model"]].append(row)
+    by_model: dict[str, list[OutcomeRow]] = defaultdict(list)
+    for row in run.store.outcomes(attempt=1):
+        by_model[row.candidate.model].append(row)
     guesses = {work_id: likely(of, thresholds) for work_id, of in scores.items()}
     models = [_labelled(model, of, guesses, said, width, run.config.seed) for model, of in sorted(by_model.items())]
     unused = len(set(said.asked if said else ()) - {work_id for model in models for work_id in model.work_ids})
@@ -114,17 +104,17 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labellin
 
 def _labelled(
     model: str,
-    rows: list[Any],
+    rows: list[OutcomeRow],
     guesses: Mapping[str, float | None],
     said: Annotations | None,
     width: float | None,
     seed: int,
 ) -> Labelled:
-    made = [row for row in rows if row["state"] == "done"]
-    ids = tuple(str(row["work_id"]) for row in made)
-    places = {task_id: i for i, task_id in enumerate(dict.fromkeys(row["task_id"] for row in made))}
-    tasks = np.array([places[row["task_id"]] for row in made], dtype=np.intp)
-    pays = [split(row["price_micro_usd"], row["deliverables"])[row["deliverable"] - 1] for row in made]
+    made = [row for row in rows if row.candidate.image]
+    ids = tuple(row.candidate.work_id for row in made)
+    places = {task_id: i for i, task_id in enumerate(dict.fromkeys(row.candidate.task_id for row in made))}
+    tasks = np.array([places[row.candidate.task_id] for row in made], dtype=np.intp)
+    pays = [row.part_micro_usd for row in made]
     judge = _column(guesses.get(work_id) for work_id in ids)
     word = said.word.get(OVERALL, {}) if said else {}
     labels = _column(word[w].decision if w in word else None for w in ids)
@@ -136,8 +126,8 @@ def _labelled(
     if width is not None and ids and sum(pays):
         drawn = seed_of(digest({"labels": model, "seed": seed, "known": int((~np.isnan(labels)).sum())}))
         plan = plan_labels(judge, width, weights=pays, labels=labels, seed=drawn)
-    keys = tuple((str(row["task_id"]), int(row["deliverable"])) for row in made)
-    accepted = [bool(row["accepted"]) for row in made]
+    keys = tuple((row.candidate.task_id, row.candidate.deliverable) for row in made)
+    accepted = [bool(row.accepted) for row in made]
     decided = sum(pay for pay, yes in zip(pays, accepted, strict=True) if yes)
     return Labelled(model, ids, keys, sum(pays), decided, sum(accepted), labels, len(rows) - len(made), estimates, plan)
 

@@ -8,6 +8,7 @@ import numpy as np
 from local_bench.analysis.performance import makings
 from local_bench.analysis.settlement import Accounting, lines
 from local_bench.core.money import MICRO
+from local_bench.core.types import Score
 from local_bench.judges.rules import RULES
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
@@ -39,7 +40,7 @@ def over_thresholds(run: RunDir) -> Swept | None:
     thresholds = thresholds_of(run.config)
     if dict(thresholds) != run.config.acceptance.thresholds:
         return None
-    rows = lines(run.ledger)
+    rows = lines(run.store)
     whole = table_of_lines(rows)
     lowest = _lowest(run, tuple(thresholds))
     if run.config.acceptance.rules:
@@ -65,7 +66,7 @@ def over_prices(run: RunDir, money: Accounting) -> Swept | None:
     if money.price is None:
         return None
     hour = Fraction(money.price.micro_usd_per_hour, MICRO)
-    made = makings(run.ledger, money, [s.model for s in money.settlements])
+    made = makings(run.store, money, [s.model for s in money.settlements])
     held = {making.model: Fraction(making.held_ns, _NS_PER_S) for making in made if not making.imported}
     revenue = {s.model: Fraction(s.total.revenue_micro_usd, MICRO) for s in money.settlements}
     points = profits(revenue, held, [times * hour for times in TIMES])
@@ -74,27 +75,29 @@ def over_prices(run: RunDir, money: Accounting) -> Swept | None:
 
 def _lowest(run: RunDir, names: tuple[str, ...]) -> dict[tuple[str, str, int], float]:
     """(model, order, deliverable) -> the lowest of the deciding scores that apply; nothing where one is unscored."""
-    query = """SELECT c.model, c.task_id, c.deliverable, s.name, s.value, s.applies
-               FROM scores s JOIN candidates c USING (work_id) WHERE c.attempt = 1 AND s.kind = 'judge'"""
-    found: dict[tuple[str, str, int], dict[str, float | None]] = {}
-    for row in run.ledger.rows(query):
-        if row["name"] in names:
-            of = found.setdefault((row["model"], row["task_id"], row["deliverable"]), {})
-            if row["applies"]:
-                of[row["name"]] = row["value"]
-    return {
-        key: min(value for value in of.values() if value is not None)
-        for key, of in found.items()
-        if of and None not in of.values()
-    }
+    found: dict[tuple[str, str, int], float] = {}
+    for key, scores in _first_attempts(run).items():
+        values = [score.value for name, score in scores.items() if name in names and score.applies]
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(values):
+            found[key] = min(known)
+    return found
 
 
 def _under_rules(run: RunDir, lowest: dict[tuple[str, str, int], float]) -> dict[tuple[str, str, int], float]:
     """`lowest` where hard rules count: below every threshold for an image that misses one, nothing for an image of
     which one cannot be told."""
-    query = """SELECT c.model, c.task_id, c.deliverable, s.value
-               FROM scores s JOIN candidates c USING (work_id)
-               WHERE c.attempt = 1 AND s.kind = 'judge' AND s.name = ? AND s.applies"""
-    found = {(row["model"], row["task_id"], row["deliverable"]): row["value"] for row in run.ledger.rows(query, RULES)}
+    of_rules = {key: scores[RULES] for key, scores in _first_attempts(run).items() if RULES in scores}
+    found = {key: score.value for key, score in of_rules.items() if score.applies}
     missed = {key: _MISSED for key, value in found.items() if value is not None and value < 1}
     return {key: value for key, value in lowest.items() if found.get(key, 1) is not None} | missed
+
+
+def _first_attempts(run: RunDir) -> dict[tuple[str, str, int], dict[str, Score]]:
+    """(model, task, deliverable) -> the judge's scores by name; only candidates that have any."""
+    scores = run.store.scores_by_candidate("judge")
+    return {
+        (row.model, row.task_id, row.deliverable): scores[row.work_id]
+        for row in run.store.candidates()
+        if row.attempt == 1 and row.work_id in scores
+    }

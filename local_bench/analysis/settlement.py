@@ -4,49 +4,34 @@ from dataclasses import dataclass
 
 from local_bench.core.types import Decision
 from local_bench.runs.config import SettlementConfig
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.prices import Price, price_of
+from local_bench.runs.store import Store
 from local_bench.settle.costs import Held, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.standard import Line, Settlement, settle
 
 NOT_SETTLED = "it has not been settled"
 
 
-def lines(ledger: Ledger) -> list[Line]:
+def lines(store: Store) -> list[Line]:
     """One line a deliverable (the first attempt of each), in identity order."""
-    rows = ledger.rows(
-        """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, c.state = 'done' AS made,
-           d.accepted, d.unscored,
-           (SELECT count(DISTINCT deliverable) FROM candidates
-            WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
-           WHERE c.attempt = 1 ORDER BY c.work_id"""
-    )
     return [
         Line(
-            model=row["model"],
-            task_id=row["task_id"],
-            category=row["category"],
-            price_micro_usd=row["price_micro_usd"],
-            deliverable=row["deliverable"],
-            deliverables=row["deliverables"],
-            decision=_decision(row["accepted"], row["unscored"]),
-            made=bool(row["made"]),
+            model=row.candidate.model,
+            task_id=row.candidate.task_id,
+            category=row.category,
+            price_micro_usd=row.price_micro_usd,
+            deliverable=row.candidate.deliverable,
+            deliverables=row.deliverables,
+            decision=row.decision or Decision(None, NOT_SETTLED),
+            made=row.candidate.state == "done",
         )
-        for row in rows
+        for row in sorted(store.outcomes(attempt=1), key=lambda row: row.candidate.work_id)
     ]
 
 
-def _decision(accepted: int | None, unscored: str | None) -> Decision:
-    if accepted is not None:
-        return Decision(bool(accepted))
-    return Decision(None, unscored or NOT_SETTLED)
-
-
-def held(ledger: Ledger) -> list[Held]:
+def held(store: Store) -> list[Held]:
     """Every stretch of held time of every session, in order."""
-    rows = ledger.rows("SELECT * FROM meter ORDER BY session, t0_ns")
-    return [Held(r["phase"], r["model"], r["t1_ns"] - r["t0_ns"], r["n_items"], r["energy_mj"]) for r in rows]
+    return [Held(r.phase, r.model, r.t1_ns - r.t0_ns, r.n_items, r.energy_mj) for r in store.meter()]
 
 
 @dataclass(frozen=True)
@@ -63,19 +48,10 @@ class Accounting:
         return None if self.price is None else sum(row.cost_micro_usd for row in self.costs)
 
 
-def accounting(ledger: Ledger, config: SettlementConfig) -> Accounting:
+def accounting(store: Store, config: SettlementConfig) -> Accounting:
     """Settles what the ledger holds now. ConfigError where the price table has no such row."""
-    device = ledger.rows("SELECT device FROM sessions ORDER BY session LIMIT 1")
-    price = price_of(config, device[0]["device"] if device else "")
-    costs = phase_costs(held(ledger), price.micro_usd_per_hour if price else 0)
+    sessions = store.sessions()
+    price = price_of(config, sessions[0].device if sessions else "")
+    costs = phase_costs(held(store), price.micro_usd_per_hour if price else 0)
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
-    return Accounting(settle(lines(ledger), by_model | imported_costs(ledger)), costs, price)
-
-
-def imported_costs(ledger: Ledger) -> dict[str, int | None]:
-    """What each system's imported pictures cost where they were made; None where nobody says of one of them."""
-    rows = ledger.rows(
-        """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS untold FROM candidates
-           WHERE state = 'done' AND json_extract(work, '$.pixels') IS NOT NULL GROUP BY model"""
-    )
-    return {row["model"]: None if row["untold"] else row["cost"] for row in rows}
+    return Accounting(settle(lines(store), by_model | store.imported_costs()), costs, price)

@@ -5,15 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from sqlite3 import Row
 
 import numpy as np
 from numpy.typing import NDArray
 
 from local_bench.analysis.economics import Attempt, summed_scores, usd_per_image
 from local_bench.analysis.settlement import Accounting
-from local_bench.core.money import split
-from local_bench.runs.ledger import Ledger
+from local_bench.runs.store import OutcomeRow, Store
 from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, UNSCORED, Outcomes
 from local_bench.settle.workflows import Worked, best_of, retry_until_pass, single_shot
 
@@ -30,24 +28,18 @@ class Workflow:
     """What the images cost that the way takes, at what one cost in this run; None where that is not known."""
 
 
-def ways(ledger: Ledger, money: Accounting, always: bool = False) -> list[Workflow]:
+def ways(store: Store, money: Accounting, always: bool = False) -> list[Workflow]:
     """By model, in their order: the first attempt alone, again until one passes (RETRY_CAP times at the most), and the
     best by the summed scores of as many and of all. A model that was asked once has none, or with `always` its first
     attempt alone."""
-    rows = ledger.rows(
-        """SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state, t.price_micro_usd, d.accepted,
-           (SELECT count(DISTINCT deliverable) FROM candidates
-            WHERE task_id = c.task_id AND model = c.model) AS deliverables
-           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id) ORDER BY c.position"""
-    )
-    scores = summed_scores(ledger)
-    costs = usd_per_image(ledger, money)
+    scores = summed_scores(store)
+    costs = usd_per_image(store, money)
     by_model = defaultdict(list)
-    for row in rows:
-        by_model[row["model"]].append(row)
+    for row in store.outcomes():
+        by_model[row.candidate.model].append(row)
     found: list[Workflow] = []
     for model, own in by_model.items():
-        attempts = max(row["attempt"] for row in own)
+        attempts = max(row.candidate.attempt for row in own)
         if attempts == 1 and not always:
             continue
         outcomes, said, pays = _tables(own, attempts, scores)
@@ -64,17 +56,19 @@ def ways(ledger: Ledger, money: Accounting, always: bool = False) -> list[Workfl
 
 
 def _tables(
-    rows: Sequence[Row], attempts: int, scores: Mapping[Attempt, Decimal]
+    rows: Sequence[OutcomeRow], attempts: int, scores: Mapping[Attempt, Decimal]
 ) -> tuple[Outcomes, NDArray[np.float64], NDArray[np.int64]]:
     """By what was asked of one model: the outcomes and summed scores of all attempts, and what one that passes pays."""
-    asked = {key: n for n, key in enumerate(dict.fromkeys((row["task_id"], row["deliverable"]) for row in rows))}
+    keys = dict.fromkeys((row.candidate.task_id, row.candidate.deliverable) for row in rows)
+    asked = {key: n for n, key in enumerate(keys)}
     outcomes: Outcomes = np.full((len(asked), attempts), MISSING, dtype=np.int8)
     said = np.full((len(asked), attempts), np.nan)
     pays = np.zeros(len(asked), dtype=np.int64)
     for row in rows:
-        place = asked[row["task_id"], row["deliverable"]], row["attempt"] - 1
-        outcomes[place] = UNSCORED if row["accepted"] is None else PASS if row["accepted"] else FAIL
-        score = scores.get((row["model"], row["task_id"], row["deliverable"], row["attempt"]))
+        candidate = row.candidate
+        place = asked[candidate.task_id, candidate.deliverable], candidate.attempt - 1
+        outcomes[place] = UNSCORED if row.accepted is None else PASS if row.accepted else FAIL
+        score = scores.get(candidate.key)
         said[place] = np.nan if score is None else float(score)
-        pays[place[0]] = split(row["price_micro_usd"], row["deliverables"])[row["deliverable"] - 1]
+        pays[place[0]] = row.part_micro_usd
     return outcomes, said, pays

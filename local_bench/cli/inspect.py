@@ -23,10 +23,10 @@ def report(run_dir: Path, as_json: bool) -> int:
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
+        run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         exports = write_exports(run)
         page = write_report(run)
-        scenarios = economics_json(run, accounting(run.ledger, run.config.settlement))
+        scenarios = economics_json(run, accounting(run.store, run.config.settlement))
         faults = run.pictures.all_faults
     if as_json:
         found = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}
@@ -49,7 +49,7 @@ def digest(run_dir: Path, as_json: bool) -> int:
 
     with RunDir.open(run_dir) as run:
         found = digests(run)
-        faults = run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
+        faults = run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
     if as_json:
         show_json(found | ({"image_faults": [vars(fault) for fault in faults]} if faults else {}))
     else:
@@ -68,8 +68,8 @@ def verify(run_dir: Path, as_json: bool) -> int:
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:  # which checks the ledger
-        n = sum(map(len, named(run.ledger).values()))
-        faults = run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
+        n = sum(map(len, named(run.store).values()))
+        faults = run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
     if as_json:
         show_json({"n_pictures": n, "image_faults": [vars(fault) for fault in faults]})
     elif faults:

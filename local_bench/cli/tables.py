@@ -27,7 +27,7 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
     ]
     parts += judging_text(run)
     if report:
-        kept = accounting(run.ledger, run.config.settlement)
+        kept = accounting(run.store, run.config.settlement)
         priced = any(s.total.value_micro_usd for s in kept.settlements)
         parts += ["", settlement_text(kept, ruled(run)) if priced else official_text(run), "", f"report: {report}"]
         parts += earnings(kept, refereed(run)) if priced else []
@@ -160,7 +160,7 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
         "judges": judging_json(run),
     }
     if report:
-        kept = accounting(run.ledger, run.config.settlement)
+        kept = accounting(run.store, run.config.settlement)
         result["report"] = str(report)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
         for model, of in ruled(run).items():

@@ -1,9 +1,7 @@
 """One image in the gallery: the picture, whether the client pays, the scores, and every verdict behind them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from sqlite3 import Row
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -12,6 +10,7 @@ from local_bench.report.images import Picture, picture
 from local_bench.report.scores import score_text
 from local_bench.report.text import short
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow, OutcomeRow, ScoreRow, VerdictRow
 
 MAX_RAW = 2000
 BRF = "brf"
@@ -65,33 +64,33 @@ class CandidateView:
 def candidate_view(
     run: RunDir,
     task: Task,
-    row: Row,
+    row: OutcomeRow,
     names: Sequence[str],
-    scores: Sequence[Row],
-    verdicts: Sequence[Row],
+    scores: Sequence[ScoreRow],
+    verdicts: Sequence[VerdictRow],
     judges: Mapping[str, str],
     truth: str | None = None,
 ) -> CandidateView:
-    """The candidate in `row` (with its decision's columns), with a cell for every score in `names`; `judges`: judge id
-    -> label; `truth`: what is known of its picture."""
+    """The candidate of `row` with a cell for every score in `names`; `judges`: judge id -> name; `truth`: what is known
+    of its image."""
+    candidate = row.candidate
     decision, mark, reason = _decision(row)
-    by_name = {score["name"]: score for score in scores}
+    by_name = {score.score.name: score for score in scores}
     cells: list[tuple[str, str, str | None]] = []
     for name in names:
-        score = by_name.get(name)
-        if score is None:
+        found = by_name.get(name)
+        if found is None:
             cells.append((name, "missing", None))
         else:
-            text = score_text(score["value"], score["unscored"], bool(score["applies"]), score["kind"], score["spread"])
-            cells.append((name, *text))
-    shown = picture(run.pictures.load, row["pixels_sha256"]) if row["state"] == "done" else None
+            cells.append((name, *score_text(found.score, found.kind)))
+    shown = picture(run.pictures.load, candidate.image) if candidate.image else None
     return CandidateView(
-        model=row["model"],
-        attempt=row["attempt"],
+        model=candidate.model,
+        attempt=candidate.attempt,
         picture=shown,
-        no_picture=_no_picture(row),
-        prompt=row["prompt"],
-        saw=_saw(task, row["pictures"]),
+        no_picture=_no_picture(candidate),
+        prompt=candidate.prompt,
+        saw=_saw(task, candidate.work.get("pictures")),
         truth=truth,
         decision=decision,
         mark=mark,
@@ -101,12 +100,12 @@ def candidate_view(
     )
 
 
-def _decision(row: Row) -> tuple[str, str, str | None]:
-    if not row["decided"]:
+def _decision(row: OutcomeRow) -> tuple[str, str, str | None]:
+    if row.decision is None:
         return "no decision", "open", None
-    if row["accepted"] is None:
-        return "unscored", "open", row["decision_unscored"]
-    return ("accepted", "yes", None) if row["accepted"] else ("not accepted", "no", None)
+    if row.accepted is None:
+        return "unscored", "open", row.decision.unscored
+    return ("accepted", "yes", None) if row.accepted else ("not accepted", "no", None)
 
 
 def given(task: Task) -> list[tuple[str, str]]:
@@ -115,52 +114,52 @@ def given(task: Task) -> list[tuple[str, str]]:
     return source + [(f"Reference {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
 
 
-def _saw(task: Task, pictures: str | None) -> str | None:
+def _saw(task: Task, pictures: Sequence[str] | None) -> str | None:
     there = given(task)
     if pictures is None or not there:
         return None
-    shown = json.loads(pictures)
-    names = [name[0].lower() + name[1:] for name, sha256 in there if sha256 in shown]
+    names = [name[0].lower() + name[1:] for name, sha256 in there if sha256 in pictures]
     if len(names) == len(there):
         return "saw all of the order's pictures" if len(there) > 1 else f"saw {names[0]}"
     return f"saw {' and '.join(names)} only" if names else "saw none of the order's pictures"
 
 
-def _no_picture(row: Row) -> str:
-    match row["state"]:
+def _no_picture(candidate: CandidateRow) -> str:
+    match candidate.state:
         case "planned":
             return "not made yet"
         case "unscored":
-            return f"not made: {row['unscored'] or 'no reason given'}"
+            return f"not made: {candidate.unscored or 'no reason given'}"
         case _:
             return "the image's file is missing or damaged, or altered: `local-bench verify` tells more"
 
 
-def _verdict(row: Row, task: Task, judges: Mapping[str, str]) -> VerdictView:
-    number, points = row["point"], task.evaluation_points
-    if row["rubric"] == BRF and 0 <= number < len(points):
+def _verdict(row: VerdictRow, task: Task, judges: Mapping[str, str]) -> VerdictView:
+    number, points = row.point, task.evaluation_points
+    point: str | None
+    if row.rubric == BRF and 0 <= number < len(points):
         point = points[number]
     else:
         point = f"point {number + 1}" if number else None
     return VerdictView(
-        rubric=row["rubric"],
+        rubric=row.rubric,
         point=point,
         again=_again(row),
-        answer=row["answer"],
-        labels=label_lines(row["labels"]),
-        unscored=row["unscored"],
-        raw=row["raw"][:MAX_RAW],
-        left_out=max(0, len(row["raw"]) - MAX_RAW),
-        rubric_digest=short(row["rubric_sha256"]),
-        judge=short(row["judge"]),
-        judge_name=judges.get(row["judge"]) if len(judges) > 1 else None,
+        answer=row.answer_json,
+        labels=label_lines(row.labels_json),
+        unscored=row.unscored,
+        raw=row.raw[:MAX_RAW],
+        left_out=max(0, len(row.raw) - MAX_RAW),
+        rubric_digest=short(row.rubric_sha256),
+        judge=short(row.judge),
+        judge_name=judges.get(row.judge) if len(judges) > 1 else None,
     )
 
 
-def _again(row: Row) -> str | None:
-    if not row["repeat"]:
+def _again(row: VerdictRow) -> str | None:
+    if not row.repeat:
         return None
-    return "the set in the other order" if row["rubric"] == CNS_SET else f"asking {row['repeat'] + 1}"
+    return "the set in the other order" if row.rubric == CNS_SET else f"asking {row.repeat + 1}"
 
 
 def label_lines(labels: str | None) -> list[str]:

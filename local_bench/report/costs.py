@@ -65,7 +65,7 @@ def cost_table(run: RunDir, accounting: Accounting) -> CostTable:
         for row in accounting.costs
     ]
     held_ns = sum(row.held_ns for row in accounting.costs)
-    sessions_ns = run.ledger.rows("SELECT coalesce(sum(held_ns), 0) AS ns FROM sessions")[0]["ns"]
+    sessions_ns = sum(session.held_ns for session in run.store.sessions())
     return CostTable(
         rows=rows,
         held=duration(held_ns),

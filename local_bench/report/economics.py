@@ -121,7 +121,7 @@ def economics_view(run: RunDir, money: Accounting) -> EconomicsView | None:
     return EconomicsView(
         rows=sorted(rows, key=lambda row: (int(row.rank), row.model)),
         n_open=found.competition.n_open,
-        ways=[_way(way) for way in ways(run.ledger, money)],
+        ways=[_way(way) for way in ways(run.store, money)],
         break_even=[_break_even(against, hour) for against in found.against],
         curves=[] if hour is None else _curves(found, hour, kwh),
         thresholds=_swept(over_thresholds(run), lambda value: f"{float(value):.1f}"),

@@ -23,14 +23,10 @@ from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
 from local_bench.report.scenarios import break_even_rows, competition_rows, cost_reduction_rows
 from local_bench.report.view import model_order
-from local_bench.runs.planned import read_task
 from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
 from local_bench.settle.standard import Settlement, Total
-
-_WORK = "c.work_id, c.model, c.task_id, t.category, c.deliverable, c.attempt"
-_FROM = "JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)"
-_IN_ORDER = "ORDER BY v.work_id, v.judge, v.rubric, v.point, v.repeat"
 
 
 def write_exports(run: RunDir) -> list[Path]:
@@ -40,18 +36,19 @@ def write_exports(run: RunDir) -> list[Path]:
     values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses;
     LocalBenchError, and nothing is written, where pictures were made in less time than they can take.
     """
-    check_floors(run.ledger)
-    money = accounting(run.ledger, run.config.settlement)
+    check_floors(run.store)
+    money = accounting(run.store, run.config.settlement)
     scenarios = economics_of(run, money)
+    outcomes = {row.candidate.work_id: row for row in run.store.outcomes()}
     tables = {
-        "candidates": (columns.CANDIDATES, _candidates(run)),
-        "verdicts": (columns.VERDICTS, _rows(run, f"SELECT v.*, {_WORK} FROM verdicts v {_FROM} {_IN_ORDER}")),
-        "scores": (columns.SCORES, _rows(run, f"SELECT s.*, {_WORK} FROM scores s {_FROM} ORDER BY 1, 2")),
+        "candidates": (columns.CANDIDATES, _candidates(run, outcomes)),
+        "verdicts": (columns.VERDICTS, _verdicts(run, outcomes)),
+        "scores": (columns.SCORES, _scores(run, outcomes)),
         "settlement": (columns.SETTLEMENT, _settlement(run, money)),
         "costs": (columns.COSTS, _costs(money)),
-        "making": (columns.MAKING, map(_making, makings(run.ledger, money, model_order(run)))),
+        "making": (columns.MAKING, map(_making, makings(run.store, money, model_order(run)))),
         "judges": (columns.JUDGES, map(_judge, judges(run))),
-        "cuts": (columns.CUTS, map(vars, cuts(run.ledger))),
+        "cuts": (columns.CUTS, map(vars, cuts(run.store))),
         "competition": (columns.COMPETITION, competition_rows(scenarios) if scenarios else ()),
         "cost_reduction": (columns.COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
         "break_even": (columns.BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),
@@ -105,18 +102,35 @@ def _with_usd(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     return values
 
 
-def _rows(run: RunDir, query: str) -> Iterator[dict[str, Any]]:
-    return map(dict, run.ledger.rows(query))
+def _of_candidate(row: OutcomeRow) -> dict[str, Any]:
+    """The columns by which rows of other tables name their candidate."""
+    names = ("work_id", "model", "task_id", "deliverable", "attempt")
+    return {name: getattr(row.candidate, name) for name in names} | {"category": row.category}
 
 
-def _candidates(run: RunDir) -> Iterator[dict[str, Any]]:
-    titles = {row["task_id"]: read_task(row).title for row in run.ledger.rows("SELECT task_id, content FROM tasks")}
-    for row in _rows(
-        run,
-        """SELECT c.*, t.category, d.accepted, d.unscored AS decision_unscored, d.price_micro_usd
-           FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id) ORDER BY c.work_id""",
-    ):
-        yield row | {"title": titles[row["task_id"]].encode(errors="replace").decode()}
+def _candidates(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[str, Any]]:
+    titles = {task.task_id: task.title for task in run.store.tasks()}
+    for _, row in sorted(outcomes.items()):
+        candidate, decision = row.candidate, row.decision
+        yield vars(candidate) | {
+            "work": candidate.work_json,
+            "truncated": candidate.truncated_json,
+            "category": row.category,
+            "accepted": row.accepted,
+            "decision_unscored": None if decision is None else decision.unscored,
+            "price_micro_usd": None if decision is None else row.price_micro_usd,
+            "title": titles[candidate.task_id].encode(errors="replace").decode(),
+        }
+
+
+def _verdicts(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[str, Any]]:
+    for row in run.store.verdicts():
+        yield vars(row) | {"answer": row.answer_json, "labels": row.labels_json} | _of_candidate(outcomes[row.work_id])
+
+
+def _scores(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[str, Any]]:
+    for row in run.store.scores():
+        yield vars(row.score) | {"kind": row.kind} | _of_candidate(outcomes[row.work_id])
 
 
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """The gallery: every order with what each model made for it, and what was said about that."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from sqlite3 import Row
+from typing import TypeVar
 
 from local_bench.analysis.agreement import judge_labels
 from local_bench.core.money import usd
@@ -13,19 +13,10 @@ from local_bench.report.images import Picture, picture
 from local_bench.report.scores import score_names
 from local_bench.report.truth import truth_sentence
 from local_bench.report.view import model_order
-from local_bench.runs.planned import read_task
 from local_bench.runs.rundir import RunDir
 
+T = TypeVar("T")
 MAX_ORDERS = 200
-_SHOWN = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
-_TASKS = "SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?"
-_CANDIDATES = f"""SELECT c.*, d.work_id IS NOT NULL AS decided, d.accepted, d.unscored AS decision_unscored,
-  json_extract(c.work, '$.pictures') AS pictures
-  FROM candidates c LEFT JOIN decisions d USING (work_id) WHERE {_SHOWN}"""
-_SCORES = f"SELECT s.* FROM scores s JOIN candidates USING (work_id) WHERE {_SHOWN}"
-_VERDICTS = (
-    f"SELECT v.* FROM verdicts v JOIN candidates USING (work_id) WHERE {_SHOWN} ORDER BY judge, rubric, point, repeat"
-)
 
 
 @dataclass(frozen=True)
@@ -50,18 +41,20 @@ class OrderView:
 def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> list[OrderView]:
     """The first MAX_ORDERS orders, in the suite's order; `truths`: work id -> what is known of its picture. LedgerError
     where the ledger holds no proper task."""
-    candidates = _grouped(run, _CANDIDATES, "task_id")
-    scores = _grouped(run, _SCORES, "work_id")
-    verdicts = _grouped(run, _VERDICTS, "work_id")
+    store = run.store
+    candidates = _grouped(store.outcomes(first_tasks=MAX_ORDERS), lambda row: row.candidate.task_id)
+    scores = _grouped(store.scores(first_tasks=MAX_ORDERS), lambda row: row.work_id)
+    verdicts = _grouped(store.verdicts(first_tasks=MAX_ORDERS), lambda row: row.work_id)
     names, models, judges = score_names(run), model_order(run), judge_labels(run)
     orders = []
-    for task in map(read_task, run.ledger.rows(_TASKS, MAX_ORDERS)):
+    for task in store.tasks(MAX_ORDERS):
         views: dict[int, list[CandidateView]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
-        for row in sorted(candidates[task.task_id], key=lambda row: (models.index(row["model"]), row["attempt"])):
-            work_id = row["work_id"]
+        of_task = candidates[task.task_id]
+        for row in sorted(of_task, key=lambda row: (models.index(row.candidate.model), row.candidate.attempt)):
+            work_id = row.candidate.work_id
             truth = truth_sentence((truths or {}).get(work_id))
             view = candidate_view(run, task, row, names, scores[work_id], verdicts[work_id], judges, truth)
-            views.setdefault(row["deliverable"], []).append(view)
+            views.setdefault(row.candidate.deliverable, []).append(view)
         deliverables = [_deliverable(task, index, mine) for index, mine in sorted(views.items())]
         orders.append(OrderView(task, usd(task.price_micro_usd), _given(run, task), deliverables))
     return orders
@@ -69,13 +62,13 @@ def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> lis
 
 def n_orders(run: RunDir) -> int:
     """How many orders the run has in all."""
-    return int(run.ledger.rows("SELECT count(*) AS n FROM tasks")[0]["n"])
+    return run.store.task_totals()[0]
 
 
-def _grouped(run: RunDir, query: str, key: str) -> defaultdict[str, list[Row]]:
-    groups: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in run.ledger.rows(query, MAX_ORDERS):
-        groups[row[key]].append(row)
+def _grouped(rows: Iterable[T], key: Callable[[T], str]) -> defaultdict[str, list[T]]:
+    groups: defaultdict[str, list[T]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
     return groups
 
 

@@ -66,7 +66,7 @@ class Judge(BaseModel):
 
 def judges(run: RunDir) -> list[Judge]:
     """Those whose verdicts the ledger holds, in the config's order. LedgerError where its notes are damaged."""
-    noted = run.ledger.json_meta("provenance") or {}
+    noted = run.store.json_meta("provenance") or {}
     configs = {config.label: config for config in run.config.judges}
     try:
         every = [Judge.model_validate(entry) for entry in [noted.get("judge"), *noted.get("panel", [])] if entry]
@@ -78,7 +78,7 @@ def judges(run: RunDir) -> list[Judge]:
         ]
     except (ValidationError, AttributeError, TypeError):
         raise LedgerError(
-            f"what {run.ledger.path} notes of its judges cannot be read: run `local-bench judge {run.path}` again"
+            f"what {run.store.path} notes of its judges cannot be read: run `local-bench judge {run.path}` again"
         ) from None
 
 
@@ -148,7 +148,7 @@ def judging(run: RunDir) -> Judging:
         alphas = {alpha.dimension: alpha for alpha in held.alphas}
         for pair in held.pairs:
             found.setdefault(pair.dimension, (_alpha(alphas.get(pair.dimension)), []))[1].append(_pair(pair))
-    has_spread = run.ledger.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1")
+    has_spread = run.store.has_spreads()
     return Judging(
         judges=[_row(judge) for judge in there],
         word=_word(run.config) if len(there) > 1 else None,

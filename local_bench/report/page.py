@@ -32,9 +32,9 @@ def write_report(run: RunDir) -> Path:
 
 def render(run: RunDir) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
-    check_floors(run.ledger)
-    money = accounting(run.ledger, run.config.settlement)
-    made = makings(run.ledger, money, view.model_order(run))
+    check_floors(run.store)
+    money = accounting(run.store, run.config.settlement)
+    made = makings(run.store, money, view.model_order(run))
     known = refereed(run)
     orders = gallery.gallery(run, known.truths if known else None)
     return (
@@ -64,7 +64,7 @@ def render(run: RunDir) -> str:
             hour=making.hour(made),
             peak=making.peak_sentence(made),
             batches=making.batch_sentences(made),
-            cuts=making.cut_rows(cuts(run.ledger)),
+            cuts=making.cut_rows(cuts(run.store)),
             orders=orders,
             orders_left_out=gallery.n_orders(run) - len(orders),
             sessions=provenance.sessions(run),

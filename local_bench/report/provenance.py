@@ -24,10 +24,9 @@ class Session:
 
 def sessions(run: RunDir) -> list[Session]:
     """The times at which somebody worked on the run, in order."""
-    rows = run.ledger.rows("SELECT * FROM sessions ORDER BY session")
     return [
-        Session(r["session"], r["started_utc"], r["device"], duration(r["held_ns"]), r["ended"] or "did not end")
-        for r in rows
+        Session(row.session, row.started_utc, row.device, duration(row.held_ns), row.ended or "did not end")
+        for row in run.store.sessions()
     ]
 
 

@@ -10,6 +10,7 @@ from local_bench.report.judging import judge_warnings
 from local_bench.report.text import amount, count, interval, percent
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
 from local_bench.settle.standard import Settlement, Total
 
 
@@ -36,8 +37,7 @@ class SettlementRow:
 def model_order(run: RunDir) -> list[str]:
     """The config's models in its order, then any others that the ledger holds, by name."""
     labels = [m.label for m in run.config.models]
-    others = run.ledger.rows("SELECT DISTINCT model FROM candidates ORDER BY model")
-    return labels + [row["model"] for row in others if row["model"] not in labels]
+    return labels + [model for model in run.store.models() if model not in labels]
 
 
 def thresholds(run: RunDir) -> dict[str, float]:
@@ -47,10 +47,9 @@ def thresholds(run: RunDir) -> dict[str, float]:
 
 def size_line(run: RunDir) -> str:
     """How large the run is: `12 orders worth $1,234.50, 2 models, 32 images`."""
-    row = run.ledger.rows("SELECT count(*) AS n, coalesce(sum(price_micro_usd), 0) AS value FROM tasks")[0]
-    images = run.ledger.rows("SELECT count(*) AS n FROM candidates WHERE state = 'done'")[0]["n"]
-    worth = f"{count(row['n'], 'order')} worth {usd(row['value'])}"
-    return f"{worth}, {count(len(model_order(run)), 'model')}, {count(images, 'image')}"
+    n_tasks, value = run.store.task_totals()
+    worth = f"{count(n_tasks, 'order')} worth {usd(value)}"
+    return f"{worth}, {count(len(model_order(run)), 'model')}, {count(run.store.counts().done, 'image')}"
 
 
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
@@ -80,22 +79,21 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
                 f"{s.model}: {percent(s.total.coverage)} of the orders' value could be settled, "
                 f"less than the {percent(least)} that this run asks for."
             )
-    rows = run.ledger.rows(
-        """SELECT c.model, sum(c.state = 'planned') AS planned, sum(c.attempt = 1 AND d.work_id IS NULL) AS undecided,
-           sum(c.attempt = 1) AS n, count(*) AS n_all
-           FROM candidates c LEFT JOIN decisions d USING (work_id) GROUP BY c.model ORDER BY c.model"""
-    )
-    for row in rows:
-        if row["planned"]:
-            images = count(row["n_all"], "image")
-            found.append(f"{row['model']}: {row['planned']:,} of {images} have not been made yet.")
-        if row["undecided"]:
+    by_model: dict[str, list[OutcomeRow]] = {}
+    for row in run.store.outcomes():
+        by_model.setdefault(row.candidate.model, []).append(row)
+    for model, rows in sorted(by_model.items()):
+        planned = sum(row.candidate.state == "planned" for row in rows)
+        first = [row for row in rows if row.candidate.attempt == 1]
+        undecided = sum(row.decision is None for row in first)
+        if planned:
+            found.append(f"{model}: {planned:,} of {count(len(rows), 'image')} have not been made yet.")
+        if undecided:
             found.append(
-                f"{row['model']}: {row['undecided']:,} of {count(row['n'], 'deliverable')} have no decision yet "
+                f"{model}: {undecided:,} of {count(len(first), 'deliverable')} have no decision yet "
                 "and count as unscored."
             )
-    planned = {row["model"] for row in rows}
-    return found + [f"{model}: nothing has been planned yet." for model in model_order(run) if model not in planned]
+    return found + [f"{model}: nothing has been planned yet." for model in model_order(run) if model not in by_model]
 
 
 def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from local_bench.core.environment import isolate
 from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_metrics, metric_card
+from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
-from local_bench.runs.decide import decide
 from local_bench.runs.image_store import ImageFault
 from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
@@ -59,7 +59,7 @@ def run_stages(
 
 def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
     plan = None
-    if "generate" in stages or not run.ledger.meta("planned"):
+    if "generate" in stages or not run.store.meta("planned"):
         plan = make_plan(run.config, run.path)
         enter_plan(run, plan)
         for sentence in plan.notes:
@@ -70,7 +70,7 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int)
     if set(stages) & ON_DEVICE:
         _hold_device(run, plan, stages, progress, rejudge)
     if "settle" in stages:
-        run.pictures.check(run.ledger, decode=False)
+        run.pictures.check(run.store, decode=False)
         decide(run)
 
 
@@ -90,22 +90,22 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
     if not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics):
         devices = devices[:1]  # nothing but pixels is looked at
     places = [Place(device_name(device), device.index if device.type == "cuda" else None) for device in devices]
-    meters = [Meter(run.ledger, place.device, place.cuda_index) for place in places]
+    meters = [Meter(run.store, place.device, place.cuda_index) for place in places]
     how = "failed"
     try:
         if "generate" not in stages:  # which checks all that it does not make again
-            run.pictures.check(run.ledger, decode=True, io_workers=run.config.engine.io_workers)
+            run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         if plan and "generate" in stages:
             generate(run, plan.models, meters, progress)
-            run.ledger.backup()
+            run.store.backup()
         if "measure" in stages:
             measure(run, meters, progress)
-            run.ledger.backup()
+            run.store.backup()
         if "judge" in stages:
             judge(run, places, meters, progress)
             if rejudge:
                 ask_again(run, places, meters, progress, rejudge)
-            run.ledger.backup()
+            run.store.backup()
         write_provenance(run, plan, places if "judge" in stages else None)
         how = "done"
     except KeyboardInterrupt:
@@ -117,16 +117,14 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
 
 
 def _outcome(run: RunDir) -> Outcome:
-    def count(query: str, *values: object) -> int:
-        return int(run.ledger.rows(f"SELECT count(*) AS n FROM {query}", *values)[0]["n"])
-
+    counts = run.store.counts()
     return Outcome(
         run_dir=run.path,
-        n_candidates=count("candidates"),
-        n_done=count("candidates WHERE state = 'done'"),
-        n_unscored=count("candidates WHERE state = 'unscored'"),
-        n_failed=count("candidates WHERE unscored = ?", NOT_FINITE),
-        n_verdicts=count("verdicts"),
-        n_verdicts_unscored=count("verdicts WHERE unscored IS NOT NULL"),
+        n_candidates=counts.candidates,
+        n_done=counts.done,
+        n_unscored=counts.unscored,
+        n_failed=run.store.n_unscored(NOT_FINITE),
+        n_verdicts=counts.verdicts,
+        n_verdicts_unscored=counts.verdicts_unscored,
         image_faults=tuple(run.pictures.look_again()),
     )

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
 from local_bench.runs.roofline import check_floor
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow
 from local_bench.runs.work import (
     Advanced,
     Begun,
@@ -63,18 +63,19 @@ def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], 
 
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
     """Candidates of a model that are not done, or whose picture is missing, damaged or altered."""
-    rows = run.ledger.rows("SELECT * FROM candidates WHERE model = ? AND state <> 'unscored' ORDER BY work_id", model)
-    made = [row["pixels_sha256"] for row in rows if row["state"] == "done"]
+    rows = [row for row in run.store.candidates(model) if row.state != "unscored"]
+    made = [row.image for row in rows if row.image]
     faulty = run.pictures.faulty(made, run.config.engine.io_workers)
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model}: {len(faulty):,} pictures are made again ({first.sentence})")
-    return [_job(row) for row in rows if row["state"] == "planned" or row["pixels_sha256"] in faulty]
+    rows.sort(key=lambda row: row.work_id)
+    return [_job(row) for row in rows if row.state == "planned" or row.image in faulty]
 
 
-def _job(row: sqlite3.Row) -> Job:
-    work = json.loads(row["work"])
-    return Job(row["work_id"], row["prompt"], row["seed"], work["sampler"], tuple(work["pictures"]), work.get("mask"))
+def _job(row: CandidateRow) -> Job:
+    work = row.work
+    return Job(row.work_id, row.prompt, row.seed, work["sampler"], tuple(work["pictures"]), work.get("mask"))
 
 
 def _order(
@@ -125,7 +126,7 @@ def _order(
         encoded=run.path / "encoded" / label,
         encodings_bytes=engine.encodings_gb * 1e9,
         load_lock=run.path / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
-        known_sizes=run.ledger.json_meta(f"batches:{label}") or {},
+        known_sizes=run.store.json_meta(f"batches:{label}") or {},
     )
 
 
@@ -140,14 +141,12 @@ class _Session:
         self._signatures: dict[int, dict[str, Any]] = {}
 
     def make(self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool) -> None:
-        note_operations(self._run.ledger, order)
+        note_operations(self._run.store, order)
         for worker, event in self._events(order, jobs, devices, workers):
             self._take(worker, event)
-        left = self._run.ledger.rows(
-            "SELECT work_id FROM candidates WHERE model = ? AND state = 'planned' LIMIT 1", self._label
-        )
-        assert not left, "every job has been told of"
-        check_floor(self._run.ledger, self._label)
+        left = [row for row in self._run.store.candidates(self._label) if row.state == "planned"]
+        assert not left, "every job has a result"
+        check_floor(self._run.store, self._label)
         _forget(order)
 
     def _events(
@@ -184,48 +183,41 @@ class _Session:
                 self._progress.advance(n)
 
     def _commit(self, worker: int, results: list[Result]) -> None:
-        with self._run.ledger.transaction():
+        with self._run.store.transaction():
             for result in results:
                 self._commit_one(result, self._signatures[worker] | {"batch_size": result.batch_size})
         if results:
             self._progress.advance(len(results))
 
     def _commit_one(self, result: Result, signature: dict[str, Any]) -> None:
-        ledger, sha256 = self._run.ledger, result.pixels_sha256
-        (row,) = ledger.rows("SELECT * FROM candidates WHERE work_id = ?", result.work_id)
-        if row["pixels_sha256"] and row["pixels_sha256"] != sha256:
+        store, sha256 = self._run.store, result.pixels_sha256
+        row = store.candidate(result.work_id)
+        if row.pixels_sha256 and row.pixels_sha256 != sha256:
             raise LedgerError(
-                f"{self._run.path}: made again, {row['task_id']} image {row['deliverable']} by {row['model']} "
+                f"{self._run.path}: made again, {row.task_id} image {row.deliverable} by {row.model} "
                 "has other bytes than before: this machine does not repeat itself"
             )
-        # a picture that is made anew is measured anew where its lost file could not be
-        ledger.write(
-            "DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", result.work_id
-        )
-        ledger.write(
-            """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
-               truncated = ? WHERE work_id = ?""",
-            "unscored" if sha256 is None else "done",
-            full_identity(result.work_id, signature),
-            sha256,
-            NOT_FINITE if sha256 is None else None,
-            result.batch_size,
-            json.dumps(result.truncated, sort_keys=True),
+        store.enter_image(
             result.work_id,
+            identity=full_identity(result.work_id, signature),
+            pixels_sha256=sha256,
+            unscored=NOT_FINITE if sha256 is None else None,
+            batch_size=result.batch_size,
+            truncated=result.truncated,
         )
 
     def _settle(self, bucket: str, batch_size: int) -> None:
         key = f"batches:{self._label}"
-        known = self._run.ledger.json_meta(key) or {}
+        known = self._run.store.json_meta(key) or {}
         if known.get(bucket) != batch_size:
-            self._run.ledger.set_meta(key, json.dumps(known | {bucket: batch_size}, sort_keys=True))
+            self._run.store.set_meta(key, json.dumps(known | {bucket: batch_size}, sort_keys=True))
 
     def _same_numerics(self, signature: dict[str, Any]) -> None:
         """Notes the signature of the run's first session; later ones must have the same (law 1). LedgerError if not."""
         key = f"numerics:{self._label}"
-        there = self._run.ledger.json_meta(key)
+        there = self._run.store.json_meta(key)
         if there is None:
-            self._run.ledger.set_meta(key, json.dumps(signature, sort_keys=True))
+            self._run.store.set_meta(key, json.dumps(signature, sort_keys=True))
             return
         changed = next((k for k in sorted({*there, *signature}) if there.get(k) != signature.get(k)), None)
         if changed:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from local_bench.core.errors import ImageError, RunImageError
 from local_bench.core.images import image_path, load_verified
-from local_bench.runs.ledger import Ledger
+from local_bench.runs.store import Store
 
 IMAGES, INPUTS = "images", "inputs"
 
@@ -66,10 +66,10 @@ class ImageStore:
         """A picture of a task, else one that was made. Raises as `load`."""
         return self.load(pixels_sha256, self._folder(pixels_sha256))
 
-    def check(self, ledger: Ledger, *, decode: bool, io_workers: int = 2) -> list[ImageFault]:
+    def check(self, store: Store, *, decode: bool, io_workers: int = 2) -> list[ImageFault]:
         """What is wrong with all pictures that the ledger names: with `decode` by their pixels, else only which files
         are missing or empty. What was found before is included."""
-        found = [(folder, sha) for folder, shas in named(ledger).items() for sha in shas]
+        found = [(folder, sha) for folder, shas in named(store).items() for sha in shas]
         with ThreadPoolExecutor(io_workers) as pool:
             for _ in pool.map(lambda one: self._check(one[0], one[1], decode), found):
                 pass
@@ -122,16 +122,14 @@ class ImageStore:
         return file.relative_to(self.path).as_posix()
 
 
-def named(ledger: Ledger) -> dict[str, list[str]]:
+def named(store: Store) -> dict[str, list[str]]:
     """The digests of all pictures that the ledger names, by folder."""
-    made = ledger.rows("SELECT DISTINCT pixels_sha256 AS sha FROM candidates WHERE state = 'done' ORDER BY 1")
-    given = set(_given(ledger))
-    return {IMAGES: [row["sha"] for row in made], INPUTS: sorted(given)}
+    return {IMAGES: store.image_digests(), INPUTS: sorted(set(_given(store)))}
 
 
-def _given(ledger: Ledger) -> Iterator[str]:
-    for row in ledger.rows("SELECT content FROM tasks"):
-        task = json.loads(row["content"])
+def _given(store: Store) -> Iterator[str]:
+    for content in store.task_contents().values():
+        task = json.loads(content)
         several = [task.get("source_sha256"), task.get("mask_sha256"), *(task.get("reference_sha256") or ())]
         yield from (sha for sha in several if sha)
 

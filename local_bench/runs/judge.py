@@ -1,7 +1,7 @@
 """The judge phase: every judge of the run is asked what it has not answered yet, and every answer is kept."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,12 +16,12 @@ from local_bench.runs.device import Place
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import judge_spec, numerics_of, opened
 from local_bench.runs.meter import Meter
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.robustness import canary_questions, try_judge
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.save_interval import SaveInterval
 from local_bench.runs.scoring import score, sets
+from local_bench.runs.store import VerdictRow
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
 
@@ -51,20 +51,20 @@ class JudgeRequest:
 
 def judge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progress: Progress) -> None:
     """Asks, keeps and scores. ServerError where a judge cannot be had; what was answered until then is kept."""
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    tasks = {task.task_id: task for task in run.store.tasks()}
     judges = [(config, judge_spec(config, places[0])) for config in run.config.judges]
     _refuse_one_twice(judges)
     for config, spec in judges:
         asks = list(asks_of(run, tasks, config, spec, places))
-        rows = run.ledger.rows("SELECT * FROM verdicts WHERE judge = ?", spec.judge_id)
-        there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], 0): r["question_id"] for r in rows}
+        rows = run.store.verdicts(spec.judge_id)
+        there = {(r.work_id, r.rubric, r.point, r.repeat, 0): r.question_id for r in rows}
         open_asks, faulty = readable(run, [ask for ask in asks if there.get(ask.key) != ask.question_id], progress)
         unasked = [(replace(ask, question_id=NOT_ASKED), Verdict(None, reason, "")) for ask, reason in faulty]
         KeepVerdicts(run, spec)([one for one in unasked if there.get(one[0].key, NOT_ASKED) == NOT_ASKED])
         if open_asks:
             JudgeSession(run, config, spec, places, meters, progress).hold(open_asks, KeepVerdicts(run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
-    _forget_others(run, labels)
+    run.store.enter_judges(labels)
     score(run, tasks, list(labels))
 
 
@@ -74,7 +74,7 @@ def asks_of(
     """All that this judge is asked about the pictures that are there, what shares one together."""
     numerics = numerics_of(config, places)
     asked = suite(run.config.suite.name).load()
-    for (task_id, _, _), images in sets(run.ledger).items():
+    for (task_id, _, _), images in sets(run.store).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
         own = asked.questions(tasks[task_id], shown, run.config.order_swap)
         for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, tasks[task_id], shown)):
@@ -108,20 +108,16 @@ class KeepVerdicts:
     spec: JudgeSpec
 
     def __call__(self, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-        with self.run.ledger.transaction():
-            self.run.ledger.write_many(
-                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (
-                        *ask.key[:4],
-                        ask.question_id,
-                        self.spec.rubrics[ask.question.rubric].sha256,
-                        self.spec.judge_id,
-                        *verdict_columns(verdict),
-                    )
-                    for ask, verdict in answered
-                ),
+        self.run.store.enter_verdicts(
+            VerdictRow(
+                *ask.key[:4],
+                ask.question_id,
+                self.spec.rubrics[ask.question.rubric].sha256,
+                self.spec.judge_id,
+                *verdict_columns(verdict),
             )
+            for ask, verdict in answered
+        )
 
 
 def verdict_columns(verdict: Verdict) -> tuple[str | None, str | None, str | None, str]:
@@ -239,12 +235,3 @@ def _refuse_one_twice(judges: Sequence[tuple[JudgeConfig, JudgeSpec]]) -> None:
                 f"panel: {seen[spec.judge_id]!r} and {config.label!r} are the same judge under two names: leave one out"
             )
         seen[spec.judge_id] = config.label
-
-
-def _forget_others(run: RunDir, labels: Mapping[str, str]) -> None:
-    """Notes the run's judges (judge id -> label); one that is no longer of the run has no say in it."""
-    places = ", ".join("?" * len(labels))
-    with run.ledger.transaction():
-        run.ledger.set_meta("judges", json.dumps(labels))
-        for table in ("verdicts", "retests"):
-            run.ledger.write(f"DELETE FROM {table} WHERE judge NOT IN ({places})", *labels)

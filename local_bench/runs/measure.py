@@ -20,12 +20,10 @@ from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.meter import Meter
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import write_scores
+from local_bench.runs.store import Store
 from local_bench.runs.work import Advanced, Begun, Charged, Event, Measured, MetricWorkOrder, Noted
 from local_bench.runs.worker_pool import WorkerPool
 from local_bench.suites.registry import suite
@@ -49,7 +47,7 @@ def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
     gone = [
         (subject.key, Score(name, None, NO_WEIGHTS)) for subject, names in wanted for name in names if name in absent
     ]
-    write_scores(run.ledger, "metric", gone)
+    run.store.enter_scores("metric", gone)
     wanted = [(s, own) for s, names in wanted if (own := tuple(name for name in names if name not in absent))]
     if not wanted:
         return
@@ -62,12 +60,12 @@ def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
         io_workers=run.config.engine.io_workers,
         batch_size=run.config.engine.metric_batch_size,
     )
-    _note_identities(run.ledger, order)
+    _note_identities(run.store, order)
     with WorkerPool(len(devices), run.logs) as workers:
         for worker, event in _events(order, wanted, devices, workers):
             match event:
                 case Measured(rows):
-                    write_scores(run.ledger, "metric", rows)
+                    run.store.enter_scores("metric", rows)
                 case Charged(phase, n_items, now_ns):
                     meters[worker].charge(phase, n_items, now_ns=now_ns)
                 case Noted(sentence):
@@ -99,37 +97,33 @@ def _wanted(run: RunDir) -> list[Wanted]:
     """Images that are there and have no row for some metric, those of one order side by side; a row that is unscored
     for missing weights or a faulty picture is taken again."""
     there = {
-        (row["work_id"], row["name"])
-        for row in run.ledger.rows(
-            """SELECT work_id, name FROM scores WHERE kind = 'metric' AND unscored IS NOT ?
-               AND substr(coalesce(unscored, ''), 1, ?) <> ?""",
-            *(NO_WEIGHTS, len(FAULTY), FAULTY),
-        )
+        (work_id, score.name)
+        for work_id, _, score in run.store.scores("metric")
+        if score.unscored != NO_WEIGHTS and not (score.unscored or "").startswith(FAULTY)
     }
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
-    rows = run.ledger.rows(
-        """SELECT work_id, task_id, pixels_sha256, prompt FROM candidates WHERE state = 'done'
-           ORDER BY task_id, deliverable, work_id"""
-    )
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    rows = sorted(run.store.candidates(), key=lambda row: (row.task_id, row.deliverable, row.work_id))
     by_task: Set[str] = getattr(suite(run.config.suite.name).load(), "METRICS", frozenset())
     wanted = []
     for row in rows:
-        task = tasks[row["task_id"]]
+        if row.image is None:
+            continue
+        task = tasks[row.task_id]
         left_out = by_task - set(task.metrics)
         names = tuple(
             name
             for name in run.config.metrics
-            if (row["work_id"], name) not in there and name.partition(":")[0] not in left_out
+            if (row.work_id, name) not in there and name.partition(":")[0] not in left_out
         )
         if names:
             source, mask, *references = (
                 None if sha256 is None else Picture(image_path(run.inputs, sha256), sha256)
                 for sha256 in (task.source_sha256, task.mask_sha256, *task.reference_sha256)
             )
-            image = Picture(run.image(row["pixels_sha256"]), row["pixels_sha256"])
+            image = Picture(run.image(row.image), row.image)
             belongs = tuple(reference for reference in references if reference)
-            caption = row["prompt"] if task.caption is None else task.caption
-            wanted.append((Subject(row["work_id"], image, source, mask, belongs, caption), names))
+            caption = row.prompt if task.caption is None else task.caption
+            wanted.append((Subject(row.work_id, image, source, mask, belongs, caption), names))
     return wanted
 
 
@@ -165,14 +159,14 @@ def _numerics(order: MetricWorkOrder) -> dict[str, Any]:
     return decides | versions() | {"cpu": numerics.cpu_arithmetic()}  # pictures are prepared on it, faces found on it
 
 
-def _note_identities(ledger: Ledger, order: MetricWorkOrder) -> None:
+def _note_identities(store: Store, order: MetricWorkOrder) -> None:
     """What each metric's numbers mean, for good. LedgerError where there are numbers of another meaning already."""
     for name in order.names:
         fresh = canonical_json(identity_of(name, order.device))
-        there = ledger.meta(f"metric:{name}")
+        there = store.meta(f"metric:{name}")
         if there not in (None, fresh):
-            raise LedgerError(_not_the_same(f"{ledger.path}: {name}", json.loads(there), json.loads(fresh)))
-        ledger.set_meta(f"metric:{name}", fresh)
+            raise LedgerError(_not_the_same(f"{store.path}: {name}", json.loads(there), json.loads(fresh)))
+        store.set_meta(f"metric:{name}", fresh)
 
 
 def _not_the_same(what: str, there: dict[str, Any], fresh: dict[str, Any]) -> str:

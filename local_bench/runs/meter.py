@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime
 
 from local_bench.runs.energy import EnergyCounter
-from local_bench.runs.ledger import Ledger
+from local_bench.runs.store import MeterRow, Store
 
 PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "idle", "retry")
 
@@ -12,16 +12,14 @@ PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "
 class Meter:
     """The clock of one device in one session. Each `charge` closes the stretch since the last one and commits it."""
 
-    def __init__(self, ledger: Ledger, device: str, cuda_index: int | None = None) -> None:
+    def __init__(self, store: Store, device: str, cuda_index: int | None = None) -> None:
         """Begins a session: the device is held from now on."""
-        self._ledger = ledger
+        self._store = store
         self._cuda_index = cuda_index
         self._energy = EnergyCounter(cuda_index)
         self._start = self._cursor = time.monotonic_ns()
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with ledger.transaction():
-            ledger.write("INSERT INTO sessions (started_utc, device) VALUES (?, ?)", now, device)
-            self.session = int(ledger.rows("SELECT max(session) AS s FROM sessions")[0]["s"])
+        self.session = store.begin_session(now, device)
 
     def charge(self, phase: str, n_items: int = 0, model: str | None = None, now_ns: int | None = None) -> None:
         """What happened since the last charge was `phase`, for `model` or for the whole run.
@@ -32,7 +30,7 @@ class Meter:
         if now_ns is None:
             self._finish_device_work()
         now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor + 1)  # a row is never empty
-        row = (
+        row = MeterRow(
             self.session,
             self._cursor - self._start,
             now - self._start,
@@ -41,15 +39,13 @@ class Meter:
             n_items,
             self._energy.since_last(),
         )
-        with self._ledger.transaction():
-            self._ledger.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
-            self._ledger.write("UPDATE sessions SET held_ns = ? WHERE session = ?", now - self._start, self.session)
+        self._store.enter_time(row, held_ns=now - self._start)
         self._cursor = now
 
     def end(self, how: str) -> None:
         """Closes the session: what was not charged was idle."""
         self.charge("idle")
-        self._ledger.write("UPDATE sessions SET ended = ? WHERE session = ?", how, self.session)
+        self._store.end_session(self.session, how)
 
     def _finish_device_work(self) -> None:
         if self._cuda_index is not None:

@@ -5,7 +5,6 @@ size; a kind's own is a share of that. Work grows at most with the square of the
 one bounds it from below. The least count takes a prompt that nothing pads as one token.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.sizes import size_like
 from local_bench.core.yamlfile import Strict
-from local_bench.runs.ledger import Ledger
+from local_bench.runs.store import Store
 from local_bench.runs.work import WorkOrder
 
 if TYPE_CHECKING:
@@ -56,35 +55,30 @@ class Counted(Strict):
         return f"{height}x{width}" + "".join(f"+{self.picture_tokens.get(sha, 'same')}" for sha in pictures)
 
 
-def operations(ledger: Ledger, label: str) -> Counted:
+def operations(store: Store, label: str) -> Counted:
     """What was counted for the model. LedgerError where the ledger holds something else there."""
-    text = ledger.meta(f"operations:{label}")
+    text = store.meta(f"operations:{label}")
     if text is None:
         return Counted(uncounted=NOT_COUNTED)
     try:
         return Counted.model_validate_json(text)
     except ValidationError as e:
         raise LedgerError(
-            f"{ledger.path}: the counted operations of {label!r} are not such ({e.errors()[0]['msg']}): "
+            f"{store.path}: the counted operations of {label!r} are not such ({e.errors()[0]['msg']}): "
             "the run directory was changed by hand or made by another release, make the run again"
         ) from None
 
 
-def kinds_made(ledger: Ledger, label: str, counted: Counted) -> Counter[tuple[str, int | None]]:
+def kinds_made(store: Store, label: str, counted: Counted) -> Counter[tuple[str, int | None]]:
     """How many pictures of the model are there, by kind and by the batch size that they were made with."""
-    rows = ledger.rows(
-        """SELECT height, width, json_extract(work, '$.pictures') AS pictures, batch_size, count(*) AS n
-           FROM candidates WHERE model = ? AND state = 'done' GROUP BY 1, 2, 3, 4""",
-        label,
+    return Counter(
+        (counted.kind(row.height, row.width, row.work.get("pictures", [])), row.batch_size)
+        for row in store.candidates(label)
+        if row.state == "done"
     )
-    made: Counter[tuple[str, int | None]] = Counter()
-    for row in rows:
-        pictures = json.loads(row["pictures"] or "[]")
-        made[counted.kind(row["height"], row["width"], pictures), row["batch_size"]] += row["n"]
-    return made
 
 
-def note_operations(ledger: Ledger, order: WorkOrder) -> None:
+def note_operations(store: Store, order: WorkOrder) -> None:
     """Counts what each kind of picture takes that `order.label` is to make in this run, and keeps it in the ledger.
 
     Seconds at first for a large model, then remembered on this machine. Imports torch.
@@ -93,15 +87,14 @@ def note_operations(ledger: Ledger, order: WorkOrder) -> None:
     if not order.card.architecture:
         counted = Counted(uncounted=NOT_COUNTED)
     else:
-        counted = _count(ledger, order).model_copy(update={"uncounted": skipping})
-    ledger.set_meta(f"operations:{order.label}", counted.model_dump_json())
+        counted = _count(store, order).model_copy(update={"uncounted": skipping})
+    store.set_meta(f"operations:{order.label}", counted.model_dump_json())
 
 
-def _count(ledger: Ledger, order: WorkOrder) -> Counted:
+def _count(store: Store, order: WorkOrder) -> Counted:
     from local_bench.generators.sampler import Sampler
 
-    rows = ledger.rows("SELECT work FROM candidates WHERE model = ? AND state <> 'unscored'", order.label)
-    works = [json.loads(row["work"]) for row in rows]
+    works = [row.work for row in store.candidates(order.label) if row.state != "unscored"]
     counted = Counted(picture_tokens=_tokens_as_read(order, {sha for work in works for sha in work["pictures"]}))
     kinds: dict[str, Kind] = {}
     for work in works:

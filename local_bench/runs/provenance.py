@@ -13,27 +13,26 @@ from local_bench.models.manifest import MAIN, revision_of
 from local_bench.runs.device import Place
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import judge_spec, numerics_of, transport_of
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 
 
 def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Place] | None) -> None:
     """Brings `provenance.json` up to what the ledger and this session know."""
-    ledger = run.ledger
+    store = run.store
     models = {m.label: _model(m) for m in (plan.models if plan else ())}
-    used = sorted({r["rubric"] for r in ledger.rows("SELECT DISTINCT rubric FROM verdicts")})
-    known = ledger.json_meta("provenance") or {}
+    used = store.rubrics()
+    known = store.json_meta("provenance") or {}
     fresh = {
         "local_bench": local_bench.__version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": versions(),
         "config_sha256": digest(run.config.model_dump()),
-        "numerics": _noted(run.ledger, "numerics"),
-        "batch_sizes": {label: sorted(set(sizes.values())) for label, sizes in _noted(run.ledger, "batches").items()},
-        "metrics": _noted(run.ledger, "metric"),
-        "sessions": len(ledger.rows("SELECT session FROM sessions")),
+        "numerics": store.notes("numerics"),
+        "batch_sizes": {label: sorted(set(sizes.values())) for label, sizes in store.notes("batches").items()},
+        "metrics": store.notes("metric"),
+        "sessions": len(store.sessions()),
     }
     if models:
         fresh["models"] = models
@@ -43,13 +42,13 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Plac
         first, *panel = [_judge(run, config, judged_on, used) for config in run.config.judges]
         fresh |= {"judge": first, "panel": panel}
     merged = known | fresh
-    ledger.set_meta("provenance", json.dumps(merged, sort_keys=True))
+    store.set_meta("provenance", json.dumps(merged, sort_keys=True))
     run.write_json("provenance.json", merged)
 
 
 def _judge(run: RunDir, config: JudgeConfig, places: Sequence[Place], used: list[str]) -> dict[str, Any]:
     spec = judge_spec(config, places[0])
-    canary = run.ledger.json_meta(f"canary:{config.label}") or {}
+    canary = run.store.json_meta(f"canary:{config.label}") or {}
     canary = canary if canary.get("judge") == spec.judge_id else {}
     repeats = canary.get("repeats", {})
     asked = spec.rubrics
@@ -97,9 +96,3 @@ def _model(model: ModelPlan) -> dict[str, Any]:
         "lossy": model.config.lossy.settings,
         "sampler": model.sampler,
     }
-
-
-def _noted(ledger: Ledger, kind: str) -> dict[str, Any]:
-    """What the phases noted in the ledger under `kind:name`, by name."""
-    rows = ledger.rows("SELECT key FROM meta WHERE key LIKE ? ORDER BY key", f"{kind}:%")
-    return {row["key"].partition(":")[2]: ledger.json_meta(row["key"]) for row in rows}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
 from local_bench.core.storage import put_in_place, storage_errors
-from local_bench.runs.ledger import LEDGER, Committed, Ledger, backups, free_name
 from local_bench.runs.rundir import read_run_config, take_lock
+from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
 
 _SIDE_FILES = ("-journal", "-wal", "-shm")
 """What SQLite writes next to a database; applied to another database of the same name it would destroy it."""
@@ -37,28 +37,28 @@ def recover(path: Path) -> Recovered:
     read_run_config(path)
     lock = take_lock(path)
     try:
-        ledger = path / LEDGER
-        damage = _damage(ledger)
+        store = path / LEDGER
+        damage = _damage(store)
         backup, restored = _usable(path)
-        with storage_errors(ledger):
+        with storage_errors(store):
             scratch = path / f".{LEDGER}.writing"
             shutil.copyfile(backup, scratch)
-            kept = _move_away(ledger)
-        put_in_place(scratch, ledger)
+            kept = _move_away(store)
+        put_in_place(scratch, store)
         return Recovered(backup, damage, kept, *restored)
     finally:
         os.close(lock)
 
 
-def _damage(ledger: Path) -> str:
+def _damage(store: Path) -> str:
     try:
-        sound = Ledger(ledger)
+        sound = Store(store)
     except LedgerDamaged as e:
         return str(e).partition(": ")[0]
     done = sound.committed()
     sound.close()
     raise UserError(
-        f"{ledger} is sound ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is nothing to "
+        f"{store} is sound ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is nothing to "
         "recover"
     )
 
@@ -68,12 +68,12 @@ def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
     faults = []
     for backup in backups(path):
         try:
-            found = Ledger(backup)
+            found = Store(backup)
         except LedgerError as e:
             faults.append(str(e).partition(": ")[0])
             continue
         try:
-            total = int(found.rows("SELECT count(*) AS n FROM candidates")[0]["n"])
+            total = found.counts().candidates
             return backup, (found.committed(), total)
         finally:
             found.close()
@@ -84,14 +84,14 @@ def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
     )
 
 
-def _move_away(ledger: Path) -> Path | None:
+def _move_away(store: Path) -> Path | None:
     """Gives the damaged ledger and its side files another name, the side files first."""
-    target = free_name(ledger.parent, "ledger.damaged.{}.sqlite")
+    target = free_name(store.parent, "ledger.damaged.{}.sqlite")
     for suffix in _SIDE_FILES:
-        side = ledger.with_name(ledger.name + suffix)
+        side = store.with_name(store.name + suffix)
         if side.exists():
             side.rename(target.with_name(target.name + suffix))
-    if not ledger.exists():
+    if not store.exists():
         return None
-    ledger.rename(target)
+    store.rename(target)
     return target

@@ -12,10 +12,10 @@ from local_bench.runs.device import Place
 from local_bench.runs.judge import JudgeRequest, JudgeSession, asks_of, readable, verdict_columns
 from local_bench.runs.judge_factory import judge_spec
 from local_bench.runs.meter import Meter
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdict_of
+from local_bench.runs.store import RepeatRow
 from local_bench.settle.agreement import Repeatability, test_retest
 
 
@@ -34,12 +34,12 @@ class RepeatabilityRow:
 def rejudge(run: RunDir, places: Sequence[Place], meters: Sequence[Meter], progress: Progress, rounds: int) -> None:
     """Asks every judge all its questions until each has been asked `rounds` times over and above the first; the run's
     verdicts stay as they are. Raises as `judge`."""
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+    tasks = {task.task_id: task for task in run.store.tasks()}
     for config in run.config.judges:
         spec = judge_spec(config, places[0])
         asks = list(asks_of(run, tasks, config, spec, places))
-        rows = run.ledger.rows("SELECT * FROM retests WHERE judge = ?", spec.judge_id)
-        there = {(r["work_id"], r["rubric"], r["point"], r["repeat"], r["round"]): r["question_id"] for r in rows}
+        rows = run.store.repeats(spec.judge_id)
+        there = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
         again = [JudgeRequest(a.work_id, a.question, a.question_id, i) for i in range(1, rounds + 1) for a in asks]
         left, _ = readable(run, [ask for ask in again if there.get(ask.key) != ask.question_id], progress)
         if left:
@@ -54,29 +54,22 @@ class KeepRepeats:
     spec: JudgeSpec
 
     def __call__(self, answered: Sequence[tuple[JudgeRequest, Verdict]]) -> None:
-        with self.run.ledger.transaction():
-            self.run.ledger.write_many(
-                "INSERT OR REPLACE INTO retests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (*ask.key[:4], self.spec.judge_id, ask.round, ask.question_id, *verdict_columns(verdict))
-                    for ask, verdict in answered
-                ),
-            )
+        self.run.store.enter_repeats(
+            RepeatRow(*ask.key[:4], self.spec.judge_id, ask.round, ask.question_id, *verdict_columns(verdict))
+            for ask, verdict in answered
+        )
 
 
 def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
     """One row a judge, rubric and criterion, of all that was asked again; empty where nothing was."""
-    labels = run.ledger.json_meta("judges") or {}
-    keys = "judge, work_id, rubric, point, repeat"
+    labels = run.store.json_meta("judges") or {}
     heard: dict[tuple[str, str], dict[tuple[str, str, int, int], list[Verdict]]] = defaultdict(dict)
-    first = {
-        tuple(row[k] for k in keys.split(", ")): verdict_of(row) for row in run.ledger.rows("SELECT * FROM verdicts")
-    }
-    for row in run.ledger.rows(f"SELECT * FROM retests ORDER BY {keys}, round"):
-        place = tuple(row[k] for k in keys.split(", "))
-        if place in first:
-            of = heard[row["judge"], row["rubric"]]
-            of.setdefault(place[1:], [first[place]]).append(verdict_of(row))
+    first = {(r.judge, r.work_id, r.rubric, r.point, r.repeat): verdict_of(r) for r in run.store.verdicts()}
+    for row in run.store.repeats():
+        question = row.work_id, row.rubric, row.point, row.repeat
+        if (row.judge, *question) in first:
+            of = heard[row.judge, row.rubric]
+            of.setdefault(question, [first[row.judge, *question]]).append(verdict_of(row))
     rows = []
     for (judge, name), questions in sorted(heard.items()):
         n = max(len(verdicts) for verdicts in questions.values())

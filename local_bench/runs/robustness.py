@@ -27,13 +27,13 @@ def try_judge(run: RunDir, label: str, spec: JudgeSpec, transport: Transport, pi
     The attacks are asked once a judge; whether it repeats itself is looked at in every session, for it may depend on
     the machine, and one session that did not spoils it for the run.
     """
-    known = run.ledger.json_meta(f"canary:{label}") or {}
+    known = run.store.json_meta(f"canary:{label}") or {}
     known = known if known.get("judge") == spec.judge_id else {}
     found = known | {"judge": spec.judge_id, "repeats": _repeats(spec, transport, pictures, known.get("repeats"))}
     if "attacks" not in found:
         found["attacks"] = _attacks(spec, transport, pictures)
-    with run.ledger.transaction():
-        run.ledger.set_meta(f"canary:{label}", json.dumps(found, sort_keys=True))
+    with run.store.transaction():
+        run.store.set_meta(f"canary:{label}", json.dumps(found, sort_keys=True))
 
 
 def _repeats(

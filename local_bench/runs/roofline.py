@@ -5,23 +5,13 @@ from dataclasses import dataclass, replace
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.models.gpus import gpu_of
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.operations import NOT_COUNTED, kinds_made, operations
+from local_bench.runs.store import BusyTime, Store
 
 BUSY = ("denoise", "decode")
 """The phases that a floor is for."""
 NO_PEAK = "no floor for this device"
 NOT_METERED = "not metered"
-
-
-@dataclass(frozen=True)
-class Busy:
-    """Time for which devices of one name were held to denoise and decode, over all sessions."""
-
-    device: str
-    held_ns: int
-    n_made: int
-    """Pictures that came out of it, those made anew too."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +75,24 @@ def check_timing(label: str, timing: Timing) -> None:
         )
 
 
-def check_floor(ledger: Ledger, label: str) -> None:
+def check_floor(store: Store, label: str) -> None:
     """Holds what the ledger says of one model against its floor. LocalBenchError where it cannot be true."""
-    check_timing(label, timing(ledger, label))
+    check_timing(label, timing(store, label))
 
 
-def check_floors(ledger: Ledger) -> None:
+def check_floors(store: Store) -> None:
     """The same for all models of the run: to be called before anything is published."""
-    for row in ledger.rows("SELECT DISTINCT model FROM candidates ORDER BY model"):
-        check_floor(ledger, row["model"])
+    for model in store.models():
+        check_floor(store, model)
 
 
-def timing(ledger: Ledger, label: str) -> Timing:
+def timing(store: Store, label: str) -> Timing:
     """What the ledger says of one model's pictures, over all its sessions and devices."""
-    counted, busy = operations(ledger, label), _busy(ledger, label)
-    made = [(kind, n) for (kind, _), n in kinds_made(ledger, label, counted).items()]
+    counted, busy = operations(store, label), store.busy_time(label, BUSY)
+    made = [(kind, n) for (kind, _), n in kinds_made(store, label, counted).items()]
     plain = Timing(
         n_images=sum(n for _, n in made),
-        n_made=sum(row.n_made for row in busy),
+        n_made=sum(row.n_items for row in busy),
         busy_ns=sum(row.held_ns for row in busy),
         devices=tuple(row.device for row in busy),
     )
@@ -122,7 +112,7 @@ def timing(ledger: Ledger, label: str) -> Timing:
     )
 
 
-def peak_flop_per_s(busy: Sequence[Busy]) -> float | None:
+def peak_flop_per_s(busy: Sequence[BusyTime]) -> float | None:
     """The devices' peak, weighted with the time each was held; None where one is not known, or none was held."""
     known = [gpu_of(row.device) for row in busy]
     peaks = [gpu.peak_tflops * 1e12 for gpu in known if gpu is not None]
@@ -130,13 +120,3 @@ def peak_flop_per_s(busy: Sequence[Busy]) -> float | None:
         return None
     held_ns = sum(row.held_ns for row in busy)
     return sum(p * row.held_ns for p, row in zip(peaks, busy, strict=True)) / held_ns if held_ns else max(peaks)
-
-
-def _busy(ledger: Ledger, label: str) -> list[Busy]:
-    rows = ledger.rows(
-        f"""SELECT s.device, sum(m.t1_ns - m.t0_ns) AS ns, sum(m.n_items * (m.phase = 'decode')) AS n
-            FROM meter m JOIN sessions s USING (session) WHERE m.model = ? AND m.phase IN {BUSY}
-            GROUP BY s.device ORDER BY s.device""",
-        label,
-    )
-    return [Busy(row["device"], row["ns"], row["n"]) for row in rows]

@@ -14,16 +14,16 @@ from local_bench.core.paths import refuse_links
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
-from local_bench.runs.ledger import LEDGER, Ledger
+from local_bench.runs.store import LEDGER, Store
 
 
 class RunDir:
     """An open run directory. `begin` writes, `open` only reads; both are context managers."""
 
-    def __init__(self, path: Path, config: RunConfig, ledger: Ledger, lock: int | None) -> None:
+    def __init__(self, path: Path, config: RunConfig, store: Store, lock: int | None) -> None:
         self.path = path
         self.config = config
-        self.ledger = ledger
+        self.store = store
         self.pictures = ImageStore(path)
         self._lock = lock
 
@@ -46,15 +46,15 @@ class RunDir:
                 raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
             sweep(path)
             # run.yaml is written once the ledger is committed: with it, a missing or empty ledger is always damage.
-            ledger = Ledger(path / LEDGER, create=not begun)
-            if ledger.meta("planned"):  # before that nothing is decided
+            store = Store(path / LEDGER, create=not begun, write=True)
+            if store.planned:  # before that nothing is decided
                 if not begun:
                     raise LedgerDamaged(
                         f"{path}/run.yaml is missing although its run has begun: put it back, or give a new folder"
                     )
                 _refuse_other_run(path, config)
             write_atomic(path / "run.yaml", dump_config(config).encode())
-            return cls(path, config, ledger, lock)
+            return cls(path, config, store, lock)
         except BaseException:
             os.close(lock)
             raise
@@ -63,7 +63,7 @@ class RunDir:
     def open(cls, path: Path) -> Self:
         """Opens the run at `path` for reading. UserError or LedgerError where there is none."""
         config = read_run_config(path)
-        return cls(path, config, Ledger(path / LEDGER), None)
+        return cls(path, config, Store(path / LEDGER), None)
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class RunDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.ledger.close()
+        self.store.close()
         if self._lock is not None:
             os.close(self._lock)
 

@@ -4,14 +4,13 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import pstdev
-from typing import Any
 
 from local_bench.core.hardrules import HardRules
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.rules import RULES, check_rules, rules_score
 from local_bench.judges.vlm.variants import read_stored, wording_of
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import RepeatRow, Store, VerdictRow
 from local_bench.settle.agreement import majority, mean_word
 from local_bench.suites.questions_from import borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
@@ -24,50 +23,37 @@ OfScores = dict[str, dict[str, Score]]
 """Work id -> score name -> score."""
 
 
-def write_scores(ledger: Ledger, kind: str, scores: list[tuple[str, Score]], anew: bool = False) -> None:
-    """Enters (work_id, score) rows in one transaction; later ones take the place of earlier ones, or of all of the kind
-    where it is entered `anew`."""
-    with ledger.transaction():
-        if anew:
-            ledger.write("DELETE FROM scores WHERE kind = ?", kind)
-        ledger.write_many(
-            "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)",
-            ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
-        )
-
-
-def sets(ledger: Ledger) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
+def sets(store: Store) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
     """(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
     found: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
-    for row in ledger.rows("SELECT * FROM candidates ORDER BY position"):
-        sha = row["pixels_sha256"] if row["state"] == "done" else None
-        found[row["task_id"], row["model"], row["attempt"]][row["deliverable"]] = (row["work_id"], sha)
+    for row in store.candidates():
+        found[row.task_id, row.model, row.attempt][row.deliverable] = (row.work_id, row.image)
     return dict(found)
 
 
-def verdicts_of(ledger: Ledger, judge_id: str) -> OfWork:
+def verdicts_of(store: Store, judge_id: str) -> OfWork:
     """All that one judge said."""
     said: dict[str, dict[VerdictKey, Verdict]] = defaultdict(dict)
-    for row in ledger.rows("SELECT * FROM verdicts WHERE judge = ?", judge_id):
-        said[row["work_id"]][row["rubric"], row["point"], row["repeat"]] = verdict_of(row)
+    for row in store.verdicts(judge_id):
+        said[row.work_id][row.rubric, row.point, row.repeat] = verdict_of(row)
     return said
 
 
-def verdict_of(row: Any) -> Verdict:
-    """A row of `verdicts` or `retests`; unscored where its answer is none that the rubric allows, for a run directory
+def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
+    """A stored answer; unscored where its answer is none that the rubric allows, for a run directory
     may be anybody's (law 7)."""
-    if row["answer"] is None:
-        return Verdict(None, row["unscored"], row["raw"])
-    answer, fault = read_stored(row["rubric"], json.loads(row["answer"]))
-    labels = None if row["labels"] is None else json.loads(row["labels"])
-    return Verdict(answer, fault, row["raw"], labels if answer else None)
+    if row.answer_json is None:
+        return Verdict(None, row.unscored, row.raw)
+    answer, fault = read_stored(row.rubric, json.loads(row.answer_json))
+    labels = None if row.labels_json is None else json.loads(row.labels_json)
+    return Verdict(answer, fault, row.raw, labels if answer else None)
 
 
 def scores_of(run: RunDir, tasks: Mapping[str, Task], said: OfWork) -> OfScores:
     """What one judge's verdicts come to, for every image that is there."""
     asked = suite(run.config.suite.name).load()
     scored: OfScores = {}
-    for (task_id, _, _), images in sets(run.ledger).items():
+    for (task_id, _, _), images in sets(run.store).items():
         answers = {(i, *key): v for i, (work_id, _) in images.items() for key, v in said.get(work_id, {}).items()}
         further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
         for deliverable, scores in asked.scores(tasks[task_id], answers).items():
@@ -81,7 +67,7 @@ def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
     """The orders' hard rules, checked by code on the files that were made; unscored where a file is faulty."""
     ruled = [
         (work_id, sha, tasks[task_id].rules[i - 1])
-        for (task_id, _, _), images in sets(run.ledger).items()
+        for (task_id, _, _), images in sets(run.store).items()
         if tasks[task_id].rules
         for i, (work_id, sha) in images.items()
         if sha
@@ -97,7 +83,7 @@ def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
 
 def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> None:
     """Enters the run's scores: its judge's, or where there are several the panel's word."""
-    said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_ids]
+    said = [verdicts_of(run.store, judge_id) for judge_id in judge_ids]
     each = [scores_of(run, tasks, one) for one in said]
     word = each[0]
     if len(said) > 1:
@@ -106,7 +92,7 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
         own: Sequence[str] = getattr(suite(run.config.suite.name).load(), "PASS_FAIL", ())
         word = with_votes(graded, each, (*own, *pass_fail(run.config.suite.questions_from)))
     judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
-    write_scores(run.ledger, "judge", judged + _rules(run, tasks), anew=True)
+    run.store.enter_scores("judge", judged + _rules(run, tasks), replace_all=True)
 
 
 def _mean(each: Sequence[OfScores]) -> OfScores:

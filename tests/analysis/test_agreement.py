@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
         judge=JudgeConfig(card="one"),
         panel=[JudgeConfig(card="two")],
     )
-    with RunDir.begin(path, config) as run, run.ledger.transaction():
+    with RunDir.begin(path, config) as run, run.store.transaction():
         to = Writer(run)
         to.judges({ONE: "one", TWO: "two"})
         for i, name in enumerate(("t1", "t2")):
@@ -135,10 +135,10 @@ def test_alpha_is_over_the_scores_of_all_judges(path: Path) -> None:
 
 def test_scores_that_are_all_different_do_not_make_alpha_grow_without_end(path: Path) -> None:
     with RunDir.open(path) as run:
-        run.ledger.write(
+        run.store.write(
             """UPDATE verdicts SET labels = '{"met": {"0": 0.4999994, "1": 0.5000006}}' WHERE rubric = 'brf'"""
         )
-        run.ledger.write("UPDATE verdicts SET answer = '{\"met\": 1}', unscored = NULL WHERE rubric = 'brf'")
+        run.store.write("UPDATE verdicts SET answer = '{\"met\": 1}', unscored = NULL WHERE rubric = 'brf'")
     [alpha] = [a for a in found(path).alphas if a.dimension == "brf"]
     assert alpha.alpha.value is None  # to the hundredth they are the same
 
@@ -172,7 +172,7 @@ def test_people_decide_and_the_rest_is_left_out(path: Path, tmp_path: Path) -> N
 
 def test_the_panels_word_stands_beside_its_judges(path: Path, tmp_path: Path) -> None:
     with RunDir.open(path) as run:
-        for row in run.ledger.rows("SELECT work_id, model FROM candidates"):
+        for row in run.store.rows("SELECT work_id, model FROM candidates"):
             Writer(run).score(row["work_id"], "brf", 3.0 if row["model"] == "a" else 2.9)
     of = found(path, labels(tmp_path, label("a", "t1", brf=True), label("b", "t1", brf=True)))
     panel = pair(of, PANEL, "people", "brf")
@@ -290,7 +290,7 @@ def test_one_judge_alone_is_told_what_it_needs(path: Path, tmp_path: Path) -> No
 
 def test_a_run_that_was_not_judged_is_told_so(path: Path) -> None:
     with RunDir.open(path) as run:
-        run.ledger.write("DELETE FROM meta WHERE key = 'judges'")
+        run.store.write("DELETE FROM meta WHERE key = 'judges'")
         assert judge_labels(run) == {}
     with pytest.raises(UserError, match="has not been judged: run `local-bench judge"):
         found(path)
@@ -313,5 +313,5 @@ def test_sets_shown_the_other_way_round(path: Path) -> None:
         assert (row.same.value, row.same.n, row.same.n_unscored) == (pytest.approx(1 / 3), 3, 1)
         assert row.mean_difference == pytest.approx((-2 + 0 + 1) / 3)
         assert row.interval == (-1.0, 1.0)  # two sets
-        run.ledger.write("DELETE FROM verdicts WHERE repeat = 1")
+        run.store.write("DELETE FROM verdicts WHERE repeat = 1")
         assert order_swaps(run) == []

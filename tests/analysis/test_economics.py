@@ -17,7 +17,7 @@ APIS = {"some": Decimal("0.04"), "cheap": Decimal("0.0025"), "free": Decimal("0"
 def of(path, **more):
     with RunDir.open(path) as run:
         return economics(
-            run.ledger, accounting(run.ledger, run.config.settlement), {"alpha": Decimal("0.1")}, APIS, **more
+            run.store, accounting(run.store, run.config.settlement), {"alpha": Decimal("0.1")}, APIS, **more
         )
 
 
@@ -32,10 +32,10 @@ def test_the_scenarios_are_of_the_run_s_own_lines(make_run):  # noqa: F811
 
 def test_the_meter_s_cost_stands_beside_the_api_s(make_run):  # noqa: F811
     found = of(make_run())
-    ledger, api = found.by_ledger[0], found.by_api[0]
-    assert ledger.cost_usd == F(6000, 10**6)  # 12 s at 1.80 an hour
+    store, api = found.by_ledger[0], found.by_api[0]
+    assert store.cost_usd == F(6000, 10**6)  # 12 s at 1.80 an hour
     assert api.cost_usd == F("0.3")
-    assert (ledger.cost_savings, api.cost_savings) == (1 - F("0.006") / 135, 1 - F("0.3") / 135)
+    assert (store.cost_savings, api.cost_savings) == (1 - F("0.006") / 135, 1 - F("0.3") / 135)
     assert found.by_api[1].cost_savings is None
     assert found.by_ledger[1].contribution_ratio == 0
 
@@ -59,7 +59,7 @@ def test_a_run_whose_images_nobody_timed_is_held_against_nothing(make_run):  # n
 
 def test_the_report_has_the_scenarios_and_where_local_and_api_meet(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
-        found = economics_view(run, accounting(run.ledger, run.config.settlement))
+        found = economics_view(run, accounting(run.store, run.config.settlement))
         html = page(run)
     assert [(row.model, row.rank) for row in found.rows] == [("alpha", "1"), ("some-api", "2"), ("beta", "3")]
     assert sum(Decimal(row.won[0].strip("$")) for row in found.rows) == 135, "all orders are paid in full"
@@ -77,7 +77,7 @@ def test_the_report_has_the_scenarios_and_where_local_and_api_meet(make_run):  #
 
 def test_the_curve_falls_to_one_image_more(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
-        (first, *_) = economics_view(run, accounting(run.ledger, run.config.settlement)).curves
+        (first, *_) = economics_view(run, accounting(run.store, run.config.settlement)).curves
     across, heights = zip(*((float(n) for n in pair.split(",")) for pair in first.line.split()), strict=True)
     assert across[0] == 0
     assert across[-1] == 100
@@ -91,7 +91,7 @@ def test_an_api_s_price_for_a_model_of_the_run_stands_beside_the_meter_s(make_ru
     path = make_run(on_gpus=True)
     with RunDir.open(path) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
-        found = economics_view(run, accounting(run.ledger, run.config.settlement))
+        found = economics_view(run, accounting(run.store, run.config.settlement))
         html = page(run)
     alpha, beta = (next(row for row in found.rows if row.model == model) for model in ("alpha", "beta"))
     assert alpha.api[0] == "$0.300000"
@@ -102,8 +102,8 @@ def test_an_api_s_price_for_a_model_of_the_run_stands_beside_the_meter_s(make_ru
 
 def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
-        money = accounting(run.ledger, run.config.settlement)
-        free, dear = (economics(run.ledger, money, {}, APIS, usd_per_kwh=kwh) for kwh in (F(0), F(3600)))
+        money = accounting(run.store, run.config.settlement)
+        free, dear = (economics(run.store, money, {}, APIS, usd_per_kwh=kwh) for kwh in (F(0), F(3600)))
     joules = free.timed["alpha"].each_j
     before, after = ({a.model: a.usd_one_more for a in found.against}["alpha"] for found in (free, dear))
     assert joules > 0
@@ -112,7 +112,7 @@ def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811
 
 def test_what_hangs_on_an_assumption_is_shown_and_named(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
-        money = accounting(run.ledger, run.config.settlement)
+        money = accounting(run.store, run.config.settlement)
         found = economics_view(run, money)
         by_price = over_prices(run, money)
         html = page(run)

@@ -12,11 +12,10 @@ from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
 from local_bench.core.identity import digest
 from local_bench.report.page import render as page
+from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
-from local_bench.runs.decide import decide
 from local_bench.runs.engine import run_stages
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
 from local_bench.settle.ground_truth import ALL
@@ -59,11 +58,11 @@ def run(made, path, kind):
     )
     run_stages(config, path, ("generate",))
     with RunDir.open(path) as begun:
-        tasks = {task.task_id: task for task in planned_tasks(begun.ledger)}
+        tasks = {task.task_id: task for task in begun.store.tasks()}
         found = refereed(begun)
-        with begun.ledger.transaction():
-            begun.ledger.set_meta("judges", json.dumps({JUDGE: "one"}))
-            for (task_id, _, _), images in sets(begun.ledger).items():
+        with begun.store.transaction():
+            begun.store.set_meta("judges", json.dumps({JUDGE: "one"}))
+            for (task_id, _, _), images in sets(begun.store).items():
                 for work_id, _ in images.values():
                     _say(begun, tasks[task_id], work_id, found.truths[work_id].answers, kind)
         score(begun, tasks, [JUDGE])
@@ -80,7 +79,7 @@ def _say(run, task, work_id, truths, kind):
         said[key] = evidence | (kindest if kind else true)
     for (rubric, point), answer in said.items():
         row = (work_id, rubric, point, 0, digest([work_id, rubric, point]), "0" * 64, JUDGE, json.dumps(answer))
-        run.ledger.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
+        run.store.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
 
 
 def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
@@ -93,7 +92,7 @@ def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
         assert all(row.judged_micro_usd == row.faultless_micro_usd for row in found.money)
         assert all(row.same.value == 1 for row in found.answers)
         assert {row.rubric for row in found.answers} == {"brf", "cns_edit", "cns_set"}
-        lines = earnings(accounting(done.ledger, done.config.settlement), found)
+        lines = earnings(accounting(done.store, done.config.settlement), found)
         all_of_it = "$1,016.00 (95 %: $1,016.00 to $1,016.00)"
         assert lines[0] == f"right earned {all_of_it} of $1,016.00; in truth {all_of_it}"
         assert "wrong earned" in lines[1]
@@ -125,7 +124,7 @@ def test_a_suite_of_strangers_has_no_truth(tmp_path):
 def test_a_picture_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
     path = run(made, tmp_path / "run", None)
     with RunDir.open(path) as finished:
-        sha = finished.ledger.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]
+        sha = finished.store.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]
         n = len(refereed(finished).truths)
         finished.image(sha).write_bytes(b"")
         n_left = len(refereed(finished).truths)

@@ -29,7 +29,7 @@ def exported(request, tmp_path_factory):
 
 def pixels(run_dir):
     with RunDir.open(run_dir) as run:
-        rows = run.ledger.rows("SELECT * FROM candidates")
+        rows = run.store.rows("SELECT * FROM candidates")
     return {(r["task_id"], r["deliverable"], r["attempt"]): r["pixels_sha256"] for r in rows}
 
 
@@ -58,8 +58,8 @@ def test_results_come_in_as_labels(exported, tmp_path, capsys):
     assert told["n"] == len(labels.read_text().splitlines()) > 0
     with RunDir.open(run_dir) as run:
         word = people_labels(labels, run, {}).word
-        decided = {r["work_id"]: r["accepted"] for r in run.ledger.rows("SELECT * FROM decisions")}
-        scores = {(r["work_id"], r["name"]): r["value"] for r in run.ledger.rows("SELECT * FROM scores")}
+        decided = {r["work_id"]: r["accepted"] for r in run.store.rows("SELECT * FROM decisions")}
+        scores = {(r["work_id"], r["name"]): r["value"] for r in run.store.rows("SELECT * FROM scores")}
     if name in ("hype-edit-1", "servimage"):
         assert {work_id: rating.decision for work_id, rating in word["overall"].items()} == {
             work_id: bool(accepted) for work_id, accepted in decided.items() if accepted is not None

@@ -49,9 +49,9 @@ def test_what_goes_along_with_payment_and_what_it_teaches(run, people):  # noqa:
 def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(run, people):  # noqa: F811
     said = truth(run)
     with RunDir.open(run) as open_run:
-        rows = open_run.ledger.rows("SELECT task_id, price_micro_usd FROM tasks")
+        rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
         found = payment(open_run, people)
-        judged = open_run.ledger.rows(
+        judged = open_run.store.rows(
             """SELECT sum(price_micro_usd) AS paid
                FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
                WHERE name = 'brf' AND value >= 3"""
@@ -106,7 +106,7 @@ def test_labels_of_every_attempt_count_where_the_protocol_asks_for_several(tmp_p
     images = draw("hype-edit-1", path, tmp_path / "one", 1, 3, left_out=0)
     judged(tmp_path / "run", config("hype-edit-1", path, {"one": images}, 3), 1)
     with RunDir.open(tmp_path / "run") as opened:
-        rows = opened.ledger.rows("SELECT * FROM candidates WHERE state = 'done'")
+        rows = opened.store.rows("SELECT * FROM candidates WHERE state = 'done'")
         labels = [{n: r[n] for n in ("model", "task_id", "deliverable", "attempt")} | {"overall": True} for r in rows]
         (tmp_path / "people.jsonl").write_text("".join(json.dumps(label) + "\n" for label in labels))
         found = payment(opened, tmp_path / "people.jsonl").realised["one"]

@@ -39,7 +39,7 @@ def decisions(path):
     with RunDir.open(path) as run:
         return [
             dict(row)
-            for row in run.ledger.rows(
+            for row in run.store.rows(
                 """SELECT c.*, d.accepted, t.price_micro_usd FROM candidates c JOIN tasks t USING (task_id)
                    LEFT JOIN decisions d USING (work_id) WHERE attempt = 1 ORDER BY position"""
             )

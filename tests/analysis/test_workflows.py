@@ -27,13 +27,13 @@ def run_dir(tmp_path_factory):
     return folder / "run"
 
 
-def by_hand(ledger):
+def by_hand(store):
     """(model, way) -> (passed, images, looks, revenue), from the rows."""
     asked, scores = defaultdict(dict), defaultdict(dict)
-    for row in ledger.rows("SELECT work_id, name, value, applies FROM scores WHERE name IN ('brf', 'veq', 'cns')"):
+    for row in store.rows("SELECT work_id, name, value, applies FROM scores WHERE name IN ('brf', 'veq', 'cns')"):
         scores[row["work_id"]][row["name"]] = row["value"] if row["applies"] else 0
     deliverables = defaultdict(set)
-    rows = ledger.rows("SELECT * FROM candidates JOIN tasks USING (task_id) LEFT JOIN decisions USING (work_id)")
+    rows = store.rows("SELECT * FROM candidates JOIN tasks USING (task_id) LEFT JOIN decisions USING (work_id)")
     for row in rows:
         deliverables[row["task_id"]].add(row["deliverable"])
         asked[row["model"], row["task_id"], row["deliverable"]][row["attempt"]] = row
@@ -61,7 +61,7 @@ def by_hand(ledger):
 
 def test_every_way_is_what_the_rows_say(run_dir):
     with RunDir.open(run_dir) as run:
-        told, expected = ways(run.ledger, accounting(run.ledger, run.config.settlement)), by_hand(run.ledger)
+        told, expected = ways(run.store, accounting(run.store, run.config.settlement)), by_hand(run.store)
     assert len(told) == len(expected) == 6
     assert len({tuple(row) for row in expected.values()}) > 3
     for way in told:
@@ -72,12 +72,12 @@ def test_every_way_is_what_the_rows_say(run_dir):
 
 def test_what_the_images_of_a_way_cost_is_what_one_cost_in_the_run(run_dir):
     with RunDir.open(run_dir) as run:
-        money = accounting(run.ledger, run.config.settlement)
-        assert {way.images_usd for way in ways(run.ledger, money)} == {None}  # imported: nobody knows
+        money = accounting(run.store, run.config.settlement)
+        assert {way.images_usd for way in ways(run.store, money)} == {None}  # imported: nobody knows
         first, *others = money.settlements
         paid = replace(money, settlements=[replace(first, cost_micro_usd=7_000_001), *others])
-        told = ways(run.ledger, paid)
-        (n_made,) = run.ledger.rows(
+        told = ways(run.store, paid)
+        (n_made,) = run.store.rows(
             "SELECT count(*) AS n FROM candidates WHERE model = ? AND state = 'done'", first.model
         )
     for way in told:

@@ -28,7 +28,7 @@ def make(tmp_path: Path) -> Make:
         path = tmp_path / name
         models = [ModelConfig(card=model) for model in said]
         settings = RunConfig(name=name, models=models, judge=JudgeConfig(card="gamma"), metrics=[], **config)
-        with RunDir.begin(path, settings) as made, made.ledger.transaction():
+        with RunDir.begin(path, settings) as made, made.store.transaction():
             to = Writer(made)
             to.judges({judge: "gamma"})
             given = ORDERS | (prices or {})

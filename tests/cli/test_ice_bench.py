@@ -29,9 +29,9 @@ def test_all_tasks_are_made_judged_and_measured_by_their_own_metrics(tmp_path, c
     outcome = json.loads(out.out)["benchmark"]
     assert all(of["n_items"] == {} for of in outcome.values())  # small variants are none of the benchmark's metrics
     with RunDir.open(run) as finished:
-        made = {row["work_id"]: row for row in finished.ledger.rows("SELECT * FROM candidates WHERE state = 'done'")}
+        made = {row["work_id"]: row for row in finished.store.rows("SELECT * FROM candidates WHERE state = 'done'")}
         found = {}
-        for row in finished.ledger.rows("SELECT * FROM scores"):
+        for row in finished.store.rows("SELECT * FROM scores"):
             found[row["work_id"], row["name"].partition(":")[0]] = row
         tasks = {item["ItemID"]: item["Task"] for item in map(json.loads, path.read_text().splitlines())}
     by_model = {card: [tasks[row["task_id"]] for row in made.values() if row["model"] == card] for card in CARDS}

@@ -12,8 +12,8 @@ from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
+from local_bench.runs.acceptance import decide
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.decide import decide
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.acceptance import likely
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
         name="labels", models=[ModelConfig(card=MODEL)], judge=JudgeConfig(card="tiny-qwen3-vl"), metrics=[]
     )
     draw = random.Random(1)
-    with RunDir.begin(path, config) as made, made.ledger.transaction():
+    with RunDir.begin(path, config) as made, made.store.transaction():
         to = Writer(made)
         to.judges({GAMMA: "gamma"})
         for i in range(N):
@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Path:
                 to.score(work_id, "brf", None if gap else draw.uniform(0, 5), gap)
                 to.score(work_id, "veq", 4.0)
                 to.score(work_id, "cns", None)
-        made.ledger.set_meta("planned", "1")
+        made.store.set_meta("planned", "1")
     return path
 
 
@@ -52,7 +52,7 @@ def truth(run: Path, seed: int = 0) -> dict[str, bool]:
     """What people think: as the judge, who is a point off two times of three, and half a point too kind."""
     draw = random.Random(seed)
     with RunDir.open(run) as open_run:
-        rows = open_run.ledger.rows(
+        rows = open_run.store.rows(
             "SELECT task_id, value FROM scores JOIN candidates USING (work_id) WHERE name = 'brf' ORDER BY position"
         )
     return {row["task_id"]: (row["value"] or 2) + draw.gauss(-0.5, 1) >= 3 for row in rows}
@@ -86,7 +86,7 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)["labels"][MODEL]
     with RunDir.open(run) as open_run:
-        rows = open_run.ledger.rows("SELECT task_id, price_micro_usd FROM tasks ORDER BY position")
+        rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks ORDER BY position")
     price = {row["task_id"]: row["price_micro_usd"] for row in rows if row["task_id"] in said}
     whole = sum(price.values())
     assert (told["n_images"], told["n_not_made"], told["value_usd"]) == (N - 1, 1, whole / 1e6)
@@ -211,9 +211,9 @@ def test_the_judges_column_is_the_settlement(run, tmp_path, priced):
     people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
     with RunDir.open(run) as open_run:
         if not priced:
-            open_run.ledger.write("UPDATE tasks SET price_micro_usd = 0")
+            open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
         decide(open_run)
-        (settled,) = accounting(open_run.ledger, open_run.config.settlement).settlements
+        (settled,) = accounting(open_run.store, open_run.config.settlement).settlements
         text, values = LabelsAsked(people, None, None).answer(open_run)
     found = values["labels"][MODEL]
     assert found["decided_usd"] == usd_number(settled.total.revenue_micro_usd)

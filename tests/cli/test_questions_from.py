@@ -13,7 +13,7 @@ OTHERS = {"ice_vllmqa", "hype_pass", "hype_rating", "idea_met"}
 
 def rows(path, query):
     with RunDir.open(path) as run:
-        return [tuple(row) for row in run.ledger.rows(query)]
+        return [tuple(row) for row in run.store.rows(query)]
 
 
 @pytest.mark.slow

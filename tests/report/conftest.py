@@ -43,7 +43,7 @@ class Writer:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self.write = run.ledger.write
+        self.write = run.store.write
         self.position = 0
 
     def task(self, task: Task, position: int) -> None:
@@ -128,15 +128,15 @@ class Writer:
 
     def judges(self, labels: dict[str, str], *noted: dict[str, object]) -> None:
         """Who judged (judge id -> label), and what provenance has of them."""
-        self.run.ledger.set_meta("judges", json.dumps(labels))
+        self.run.store.set_meta("judges", json.dumps(labels))
         if noted:
             first, *panel = noted
-            self.run.ledger.set_meta("provenance", json.dumps({"judge": first, "panel": panel}))
+            self.run.store.set_meta("provenance", json.dumps({"judge": first, "panel": panel}))
 
     def meter(self, rows: list[tuple[str, str | None, int, int, int | None]], device: str = "cpu") -> None:
         """(phase, model, held ns, items, millijoules) one after the other, as one more session on `device`."""
         held_ns = sum(row[2] for row in rows)
-        number = self.run.ledger.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
+        number = self.run.store.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
         begun = (number, "2026-01-02T03:04:05+00:00", device, held_ns, "done")
         self.write("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", *begun)
         at = 0
@@ -149,7 +149,7 @@ class Writer:
         """What one picture of any kind takes; as many at once were planned."""
         one = {"flop": flop, "least_flop": flop, "planned_batch_size": planned_batch_size}
         kinds = dict.fromkeys(("240x320", "240x320+same"), one)
-        self.run.ledger.set_meta(f"operations:{model}", json.dumps({"kinds": kinds} | more))
+        self.run.store.set_meta(f"operations:{model}", json.dumps({"kinds": kinds} | more))
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             metrics=["piqe"],
             settlement=SettlementConfig(usd_per_hour=price, coverage_min=coverage_min),
         )
-        with RunDir.begin(path, config) as run, run.ledger.transaction():
+        with RunDir.begin(path, config) as run, run.store.transaction():
             _fill(Writer(run), gap, planned, on_gpus)
             if panel:
                 _panel(Writer(run))
@@ -236,7 +236,7 @@ def _panel(to: Writer) -> None:
     """`delta` holds every point of `alpha` for met, and of `beta` only the first; both rate one set lower the other
     way round, and `gamma` says something else about the first image when it is asked again."""
     to.judges({GAMMA: "gamma", DELTA: "delta"}, note_of("gamma", GAMMA), DELTA_NOTE)
-    rows = to.run.ledger.rows("SELECT work_id, model, task_id, deliverable FROM candidates ORDER BY position")
+    rows = to.run.store.rows("SELECT work_id, model, task_id, deliverable FROM candidates ORDER BY position")
     for row in rows:
         work_id, alpha = row["work_id"], row["model"] == "alpha"
         for point, met in enumerate((1, int(alpha))):

@@ -64,7 +64,7 @@ def test_the_ledgers_rows_come_back(make_run: MakeRun) -> None:
     }
     with RunDir.open(path) as run:
         for name, key in keys.items():
-            kept = [dict(row) for row in run.ledger.rows(f"SELECT * FROM {name} ORDER BY {key}")]
+            kept = [dict(row) for row in run.store.rows(f"SELECT * FROM {name} ORDER BY {key}")]
             read = parquet(path, name)
             assert [{k: row[k] for k in kept[0] if k != "position"} for row in read] == [
                 {k: v for k, v in row.items() if k != "position"} for row in kept
@@ -89,7 +89,7 @@ def test_settlement_and_costs_are_the_books(make_run: MakeRun) -> None:
     path = make_run()
     export(path)
     with RunDir.open(path) as run:
-        money = accounting(run.ledger, run.config.settlement)
+        money = accounting(run.store, run.config.settlement)
     rows = {(r["model"], r["scope"], r["category"]): r for r in parquet(path, "settlement")}
     assert len(rows) == 2 * 3
     for s in money.settlements:
@@ -111,7 +111,7 @@ def test_settlement_and_costs_are_the_books(make_run: MakeRun) -> None:
 def test_without_a_price_costs_are_null_with_the_reason(make_run: MakeRun) -> None:
     path = make_run(price=None)
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
+        run.store.write("UPDATE sessions SET device = 'an unheard-of device'")
     export(path)
     for row in [*parquet(path, "costs"), *parquet(path, "settlement")]:
         assert row["cost_micro_usd"] is None
@@ -178,9 +178,9 @@ def test_figures_of_making_are_those_of_the_meter(make_run: MakeRun) -> None:
 def test_absent_counters_and_prices_are_null_and_never_nothing(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True, price=None)
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE meter SET energy_mj = NULL WHERE phase = 'encode'")
-        run.ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
-        run.ledger.write("UPDATE candidates SET cost_micro_usd = NULL")
+        run.store.write("UPDATE meter SET energy_mj = NULL WHERE phase = 'encode'")
+        run.store.write("UPDATE sessions SET device = 'an unheard-of device'")
+        run.store.write("UPDATE candidates SET cost_micro_usd = NULL")
     export(path)
     alpha, beta, elsewhere = parquet(path, "making")
     assert alpha["wh_per_image"] is None  # a part of its time has no counter
@@ -209,7 +209,7 @@ def test_judges_are_told_with_what_was_tried_and_nulls_for_what_was_not(make_run
 def test_an_impossible_timing_exports_nothing(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) / 2 WHERE phase = 'denoise'")
+        run.store.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) / 2 WHERE phase = 'denoise'")
         with pytest.raises(LocalBenchError, match=r"alpha: its 3 images were denoised and decoded in 7\.2 s"):
             write_exports(run)
     assert not (path / "exports").exists()

@@ -111,7 +111,7 @@ def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) ->
     assert page.text.count("cns_set the set in the other order") == 2 * 4
     with RunDir.open(path) as run:
         for name, judge in (("gamma", GAMMA), ("delta", DELTA)):
-            n = len(run.ledger.rows("SELECT 1 FROM verdicts WHERE judge = ?", judge))
+            n = len(run.store.rows("SELECT 1 FROM verdicts WHERE judge = ?", judge))
             cells = re.findall(rf'<td>{name} <code class="answer">[0-9a-f]{{12}} {judge[:12]}</code>', page.html)
             assert len(cells) == n > 0
 
@@ -123,7 +123,7 @@ def test_one_judge_needs_no_name_at_its_verdicts(make_run: MakeRun) -> None:
 def test_the_own_doubt_of_one_judge_is_told_as_such(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE scores SET spread = 0.5 WHERE name = 'brf'")
+        run.store.write("UPDATE scores SET spread = 0.5 WHERE name = 'brf'")
     page = report(path)
     assert "4.00 ± 0.50" in page.text
     assert "by the judge's own probabilities" in page.text
@@ -132,7 +132,7 @@ def test_the_own_doubt_of_one_judge_is_told_as_such(make_run: MakeRun) -> None:
 def test_nothing_judged_makes_a_page(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.write("DELETE FROM meta WHERE key IN ('judges', 'provenance')")
+        run.store.write("DELETE FROM meta WHERE key IN ('judges', 'provenance')")
     assert "Nothing has been judged yet." in report(path).text
 
 
@@ -143,7 +143,7 @@ def test_nothing_judged_makes_a_page(make_run: MakeRun) -> None:
 def test_damaged_notes_are_explained(make_run: MakeRun, key: str, value: str) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.set_meta(key, value)
+        run.store.set_meta(key, value)
     with RunDir.open(path) as run, pytest.raises(LedgerError, match="judge"):
         write_report(run)
 

@@ -22,7 +22,7 @@ def cells(page: Page, table: str) -> list[list[str]]:
 def change(path: Path, *statements: str) -> None:
     with RunDir.open(path) as run:
         for statement in statements:
-            run.ledger.write(statement)
+            run.store.write(statement)
 
 
 def test_each_system_has_its_figures(make_run: MakeRun) -> None:
@@ -42,9 +42,9 @@ def test_each_system_has_its_figures(make_run: MakeRun) -> None:
 def test_the_cpu_has_no_floor_and_no_counter(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE meter SET phase = 'decode', energy_mj = NULL WHERE phase = 'denoise'")
+        run.store.write("UPDATE meter SET phase = 'decode', energy_mj = NULL WHERE phase = 'denoise'")
         one = '{"flop": 121000000, "least_flop": 121000000, "planned_batch_size": 4}'
-        run.ledger.set_meta("operations:alpha", f'{{"kinds": {{"240x320": {one}}}}}')
+        run.store.set_meta("operations:alpha", f'{{"kinds": {{"240x320": {one}}}}}')
     page = report(path)
     assert cells(page, "t-making")[1] == [
         *("alpha", "3 320x240", "4", "3.33 s", "no floor for this device 121 MFLOP", "900"),
@@ -101,14 +101,14 @@ def test_each_picture_says_which_pictures_its_model_saw(make_run: MakeRun) -> No
     path = make_run(on_gpus=True)
     assert "saw" not in report(path).text.split()
     with RunDir.open(path) as run:
-        source, other = run.ledger.rows(
+        source, other = run.store.rows(
             """SELECT json_extract(content, '$.source_sha256') AS a, json_extract(content, '$.reference_sha256[0]') AS b
                FROM tasks WHERE task_id = 't2'"""
         )[0]
         shown = "UPDATE candidates SET work = json_set(work, '$.pictures', json(?)) WHERE model = ? AND deliverable = ?"
-        run.ledger.write(shown, f'["{source}"]', "alpha", 1)
-        run.ledger.write(shown, f'["{source}", "{other}"]', "alpha", 2)
-        run.ledger.write(shown, "[]", "beta", 1)
+        run.store.write(shown, f'["{source}"]', "alpha", 1)
+        run.store.write(shown, f'["{source}", "{other}"]', "alpha", 2)
+        run.store.write(shown, "[]", "beta", 1)
     text = report(path).text
     assert text.count("saw the picture to edit only") == 1  # the first order has no pictures
     assert text.count("saw all of the order's pictures") == 1

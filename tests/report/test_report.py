@@ -146,8 +146,8 @@ def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
 def test_a_metric_says_which_way_is_better_and_shows_the_places_in_which_models_differ(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.set_meta("metric:piqe", '{"higher_is_better": false}')
-        run.ledger.write("UPDATE scores SET value = 0.28349 WHERE name = 'piqe'")
+        run.store.set_meta("metric:piqe", '{"higher_is_better": false}')
+        run.store.write("UPDATE scores SET value = 0.28349 WHERE name = 'piqe'")
     page = report(path)
     scores = page.tables["t-scores"]
     assert scores[scores.index(["piqe lower is better"]) + 2][1] == "0.2835 0.2835 to 0.2835"
@@ -175,8 +175,8 @@ def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         for table in ("decisions", "scores", "verdicts", "meter"):
-            run.ledger.write(f"DELETE FROM {table}")
-        run.ledger.write("UPDATE candidates SET state = 'planned', pixels_sha256 = NULL, identity = NULL")
+            run.store.write(f"DELETE FROM {table}")
+        run.store.write("UPDATE candidates SET state = 'planned', pixels_sha256 = NULL, identity = NULL")
     page = report(path)
     assert "alpha: 3 of 3 images have not been made yet." in page.text
     assert [row[3:7] for row in page.tables["t-settlement"][1:]] == [
@@ -192,7 +192,7 @@ def test_revenues_are_those_of_the_ledger(make_run: MakeRun) -> None:
     page = report(path)
     rows = {row[0]: row for row in page.tables["t-settlement"][1:]}
     with RunDir.open(path) as run:
-        settled = {s.model: s for s in accounting(run.ledger, run.config.settlement).settlements}
+        settled = {s.model: s for s in accounting(run.store, run.config.settlement).settlements}
     assert {model: micro(row[1].split()[0]) for model, row in rows.items()} == {"alpha": 135_000_000, "beta": 0}
     assert rows["alpha"][2].split() == ["100.0%"]
     assert rows["alpha"][3:5] == ["2/2", "3/3 34.2% to 100.0%"]
@@ -205,7 +205,7 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
     page = report(path)
     rows = page.tables["t-costs"][1:]
     with RunDir.open(path) as run:
-        held_ns = run.ledger.rows("SELECT sum(t1_ns - t0_ns) AS ns FROM meter")[0]["ns"]
+        held_ns = run.store.rows("SELECT sum(t1_ns - t0_ns) AS ns FROM meter")[0]["ns"]
     total = held_cost(held_ns, 1_800_000)
     assert sum(micro(row[-1]) for row in rows[:-1]) == total
     assert micro(rows[-1][-1]) == total
@@ -219,14 +219,14 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
 def test_held_time_off_the_meter_is_said(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
+        run.store.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
     assert "5.0 s of held time is on none of the rows." in report(path).text
 
 
 def test_without_a_price_costs_are_not_zero(make_run: MakeRun) -> None:
     path = make_run(price=None)
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE sessions SET device = 'an unheard-of device'")
+        run.store.write("UPDATE sessions SET device = 'an unheard-of device'")
     page = report(path)
     assert "The price table has no row for the device of this run" in page.text
     assert {row[-1] for row in page.tables["t-costs"][1:]} == {"no price"}
@@ -279,7 +279,7 @@ def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
 def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
-        run.ledger.write("UPDATE tasks SET content = '[]'")
+        run.store.write("UPDATE tasks SET content = '[]'")
     with RunDir.open(path) as run, pytest.raises(LedgerError, match="task 't1' is not a task"):
         write_report(run)
 

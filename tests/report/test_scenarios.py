@@ -40,7 +40,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
     with RunDir.open(make_run(on_gpus=True)) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
         result = outcome(run)
-        view = economics_view(run, accounting(run.ledger, run.config.settlement))
+        view = economics_view(run, accounting(run.store, run.config.settlement))
         write_exports(run)
     found = result["economics"]
     for name in ("competition", "cost_reduction"):
@@ -70,7 +70,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
 
 def test_nothing_of_worth_gives_null_and_tables_without_rows(make_run: MakeRun) -> None:
     with RunDir.open(make_run()) as run:
-        run.ledger.write("UPDATE tasks SET price_micro_usd = 0")
+        run.store.write("UPDATE tasks SET price_micro_usd = 0")
         assert outcome(run)["economics"] is None
         write_exports(run)
     assert cells(run.path, "competition") == []

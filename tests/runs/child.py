@@ -64,7 +64,7 @@ def script(moment: str) -> None:
     from local_bench.judges.vlm import embedded
     from local_bench.runs import decide, judge
     from local_bench.runs import worker as maker
-    from local_bench.runs.ledger import Ledger
+    from local_bench.runs.store import Store
 
     judge.COMMIT_EVERY = 8
     match moment:
@@ -87,7 +87,7 @@ def script(moment: str) -> None:
         case "full disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         case "ledger write":
-            at_call(Ledger, "write_many", 4, die)
+            at_call(Store, "write_many", 4, die)
 
 
 def one(request: dict[str, Any], folder: str) -> None:

@@ -110,7 +110,7 @@ def spoil(fault, where="images"):
     if where == "images":
         with RunDir.open(RUN) as run:
             query = "SELECT pixels_sha256 AS sha FROM candidates WHERE attempt = 1 AND state = 'done' ORDER BY position"
-            paths = [run.image(row["sha"]) for row in run.ledger.rows(query)]
+            paths = [run.image(row["sha"]) for row in run.store.rows(query)]
     first, second = paths[:2]
     before = first.read_bytes()
     fault(first, second)
@@ -119,7 +119,7 @@ def spoil(fault, where="images"):
 
 def count(query, *values):
     with RunDir.open(RUN) as run:
-        return run.ledger.rows(COUNTED + query, *values)[0]["n"]
+        return run.store.rows(COUNTED + query, *values)[0]["n"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -223,7 +223,7 @@ def test_a_faulty_picture_is_not_copied_out(folder, capsys):
 
 def test_a_ledger_that_names_no_digest_reads_no_file(folder, capsys):
     with RunDir.open(RUN) as run:
-        run.ledger.write("UPDATE candidates SET pixels_sha256 = '../../secret' WHERE position = 0")
+        run.store.write("UPDATE candidates SET pixels_sha256 = '../../secret' WHERE position = 0")
     assert main(["verify", "run"]) == 2
     assert "'../../secret' is not the digest of an image" in capsys.readouterr().err
 

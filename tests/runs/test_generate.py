@@ -73,7 +73,7 @@ def config(orders: Path, *models, engine=None, tasks="tasks.jsonl", **suite) -> 
 
 def candidates(run_dir: Path) -> list[sqlite3.Row]:
     with RunDir.open(run_dir) as run:
-        return run.ledger.rows("SELECT * FROM candidates ORDER BY position")
+        return run.store.rows("SELECT * FROM candidates ORDER BY position")
 
 
 def digest_of(run_dir: Path) -> str:
@@ -126,7 +126,7 @@ def test_workers_order_and_offloading_change_nothing(orders, kontext, tmp_path, 
     run_stages(config(orders, KONTEXT, engine=engine), tmp_path / "other", ("generate",))
     assert digest_of(tmp_path / "other") == digest_of(kontext)
     with RunDir.open(tmp_path / "other") as run:
-        held = run.ledger.rows(
+        held = run.store.rows(
             """SELECT s.held_ns, sum(m.t1_ns - m.t0_ns) AS told FROM sessions s JOIN meter m USING (session)
                GROUP BY session"""
         )
@@ -277,7 +277,7 @@ def test_other_numerics_are_refused(orders, kontext, tmp_path):
     with RunDir.begin(other, config(orders, KONTEXT)) as run:
         run.image(candidates(kontext)[0]["pixels_sha256"]).unlink()
         key = f"numerics:{KONTEXT['card']}"
-        run.ledger.set_meta(key, json.dumps(run.ledger.json_meta(key) | {"torch": "1.0"}))
+        run.store.set_meta(key, json.dumps(run.store.json_meta(key) | {"torch": "1.0"}))
     with pytest.raises(LedgerError, match=r"begun with other numerics \(torch: 1\.0 then"):
         run_stages(config(orders, KONTEXT), other, ("generate",))
 

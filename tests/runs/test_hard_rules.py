@@ -9,13 +9,12 @@ from local_bench.analysis.hard_rules import HardRuleStats, ruled
 from local_bench.analysis.sensitivity import over_thresholds
 from local_bench.cli.main import main
 from local_bench.core.types import Score
+from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig, load_config
-from local_bench.runs.decide import decide
 from local_bench.runs.engine import run_stages
 from local_bench.runs.plan import make_plan
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import _rules, write_scores
+from local_bench.runs.scoring import _rules
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {
@@ -53,17 +52,17 @@ def settled(orders, counted, brf=5.0):
     config = RunConfig.model_validate(settings(orders, models, acceptance={"rules": counted}))
     run_stages(config, orders / f"run-{counted}", ("generate",))
     run = RunDir.open(orders / f"run-{counted}")
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
-    scores = [(row["work_id"], Score("brf", brf)) for row in run.ledger.rows("SELECT work_id FROM candidates")]
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    scores = [(row["work_id"], Score("brf", brf)) for row in run.store.rows("SELECT work_id FROM candidates")]
     for name in ("veq", "cns"):
         scores += [(work_id, Score(name, 5.0)) for work_id, score in scores if score.name == "brf"]
-    write_scores(run.ledger, "judge", scores + _rules(run, tasks), anew=True)
+    run.store.enter_scores("judge", scores + _rules(run, tasks), replace_all=True)
     decide(run)
     return run
 
 
 def decisions(run):
-    rows = run.ledger.rows(
+    rows = run.store.rows(
         """SELECT task_id, deliverable, accepted, d.unscored FROM decisions d JOIN candidates USING (work_id)
            ORDER BY position"""
     )

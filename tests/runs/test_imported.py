@@ -45,8 +45,8 @@ def run(folder, imported, *more, stages=("generate", "settle"), attempts=1, name
     )
     run_stages(config, folder / name, stages)
     with RunDir.open(folder / name) as done:
-        rows = done.ledger.rows("SELECT * FROM candidates ORDER BY position")
-        return rows, accounting(done.ledger, done.config.settlement), digests(done)
+        rows = done.store.rows("SELECT * FROM candidates ORDER BY position")
+        return rows, accounting(done.store, done.config.settlement), digests(done)
 
 
 def image(path, size=(40, 30), colour="red", **how):

@@ -92,8 +92,8 @@ def test_an_embedded_judge_that_is_killed_comes_to_what_the_server_says(command,
     assert ended.stderr.count("the judge stopped answering") == 1
     assert digest(command, "embedded") == served
     with RunDir.open(folder / "embedded") as run:
-        n = run.ledger.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
-        charged = run.ledger.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
+        n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
+        charged = run.store.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
     assert n == charged == N_QUESTIONS  # nothing lost, nothing answered twice
 
 
@@ -102,12 +102,12 @@ def test_the_judge_says_whether_it_repeats_itself_and_can_be_talked_round(served
     assert found["reproducible"] is True
     assert found["attacks"]["n"] + found["attacks"]["n_unscored"] >= 12
     with RunDir.open(folder / "served") as run:
-        assert run.ledger.json_meta("canary:tiny-qwen3-vl")["repeats"]["sessions"] == 1
+        assert run.store.json_meta("canary:tiny-qwen3-vl")["repeats"]["sessions"] == 1
 
 
 def test_hard_rules_are_checked_by_code(served, folder):
     with RunDir.open(folder / "served") as run:
-        rows = run.ledger.rows(
+        rows = run.store.rows(
             "SELECT value FROM scores JOIN candidates USING (work_id) WHERE name = 'rules' ORDER BY deliverable"
         )
     assert [row["value"] for row in rows] == [1.0] * N_TASKS + [0.0] * N_TASKS
@@ -119,10 +119,10 @@ def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command,
     names = []
     for name in ("served", "logit"):
         with RunDir.open(folder / name) as run:
-            rows = run.ledger.rows("SELECT name, value, spread FROM scores WHERE kind = 'judge' AND value IS NOT NULL")
+            rows = run.store.rows("SELECT name, value, spread FROM scores WHERE kind = 'judge' AND value IS NOT NULL")
             names.append({row["name"] for row in rows})
             spreads = {row["name"] for row in rows if row["spread"] is not None}
-            verdict = run.ledger.rows("SELECT answer, labels FROM verdicts WHERE rubric = 'brf' LIMIT 1")[0]
+            verdict = run.store.rows("SELECT answer, labels FROM verdicts WHERE rubric = 'brf' LIMIT 1")[0]
         assert spreads == (names[-1] - {"rules", "brf"} if name == "logit" else set())
         assert (verdict["labels"] is not None) == (name == "logit")
     assert names[0] - {"veq_text"} == names[1] - {"veq_text", "brf_expected"}
@@ -139,9 +139,9 @@ def test_a_panel_is_several_judges_over_the_same_images(command, served, folder,
         ended = command("run", "run.yaml", "--run-dir", word, settings=[more, f"panel_word={word}", *swapped_few])
         assert ended.returncode == 0, ended.stderr
         with RunDir.open(folder / word) as run:
-            judges = run.ledger.rows("SELECT judge, count(*) AS n FROM verdicts GROUP BY judge")
-            scores[word] = run.ledger.rows("SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
-            swapped = run.ledger.rows("SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"]
+            judges = run.store.rows("SELECT judge, count(*) AS n FROM verdicts GROUP BY judge")
+            scores[word] = run.store.rows("SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
+            swapped = run.store.rows("SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"]
         assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
         assert swapped == 2 * 2 * 3
     assert [row["value"] for row in scores["mean"]] != [row["value"] for row in scores["majority"]]
@@ -149,7 +149,7 @@ def test_a_panel_is_several_judges_over_the_same_images(command, served, folder,
     ended = command("judge", "mean", settings=["panel=[]"])
     assert ended.returncode == 0, ended.stderr
     with RunDir.open(folder / "mean") as run:
-        assert len(run.ledger.rows("SELECT DISTINCT judge FROM verdicts")) == 1
+        assert len(run.store.rows("SELECT DISTINCT judge FROM verdicts")) == 1
 
 
 def test_one_judge_under_two_names_is_refused(command, served, judge_server):
@@ -163,7 +163,7 @@ def test_asked_again_it_is_told_how_often_it_says_the_same(command, served, fold
     ended = command("judge", "served", "--rejudge", "2")
     assert ended.returncode == 0, ended.stderr
     with RunDir.open(folder / "served") as run:
-        n = run.ledger.rows("SELECT count(*) AS n FROM retests")[0]["n"]
+        n = run.store.rows("SELECT count(*) AS n FROM retests")[0]["n"]
     assert n == 2 * N_QUESTIONS
     assert digest(command, "served") == served
     retest = json.loads(ended.stdout)["judges"][0]["retest"]
@@ -182,7 +182,7 @@ def test_without_vllm_the_same_rubrics_are_answered_in_process(command, served, 
     answers = []
     for name in ("served", "local"):
         with RunDir.open(folder / name) as run:
-            rows = run.ledger.rows(
+            rows = run.store.rows(
                 "SELECT task_id, deliverable, rubric, point, answer FROM verdicts JOIN candidates "
                 "USING (work_id) WHERE task_id IN ('t0', 't1') ORDER BY 1, 2, 3, 4"
             )

@@ -57,7 +57,7 @@ def judge(url, *settings, name="run"):
 
 def n_verdicts(name="run"):
     with RunDir.open(Path(name)) as run:
-        return run.ledger.rows("SELECT count(*) AS n FROM verdicts WHERE answer IS NOT NULL")[0]["n"]
+        return run.store.rows("SELECT count(*) AS n FROM verdicts WHERE answer IS NOT NULL")[0]["n"]
 
 
 IMPATIENT = """
@@ -106,8 +106,8 @@ def test_a_question_of_several_requests_is_repeated_and_whole_ones_are_not(capsy
         assert not third.seen
     assert 0 <= len(set(first.seen) & set(second.seen)) < 11
     with RunDir.open(Path("logit")) as run:
-        n = run.ledger.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
-        charged = run.ledger.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
+        n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
+        charged = run.store.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
     assert n == charged == N_QUESTIONS + 2 * N_TASKS
 
 

@@ -46,7 +46,7 @@ def test_paste_back_keeps_the_sources_pixels_outside_the_mask_and_is_another_ima
     config = RunConfig(name="t", suite=suite, models=models, metrics=[], engine={"device": "cpu"})
     run_stages(config, tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run:
-        rows = {row["model"]: row for row in run.ledger.rows("SELECT * FROM candidates")}
+        rows = {row["model"]: row for row in run.store.rows("SELECT * FROM candidates")}
         plain, pasted = (np.asarray(run.pictures.load(rows[name]["pixels_sha256"])) for name in rows)
     assert list(rows) == ["tiny-flux-fill", "pasted"]
     inside = np.asarray(mask) > 0

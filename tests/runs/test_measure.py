@@ -16,6 +16,7 @@ from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import Store
 
 HOST = ["l1_raw", "colorfulness", "ssim"]
 
@@ -63,7 +64,7 @@ class Lab:
         )
         run_stages(config, self.place / name, stages, progress, require_metrics=require)
         with RunDir.open(self.place / name) as done:
-            rows = done.ledger.rows("SELECT * FROM scores ORDER BY work_id, name")
+            rows = done.store.rows("SELECT * FROM scores ORDER BY work_id, name")
             return [dict(row) for row in rows], digests(done)["scores"]
 
 
@@ -96,11 +97,11 @@ def test_killed_anywhere_it_goes_on_without_measuring_anything_twice(lab, monkey
             os._exit(1)  # it was to be dead
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     with RunDir.open(lab.place / "run") as cut:
-        (there,) = cut.ledger.rows("SELECT count(*) AS n FROM scores")
+        (there,) = cut.store.rows("SELECT count(*) AS n FROM scores")
     assert 0 < there["n"] < 50
-    written, real = [], measure.write_scores
+    written, real = [], Store.enter_scores
     monkeypatch.setattr(
-        measure, "write_scores", lambda ledger, kind, rows: written.extend(rows) or real(ledger, kind, rows)
+        Store, "enter_scores", lambda store, kind, rows: written.extend(rows) or real(store, kind, rows)
     )
     assert lab.run(metrics, stages=("measure",)) == (whole, digest)
     assert len(written) == 50 - there["n"]
@@ -110,14 +111,14 @@ def test_killed_anywhere_it_goes_on_without_measuring_anything_twice(lab, monkey
 
 
 def _die_at(call):
-    real, calls = measure.write_scores, iter(range(1, 99))
+    real, calls = Store.enter_scores, iter(range(1, 99))
 
     def dying(*arguments):
         if next(calls) == call:
             os.kill(os.getpid(), signal.SIGKILL)
         real(*arguments)
 
-    measure.write_scores = dying
+    Store.enter_scores = dying
 
 
 def test_several_workers_find_the_same(lab):
@@ -127,7 +128,7 @@ def test_several_workers_find_the_same(lab):
     assert lab.run(metrics, "two", progress=heard, workers=2) == (alone, digest)
     assert heard.done == heard.total
     with RunDir.open(lab.place / "two") as two:
-        held = two.ledger.rows("SELECT session, sum(n_items) AS n FROM meter WHERE phase = 'metric' GROUP BY session")
+        held = two.store.rows("SELECT session, sum(n_items) AS n FROM meter WHERE phase = 'metric' GROUP BY session")
     assert sorted(row["n"] for row in held) == [10, 10]
 
 
@@ -156,7 +157,7 @@ def test_numbers_of_another_meaning_do_not_stand_beside_what_is_there(lab, monke
     lab.run(["l1_raw"], stages=("generate",))
     lab.run(["l1_raw"], stages=("measure",))
     with RunDir.open(lab.place / "run") as there:
-        there.ledger.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+        there.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
     real = measure.identity_of
     monkeypatch.setattr(measure, "identity_of", lambda *a: real(*a) | {"preprocessing": "another filter"})
     with pytest.raises(LedgerError, match="l1_raw was measured with other weights or by another release"):
@@ -168,9 +169,9 @@ def test_a_run_goes_on_on_another_cpu_but_for_scores_of_networks(lab, monkeypatc
     for name, metrics in (("pixels", formulas), ("run", network)):
         lab.run(metrics, name)
         with RunDir.open(lab.place / name) as there:
-            there.ledger.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+            there.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
     with RunDir.open(lab.place / "run") as there:
-        here = there.ledger.json_meta("metric:clip_src:tiny-clip")["cpu"]
+        here = there.store.json_meta("metric:clip_src:tiny-clip")["cpu"]
     other = {"capability": "AVX2", "float32": "0" * 16}
     monkeypatch.setattr(measure.numerics, "cpu_arithmetic", lambda: other)
     rows, _ = lab.run(formulas, "pixels")
@@ -212,7 +213,7 @@ def test_how_a_cpu_computes_is_the_same_in_every_process_and_changes_with_the_in
 def test_an_image_that_cannot_be_read_is_unscored_and_the_rest_go_on(lab):
     lab.run(["l1_raw"], stages=("generate",))
     with RunDir.open(lab.place / "run") as there:
-        row = there.ledger.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]
+        row = there.store.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]
         there.image(row["pixels_sha256"]).write_bytes(b"torn")
     rows, _ = lab.run(["l1_raw", "clip_src:tiny-clip"][:1], stages=("measure",))
     (bad,) = (r for r in rows if r["value"] is None)
@@ -227,13 +228,13 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lab = Lab(tmp_path, n=400)
     lab.run(HOST, stages=("generate",))
-    peaks, real = [], measure.write_scores
+    peaks, real = [], Store.enter_scores
 
     def noted(*arguments):
         real(*arguments)
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
-    monkeypatch.setattr(measure, "write_scores", noted)
+    monkeypatch.setattr(Store, "enter_scores", noted)
     rows, _ = lab.run(HOST, stages=("measure",))
     assert len(rows) == 1200
     assert peaks[-1] - peaks[2] < 16  # MiB over the last five sixths

@@ -21,7 +21,7 @@ def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
     )
     run_stages(config, tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run:
-        items = [row["task_id"] for row in run.ledger.rows("SELECT task_id FROM candidates ORDER BY task_id")]
+        items = [row["task_id"] for row in run.store.rows("SELECT task_id FROM candidates ORDER BY task_id")]
         wanted = dict(zip(items, _wanted(run), strict=True))
     taken = {item: set(own) for item, (_, own) in wanted.items()}
     clip = "clip_cap:tiny-clip"

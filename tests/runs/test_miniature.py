@@ -74,7 +74,7 @@ def seen(tmp_path_factory):
     run_stages(config, folder / "run")
     found = defaultdict(lambda: defaultdict(dict))
     with RunDir.open(folder / "run") as done:
-        for row in done.ledger.rows("SELECT s.*, c.* FROM scores s JOIN candidates c USING (work_id)"):
+        for row in done.store.rows("SELECT s.*, c.* FROM scores s JOIN candidates c USING (work_id)"):
             if row["value"] is not None:
                 found[row["name"]][row["model"]][row["task_id"], row["deliverable"]] = row["value"]
         found["truth"] = {row.rubric: row for row in refereed(done).answers if row.model == ALL}
@@ -117,7 +117,7 @@ def test_the_judge_is_right_about_points(seen):
 def first_orders(done):
     """What each model earns in the first `ORDERS` of the shop."""
     ids = {task.task_id for task in suite("printshop").tasks(None, lambda image: "0" * 64)[:ORDERS]}
-    found = settle([line for line in lines(done.ledger) if line.task_id in ids], {})
+    found = settle([line for line in lines(done.store) if line.task_id in ids], {})
     return {s.model: s.total for s in found}
 
 
@@ -144,9 +144,9 @@ def earned(tmp_path_factory):
             run_stages(config, run_dir)
         with RunDir.open(run_dir) as done:
             assert (done.config.seed, done.config.acceptance) == (seed, config.acceptance)
-            pixels = done.ledger.rows("SELECT work_id, pixels_sha256 FROM candidates WHERE model = 'mini-flux'")
+            pixels = done.store.rows("SELECT work_id, pixels_sha256 FROM candidates WHERE model = 'mini-flux'")
             kept[seed] = (
-                {s.model: s.total for s in accounting(done.ledger, done.config.settlement).settlements},
+                {s.model: s.total for s in accounting(done.store, done.config.settlement).settlements},
                 {row["pixels_sha256"] for row in pixels},
                 {row.model: row for row in refereed(done).money},
                 first_orders(done),

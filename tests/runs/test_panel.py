@@ -6,7 +6,7 @@ import pytest
 
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs import scoring
-from local_bench.runs.ledger import Ledger
+from local_bench.runs.store import Store
 from local_bench.suites.hype_edit_1.suite import PARTS
 
 ANSWERS = {
@@ -35,28 +35,28 @@ def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch)
     answers, expected = ANSWERS[case]
     said = {f"judge{i}": {"w": {("hype_edit", 0, 0): verdict(a)}} for i, a in enumerate(answers)}
     written: list[tuple[str, Score]] = []
-    monkeypatch.setattr(scoring, "verdicts_of", lambda ledger, judge_id: said[judge_id])
-    monkeypatch.setattr(scoring, "sets", lambda ledger: {("t", "m", 1): {1: ("w", "sha")}})
+    monkeypatch.setattr(scoring, "verdicts_of", lambda store, judge_id: said[judge_id])
+    monkeypatch.setattr(scoring, "sets", lambda store: {("t", "m", 1): {1: ("w", "sha")}})
     monkeypatch.setattr(scoring, "_rules", lambda run, tasks: [])
-    monkeypatch.setattr(scoring, "write_scores", lambda ledger, kind, scores, anew: written.extend(scores))
+    store = SimpleNamespace(enter_scores=lambda kind, scores, replace_all: written.extend(scores))
     config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1", questions_from=[]), panel_word=word)
-    scoring.score(SimpleNamespace(config=config, ledger=None), {"t": TASK}, list(said))
+    scoring.score(SimpleNamespace(config=config, store=store), {"t": TASK}, list(said))
     scores = {score.name: score for _, score in written}
     assert scores["pass"].value == expected
     assert (scores["pass"].unscored is not None) == (expected is None)
 
 
 def test_scores_that_are_no_longer_made_are_removed(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite", create=True)
-    ledger.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
-    ledger.write(
+    store = Store(tmp_path / "ledger.sqlite", create=True)
+    store.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
+    store.write(
         """INSERT INTO candidates (work_id, position, task_id, deliverable, model, attempt, prompt, work, seed,
            height, width, state) VALUES ('w', 0, 't', 1, 'flux', 1, 'p', '{}', 0, 8, 8, 'done')"""
     )
-    scoring.write_scores(ledger, "metric", [("w", Score("entropy", 1.0))])
+    store.enter_scores("metric", [("w", Score("entropy", 1.0))])
     first = [("w", Score("brf", 1.0)), ("w", Score("brf_expected", 0.9))]
-    scoring.write_scores(ledger, "judge", first, anew=True)
-    scoring.write_scores(ledger, "judge", [("w", Score("brf", 0.0))], anew=True)
-    rows = ledger.rows("SELECT name, value FROM scores ORDER BY name")
-    ledger.close()
+    store.enter_scores("judge", first, replace_all=True)
+    store.enter_scores("judge", [("w", Score("brf", 0.0))], replace_all=True)
+    rows = store.rows("SELECT name, value FROM scores ORDER BY name")
+    store.close()
     assert [tuple(row) for row in rows] == [("brf", 0.0), ("entropy", 1.0)]

@@ -16,9 +16,9 @@ from local_bench.cli.main import main
 from local_bench.core.errors import LedgerDamaged, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.engine import run_stages
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.recover import recover
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import Store
 
 CONFIG = """
 name: t
@@ -35,34 +35,34 @@ ORDER = (
 )
 
 
-def empty(ledger):
-    ledger.write_bytes(b"")
+def empty(store):
+    store.write_bytes(b"")
 
 
-def missing(ledger):
-    ledger.unlink()
+def missing(store):
+    store.unlink()
 
 
-def truncated(ledger):
-    os.truncate(ledger, ledger.stat().st_size // 2)
+def truncated(store):
+    os.truncate(store, store.stat().st_size // 2)
 
 
-def no_database(ledger):
-    ledger.write_bytes(b"no database, but long enough to hold a header of one hundred bytes" * 20)
+def no_database(store):
+    store.write_bytes(b"no database, but long enough to hold a header of one hundred bytes" * 20)
 
 
-def table_missing(ledger):
-    with sqlite3.connect(ledger) as db:
+def table_missing(store):
+    with sqlite3.connect(store) as db:
         db.execute("DROP TABLE decisions")
 
 
-def column_missing(ledger):
-    with sqlite3.connect(ledger) as db:
+def column_missing(store):
+    with sqlite3.connect(store) as db:
         db.execute("ALTER TABLE verdicts DROP COLUMN labels")
 
 
-def version_missing(ledger):
-    with sqlite3.connect(ledger) as db:
+def version_missing(store):
+    with sqlite3.connect(store) as db:
         db.execute("DELETE FROM meta WHERE key = 'version'")
 
 
@@ -88,8 +88,8 @@ def whole(tmp_path_factory):
     assert main(["measure", str(folder / "run")]) == 0
     assert main(["settle", str(folder / "run")]) == 0
     with RunDir.open(folder / "run") as run:
-        run.ledger.backup()
-        assert run.ledger.committed() == (8, 0, 0, 4)
+        run.store.backup()
+        assert run.store.committed() == (8, 0, 0, 4)
     yield folder
     patch.undo()
 
@@ -111,26 +111,26 @@ def commands(whole, run_dir):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_command_refuses_a_damaged_ledger_and_leaves_its_backup(whole, run_dir, damage, capsys):
-    ledger, backup = run_dir / "ledger.sqlite", run_dir / "ledger.backup.sqlite"
-    damage(ledger)
-    before = {p: p.read_bytes() for p in (ledger, backup, run_dir / "run.yaml") if p.exists()}
+    store, backup = run_dir / "ledger.sqlite", run_dir / "ledger.backup.sqlite"
+    damage(store)
+    before = {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()}
     for command in commands(whole, run_dir):
         given = ["--run-dir", str(run_dir)] if len(command) == 2 and command[1].endswith(".yaml") else [str(run_dir)]
         status = main([*command, *given])
         said = capsys.readouterr()
         assert status == 1, (command, said)
         assert said.err.count("\n") == 1, (command, said.err)
-        assert f"local-bench: {ledger} is " in said.err
+        assert f"local-bench: {store} is " in said.err
         assert f"`local-bench recover {run_dir}`" in said.err
         assert not said.out
-        assert {p: p.read_bytes() for p in (ledger, backup, run_dir / "run.yaml") if p.exists()} == before
+        assert {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()} == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_recover_restores_the_backup_and_keeps_the_damaged_ledger(whole, run_dir, damage, capsys):
-    ledger = run_dir / "ledger.sqlite"
-    damage(ledger)
-    damaged = ledger.read_bytes() if ledger.exists() else None
+    store = run_dir / "ledger.sqlite"
+    damage(store)
+    damaged = store.read_bytes() if store.exists() else None
     (run_dir / "ledger.sqlite-journal").write_bytes(b"of the damaged ledger")
     assert main(["recover", str(run_dir), "--json"]) == 0
     said = capsys.readouterr().out
@@ -197,12 +197,12 @@ def test_a_ledger_of_another_release_is_not_replaced(run_dir):
 
 def test_a_backup_never_takes_the_place_of_one_that_holds_more(run_dir):
     with RunDir.open(run_dir) as run:
-        run.ledger.backup()
+        run.store.backup()
         assert not (run_dir / "ledger.backup.1.sqlite").exists()  # as much as before
-        run.ledger.write("DELETE FROM scores")
-        run.ledger.backup()
-        run.ledger.backup()
-    earlier, latest = Ledger(run_dir / "ledger.backup.1.sqlite"), Ledger(run_dir / "ledger.backup.sqlite")
+        run.store.write("DELETE FROM scores")
+        run.store.backup()
+        run.store.backup()
+    earlier, latest = Store(run_dir / "ledger.backup.1.sqlite"), Store(run_dir / "ledger.backup.sqlite")
     assert (earlier.committed().scores, latest.committed().scores) == (4, 0)
     assert not (run_dir / "ledger.backup.2.sqlite").exists()
     truncated(run_dir / "ledger.sqlite")
@@ -215,16 +215,16 @@ import os, signal, sys
 from pathlib import Path
 from local_bench.runs import rundir, engine
 from local_bench.runs.config import load_config
-import local_bench.core.storage, local_bench.runs.ledger
+import local_bench.core.storage, local_bench.runs.store
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 match sys.argv[1]:
     case "before the ledger":
-        rundir.Ledger = die
+        rundir.Store = die
     case "in the ledger's transaction":
-        local_bench.runs.ledger.Ledger.set_meta = die
+        local_bench.runs.store.Store.set_meta = die
     case "before run.yaml":
         rundir.write_atomic = die
     case "in run.yaml":
@@ -246,7 +246,7 @@ def test_a_run_killed_while_it_begins_goes_on_with_the_same_command(whole, tmp_p
     assert (run_dir / "run.yaml").exists() == (moment == "before planning")
     assert main(["generate", str(whole / "run.yaml"), "--run-dir", str(run_dir)]) == 0
     with RunDir.open(run_dir) as run:
-        assert run.ledger.committed().candidates == 8
+        assert run.store.committed().candidates == 8
 
 
 def test_a_planned_ledger_without_its_run_yaml_is_not_begun_anew(whole, run_dir, capsys):

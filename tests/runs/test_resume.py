@@ -79,7 +79,7 @@ def whole(command, digest):
 def test_the_same_command_again_does_nothing_anew(command, digest, whole, folder):
     def work():
         with RunDir.open(folder / "whole") as run:
-            return run.ledger.rows("SELECT count(*) AS n FROM meter WHERE phase NOT IN ('idle')")[0]["n"]
+            return run.store.rows("SELECT count(*) AS n FROM meter WHERE phase NOT IN ('idle')")[0]["n"]
 
     before = work()
     assert command("never", "whole").returncode == 0
@@ -106,7 +106,7 @@ def test_killed_and_run_again(command, digest, whole, folder, moment):
     name = moment.replace(" ", "-")
     assert command(moment, name).returncode == -9
     with RunDir.open(folder / name) as run:  # what is left can be opened
-        assert run.ledger.meta("planned")
+        assert run.store.meta("planned")
     ended = command("never", name)
     assert ended.returncode == 0, ended.stderr
     assert digest(name) == whole
@@ -119,7 +119,7 @@ def test_interrupted_says_so_and_goes_on(command, digest, whole, folder):
     assert "the same command goes on from here" in ended.stderr
     assert "Traceback" not in ended.stderr
     with RunDir.open(folder / "interrupted") as run:
-        assert run.ledger.rows("SELECT ended FROM sessions")[0]["ended"] == "interrupted"
+        assert run.store.rows("SELECT ended FROM sessions")[0]["ended"] == "interrupted"
     assert command("never", "interrupted").returncode == 0
     assert digest("interrupted") == whole
 
@@ -130,7 +130,7 @@ def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whol
     assert "stopped answering" in ended.stderr
     assert digest("server-killed") == whole
     with RunDir.open(folder / "server-killed") as run:
-        assert run.ledger.rows("SELECT count(*) AS n FROM meter WHERE phase = 'retry'")[0]["n"] == 1
+        assert run.store.rows("SELECT count(*) AS n FROM meter WHERE phase = 'retry'")[0]["n"] == 1
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(command, digest, folder):
@@ -148,10 +148,8 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(comm
 
 def test_the_meters_rows_partition_the_time_held(whole, folder):
     with RunDir.open(folder / "whole") as run:
-        for session in run.ledger.rows("SELECT * FROM sessions"):
-            rows = run.ledger.rows(
-                "SELECT t0_ns, t1_ns FROM meter WHERE session = ? ORDER BY t0_ns", session["session"]
-            )
+        for session in run.store.rows("SELECT * FROM sessions"):
+            rows = run.store.rows("SELECT t0_ns, t1_ns FROM meter WHERE session = ? ORDER BY t0_ns", session["session"])
             assert [r["t0_ns"] for r in rows] == [0, *(r["t1_ns"] for r in rows[:-1])]
             assert rows[-1]["t1_ns"] == session["held_ns"]
             assert session["ended"] == "done"

@@ -18,10 +18,10 @@ from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.operations import _AS_READ, _kind, kinds_made, note_operations, operations
-from local_bench.runs.roofline import Busy, Timing, check_floor, check_floors, check_timing, peak_flop_per_s, timing
+from local_bench.runs.roofline import Timing, check_floor, check_floors, check_timing, peak_flop_per_s, timing
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import BusyTime, Store
 from local_bench.runs.work import WorkOrder
 from local_bench.runs.worker import Worker
 
@@ -71,9 +71,9 @@ def test_the_figures_are_those_of_the_sums():
 
 
 def test_peaks_count_by_the_time_their_devices_were_held():
-    assert peak_flop_per_s([Busy(H100, 3 * S, 1), Busy(A100, S, 1)]) == pytest.approx((3 * 790e12 + 312e12) / 4)
-    assert peak_flop_per_s([Busy(H100, 0, 1)]) == 790e12
-    assert peak_flop_per_s([Busy(H100, S, 1), Busy("cpu", S, 1)]) is None
+    assert peak_flop_per_s([BusyTime(H100, 3 * S, 1), BusyTime(A100, S, 1)]) == pytest.approx((3 * 790e12 + 312e12) / 4)
+    assert peak_flop_per_s([BusyTime(H100, 0, 1)]) == 790e12
+    assert peak_flop_per_s([BusyTime(H100, S, 1), BusyTime("cpu", S, 1)]) is None
     assert peak_flop_per_s([]) is None
 
 
@@ -81,118 +81,118 @@ def test_peaks_count_by_the_time_their_devices_were_held():
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def store(tmp_path):
     """Two pictures of 1 PFLOP and one of 4 by `flux`, which took 8 s on an H100: their floor is 7.6 s."""
-    ledger = Ledger(tmp_path / "ledger.sqlite", create=True)
-    ledger.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
+    store = Store(tmp_path / "ledger.sqlite", create=True)
+    store.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
     for i, side in enumerate((512, 512, 1024)):
-        ledger.write(
+        store.write(
             """INSERT INTO candidates (work_id, position, task_id, deliverable, model, attempt, prompt, work, seed,
                height, width, state) VALUES (?, ?, 't', ?, 'flux', 1, 'p', '{"pictures": []}', 0, ?, ?, 'done')""",
             *(f"w{i}", i, i, side, side),
         )
-    noted(ledger)
-    session(ledger, H100, ("denoise", 7, 3), ("decode", 1, 3))
-    return ledger
+    noted(store)
+    session(store, H100, ("denoise", 7, 3), ("decode", 1, 3))
+    return store
 
 
-def noted(ledger, **more):
+def noted(store, **more):
     kinds = {
         f"{side}x{side}": {"flop": flop, "least_flop": flop, "planned_batch_size": 1}
         for side, flop in ((512, PFLOP), (1024, 4 * PFLOP))
     }
-    ledger.set_meta("operations:flux", json.dumps({"kinds": kinds} | more))
+    store.set_meta("operations:flux", json.dumps({"kinds": kinds} | more))
 
 
-def session(ledger, device, *rows, model="flux"):
-    number = ledger.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
-    ledger.write("INSERT INTO sessions VALUES (?, 'then', ?, 0, 'done')", number, device)
+def session(store, device, *rows, model="flux"):
+    number = store.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
+    store.write("INSERT INTO sessions VALUES (?, 'then', ?, 0, 'done')", number, device)
     at = 0
     for phase, seconds, n in rows:
         row = (number, at, at + int(seconds * S), phase, model, n)
-        ledger.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, NULL)", *row)
+        store.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, NULL)", *row)
         at += int(seconds * S)
 
 
-def change(ledger, factor):
-    ledger.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ?1 / 100", factor)
+def change(store, factor):
+    store.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ?1 / 100", factor)
 
 
-def test_a_run_is_held_against_the_floor_of_its_pictures(ledger):
-    assert timing(ledger, "flux").floor_s == pytest.approx(6000 / 790)
-    check_floors(ledger)
-    change(ledger, 94)
+def test_a_run_is_held_against_the_floor_of_its_pictures(store):
+    assert timing(store, "flux").floor_s == pytest.approx(6000 / 790)
+    check_floors(store)
+    change(store, 94)
     with pytest.raises(LocalBenchError, match=r"in 7\.52 s, and their operations take at least 7\.59 s"):
-        check_floors(ledger)
+        check_floors(store)
 
 
-def test_time_of_all_sessions_and_devices_adds_up(ledger):
-    change(ledger, 50)  # 4 s here
+def test_time_of_all_sessions_and_devices_adds_up(store):
+    change(store, 50)  # 4 s here
     with pytest.raises(LocalBenchError):
-        check_floor(ledger, "flux")
-    session(ledger, H200, ("denoise", 3.7, 0))
-    check_floor(ledger, "flux")
-    assert timing(ledger, "flux").devices == (H100, H200)
+        check_floor(store, "flux")
+    session(store, H200, ("denoise", 3.7, 0))
+    check_floor(store, "flux")
+    assert timing(store, "flux").devices == (H100, H200)
 
 
-def test_only_denoising_and_decoding_of_this_model_count(ledger):
-    change(ledger, 50)
-    session(ledger, H100, ("load", 100, 0), ("warm-up", 100, 0), ("encode", 100, 3), ("retry", 100, 0))
-    session(ledger, H100, ("denoise", 100, 9), ("decode", 100, 9), model="other")
+def test_only_denoising_and_decoding_of_this_model_count(store):
+    change(store, 50)
+    session(store, H100, ("load", 100, 0), ("warm-up", 100, 0), ("encode", 100, 3), ("retry", 100, 0))
+    session(store, H100, ("denoise", 100, 9), ("decode", 100, 9), model="other")
     with pytest.raises(LocalBenchError):
-        check_floor(ledger, "flux")
+        check_floor(store, "flux")
 
 
-def test_pictures_made_anew_have_a_floor_too_that_of_the_smallest(ledger):
-    session(ledger, H100, ("denoise", 1.2, 1), ("decode", 0.1, 1))
-    check_floor(ledger, "flux")
-    assert timing(ledger, "flux").floor_s == pytest.approx(7000 / 790)
-    session(ledger, H100, ("denoise", 0.1, 3), ("decode", 0.1, 3))
+def test_pictures_made_anew_have_a_floor_too_that_of_the_smallest(store):
+    session(store, H100, ("denoise", 1.2, 1), ("decode", 0.1, 1))
+    check_floor(store, "flux")
+    assert timing(store, "flux").floor_s == pytest.approx(7000 / 790)
+    session(store, H100, ("denoise", 0.1, 3), ("decode", 0.1, 3))
     with pytest.raises(LocalBenchError, match=r"at least 12\.7 s"):
-        check_floor(ledger, "flux")
+        check_floor(store, "flux")
 
 
 @pytest.mark.parametrize("device", ["cpu", "AMD Instinct MI300X", "NVIDIA A100-SXM4-40GB-of-dreams"])
-def test_a_device_that_is_not_known_says_nothing(ledger, device):
-    change(ledger, 1)
-    ledger.write("UPDATE sessions SET device = ?", device)
+def test_a_device_that_is_not_known_says_nothing(store, device):
+    change(store, 1)
+    store.write("UPDATE sessions SET device = ?", device)
     if device.startswith("NVIDIA A100"):  # its name begins like one that is
         with pytest.raises(LocalBenchError):
-            check_floors(ledger)
+            check_floors(store)
         return
-    check_floors(ledger)
-    assert timing(ledger, "flux").no_floor == "no floor for this device"
-    assert timing(ledger, "flux").flop_per_image == 2 * PFLOP  # counted all the same
+    check_floors(store)
+    assert timing(store, "flux").no_floor == "no floor for this device"
+    assert timing(store, "flux").flop_per_image == 2 * PFLOP  # counted all the same
 
 
-def test_without_a_full_count_there_is_no_floor(ledger):
-    change(ledger, 1)
-    ledger.write("UPDATE candidates SET height = 768 WHERE work_id = 'w0'")
-    assert timing(ledger, "flux").no_floor == "not counted"
-    ledger.write("DELETE FROM meta WHERE key = 'operations:flux'")
-    assert timing(ledger, "flux").no_floor == "not counted"
-    noted(ledger, uncounted="no floor: its cache skips work")
-    ledger.write("UPDATE candidates SET height = 512 WHERE work_id = 'w0'")
-    assert timing(ledger, "flux").no_floor == "no floor: its cache skips work"
-    check_floors(ledger)
-    noted(ledger)
+def test_without_a_full_count_there_is_no_floor(store):
+    change(store, 1)
+    store.write("UPDATE candidates SET height = 768 WHERE work_id = 'w0'")
+    assert timing(store, "flux").no_floor == "not counted"
+    store.write("DELETE FROM meta WHERE key = 'operations:flux'")
+    assert timing(store, "flux").no_floor == "not counted"
+    noted(store, uncounted="no floor: its cache skips work")
+    store.write("UPDATE candidates SET height = 512 WHERE work_id = 'w0'")
+    assert timing(store, "flux").no_floor == "no floor: its cache skips work"
+    check_floors(store)
+    noted(store)
     with pytest.raises(LocalBenchError):
-        check_floors(ledger)
+        check_floors(store)
 
 
-def test_without_time_on_the_meter_there_is_no_floor(ledger):
-    ledger.write("DELETE FROM meter")
-    assert timing(ledger, "flux").no_floor == "not metered"
-    session(ledger, H100, ("decode", 0, 3))  # but no time at all is not enough
+def test_without_time_on_the_meter_there_is_no_floor(store):
+    store.write("DELETE FROM meter")
+    assert timing(store, "flux").no_floor == "not metered"
+    session(store, H100, ("decode", 0, 3))  # but no time at all is not enough
     with pytest.raises(LocalBenchError, match="in 0 s"):
-        check_floor(ledger, "flux")
+        check_floor(store, "flux")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kinds": {"512x512": {"flop": -1}}}', '{"other": 1}'])
-def test_counts_that_are_none_are_one_sentence(ledger, text):
-    ledger.set_meta("operations:flux", text)
+def test_counts_that_are_none_are_one_sentence(store, text):
+    store.set_meta("operations:flux", text)
     with pytest.raises(LedgerError, match="the counted operations of 'flux' are not such") as caught:
-        check_floors(ledger)
+        check_floors(store)
     assert "\n" not in str(caught.value)
 
 
@@ -277,7 +277,7 @@ def real(tmp_path_factory):
         run_stages(config(folder, *models), folder / "run", ("generate",))
     with RunDir.open(folder / "run") as run:
         for asked in orders.values():
-            note_operations(run.ledger, asked)
+            note_operations(run.store, asked)
     return folder / "run", orders, computed
 
 
@@ -316,7 +316,7 @@ def test_no_floor_is_above_what_is_computed(real):
     shares = {}
     with RunDir.open(run_dir) as run:
         for label in orders:
-            found = timing(run.ledger, label)
+            found = timing(run.store, label)
             assert found.n_images == found.n_made
             assert found.least_flop <= found.flop
             shares[label] = found.least_flop / computed[label]
@@ -328,42 +328,42 @@ def test_no_floor_is_above_what_is_computed(real):
 
 def test_pictures_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
     with RunDir.open(real[0]) as run:
-        found = operations(run.ledger, "tiny-flux2")
+        found = operations(run.store, "tiny-flux2")
         assert sorted(found.picture_tokens.values()) == [5 * 4, 25 * 9, 25 * 18]
-        kinds = {kind for kind, _ in kinds_made(run.ledger, "tiny-flux2", found)}
+        kinds = {kind for kind, _ in kinds_made(run.store, "tiny-flux2", found)}
         assert kinds == set(found.kinds)
         assert "112x144+450+20" in kinds
         flop = {kind: found.kinds[kind].flop for kind in kinds}
         assert flop["112x144+450+20"] > flop["128x128"]
-        assert operations(run.ledger, "tiny-flux-kontext").picture_tokens == {}
+        assert operations(run.store, "tiny-flux-kontext").picture_tokens == {}
 
 
 def test_a_real_run_on_a_device_that_cannot_be_so_quick_is_refused(real, monkeypatch):
     with RunDir.open(real[0]) as run:
-        check_floors(run.ledger)
+        check_floors(run.store)
         slow = gpu("a6000").model_copy(update={"peak_tflops": 1e-6})
         monkeypatch.setattr(floors, "gpu_of", lambda _: slow)
         with pytest.raises(LocalBenchError, match=r"tiny-flux\+fp8: its 4 images .* this is impossible"):
-            check_floors(run.ledger)
+            check_floors(run.store)
 
 
 def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         asked = orders["tiny-flux+fp8"]
-        note_operations(run.ledger, replace(asked, lossy={"first_block_cache": 0.1}))
-        assert timing(run.ledger, asked.label).no_floor == "no floor: its cache skips work"
+        note_operations(run.store, replace(asked, lossy={"first_block_cache": 0.1}))
+        assert timing(run.store, asked.label).no_floor == "no floor: its cache skips work"
         bare = asked.card.model_copy(update={"architecture": {}})
-        note_operations(run.ledger, replace(asked, card=bare))
-        assert timing(run.ledger, asked.label).no_floor == "not counted"
-        note_operations(run.ledger, asked)
-        assert timing(run.ledger, asked.label).no_floor == "no floor for this device"
+        note_operations(run.store, replace(asked, card=bare))
+        assert timing(run.store, asked.label).no_floor == "not counted"
+        note_operations(run.store, asked)
+        assert timing(run.store, asked.label).no_floor == "no floor for this device"
 
 
 def test_planned_batches_stand_beside_the_count(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         for asked, planned in ((None, 4), (2, 2), (1, 1)):
-            note_operations(run.ledger, replace(orders["tiny-flux-kontext"], batch_size=asked))
-            kinds = operations(run.ledger, "tiny-flux-kontext").kinds.values()
+            note_operations(run.store, replace(orders["tiny-flux-kontext"], batch_size=asked))
+            kinds = operations(run.store, "tiny-flux-kontext").kinds.values()
             assert {kind.planned_batch_size for kind in kinds} == {planned}

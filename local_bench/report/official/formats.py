@@ -8,7 +8,6 @@ from types import ModuleType
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.types import Task
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.published import Published
 
@@ -79,7 +78,7 @@ def official(run: RunDir) -> dict[str, Published]:
     """The benchmark's published numbers from the ledger, by model, or under `all` where the benchmark gives them
     together; nothing before the run is planned, and for a suite without numbers of its own."""
     name = format_of(run)
-    tasks: list[Task] = planned_tasks(run.ledger)
+    tasks: list[Task] = run.store.tasks()
     if name is None or not tasks:
         return {}
     found: dict[str, Published] = _module(name).published(run)

@@ -82,7 +82,7 @@ def _cases(run: RunDir) -> dict[str, list[Case]]:
 
 
 def _said(run: RunDir) -> OfWork:
-    said = [verdicts_of(run.ledger, judge_id) for judge_id in judge_labels(run)]
+    said = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     return {} if not said else said[0] if len(said) == 1 else majority_of(said)
 
 

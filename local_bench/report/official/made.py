@@ -14,7 +14,6 @@ from local_bench.core.errors import RunImageError
 from local_bench.core.paths import safe_join
 from local_bench.core.storage import write_atomic
 from local_bench.core.types import UNSUPPORTED, Score, Task
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -49,27 +48,21 @@ class Made:
 
 def made(run: RunDir) -> list[Made]:
     """All that the run asked for, in the plan's order."""
-    tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
-    scores: dict[str, dict[str, Score]] = {}
-    for row in run.ledger.rows("SELECT * FROM scores ORDER BY work_id, name"):
-        found = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]))
-        scores.setdefault(row["work_id"], {})[row["name"]] = found
-    rows = run.ledger.rows(
-        "SELECT c.*, d.accepted FROM candidates c LEFT JOIN decisions d USING (work_id) ORDER BY c.position"
-    )
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    scores = run.store.scores_by_candidate()
     return [
         Made(
-            work_id=row["work_id"],
-            model=row["model"],
-            task=tasks[row["task_id"]],
-            deliverable=row["deliverable"],
-            attempt=row["attempt"],
-            pixels_sha256=row["pixels_sha256"] if row["state"] == "done" else None,
-            unscored=row["unscored"],
-            accepted=None if row["accepted"] is None else bool(row["accepted"]),
-            scores=scores.get(row["work_id"], {}),
+            work_id=row.candidate.work_id,
+            model=row.candidate.model,
+            task=tasks[row.candidate.task_id],
+            deliverable=row.candidate.deliverable,
+            attempt=row.candidate.attempt,
+            pixels_sha256=row.candidate.image,
+            unscored=row.candidate.unscored,
+            accepted=row.accepted,
+            scores=scores.get(row.candidate.work_id, {}),
         )
-        for row in rows
+        for row in run.store.outcomes()
     ]
 
 
@@ -80,7 +73,7 @@ def models(rows: Iterable[Made]) -> list[str]:
 
 def usd_per_image(run: RunDir) -> dict[str, Decimal]:
     """As `runs.economics.usd_per_image`, as decimals that a file can hold."""
-    found = economics.usd_per_image(run.ledger, accounting(run.ledger, run.config.settlement))
+    found = economics.usd_per_image(run.store, accounting(run.store, run.config.settlement))
     return {model: Decimal(usd.numerator) / Decimal(usd.denominator) for model, usd in found.items()}
 
 

@@ -12,7 +12,6 @@ from local_bench.report.official.hype_edit_1 import judgements
 from local_bench.report.official.made import made, usd_per_image
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
-from local_bench.runs.planned import planned_tasks
 from local_bench.settle.bootstrap import Interval
 from local_bench.settle.hype import Outcomes, intervals, tried
 from local_bench.suites.api_prices import api_prices
@@ -77,7 +76,7 @@ def gathered(given: Given) -> Gathered:
     for run, rows in given.made:
         of_run = judgements(rows)
         sources.append((run.path, of_run))
-        types |= {task.task_id: task.category.split("+") for task in planned_tasks(run.ledger)}
+        types |= {task.task_id: task.category.split("+") for task in run.store.tasks()}
         for model, usd in usd_per_image(run).items():
             n = sum(row.model == model and row.pixels_sha256 is not None for row in rows)
             paid.setdefault(model, []).append((Fraction(usd), n))
@@ -101,7 +100,7 @@ def gathered(given: Given) -> Gathered:
 
 def table_2(given: Given) -> Table:
     """Statistics of the runs' tasks."""
-    tasks = {task.task_id: task for run in given.runs for task in planned_tasks(run.ledger)}
+    tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
     pictures = [len(t.reference_sha256) + (t.source_sha256 is not None) for t in tasks.values()]
     types = [kind for task in tasks.values() for kind in task.category.split("+")]
     splits = [str(task.own["dataset"]) for task in tasks.values()]

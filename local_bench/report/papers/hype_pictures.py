@@ -9,7 +9,6 @@ from local_bench.report.official.made import Made, made
 from local_bench.report.papers.hype_edit_1 import MODEL
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Column, Figure, Pictures, Table
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
 
 _EXAMPLES = 5
@@ -31,7 +30,7 @@ def _inputs(run: RunDir, task: Task) -> Pictures:
 
 def figure_1(given: Given) -> Figure:
     """The inputs of one task and every attempt of every model; RunImageError where a picture is damaged."""
-    tasks = {task.task_id: task for run in given.runs for task in planned_tasks(run.ledger)}
+    tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
     task_id = given.options.task or next(iter(tasks))
     if task_id not in tasks:
         raise UserError(
@@ -45,7 +44,7 @@ def figure_1(given: Given) -> Figure:
                 by_model.setdefault(row.model, []).append(row)
         of_runs.append((run, by_model))
     once([(run.path, by_model) for run, by_model in of_runs])
-    first = next(run for run, _ in of_runs if any(t.task_id == task_id for t in planned_tasks(run.ledger)))
+    first = next(run for run, _ in of_runs if any(t.task_id == task_id for t in run.store.tasks()))
     given_pictures = _inputs(first, tasks[task_id])
     panels = [Pictures(tasks[task_id].brief, given_pictures.images, given_pictures.captions)]
     rows = []
@@ -67,7 +66,7 @@ def figure_2(given: Given) -> Figure:
     """The first task of each type, at most five; of more types the first."""
     chosen: dict[str, tuple[RunDir, Task]] = {}
     for run in given.runs:
-        for task in planned_tasks(run.ledger):
+        for task in run.store.tasks():
             if task.unscored is None:
                 chosen.setdefault(task.category, (run, task))
     if not chosen:

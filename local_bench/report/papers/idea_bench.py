@@ -13,7 +13,6 @@ from local_bench.report.official.idea_bench import results
 from local_bench.report.official.made import made
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Table
-from local_bench.runs.planned import planned_tasks
 from local_bench.settle.idea import CATEGORIES
 from local_bench.suites.idea_bench.published import category_of, published
 from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
@@ -56,7 +55,7 @@ def _parameters(given: Given) -> dict[str, float]:
 
 def table_1(given: Given) -> Table:
     """The row of the runs' own tasks."""
-    tasks: dict[str, Task] = {task.task_id: task for run in given.runs for task in planned_tasks(run.ledger)}
+    tasks: dict[str, Task] = {task.task_id: task for run in given.runs for task in run.store.tasks()}
     there = {task.category for task in tasks.values()}
     judges = sorted({label for run in given.runs for label in judge_labels(run).values()})
     columns = (

@@ -81,7 +81,7 @@ def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Give
         for run in runs:
             if format_of(run) != paper:
                 raise UserError(f"{run.path} is a run of {run.config.suite.name}, not of {paper}: give runs of {paper}")
-            if not run.ledger.rows("SELECT 1 FROM candidates LIMIT 1"):
+            if not run.store.models():
                 raise UserError(f"{run.path} has no images planned yet: run its config first")
         of_files = next((f"--{name}" for name in ("tasks", "scores") if getattr(options, name) is not None), None)
         if runs and of_files is not None:

@@ -12,7 +12,6 @@ from local_bench.report.official.servimage import parts
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
-from local_bench.runs.planned import planned_tasks
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
 
@@ -128,7 +127,7 @@ def table_12(given: Given) -> Table:
 def table_13(given: Given) -> Table:
     """The rejected image with the lowest score of each dimension."""
     found = rejected(given.run, _people(given))
-    titles = {task.task_id: task.title for task in planned_tasks(given.run.ledger)}
+    titles = {task.task_id: task.title for task in given.run.store.tasks()}
     columns = (
         *(Column("dimension", "Dimension"), MODEL, Column("category", "Category")),
         *(Column("task_id", "Task"), Column("description", "Task Description")),

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from local_bench.core.types import Score, Verdict
 from local_bench.judges.vlm.rubrics import rubric
+from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
-from local_bench.runs.decide import decide
 from local_bench.runs.engine import run_stages
 from local_bench.runs.judge import verdict_columns
-from local_bench.runs.planned import planned_tasks
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import score, sets, write_scores
+from local_bench.runs.scoring import score, sets
 from local_bench.settle.ice import range_of
 from local_bench.suites.registry import suite
 from tests.suites.benchmarks.layouts import picture
@@ -65,9 +64,9 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
     dice = random.Random(seed)
     asked = suite(settings.suite.name).load()
     with RunDir.begin(run_dir, settings) as run:
-        tasks = {task.task_id: task for task in planned_tasks(run.ledger)}
+        tasks = {task.task_id: task for task in run.store.tasks()}
         rows, metrics = [], []
-        for (task_id, _, _), images in sets(run.ledger).items():
+        for (task_id, _, _), images in sets(run.store).items():
             shown = {i: sha for i, (_, sha) in images.items() if sha}
             for key, question in asked.questions(tasks[task_id], shown):
                 columns = verdict_columns(answer(dice, question.rubric))
@@ -77,10 +76,10 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
                 for name in tasks[task_id].metrics
                 if 1 in shown and name != "vllmqa"
             ]
-        with run.ledger.transaction():
-            run.ledger.write_many(f"INSERT INTO verdicts VALUES ({', '.join('?' * 11)})", rows)
-            run.ledger.set_meta("judges", json.dumps({JUDGE: "dice"}))
-        write_scores(run.ledger, "metric", metrics)
+        with run.store.transaction():
+            run.store.write_many(f"INSERT INTO verdicts VALUES ({', '.join('?' * 11)})", rows)
+            run.store.set_meta("judges", json.dumps({JUDGE: "dice"}))
+        run.store.enter_scores("metric", metrics)
         score(run, tasks, [JUDGE])
         decide(run)
 

@@ -73,7 +73,7 @@ def test_ice_bench(runs):
 def whole_tasks(run_dir, model):
     """The tasks of which some image has every needed metric, from the ledger's rows."""
     with RunDir.open(run_dir) as run:
-        rows = run.ledger.rows(
+        rows = run.store.rows(
             """SELECT t.category, s.name FROM scores s JOIN candidates c USING (work_id) JOIN tasks t USING (task_id)
                WHERE c.model = ? AND c.state = 'done' AND s.value IS NOT NULL""",
             model,
@@ -97,7 +97,7 @@ def test_an_ice_bench_variant_is_no_official_metric(runs, tmp_path, capsys):
     """`clip_cap` of another model than the benchmark's: under its own name alone, and every task needs `clip_cap`."""
     run_dir = shutil.copytree(runs["ice-bench"][0], tmp_path / "run")
     with RunDir.open(run_dir) as run:
-        run.ledger.write("UPDATE scores SET name = 'clip_cap:tiny-clip' WHERE name = 'clip_cap'")
+        run.store.write("UPDATE scores SET name = 'clip_cap:tiny-clip' WHERE name = 'clip_cap'")
         own = official(run)["one"]
     assert own.data["overall"] is None
     assert own.data["tasks"] == {}
@@ -107,7 +107,7 @@ def test_an_ice_bench_variant_is_no_official_metric(runs, tmp_path, capsys):
     assert any("clip_cap: " in note or "clip_cap, " in note for note in told["notes"])
     assert "one: not among the official metrics, written under their own names: clip_cap:tiny-clip" in told["notes"]
     with RunDir.open(run_dir) as run:  # one task has it again: its line has both names
-        run.ledger.write(
+        run.store.write(
             """INSERT INTO scores SELECT work_id, 'clip_cap', kind, 0.25, NULL, 1, NULL FROM scores
                JOIN candidates USING (work_id) JOIN tasks USING (task_id)
                WHERE category = 'Text2Image' AND scores.name = 'clip_cap:tiny-clip'"""
@@ -146,7 +146,7 @@ def test_hype_edit_1(runs):
     assert told == json.loads(json.dumps(own["all"].data))
     assert {way["way"] for way in told["models"]["one"]["workflows"]} > {"best of 3"}
     with RunDir.open(run_dir) as run:
-        rows = run.ledger.rows("SELECT * FROM candidates JOIN decisions USING (work_id)")
+        rows = run.store.rows("SELECT * FROM candidates JOIN decisions USING (work_id)")
         decided = {(r["model"], r["task_id"], r["attempt"]): r["accepted"] for r in rows}
         for r in rows:
             place = out / "outputs" / "public" / r["model"] / r["task_id"] / f"{r['attempt']:03d}.webp"
@@ -161,7 +161,7 @@ def test_hype_edit_1(runs):
 
 def test_hype_edit_1_numbers_its_models_by_sorted_name(runs, tmp_path):
     with RunDir.open(shutil.copytree(runs["hype-edit-1"][0], tmp_path / "run")) as run:
-        run.ledger.write(
+        run.store.write(
             "UPDATE candidates SET model = 'zero' WHERE model = 'one'"
         )  # the plan's first, the last by name
         (file,) = export(run, "hype-edit-1", tmp_path / "out")
@@ -173,8 +173,8 @@ def test_servimage(runs):
     told = scored("servimage", *files, "--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl")
     assert told == json.loads(json.dumps(own["all"].data))
     with RunDir.open(run_dir) as run:
-        money = accounting(run.ledger, run.config.settlement)
-        found = economics(run.ledger, money, {}, {})
+        money = accounting(run.store, run.config.settlement)
+        found = economics(run.store, money, {}, {})
     for settled in money.settlements:  # another way to the same: whole micro-dollars an image
         of_model = told["models"][settled.model]
         assert of_model["revenue_usd"] == pytest.approx(settled.total.revenue_micro_usd / MICRO, abs=1e-5)
@@ -225,7 +225,7 @@ def test_a_models_name_in_a_forged_ledger_leads_nowhere_out_of_the_export(runs, 
     run_dir, out = tmp_path / "a/run", tmp_path / "a/b/out"
     shutil.copytree(runs[name][0], run_dir)
     with RunDir.open(run_dir) as run:
-        run.ledger.write("UPDATE candidates SET model = ? WHERE model = 'one'", forged)
+        run.store.write("UPDATE candidates SET model = ? WHERE model = 'one'", forged)
     before = {path for path in tmp_path.rglob("*") if out not in path.parents}
     with RunDir.open(run_dir) as run, pytest.raises(UserError, match="leads out of"):
         export(run, name, out)
@@ -235,6 +235,6 @@ def test_a_models_name_in_a_forged_ledger_leads_nowhere_out_of_the_export(runs, 
 def test_a_digest_in_a_forged_ledger_leads_nowhere_out_of_the_run(runs, tmp_path):
     shutil.copytree(runs["servimage"][0], tmp_path / "run")
     with RunDir.open(tmp_path / "run") as run:
-        run.ledger.write("UPDATE candidates SET pixels_sha256 = '../../../secret' WHERE state = 'done'")
+        run.store.write("UPDATE candidates SET pixels_sha256 = '../../../secret' WHERE state = 'done'")
         with pytest.raises(UserError, match="is not the digest of an image"):
             export(run, "servimage", tmp_path / "out")

@@ -64,7 +64,7 @@ def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
         assert own["models"]["one"]["effective_cost_usd"] is not None
         assert own["models"]["idle"]["effective_cost_usd"] is None
         return
-    found = economics(opened.ledger, accounting(opened.ledger, opened.config.settlement), {"idle": Decimal(5)}, {})
+    found = economics(opened.store, accounting(opened.store, opened.config.settlement), {"idle": Decimal(5)}, {})
     assert found.competition.placed["idle"].revenue_usd == 0
     placed = own["competition"]
     assert (placed["idle"]["n_won"], placed["idle"]["n_shared"], placed["idle"]["revenue_usd"]) == (0, 0, 0)
@@ -94,9 +94,9 @@ def test_the_page_and_the_exports_charge_the_same_images_of_several_attempts(tmp
     images = draw("servimage", path, tmp_path / "one", 1, 2, left_out=0)
     judged(tmp_path / "run", config("servimage", path, {"one": images}, 2, USD), 5)
     with RunDir.open(tmp_path / "run") as opened:
-        (here,) = economics(opened.ledger, accounting(opened.ledger, opened.config.settlement), {}, {}).by_ledger
+        (here,) = economics(opened.store, accounting(opened.store, opened.config.settlement), {}, {}).by_ledger
         own = official(opened)["all"].data["models"]["one"]
-        n_first = opened.ledger.rows("SELECT 1 FROM candidates WHERE state = 'done' AND attempt = 1")
+        n_first = opened.store.rows("SELECT 1 FROM candidates WHERE state = 'done' AND attempt = 1")
     assert here.cost_usd == Fraction("0.04") * len(n_first)
     assert own["cost_usd"] == float(here.cost_usd)
     assert own["cost_savings"] == pytest.approx(float(here.cost_savings))

@@ -20,7 +20,7 @@ def passes(runs):
     found = {}
     for path in runs["hype-edit-1"]:
         with RunDir.open(path) as run:
-            rows = run.ledger.rows(
+            rows = run.store.rows(
                 "SELECT model, task_id, attempt, state, accepted FROM candidates LEFT JOIN decisions USING (work_id)"
             )
         for r in rows:
@@ -153,7 +153,7 @@ def test_table_4_by_people_is_the_majority_of_the_raters(runs, reproduce, tmp_pa
     """Five raters, of whom three pass attempt 1 of every task and two pass all others."""
     path = runs["hype-edit-1"][0]
     with RunDir.open(path) as run:
-        rows = run.ledger.rows("SELECT model, task_id, deliverable, attempt FROM candidates WHERE state = 'done'")
+        rows = run.store.rows("SELECT model, task_id, deliverable, attempt FROM candidates WHERE state = 'done'")
     people = tmp_path / "people.jsonl"
     people.write_text(
         "".join(

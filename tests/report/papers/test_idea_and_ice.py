@@ -29,7 +29,7 @@ def scores(runs):
     uid = {"plain_0001": "0024", "relight_0001": "0063", "pair_0001": "0014"}
     for path in runs["idea-bench"]:
         with RunDir.open(path) as run:
-            rows = run.ledger.rows(
+            rows = run.store.rows(
                 "SELECT model, task_id, point, repeat, answer FROM verdicts JOIN candidates USING (work_id)"
             )
         met = defaultdict(lambda: [[0] * 6 for _ in range(3)])
@@ -68,7 +68,7 @@ def test_idea_table_8_has_judge_people_and_clip_score(runs, reproduce, scores, t
     path = runs["idea-bench"][0]
     with RunDir.open(path) as run:
         files = export(run, "idea-bench", tmp_path / "out")
-        done = run.ledger.rows("SELECT work_id FROM candidates WHERE model = 'one' AND state = 'done'")
+        done = run.store.rows("SELECT work_id FROM candidates WHERE model = 'one' AND state = 'done'")
     without = reproduce("idea-bench", "table-8", path)
     assert {row["clip_score"] for row in without["rows"]} == {None}
     for row in without["rows"]:
@@ -96,7 +96,7 @@ def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
     values = {}
     for path in runs["ice-bench"]:
         with RunDir.open(path) as run:
-            for r in run.ledger.rows(
+            for r in run.store.rows(
                 """SELECT model, category, name, value FROM scores s JOIN candidates c USING (work_id)
                    JOIN tasks USING (task_id) WHERE c.state = 'done'"""
             ):

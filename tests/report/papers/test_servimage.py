@@ -24,7 +24,7 @@ def decided(runs):
     found = {}
     for path in runs["servimage"]:
         with RunDir.open(path) as run:
-            rows = run.ledger.rows(
+            rows = run.store.rows(
                 """SELECT c.model, c.task_id, sum(c.state = 'done') AS made,
                    sum(c.state = 'done' AND coalesce(d.accepted, 0)) AS accepted
                    FROM candidates c LEFT JOIN decisions d USING (work_id) GROUP BY 1, 2"""
@@ -126,7 +126,7 @@ def labels(runs, tmp_path_factory):
     """A person rejects every image of `one` and accepts every other."""
     path = tmp_path_factory.mktemp("labels") / "people.jsonl"
     with RunDir.open(runs["servimage"][0]) as run:
-        rows = run.ledger.rows("SELECT model, task_id, deliverable FROM candidates WHERE state = 'done'")
+        rows = run.store.rows("SELECT model, task_id, deliverable FROM candidates WHERE state = 'done'")
     path.write_text("".join(json.dumps(dict(r) | {"overall": r["model"] != "one"}) + "\n" for r in rows))
     return path
 
@@ -134,7 +134,7 @@ def labels(runs, tmp_path_factory):
 def test_table_10_is_the_share_of_equal_decisions(runs, reproduce, labels):
     (row,) = reproduce("servimage", "table-10", runs["servimage"][0], "--people", labels)["rows"]
     with RunDir.open(runs["servimage"][0]) as run:
-        rows = run.ledger.rows(
+        rows = run.store.rows(
             """SELECT c.model, d.accepted FROM candidates c JOIN decisions d USING (work_id)
                WHERE c.state = 'done' AND d.accepted IS NOT NULL"""
         )
@@ -144,7 +144,7 @@ def test_table_10_is_the_share_of_equal_decisions(runs, reproduce, labels):
 
 def test_tables_12_and_13_name_the_lowest_score_of_what_people_reject(runs, reproduce, labels):
     with RunDir.open(runs["servimage"][0]) as run:
-        rows = run.ledger.rows(
+        rows = run.store.rows(
             """SELECT work_id, s.name, s.value FROM scores s JOIN candidates USING (work_id)
                WHERE model = 'one' AND state = 'done' AND applies AND kind = 'judge'"""
         )
@@ -198,10 +198,10 @@ def test_a_model_in_two_runs_is_an_error_that_names_both(runs, reproduce):
 def test_table_11_is_the_rank_correlation_of_the_panel(make_run, reproduce):  # noqa: F811
     path = make_run(panel=True)
     with RunDir.open(path) as run:  # gamma now finds that beta meets nothing, as delta does of its second points
-        for row in run.ledger.rows(
+        for row in run.store.rows(
             "SELECT work_id FROM candidates JOIN verdicts USING (work_id) WHERE model = 'beta' AND rubric = 'brf'"
         ):
-            run.ledger.write(
+            run.store.write(
                 """UPDATE verdicts SET answer = '{"met": 0}'
                    WHERE work_id = ? AND rubric = 'brf' AND judge = ? AND answer IS NOT NULL""",
                 *(row["work_id"], GAMMA),
@@ -222,7 +222,7 @@ def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_pat
     with RunDir.open(labelled) as run:
         of_work = {
             r["work_id"]: r
-            for r in run.ledger.rows(
+            for r in run.store.rows(
                 """SELECT work_id, price_micro_usd, value FROM candidates JOIN tasks USING (task_id)
                    JOIN scores USING (work_id) WHERE name = 'brf'"""
             )

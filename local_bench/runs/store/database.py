@@ -1,58 +1,15 @@
-"""Law 4: the ledger is the truth. One SQLite file a run, one writer; an item is done when its row is committed."""
+"""One SQLite file a run, with one writer: opening, transactions, faults, notes (`meta`) and backups."""
 
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
 from local_bench.core.storage import put_in_place, storage_errors
-
-VERSION = "3"
-SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE tasks (
-  task_id TEXT PRIMARY KEY, position INTEGER NOT NULL, category TEXT NOT NULL, price_micro_usd INTEGER NOT NULL,
-  content TEXT NOT NULL, unscored TEXT) STRICT;
-CREATE TABLE candidates (
-  work_id TEXT PRIMARY KEY, position INTEGER NOT NULL, task_id TEXT NOT NULL REFERENCES tasks,
-  deliverable INTEGER NOT NULL, model TEXT NOT NULL,
-  attempt INTEGER NOT NULL, prompt TEXT NOT NULL, work TEXT NOT NULL, seed INTEGER NOT NULL,
-  height INTEGER, width INTEGER,
-  state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN ('planned', 'done', 'unscored')),
-  identity TEXT, pixels_sha256 TEXT, unscored TEXT,
-  batch_size INTEGER, truncated TEXT, cost_micro_usd INTEGER,
-  UNIQUE (task_id, deliverable, model, attempt)) STRICT;
-CREATE TABLE verdicts (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
-  question_id TEXT NOT NULL, rubric_sha256 TEXT NOT NULL, judge TEXT NOT NULL,
-  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, judge, rubric, point, repeat), CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
-CREATE TABLE retests (
-  work_id TEXT NOT NULL REFERENCES candidates, rubric TEXT NOT NULL, point INTEGER NOT NULL, repeat INTEGER NOT NULL,
-  judge TEXT NOT NULL, round INTEGER NOT NULL, question_id TEXT NOT NULL,
-  answer TEXT, labels TEXT, unscored TEXT, raw TEXT NOT NULL,
-  PRIMARY KEY (work_id, judge, rubric, point, repeat, round),
-  CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
-CREATE TABLE scores (
-  work_id TEXT NOT NULL REFERENCES candidates, name TEXT NOT NULL,
-  kind TEXT NOT NULL CHECK (kind IN ('metric', 'judge')),
-  value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, spread REAL, PRIMARY KEY (work_id, name),
-  CHECK ((value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1)) STRICT;
-CREATE TABLE decisions (
-  work_id TEXT PRIMARY KEY REFERENCES candidates, accepted INTEGER, unscored TEXT, price_micro_usd INTEGER NOT NULL,
-  CHECK ((accepted IS NULL) <> (unscored IS NULL))) STRICT;
-CREATE TABLE sessions (
-  session INTEGER PRIMARY KEY, started_utc TEXT NOT NULL, device TEXT NOT NULL, held_ns INTEGER NOT NULL DEFAULT 0,
-  ended TEXT) STRICT;
-CREATE TABLE meter (
-  session INTEGER NOT NULL REFERENCES sessions, t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, phase TEXT NOT NULL,
-  model TEXT, n_items INTEGER NOT NULL, energy_mj INTEGER, PRIMARY KEY (session, t0_ns), CHECK (t1_ns >= t0_ns)) STRICT;
-"""
-
+from local_bench.runs.store.schema import MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 
@@ -68,40 +25,76 @@ class Committed(NamedTuple):
     """With a value."""
 
 
-class Ledger:
+class Database:
     """The run's SQLite file. Every fault of the file or the disk becomes a LedgerError or StorageError."""
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool = False, write: bool = False) -> None:
         """Opens `path`. LedgerDamaged where it is missing, empty, damaged or lacks a table, LedgerError where it is of
-        another version. With `create` a missing or empty one is made: only for a run that has not begun."""
+        a version that this release does not know.
+
+        With `create` a missing or empty file is made: only for a run that has not begun. A file of an earlier version
+        is migrated: in place with `write`, else in memory, so that reading changes nothing.
+        """
         self.path = path
         if not create and not path.exists():
             raise self._damaged("is missing although its run has begun")
         with self._faults():
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
-            self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._db.execute("PRAGMA synchronous = FULL")
-            made = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if not made:
+            self._db = self._connected(str(path))
+            if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 if not create:
                     raise self._damaged("is empty although its run has begun")
                 with self.transaction():
-                    for statement in SCHEMA.split(";\n"):
-                        self._db.execute(statement)
+                    self._execute_all(SCHEMA)
                     self.set_meta("version", VERSION)
-            there = _columns(self._db)
-            version = self.meta("version") if there.get("meta", set()) >= {"key", "value"} else None
-            if version not in (None, VERSION):
-                raise LedgerError(
-                    f"{path} is of version {version}, not {VERSION}: open it with the release that made it"
-                )
-            lacking = next((name for name, columns in _schema().items() if not columns <= there.get(name, set())), None)
-            if lacking or version is None:
-                raise self._damaged(f"is damaged (it lacks {f'the table {lacking!r}' if lacking else 'its version'})")
+            self._migrate(write or create)
+            found = tables(self._db)
+            missing = next(
+                (name for name, columns in tables_of_schema().items() if not columns <= found.get(name, set())), None
+            )
+            if missing:
+                raise self._damaged(f"is damaged (it lacks the table {missing!r})")
             damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
+
+    @staticmethod
+    def _connected(path: str) -> sqlite3.Connection:
+        db = sqlite3.connect(path, isolation_level=None, timeout=30)
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+    def _version(self) -> str:
+        version = self.meta("version") if tables(self._db).get("meta", set()) >= {"key", "value"} else None
+        if version is None:
+            raise self._damaged("is damaged (it lacks its version)")
+        return version
+
+    def _migrate(self, in_place: bool) -> None:
+        version = self._version()
+        if version == VERSION:
+            return
+        if version not in MIGRATIONS:
+            raise LedgerError(
+                f"{self.path} is of version {version}, and this release knows versions up to {VERSION}: open it with "
+                "the release that made it"
+            )
+        if not in_place:
+            stored, self._db = self._db, self._connected(":memory:")
+            stored.backup(self._db)
+            stored.close()
+        self._db.execute("PRAGMA foreign_keys = OFF")  # tables are replaced; only outside a transaction
+        with self.transaction():
+            while version != VERSION:
+                version, script = MIGRATIONS[version]
+                self._execute_all(script)
+            self.set_meta("version", VERSION)
+        self._db.execute("PRAGMA foreign_keys = ON")
+
+    def _execute_all(self, script: str) -> None:
+        for statement in statements(script):
+            self._db.execute(statement)
 
     def close(self) -> None:
         self._db.close()
@@ -215,7 +208,7 @@ def _holds_more(backup: Path, now: Committed) -> bool:
     if not backup.exists():
         return False
     try:
-        earlier = Ledger(backup)
+        earlier = Database(backup)
     except LedgerDamaged:
         return False
     except LedgerError:
@@ -224,24 +217,3 @@ def _holds_more(backup: Path, now: Committed) -> bool:
         return any(before > after for before, after in zip(earlier.committed(), now, strict=True))
     finally:
         earlier.close()
-
-
-@cache
-def _schema() -> dict[str, set[str]]:
-    """The columns of every table that a ledger must have."""
-    db = sqlite3.connect(":memory:")
-    try:
-        db.executescript(SCHEMA)
-        return _columns(db)
-    finally:
-        db.close()
-
-
-def _columns(db: sqlite3.Connection) -> dict[str, set[str]]:
-    rows = db.execute(
-        "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'"
-    )
-    found: dict[str, set[str]] = {}
-    for table, column in rows:
-        found.setdefault(table, set()).add(column)
-    return found

@@ -4,32 +4,32 @@ import pytest
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.runs.config import ModelConfig, RunConfig
-from local_bench.runs.ledger import Ledger
 from local_bench.runs.meter import Meter
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import Store
 
 CONFIG = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")])
 
 
 def test_a_transaction_is_all_or_nothing(tmp_path):
-    ledger = Ledger(tmp_path / "l.sqlite", create=True)
+    store = Store(tmp_path / "l.sqlite", create=True)
 
     def fail():
-        with ledger.transaction():
-            ledger.set_meta("a", "1")
+        with store.transaction():
+            store.set_meta("a", "1")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert ledger.meta("a") is None
+    assert store.meta("a") is None
 
 
 @pytest.mark.parametrize("keep", [0, 50, 4096, 20_000, -1])
 def test_a_truncated_ledger_is_one_sentence_with_a_way_back(tmp_path, keep):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
-        with run.ledger.transaction():
-            run.ledger.write_many("INSERT INTO meta VALUES (?, ?)", ((str(i), "x" * 500) for i in range(100)))
-        run.ledger.backup()
+        with run.store.transaction():
+            run.store.write_many("INSERT INTO meta VALUES (?, ?)", ((str(i), "x" * 500) for i in range(100)))
+        run.store.backup()
     path = tmp_path / "run" / "ledger.sqlite"
     whole = path.read_bytes()
     path.write_bytes(whole[:keep] if keep >= 0 else whole[:4096] + b"\xff" * 4096 + whole[8192:])
@@ -41,15 +41,15 @@ def test_a_truncated_ledger_is_one_sentence_with_a_way_back(tmp_path, keep):
         assert "ledger.backup.sqlite" in str(caught.value)
     (tmp_path / "run" / "ledger.backup.sqlite").replace(path)
     with RunDir.open(tmp_path / "run") as run:
-        assert run.ledger.meta("99") == "x" * 500
+        assert run.store.meta("99") == "x" * 500
 
 
 def test_a_ledger_of_another_release_is_said(tmp_path):
-    Ledger(tmp_path / "l.sqlite", create=True).close()
+    Store(tmp_path / "l.sqlite", create=True).close()
     with sqlite3.connect(tmp_path / "l.sqlite") as db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     with pytest.raises(LedgerError, match="of version 99"):
-        Ledger(tmp_path / "l.sqlite")
+        Store(tmp_path / "l.sqlite")
 
 
 def test_one_writer_at_a_time_readers_welcome(tmp_path):
@@ -73,7 +73,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
 
 def test_how_a_run_is_done_may_change_but_not_what(tmp_path):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
-        run.ledger.set_meta("planned", "1")
+        run.store.set_meta("planned", "1")
     judge = CONFIG.judge.model_copy(update={"in_flight": 7, "base_url": "http://127.0.0.1:1/v1"})
     with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"judge": judge})):
         pass
@@ -96,12 +96,12 @@ def test_a_run_that_was_never_planned_takes_a_mended_config(tmp_path):
 
 
 def test_held_time_is_cut_without_gap_or_overlap(tmp_path):
-    ledger = Ledger(tmp_path / "l.sqlite", create=True)
-    meter = Meter(ledger, "cpu")
+    store = Store(tmp_path / "l.sqlite", create=True)
+    meter = Meter(store, "cpu")
     for phase in ("load", "encode", "denoise"):
         meter.charge(phase, 1, "m")
     meter.end("done")
-    rows = ledger.rows("SELECT * FROM meter ORDER BY t0_ns")
+    rows = store.rows("SELECT * FROM meter ORDER BY t0_ns")
     assert [r["t0_ns"] for r in rows] == [0, *(r["t1_ns"] for r in rows[:-1])]
-    assert rows[-1]["t1_ns"] == ledger.rows("SELECT held_ns FROM sessions")[0]["held_ns"]
+    assert rows[-1]["t1_ns"] == store.rows("SELECT held_ns FROM sessions")[0]["held_ns"]
     assert [r["energy_mj"] for r in rows] == [None] * 4

@@ -1,0 +1,39 @@
+"""The run's SQLite file `ledger.sqlite`, read and written as typed rows. All SQL of local-bench is in this package."""
+
+from local_bench.runs.store.database import BACKUP, LEDGER, Committed, backups, free_name
+from local_bench.runs.store.rows import (
+    BusyTime,
+    CandidateRow,
+    Counts,
+    DecisionRow,
+    MeterRow,
+    OutcomeRow,
+    Reason,
+    RepeatRow,
+    ScoreRow,
+    ScoreSummary,
+    SessionRow,
+    VerdictRow,
+)
+from local_bench.runs.store.store import Store
+
+__all__ = [
+    "BACKUP",
+    "LEDGER",
+    "BusyTime",
+    "CandidateRow",
+    "Committed",
+    "Counts",
+    "DecisionRow",
+    "MeterRow",
+    "OutcomeRow",
+    "Reason",
+    "RepeatRow",
+    "ScoreRow",
+    "ScoreSummary",
+    "SessionRow",
+    "Store",
+    "VerdictRow",
+    "backups",
+    "free_name",
+]
