@@ -43,7 +43,7 @@ from local_bench.judges.vlm.transport import Transport, answers
 from local_bench.judges.vlm.variants import rubrics_of
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
-from local_bench.suites.servimage import suite as servimage
+from local_bench.suites.servimage import questions as servimage
 
 N_PICTURES = 128
 POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")

@@ -26,7 +26,7 @@ from local_bench.settle.agreement import (
     top_k_overlap,
 )
 from local_bench.settle.intervals import bootstrap_mean
-from local_bench.suites.servimage.suite import CNS_SET
+from local_bench.suites.servimage.questions import CNS_SET
 
 PANEL = "the panel"
 ALPHA_DIGITS = 2

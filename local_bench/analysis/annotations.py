@@ -184,7 +184,7 @@ def _value(given: Any) -> bool | float | None:
 
 
 def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, LabelLine, dict[str, bool | float | None]]]:
-    names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).load().SCORES))]
+    names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).scores_of_judge))]
     scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
     model: type[LabelLine] = create_model("Label", __base__=LabelLine, **scores)
     labels = strictjson.objects(

@@ -33,7 +33,7 @@ def refereed(run: RunDir) -> GroundTruthCheck | None:
     whose truth is not known. A picture that is missing, damaged or altered is left out and noted in `run.pictures`.
     LedgerError where a task cannot be read."""
     asked = suite(run.config.suite.name)
-    if asked.referee is None:
+    if not asked.has_ground_truth:
         return None
     tasks = {task.task_id: task for task in run.store.tasks()}
     of_work: dict[str, GroundTruth] = {}
@@ -42,10 +42,10 @@ def refereed(run: RunDir) -> GroundTruthCheck | None:
         if attempt > 1:
             continue
         pixels = _pixels(run, {i: sha for i, (_, sha) in images.items() if sha})
-        truths = asked.truths(tasks[task_id], pixels)
+        truths = asked.ground_truth(tasks[task_id], pixels)
         of_work |= {images[i][0]: truth for i, truth in truths.items()}
         answers = {(i, *key, 0): Verdict(a, None, "") for i, t in truths.items() for key, a in t.answers.items() if a}
-        for i, scores in asked.load().scores(tasks[task_id], answers).items():
+        for i, scores in asked.scores(tasks[task_id], answers).items():
             if i in truths:
                 faultless[images[i][0]] = scores
     models = {row.work_id: row.model for row in run.store.candidates() if row.work_id in of_work}

@@ -148,12 +148,14 @@ def suites() -> None:
 @JSON
 def list_suites(as_json: bool) -> int:
     """All suites."""
-    from local_bench.suites.registry import SUITES
+    from local_bench.suites.registry import suite, suite_names
+
+    known = [suite(name) for name in suite_names()]
 
     if as_json:
-        show_json({name: {"title": s.title, "licence": s.licence, "source": s.source} for name, s in SUITES.items()})
+        show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in known})
     else:
-        rows = [[s.name, s.title, "ships with us" if s.path else "set suite.path", s.licence] for s in SUITES.values()]
+        rows = [[s.name, s.title, "ships with us" if s.shipped else "set suite.path", s.licence] for s in known]
         show(table(["suite", "title", "tasks", "licence"], rows))
     return 0
 
@@ -171,8 +173,8 @@ def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> 
 
     entry = suite(name)
     data: dict[str, Any] = {"suite": entry.name, "title": entry.title, "licence": entry.licence, "source": entry.source}
-    data |= {"read_from": "ships with us" if entry.path else entry.layout, "attempts": entry.attempts}
-    if entry.path is not None or path is not None:
+    data |= {"read_from": "ships with us" if entry.shipped else entry.files, "attempts": entry.attempts}
+    if entry.shipped is not None or path is not None:
         refused: list[str] = []
         tasks = entry.tasks(path, pixel_digest, part, refuse=refused.append)
         for sentence in refused:

@@ -21,14 +21,14 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     """Write RUN's images and results in a benchmark's own layout.
 
     The official scorers read what is written, and so does `local-bench score`."""
-    from local_bench.report.official.formats import check_format, export, export_notes
+    from local_bench.analysis.official import check_format, export, export_notes
     from local_bench.runs.rundir import RunDir
 
     check_format(name)
     out = out or run_dir / "exports" / name
     with RunDir.open(run_dir) as run:
         files = export(run, name, out)
-        notes = export_notes(run, name)
+        notes = export_notes(run)
         faults = run.pictures.all_faults
     for note in notes:
         say(note)
@@ -56,8 +56,8 @@ def import_files(
 
     FORMAT is ice-bench, idea-bench, hype-edit-1 or servimage. A FOLDER of outputs becomes a manifest a method, for
     models with `card: imported`; result FILEs with --run and --labels become labels for agreement and settle."""
+    from local_bench.analysis.official import check_format
     from local_bench.core.errors import UserError
-    from local_bench.report.official.formats import check_format
 
     check_format(name)
     if run_dir is None and labels is None and rater is None:
@@ -67,7 +67,7 @@ def import_files(
     if run_dir is None or labels is None:
         raise UserError("results become labels of a run's images: give both --run RUN and --labels OUT")
     from local_bench.analysis.annotations import PEOPLE
-    from local_bench.report.import_annotations import write_labels
+    from local_bench.analysis.import_annotations import write_labels
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
@@ -81,7 +81,7 @@ def import_files(
 
 
 def _pictures(name: str, folder: Path, as_json: bool) -> int:
-    from local_bench.report.import_images import write_manifests
+    from local_bench.analysis.import_images import write_manifests
 
     found = write_manifests(name, folder)
     if as_json:

@@ -24,7 +24,7 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
 
     loaded = load_config(config, settings)
     with progress() as shown:
-        found = write_down(loaded, out, shown, "writes_rules" if rules else "writes")
+        found = write_down(loaded, out, shown, "rules_question" if rules else "enrichment_question")
     if as_json:
         show_json({"written": str(out), "n": found.n, "n_there": found.n_there, "refused": found.refused})
     else:

@@ -6,11 +6,11 @@ from typing import Any
 
 from local_bench.analysis.ground_truth import GroundTruthCheck, refereed
 from local_bench.analysis.hard_rules import HardRuleStats, ruled
+from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.money import usd, usd_fine, usd_number
 from local_bench.core.tables import table
 from local_bench.report.judging import judges
-from local_bench.report.official.formats import official
 from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from local_bench.report.official.formats import format_of, official
+from local_bench.analysis.official import format_of, official
 from local_bench.runs.rundir import RunDir
 
 _SETTLED = "servimage"

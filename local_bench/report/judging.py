@@ -200,7 +200,7 @@ def _row(judge: Judge) -> JudgeRow:
 
 def _word(config: RunConfig) -> str:
     n = len(config.judges)
-    votes: Sequence[str] = getattr(suite(config.suite.name).load(), "PASS_FAIL", ())
+    votes: Sequence[str] = suite(config.suite.name).pass_fail
     passes = "".join(f" The score {name} is 1 where more than half of the judges pass the image." for name in votes)
     if config.panel_word == "majority":
         word = f"The scores are those of the answers that most of the {n} judges give; a tie takes the lower label."

@@ -12,8 +12,8 @@ from local_bench.suites.registry import suite
 
 
 def thresholds_of(config: RunConfig) -> Mapping[str, float]:
-    """Score name -> what it must reach. A suite whose judge says yes or no has `THRESHOLDS` of its own."""
-    own: Mapping[str, float] | None = getattr(suite(config.suite.name).load(), "THRESHOLDS", None)
+    """Score name -> what it must reach. A suite whose judge answers yes or no has thresholds of its own."""
+    own = suite(config.suite.name).thresholds
     return config.acceptance.thresholds if own is None else own
 
 

@@ -21,6 +21,7 @@ from local_bench.runs.device import Place
 from local_bench.runs.judge_factory import judge_spec, opened
 from local_bench.runs.progress import Progress
 from local_bench.runs.save_interval import SaveInterval
+from local_bench.suites.base import Suite
 from local_bench.suites.enrichment import FIELDS, read_written
 from local_bench.suites.registry import suite
 
@@ -37,17 +38,20 @@ class Written:
 
 
 def write_down(
-    config: RunConfig, out: Path, progress: Progress, what: Literal["writes", "writes_rules"] = "writes"
+    config: RunConfig,
+    out: Path,
+    progress: Progress,
+    what: Literal["enrichment_question", "rules_question"] = "enrichment_question",
 ) -> Written:
     """Asks the config's judge about every task that lacks something, and adds each answer to the task's line in `out`.
 
-    `what` is the suite's function that says what a task lacks. What `out` holds already is kept and not asked again. A
+    `what` is the suite's method that says what a task lacks. What `out` holds already is kept and not asked again. A
     judge that cannot say leaves its task out, with the reason. ConfigError for a suite whose files have all that it
     needs; ServerError where the judge is not to be had.
     """
     entry = suite(config.suite.name)
-    wants = getattr(entry.load(), what, None)
-    if wants is None:
+    wants = getattr(entry, what)
+    if getattr(type(entry), what) is getattr(Suite, what):
         raise ConfigError(f"suite.name: the files of {entry.name!r} have all that is needed: there is nothing to write")
     pictures: dict[str, Image.Image] = {}
 

@@ -224,7 +224,7 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
 
 def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> int:
     """How many questions a judge is asked about the images that are planned, each of them made."""
-    asked = plan.suite.load()
+    asked = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
     images: dict[tuple[str, str, int], list[int]] = {}
     for planned in plan.planned:

@@ -73,7 +73,7 @@ def asks_of(
 ) -> Iterator[JudgeRequest]:
     """All that this judge is asked about the pictures that are there, what shares one together."""
     numerics = numerics_of(config, places)
-    asked = suite(run.config.suite.name).load()
+    asked = suite(run.config.suite.name)
     for (task_id, _, _), images in sets(run.store).items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
         own = asked.questions(tasks[task_id], shown, run.config.order_swap)

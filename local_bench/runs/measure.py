@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -103,7 +103,7 @@ def _wanted(run: RunDir) -> list[Wanted]:
     }
     tasks = {task.task_id: task for task in run.store.tasks()}
     rows = sorted(run.store.candidates(), key=lambda row: (row.task_id, row.deliverable, row.work_id))
-    by_task: Set[str] = getattr(suite(run.config.suite.name).load(), "METRICS", frozenset())
+    by_task = suite(run.config.suite.name).metrics_by_task
     wanted = []
     for row in rows:
         if row.image is None:

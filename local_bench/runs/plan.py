@@ -20,8 +20,9 @@ from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
-from local_bench.suites.registry import SuiteEntry, suite
+from local_bench.suites.registry import suite
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Planned:
 class RunPlan:
     """The whole run."""
 
-    suite: SuiteEntry
+    suite: Suite
     tasks: list[Task]
     models: list[ModelPlan]
     planned: list[Planned]
@@ -115,9 +116,9 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     return RunPlan(entry, tasks, models, planned, notes, tuple(refused))
 
 
-def _identical_repeats(config: RunConfig, entry: SuiteEntry) -> list[str]:
+def _identical_repeats(config: RunConfig, entry: Suite) -> list[str]:
     """What to know of judges that give no sampled answers, in a suite whose questions are repeated."""
-    repeats: int = getattr(entry.load(), "REPEATS", 1)
+    repeats = entry.repeats
     labels = [judge.label for judge in config.judges if judge.protocol == "logit"]
     if repeats == 1 or not labels:
         return []
@@ -208,23 +209,21 @@ def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     return settings | {name: value for name, value in own.items() if value is not None}
 
 
-def _deliverables(entry: SuiteEntry, tasks: list[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
-    asked = entry.load()
+def _deliverables(entry: Suite, tasks: list[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
     for task in tasks:
-        for deliverable in asked.deliverables(task):
+        for deliverable in entry.deliverables(task):
             for attempt in range(1, attempts + 1):
                 yield task, deliverable, attempt
 
 
 def _fitted(
-    entry: SuiteEntry, tasks: list[Task], takes: Takes, attempts: int
+    entry: Suite, tasks: list[Task], takes: Takes, attempts: int
 ) -> Iterator[tuple[Task, Deliverable, int, str | None]]:
     """What a model is asked, with the reason where it is not its kind of work."""
-    asked = entry.load()
     for task in tasks:
         fitted = entry.fitted(task, takes)
         reason = fitted if isinstance(fitted, str) else None
-        for deliverable in asked.deliverables(task) if isinstance(fitted, str) else fitted:
+        for deliverable in entry.deliverables(task) if isinstance(fitted, str) else fitted:
             for attempt in range(1, attempts + 1):
                 yield task, deliverable, attempt, reason
 
@@ -232,7 +231,7 @@ def _fitted(
 def _to_make(
     model: ModelPlan,
     described: ModelCard,
-    entry: SuiteEntry,
+    entry: Suite,
     tasks: list[Task],
     sizes: dict[str, tuple[int, int]],
     seed: int,
@@ -281,7 +280,7 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
     return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
 
 
-def _unseen(model: ModelPlan, entry: SuiteEntry, tasks: list[Task]) -> list[str]:
+def _unseen(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
     asked = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
@@ -301,7 +300,7 @@ def _unseen(model: ModelPlan, entry: SuiteEntry, tasks: list[Task]) -> list[str]
 
 
 def _imported(
-    model: ModelPlan, entry: SuiteEntry, tasks: list[Task], keep: Callable[[Image.Image], str]
+    model: ModelPlan, entry: Suite, tasks: list[Task], keep: Callable[[Image.Image], str]
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None

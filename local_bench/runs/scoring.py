@@ -51,7 +51,7 @@ def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
 
 def scores_of(run: RunDir, tasks: Mapping[str, Task], said: OfWork) -> OfScores:
     """What one judge's verdicts come to, for every image that is there."""
-    asked = suite(run.config.suite.name).load()
+    asked = suite(run.config.suite.name)
     scored: OfScores = {}
     for (task_id, _, _), images in sets(run.store).items():
         answers = {(i, *key): v for i, (work_id, _) in images.items() for key, v in said.get(work_id, {}).items()}
@@ -89,7 +89,7 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
     if len(said) > 1:
         majority_word = run.config.panel_word == "majority"
         graded = scores_of(run, tasks, majority_of(said)) if majority_word else _mean(each)
-        own: Sequence[str] = getattr(suite(run.config.suite.name).load(), "PASS_FAIL", ())
+        own = suite(run.config.suite.name).pass_fail
         word = with_votes(graded, each, (*own, *pass_fail(run.config.suite.questions_from)))
     judged = [(work_id, score) for work_id, of in word.items() for score in of.values()]
     run.store.enter_scores("judge", judged + _rules(run, tasks), replace_all=True)

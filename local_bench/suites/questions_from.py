@@ -11,11 +11,11 @@ from statistics import fmean
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Score, Task, Verdict
-from local_bench.suites.hype_edit_1 import suite as hype_edit_1
-from local_bench.suites.ice_bench import suite as ice_bench
-from local_bench.suites.idea_bench import suite as idea_bench
+from local_bench.suites.hype_edit_1 import questions as hype_edit_1
+from local_bench.suites.ice_bench import questions as ice_bench
+from local_bench.suites.idea_bench import questions as idea_bench
 from local_bench.suites.idea_bench.results import REPEATS
-from local_bench.suites.servimage import suite as servimage
+from local_bench.suites.servimage import questions as servimage
 
 Key = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""

@@ -7,8 +7,8 @@ import numpy as np
 
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.drawing import Pixels
+from local_bench.suites.printshop.matching import Style, style_of
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.truth import Style, style_of
 from scripts.train_miniature import pipelines
 from scripts.train_miniature.data import edits, train_scene, worded_edit, worded_scene
 from scripts.train_miniature.drawing import draw

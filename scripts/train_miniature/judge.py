@@ -20,8 +20,8 @@ from local_bench.judges.vlm.protocols import Protocol, texts
 from local_bench.judges.vlm.rubrics import system
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.drawing import Pixels
+from local_bench.suites.printshop.matching import Style, facts, seen_facts
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.truth import Style, facts, seen_facts
 from scripts.train_miniature import eye, gallery, judge_model
 from scripts.train_miniature import judge_cases as cases
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train

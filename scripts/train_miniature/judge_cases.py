@@ -17,13 +17,13 @@ from local_bench.suites.printshop.damage import KINDS as DAMAGE
 from local_bench.suites.printshop.damage import STRENGTHS, damage
 from local_bench.suites.printshop.drawing import Pixels, draw, render, sample_hand
 from local_bench.suites.printshop.edits import Edit, draw_edit, sample_edit
+from local_bench.suites.printshop.matching import Style, edit_score, facts, match_edit, seen_facts, set_scores
 from local_bench.suites.printshop.orderbook import frame
 from local_bench.suites.printshop.phrases import LANGUAGES, Language
 from local_bench.suites.printshop.points import Point, holds, points_of, sample_point, true_of, write_point
 from local_bench.suites.printshop.sampling import choose
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
 from local_bench.suites.printshop.sets import STYLE, draw_set, sample_set
-from local_bench.suites.printshop.truth import Style, edit_score, facts, match_edit, seen_facts, set_scores
 from local_bench.suites.printshop.writing import sample_writing
 from scripts.train_miniature import readings, vae
 from scripts.train_miniature.data import train_edit, train_scene, worded_edit

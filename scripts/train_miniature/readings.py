@@ -3,9 +3,9 @@ much faster than a rubric's points do."""
 
 from collections.abc import Sequence
 
+from local_bench.suites.printshop.matching import Style
 from local_bench.suites.printshop.phrases import language_words
 from local_bench.suites.printshop.scene import PLACES, Scene
-from local_bench.suites.printshop.truth import Style
 
 
 def read(scene: Scene, which: str = "") -> list[tuple[str, str]]:

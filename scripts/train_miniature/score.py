@@ -25,9 +25,9 @@ from local_bench.settle.agreement import spearman
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit, sample_instruction
+from local_bench.suites.printshop.matching import facts, match_edit, seen_facts
 from local_bench.suites.printshop.sampling import choose, sample_scene, wording_held_out
 from local_bench.suites.printshop.scene import Scene
-from local_bench.suites.printshop.truth import facts, match_edit, seen_facts
 from local_bench.suites.printshop.wording import sample_caption, wordings, write_caption
 from scripts.train_miniature import judge_cases, judge_model, pipelines
 from scripts.train_miniature.drawing import draw

@@ -12,7 +12,7 @@ from diffusers import AutoencoderKL
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.damage import psnr_db
 from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.truth import facts, seen_facts
+from local_bench.suites.printshop.matching import facts, seen_facts
 from scripts.train_miniature.data import pictures
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from local_bench.analysis.annotations import people_labels
+from local_bench.analysis.official import export
 from local_bench.cli.main import main
-from local_bench.report.official.formats import export
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
-from tests.report.official.simulated import LAYOUTS, config, draw, judged
+from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.suites.benchmarks import layouts
 
 

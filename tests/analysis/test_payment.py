@@ -11,8 +11,8 @@ from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.serialization import loads
+from tests.analysis.simulated import config, draw, judged
 from tests.cli.test_labels import MODEL, N, line, run, truth  # noqa: F401
-from tests.report.official.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
 
 

@@ -12,7 +12,7 @@ from local_bench.core.money import split
 from local_bench.core.types import Task, Verdict
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
-from tests.report.official.simulated import config, draw, judged
+from tests.analysis.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
 
 

@@ -12,7 +12,7 @@ from local_bench.analysis.workflows import ways
 from local_bench.core.money import split
 from local_bench.report.page import render
 from local_bench.runs.rundir import RunDir
-from tests.report.official.simulated import config, draw, judged
+from tests.analysis.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
 
 

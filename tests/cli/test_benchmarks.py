@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from local_bench.analysis.official import run_results
 from local_bench.cli.main import main
-from local_bench.report.official.ice_bench import results
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.ice_bench.export import results_by_model
 from tests.suites.benchmarks import layouts
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,10 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
         if name == "ice-bench":
             scored = [card for card in cards if told["benchmark"][card]["tasks"]]
             with RunDir.open(run) as opened:
-                tasks = {card: {item.task for item in found.items} for card, found in results(opened).items()}
+                tasks = {
+                    card: {item.task for item in found.items}
+                    for card, found in results_by_model(run_results(opened)).items()
+                }
             assert tasks["tiny-flux-fill"] == {"Local Subject Removal"}  # its mask as a mask
             assert tasks["tiny-flux"] == {"Text2Image"}  # the rest is not its kind of work
             assert len(tasks["tiny-omnigen"]) == 5

@@ -28,7 +28,7 @@ def test_every_task_is_written_down_once(name, field, tmp_path, capsys):
     status = main(["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--json"])
     told = json.loads(capsys.readouterr().out)
     tasks = suite(name).tasks(str(path), pixel_digest)
-    lacking = [task.task_id for task in tasks if suite(name).load().writes(task)]
+    lacking = [task.task_id for task in tasks if suite(name).enrichment_question(task)]
     assert told["n"] + len(told["refused"]) == len(lacking) > 0
     assert told["n"] > 0
     assert status == bool(told["refused"])  # a judge of chance may babble on until it is cut off: said, not guessed

@@ -8,7 +8,7 @@ import pytest
 
 from local_bench.core.paths import configs_dir
 from local_bench.models.cards import cards
-from tests.report.official.simulated import config, draw, judged
+from tests.analysis.simulated import config, draw, judged
 from tests.suites.benchmarks import layouts
 
 LIGHT, NEEDS_TORCH = "models list", "doctor --gpu --device cpu --only driver"

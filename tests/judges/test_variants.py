@@ -20,8 +20,8 @@ from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, read_stored,
 from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.scoring import majority_verdict
-from local_bench.suites.hype_edit_1 import suite as hype
-from local_bench.suites.servimage.suite import questions, which_image
+from local_bench.suites.hype_edit_1 import questions as hype
+from local_bench.suites.servimage.questions import questions, which_image
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 4096, 16, 0)
 WITH_EVIDENCE = {"cns_edit", "hype_edit", "vllm_qa"}

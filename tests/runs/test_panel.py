@@ -7,7 +7,7 @@ import pytest
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs import scoring
 from local_bench.runs.store import Store
-from local_bench.suites.hype_edit_1.suite import PARTS
+from local_bench.suites.hype_edit_1.questions import PARTS
 
 ANSWERS = {
     "one of five": (["FTT", "FTT", "TFT", "TFT", "TTT"], 0.0),

@@ -7,14 +7,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from local_bench.analysis.official import image_results
 from local_bench.core.errors import UserError
-from local_bench.report.official.hype_edit_1 import judgements
-from local_bench.report.official.made import made, usd_per_image
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
 from local_bench.settle.bootstrap import Interval
 from local_bench.settle.hype import Outcomes, intervals, tried
 from local_bench.suites.api_prices import api_prices
+from local_bench.suites.hype_edit_1.export import judgements
 from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
 from local_bench.suites.hype_edit_1.results import Judgement, Judgements, read_file
 
@@ -73,11 +73,12 @@ def gathered(given: Given) -> Gathered:
     sources: list[tuple[Path, Judgements]] = []
     types: dict[str, list[str]] = {}
     paid: dict[str, list[tuple[Fraction, int]]] = {}
-    for run, rows in given.made:
+    for run, results in given.results:
+        rows = results.images
         of_run = judgements(rows)
         sources.append((run.path, of_run))
         types |= {task.task_id: task.category.split("+") for task in run.store.tasks()}
-        for model, usd in usd_per_image(run).items():
+        for model, usd in results.usd_per_image.items():
             n = sum(row.model == model and row.pixels_sha256 is not None for row in rows)
             paid.setdefault(model, []).append((Fraction(usd), n))
     sources += [(path, read_file(path)) for path in given.files]
@@ -107,7 +108,7 @@ def table_2(given: Given) -> Table:
     sizes = [task.size for task in tasks.values() if task.size is not None]
     counted = {kind: types.count(kind) for kind in dict.fromkeys(types)}
     kinds = sorted(counted, key=lambda kind: -counted[kind])
-    repeats = max(row.attempt for run in given.runs for row in made(run))
+    repeats = max(row.attempt for run in given.runs for row in image_results(run))
     rows: list[tuple[Cell, ...]] = [("Total tasks", str(len(tasks)))]
     rows += [(f"{split.capitalize()} tasks", str(splits.count(split))) for split in dict.fromkeys(splits)]
     rows += [("Single-image tasks", str(pictures.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in pictures)))]

@@ -2,14 +2,15 @@
 
 from PIL import Image
 
+from local_bench.analysis.official import image_results
 from local_bench.core.errors import UserError
 from local_bench.core.types import Task
-from local_bench.report.official.hype_edit_1 import WORDS
-from local_bench.report.official.made import Made, made
 from local_bench.report.papers.hype_edit_1 import MODEL
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Column, Figure, Pictures, Table
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.hype_edit_1.export import WORDS
+from local_bench.suites.run_results import ImageResult
 
 _EXAMPLES = 5
 _SIDE = 512
@@ -36,10 +37,10 @@ def figure_1(given: Given) -> Figure:
         raise UserError(
             f"the runs have no task {task_id!r}: --task is one of their {len(tasks)}, {next(iter(tasks))!r} …"
         )
-    of_runs: list[tuple[RunDir, dict[str, list[Made]]]] = []
+    of_runs: list[tuple[RunDir, dict[str, list[ImageResult]]]] = []
     for run in given.runs:
-        by_model: dict[str, list[Made]] = {}
-        for row in made(run):
+        by_model: dict[str, list[ImageResult]] = {}
+        for row in image_results(run):
             if row.task.task_id == task_id and row.supported:
                 by_model.setdefault(row.model, []).append(row)
         of_runs.append((run, by_model))

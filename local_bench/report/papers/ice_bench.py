@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from local_bench.report.official.ice_bench import results
-from local_bench.report.official.made import made
+from local_bench.analysis.official import image_results, run_results
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Table
 from local_bench.settle.ice import LIMITS, TASKS
+from local_bench.suites.ice_bench.export import results_by_model
 from local_bench.suites.ice_bench.results import Item, read_eval_result
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 
@@ -71,7 +71,7 @@ _TABLES: Mapping[int, tuple[tuple[int, int], tuple[_Raw, ...]]] = {
 def _gathered(given: Given) -> dict[str, Sequence[Item]]:
     """Model -> items; a file is that of the method whose folder it is in (METHOD/eval_result.txt)."""
     if given.runs:
-        of_runs = [(run.path, results(run)) for run in given.runs]
+        of_runs = [(run.path, results_by_model(run_results(run))) for run in given.runs]
         once(of_runs)
         return {model: found.items for _, of in of_runs for model, found in of.items()}
     named = [(path, path.absolute().parent.name) for path in given.files]
@@ -81,10 +81,10 @@ def _gathered(given: Given) -> dict[str, Sequence[Item]]:
 
 def table_2(given: Given) -> Table:
     """Which tasks of the runs each model supports."""
-    once([(run.path, {row.model for row in made(run)}) for run in given.runs])
+    once([(run.path, {row.model for row in image_results(run)}) for run in given.runs])
     supported: dict[str, dict[str, bool]] = {}
     for run in given.runs:
-        for row in made(run):
+        for row in image_results(run):
             of_model = supported.setdefault(row.model, {})
             of_model[row.task.category] = of_model.get(row.task.category, False) or row.supported
     columns = (

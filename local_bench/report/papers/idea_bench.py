@@ -6,14 +6,14 @@ from statistics import fmean
 from typing import Any
 
 from local_bench.analysis.agreement import judge_labels
+from local_bench.analysis.official import image_results, run_results
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.types import Task
 from local_bench.models.cards import card
-from local_bench.report.official.idea_bench import results
-from local_bench.report.official.made import made
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Table
 from local_bench.settle.idea import CATEGORIES
+from local_bench.suites.idea_bench.export import results_by_model
 from local_bench.suites.idea_bench.published import category_of, published
 from local_bench.suites.idea_bench.results import CATEGORY_OF, Row, read_results
 from local_bench.suites.idea_bench.tasks import read_categories
@@ -28,7 +28,7 @@ Results = Mapping[str, Sequence[Row]]
 def gathered(given: Given) -> Results:
     """Model -> answers; a file is one method's, named by it. UserError where two sources have a model both."""
     if given.runs:
-        of_runs = [(run.path, results(run)) for run in given.runs]
+        of_runs = [(run.path, results_by_model(run_results(run))) for run in given.runs]
         once(of_runs)
         return {model: rows for _, of in of_runs for model, rows in of.items()}
     once([(path, [path.stem]) for path in given.files], "the method")
@@ -168,7 +168,7 @@ def _clip_scores(given: Given) -> dict[str, float]:
     """Model -> the mean of CLIP's cosine of prompt and image over its images of mini tasks that have it."""
     values: dict[str, list[float]] = {}
     for run in given.runs:
-        for row in made(run):
+        for row in image_results(run):
             score = row.scores.get(CLIP_SCORE)
             if (
                 score is not None

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
+from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.payment import decided_by_people
 from local_bench.core.errors import UserError
-from local_bench.report.official.formats import format_of
-from local_bench.report.official.made import Made, made
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.run_results import RunResults
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Given:
         return run
 
     @property
-    def made(self) -> list[tuple[RunDir, list[Made]]]:
-        """Each run's images, decided by people where labels are given: an image that they do not decide is open.
+    def results(self) -> list[tuple[RunDir, RunResults]]:
+        """Each run's results, decided by people where labels are given: an image that they do not decide is open.
         UserError where there is not one file of labels for each run, and where one cannot be read."""
         people = self.options.people
         if not people:
-            return [(run, made(run)) for run in self.runs]
+            return [(run, run_results(run)) for run in self.runs]
         if self.files:
             raise UserError(f"--people is for runs, and {self.files[0]} is a result file: leave it out")
         if len(people) != len(self.runs):
@@ -61,7 +61,9 @@ class Given:
         found = []
         for run, file in zip(self.runs, people, strict=True):
             decided = decided_by_people(run, file)
-            found.append((run, [replace(row, accepted=decided.get(row.work_id)) for row in made(run)]))
+            results = run_results(run)
+            images = [replace(image, accepted=decided.get(image.work_id)) for image in results.images]
+            found.append((run, replace(results, images=images)))
         return found
 
 

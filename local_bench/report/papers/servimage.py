@@ -6,12 +6,12 @@ from statistics import median
 from typing import Any
 
 from local_bench.core.errors import UserError
-from local_bench.report.official.servimage import Parts, parts
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Cell, Column, Figure, Histogram, Table
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.published import Published
 from local_bench.suites.servimage import published as numbers
+from local_bench.suites.servimage.export import Parts, parts
 from local_bench.suites.servimage.results import Order, check_images, read_annotations, read_orders, read_scores
 
 ORDER = ("Portrait", "Product", "Digital")
@@ -27,7 +27,7 @@ _ACCEPTANCE = (
 def gathered(given: Given) -> Parts:
     """All sources as one table. UserError where two of them have a model both, or are of different orders."""
     found = (
-        [(run.path, parts(run, rows)) for run, rows in given.made]
+        [(run.path, parts(results)) for run, results in given.results]
         if given.runs
         else [(given.files[0], _from_files(given))]
     )

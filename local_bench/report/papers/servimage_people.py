@@ -5,15 +5,15 @@ from pathlib import Path
 
 from local_bench.analysis.agreement import Pair, agreement
 from local_bench.analysis.annotations import OVERALL, PEOPLE
+from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import payment, predicted, rejected
 from local_bench.core.errors import UserError
-from local_bench.report.official.made import made
-from local_bench.report.official.servimage import parts
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
+from local_bench.suites.servimage.export import parts
 
 _NAMES = {
     "brf": "BRF",
@@ -44,9 +44,11 @@ def table_9(given: Given) -> Table:
     """Table 2 with predicted decisions in the place of the run's own."""
     predictions = predicted(given.run, _people(given))
     of_image = {
-        (row.model, row.task.task_id, row.deliverable): row.work_id for row in made(given.run) if row.attempt == 1
+        (row.model, row.task.task_id, row.deliverable): row.work_id
+        for row in image_results(given.run)
+        if row.attempt == 1
     }
-    of = parts(given.run)
+    of = parts(run_results(given.run))
     images = [
         replace(image, accepted=predictions.get(of_image[image.model, image.task_id, image.deliverable]))
         for image in of.images

@@ -1,96 +1,76 @@
-"""IDEA-Bench: briefs of five kinds, from words or pictures to one or several images; six yes-or-no questions a case.
+"""The suite `idea-bench`."""
 
-Each question is asked three times about one composed sheet (sec. 3.3.2). A model is given the brief word for word and
-the pictures that go with it. What it cannot do (a dash in table 2) it is not asked: to look at more pictures than it
-takes, or to make several images at once, which no family here does. Where the case has rephrased prompts, such a model
-is given these instead, one an image and without pictures (the paper's dagger).
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
+from local_bench.core.errors import ResultFileError
+from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
-from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
-
-RUBRIC = "idea_question"
-SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
-THRESHOLDS = dict.fromkeys(SCORES, 0.5)
-"""Accepted when most askings of each of the six are answered yes; the published score is hierarchical (settle/idea)."""
-Key = tuple[int, str, int, int]
-"""(deliverable, rubric, point, repeat)"""
+from local_bench.suites.base import ImageKey, QuestionKey, Refuse, Suite
+from local_bench.suites.idea_bench import export, questions, tasks
+from local_bench.suites.idea_bench.results import REPEATS, read_results
+from local_bench.suites.orders import KeepImage
+from local_bench.suites.published import Published
+from local_bench.suites.run_results import ImageResult, RunResults
 
 
-def deliverables(task: Task) -> list[Deliverable]:
-    """The images that a case asks for, each by the whole brief."""
-    return [Deliverable(task.task_id, i, task.brief, task.reference_sha256) for i in _numbers(task)]
+class IdeaBench(Suite):
+    """IDEA-Bench (Liang et al.)."""
 
+    name = "idea-bench"
+    title = "IDEA-Bench: professional briefs in five kinds of work, six questions a case"
+    licence = "CC BY-NC 4.0"
+    source = "Liang et al., IDEA-Bench; ali-vilab/IDEA-Bench"
+    files = "its dataset folder, a folder a case"
+    repeats = REPEATS
+    scores_of_judge = questions.SCORES
+    thresholds = questions.THRESHOLDS
+    layout = "idea-bench"
 
-def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
-    """What a model is asked, or in one sentence why this is not its kind of work."""
-    beyond = _beyond(task, takes)
-    if beyond is None:
-        return deliverables(task)
-    prompts = task.own.get("prompts")
-    if prompts is None or not takes.text_alone or takes.condition:
-        return f"{UNSUPPORTED}{beyond}"
-    return [Deliverable(task.task_id, i, prompt) for i, prompt in enumerate(prompts, 1)]
+    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
+        return tasks.read_tasks(path, keep, refuse)
 
+    def deliverables(self, task: Task) -> list[Deliverable]:
+        return questions.deliverables(task)
 
-def writes(task: Task) -> Question | None:
-    """What a judge is asked to write: the brief as prompts for models that take words alone; None where it will do."""
-    given = task.reference_sha256
-    if "prompts" in task.own or (not given and len(task.deliverables) == 1):
-        return None
-    slots = (("brief", task.brief), ("count", str(len(task.deliverables))))
-    return Question("rephrase", 0, given, slots, ("input",) * len(given))
+    def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:
+        return questions.fitted(task, takes)
 
+    def questions(
+        self, task: Task, images: Mapping[int, str], order_swap: bool = False
+    ) -> Iterator[tuple[QuestionKey, Question]]:
+        return questions.questions(task, images)
 
-def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """The six questions, three times each, about sheets of what is there of the outputs; they stand with the first
-    image that there is."""
-    first = min(images, default=1)
-    for k, (text, collage) in enumerate(zip(task.evaluation_points, task.own["sheets"], strict=True)):
-        outputs = [images[i] for i in collage["outputs"] if i in images]
-        if not outputs:
-            continue
-        shown = () if collage["card"] else (*collage["given"], *outputs)
-        rows = Collage(count=len(outputs)) if collage["card"] else Collage(rows=(len(collage["given"]), len(outputs)))
-        for repeat in range(REPEATS):
-            question = Question(RUBRIC, k, shown, (("question", text),), (), repeat, rows)
-            yield (first, RUBRIC, k, repeat), question
+    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
+        return questions.scores(task, verdicts)
 
+    def enrichment_question(self, task: Task) -> Question | None:
+        return questions.enrichment_question(task)
 
-def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """Of each question the part of its askings that were answered yes; the case's images share them."""
-    found = []
-    for k, name in enumerate(SCORES):
-        heard = [_of_case(task, verdicts, k, repeat) for repeat in range(REPEATS)]
-        values = [verdict.value("met") for verdict in heard if verdict is not None]
-        known = [value for value in values if value is not None]
-        if len(known) == REPEATS:
-            found.append(Score(name, fmean(known)))
-        else:
-            found.append(Score(name, None, f"{REPEATS - len(known)} of {REPEATS} askings have no answer"))
-    return dict.fromkeys(_numbers(task), found)
+    def published(self, results: RunResults) -> dict[str, Published]:
+        return export.published(results)
 
+    def write_results(self, results: RunResults, out: Path) -> list[Path]:
+        return export.write(results, out)
 
-def _of_case(task: Task, verdicts: Mapping[Key, Verdict], point: int, repeat: int) -> Verdict | None:
-    return next((v for i in _numbers(task) if (v := verdicts.get((i, RUBRIC, point, repeat)))), None)
-
-
-def _numbers(task: Task) -> range:
-    return range(1, len(task.deliverables) + 1)
-
-
-def _beyond(task: Task, takes: Takes) -> str | None:
-    n = len(task.reference_sha256)
-    if takes.condition:
-        return f"the model takes a {takes.condition} map, and no brief gives one"
-    if n > takes.pictures:
-        return f"the brief goes with {n} picture{'s' * (n > 1)}, and the model takes {takes.pictures}"
-    if not n and not takes.text_alone:
-        return "the model works on a picture, and the brief gives none"
-    if len(task.deliverables) > 1:
-        return f"the brief asks for {len(task.deliverables)} images, and the model makes one"
-    return None
+    def read_annotations(
+        self, files: Sequence[Path], images: Sequence[ImageResult]
+    ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
+        """One annotation a case, on its first image; a file is one model's: NAME.csv."""
+        cases = {(image.task.own["uid"], image.task.own["case_id"]): image.task.task_id for image in images}
+        for file in files:
+            scores: dict[str, dict[str, float]] = {}
+            for row in read_results(file):
+                task = cases.get((row.task_id, row.case_id))
+                if task is None:
+                    raise ResultFileError(
+                        f"{file}: the run has no case {row.case_id} of task {row.task_id}: take it out"
+                    )
+                known = [score for score in row.scores if score is not None]
+                of_case = scores.setdefault(task, {})
+                if known:
+                    of_case[f"question_{row.question}"] = fmean(known)
+            for task, of_case in scores.items():
+                yield (file.stem, task, 1, 1), of_case or None

@@ -1,167 +1,66 @@
-"""ServImage: paid design orders, judged as their clients would (sec. 3.3 of the paper). All scores on 0 to 5.
+"""The suite `servimage`, and the base of suites in its form."""
 
-BRF: 5 x the fraction of evaluation points met; a point of an order is met when any of its images meets it; the order's
-images share it. VEQ: the mean of technical (clarity and realism), aesthetic and text quality; text is left out where
-the image has none. CNS, 1 to 5: for edits how well the source is kept, for sets how well the images agree (the mean
-over the set, shared by its images); the mean of both where both apply, not applicable where neither does.
-
-Where the judge gives probabilities, the value of a VEQ or CNS question is the labels' expectation, and the spread of a
-score follows from the judge's own uncertainty. BRF counts the most likely answers, 0 or 1, as the paper does;
-`brf_expected`, our addition, takes for each point the highest expectation of its images.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping
-from math import sqrt
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-
-BRF = "brf"
-BRF_EXPECTED = "brf_expected"
-VEQ = "veq"
-VEQ_CLARITY = "veq_clarity"
-VEQ_REALISM = "veq_realism"
-VEQ_AESTHETIC = "veq_aesthetic"
-VEQ_TEXT = "veq_text"
-CNS = "cns"
-CNS_EDIT = "cns_edit"
-CNS_SET = "cns_set"
-SCORES = (BRF, BRF_EXPECTED, VEQ, CNS, VEQ_CLARITY, VEQ_REALISM, VEQ_AESTHETIC, VEQ_TEXT, CNS_EDIT, CNS_SET)
-
-_IMAGE_RUBRICS = ("veq_technical", "veq_aesthetic", "veq_text")
-Key = tuple[int, str, int, int]
-"""(deliverable, rubric, point, repeat)"""
+from local_bench.suites.base import ImageKey, QuestionKey, Refuse, Suite
+from local_bench.suites.orders import KeepImage
+from local_bench.suites.published import Published
+from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.suites.servimage import export, questions, tasks
+from local_bench.suites.servimage.results import read_annotations
 
 
-def deliverables(task: Task) -> list[Deliverable]:
-    """The images that an order asks for, each with the words that the generator gets: what it is, then the order."""
-    source = () if task.source_sha256 is None else (task.source_sha256,)
-    pictures = (*source, *task.reference_sha256)
-    return [
-        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", pictures, task.mask_sha256)
-        for i, what in enumerate(task.deliverables, 1)
-    ]
+class DesignTasks(Suite):
+    """Paid design tasks from an order file, with ServImage's questions, scores, settlement and result files."""
+
+    scores_of_judge = questions.SCORES
+    layout = "servimage"
+
+    def deliverables(self, task: Task) -> list[Deliverable]:
+        return questions.deliverables(task)
+
+    def questions(
+        self, task: Task, images: Mapping[int, str], order_swap: bool = False
+    ) -> Iterator[tuple[QuestionKey, Question]]:
+        return questions.questions(task, images, order_swap)
+
+    def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
+        return questions.scores(task, verdicts)
+
+    def published(self, results: RunResults) -> dict[str, Published]:
+        return export.published(results)
+
+    def write_results(self, results: RunResults, out: Path) -> list[Path]:
+        return export.write(results, out)
+
+    def read_annotations(
+        self, files: Sequence[Path], images: Sequence[ImageResult]
+    ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
+        for image in read_annotations(files).images:
+            given = None if image.accepted is None else {"overall": image.accepted}
+            yield (image.model, image.task_id, image.deliverable, 1), given
 
 
-def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """What the judge is asked about one model's images of one order (deliverable -> pixel digest).
+class ServImage(DesignTasks):
+    """ServImage (Ji et al.)."""
 
-    All the questions about one image stand together and show it first, so that the judge's caches serve them. With
-    `order_swap` a set is shown a second time the other way round.
-    """
-    source = () if task.source_sha256 is None else (task.source_sha256,)
-    beside = (*source, *task.reference_sha256)
-    roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
-    for deliverable, pixels in sorted(images.items()):
-        for rubric in _IMAGE_RUBRICS:
-            yield (deliverable, rubric, 0, 0), Question(rubric, 0, (pixels,), ())
-        for k, point in enumerate(task.evaluation_points):
-            which = which_image(task, deliverable)
-            words = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
-            yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *beside), words, roles)
-        if source:
-            yield (deliverable, CNS_EDIT, 0, 0), Question(CNS_EDIT, 0, (pixels, *source), (), ("result", "source"))
-    if len(images) > 1:
-        for repeat, order in enumerate([sorted(images), sorted(images, reverse=True)][: 1 + order_swap]):
-            for at, deliverable in enumerate(order, 1):
-                slots = (("count", str(len(order))), ("index", str(at)))
-                shown = tuple(images[i] for i in order)
-                question = Question(CNS_SET, 0, shown, slots, ("image",) * len(order), repeat)
-                yield (deliverable, CNS_SET, 0, repeat), question
+    name = "servimage"
+    title = "ServImage: paid design orders in three categories"
+    licence = "see the benchmark's authors"
+    source = "Ji et al., ServImage; mllmagent-jpg/ServImage"
+    files = "its ServImage_Bench folder, one of the JSON files in it, or an order file of one object a line"
 
+    def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
+        return tasks.read_tasks(path, keep)
 
-def which_image(task: Task, deliverable: int) -> str:
-    """Which of an order's images this is, and what the others are, for the judge."""
-    n, what = len(task.deliverables), task.deliverables[deliverable - 1]
-    if n == 1:
-        return f"The only image of the order: {what}"
-    others = "; ".join(f"{i}. {other}" for i, other in enumerate(task.deliverables, 1) if i != deliverable)
-    return f"Image {deliverable} of {n}: {what}\nThe other images of the order, which are not shown: {others}"
+    def deliverables(self, task: Task) -> list[Deliverable]:
+        return tasks.deliverables(task)
 
+    def enrichment_question(self, task: Task) -> Question | None:
+        return tasks.enrichment_question(task)
 
-def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """Every score of every deliverable of one model's work on an order, from what the judge answered."""
-    numbers = range(1, len(task.deliverables) + 1)
-    brf = _brf(task, verdicts)
-    sets = {i: _cns_set(i, task, verdicts) for i in numbers}
-    return {i: [*brf, *_veq(i, verdicts), *_cns(i, task, verdicts, sets)] for i in numbers}
-
-
-def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
-    """`brf` from the answers, each 0 or 1; `brf_expected` too where the judge gives probabilities."""
-    expects = _has_spread(verdicts.values())
-    names = (BRF, BRF_EXPECTED) if expects else (BRF,)
-    total = len(task.evaluation_points)
-    if not total:
-        reason = "the order has no evaluation points: have them extracted, or write them down"
-        return [Score(name, None, reason) for name in names]
-    n_met, unknown = 0, 0
-    expected: list[tuple[float, float]] = []
-    for k in range(total):
-        of_images = [verdicts.get((i, BRF, k, 0)) for i in range(1, len(task.deliverables) + 1)]
-        known = [v for v in of_images if v is not None and v.answer is not None]
-        met = any(v.answer["met"] for v in known if v.answer is not None)
-        n_met += met
-        unknown += not met and len(known) < len(of_images)
-        expected.append(max(((v.value("met") or 0.0, v.variance("met") or 0.0) for v in known), default=(0.0, 0.0)))
-    if unknown:
-        reason = f"{unknown} of {total} evaluation points could not be judged"
-        return [Score(name, None, reason) for name in names]
-    brf = Score(BRF, 5 * n_met / total)
-    if not expects:
-        return [brf]
-    spread = 5 * sqrt(sum(variance for _, variance in expected)) / total
-    return [brf, Score(BRF_EXPECTED, 5 * sum(value for value, _ in expected) / total, spread=spread)]
-
-
-def _veq(deliverable: int, verdicts: Mapping[Key, Verdict]) -> list[Score]:
-    technical = verdicts.get((deliverable, "veq_technical", 0, 0))
-    lettering = verdicts.get((deliverable, "veq_text", 0, 0))
-    clarity = _score(VEQ_CLARITY, technical, "clarity")
-    realism = _score(VEQ_REALISM, technical, "realism")
-    aesthetic = _score(VEQ_AESTHETIC, verdicts.get((deliverable, "veq_aesthetic", 0, 0)), "aesthetic")
-    has_text = None if lettering is None or lettering.answer is None else lettering.answer["has_text"]
-    text = Score(VEQ_TEXT, None, applies=False) if has_text is False else _score(VEQ_TEXT, lettering, "text")
-    quality = _mean(VEQ, [_mean("veq_technical", [clarity, realism]), aesthetic, text])
-    return [quality, clarity, realism, aesthetic, text]
-
-
-def _cns(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict], sets: Mapping[int, Score]) -> list[Score]:
-    edit = Score(CNS_EDIT, None, applies=False)
-    if task.source_sha256 is not None:
-        edit = _score(CNS_EDIT, verdicts.get((deliverable, CNS_EDIT, 0, 0)), "score")
-    return [_mean(CNS, [edit, _mean(CNS_SET, list(sets.values()))]), edit, sets[deliverable]]
-
-
-def _cns_set(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict]) -> Score:
-    if len(task.deliverables) < 2:
-        return Score(CNS_SET, None, applies=False)
-    orders = [verdicts.get((deliverable, CNS_SET, 0, repeat)) for repeat in (0, 1)]
-    said = [verdict for verdict in orders if verdict is not None]
-    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in said or orders[:1]])
-
-
-def _mean(name: str, parts: list[Score]) -> Score:
-    """Of the parts that apply; unscored where one of these is, not applicable where none does."""
-    parts = [part for part in parts if part.applies]
-    unscored = next((part for part in parts if part.unscored), None)
-    if unscored:
-        return Score(
-            name, None, unscored.unscored if unscored.name == name else f"{unscored.name}: {unscored.unscored}"
-        )
-    if not parts:
-        return Score(name, None, applies=False)
-    spreads = [part.spread for part in parts if part.spread is not None]
-    spread = sqrt(sum(s * s for s in spreads)) / len(parts) if spreads else None
-    return Score(name, fmean(part.value for part in parts if part.value is not None), spread=spread)
-
-
-def _score(name: str, verdict: Verdict | None, field: str) -> Score:
-    if verdict is None:
-        return Score(name, None, "the judge was not reached")
-    variance = verdict.variance(field)
-    return Score(name, verdict.value(field), verdict.unscored, spread=None if variance is None else sqrt(variance))
-
-
-def _has_spread(verdicts: Iterable[Verdict]) -> bool:
-    return any(verdict.labels is not None for verdict in verdicts)
+    def rules_question(self, task: Task) -> Question | None:
+        return tasks.rules_question(task)

@@ -25,9 +25,7 @@ from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import explain
 from local_bench.suites.json_io import line_of, read_list
 from local_bench.suites.orders import KeepImage, read_orders, task_id
-from local_bench.suites.servimage.suite import SCORES, questions, scores
 
-__all__ = ["SCORES", "deliverables", "questions", "read_tasks", "scores", "writes", "writes_rules"]
 _FILE_TYPES = {"AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF", "GIF"}
 _MM_PER = {"mm": 1.0, "cm": 10.0, "in": 25.4, "inch": 25.4, "inches": 25.4}
 _MOST_A_SIDE = 10**6
@@ -123,13 +121,13 @@ def deliverables(task: Task) -> list[Deliverable]:
     ]
 
 
-def writes(task: Task) -> Question | None:
+def enrichment_question(task: Task) -> Question | None:
     """What a judge is asked to write: the evaluation points of an order that has none."""
     slots = (("title", task.title), ("brief", task.brief))
     return None if task.evaluation_points else Question("evaluation_points", 0, (), slots)
 
 
-def writes_rules(task: Task) -> Question | None:
+def rules_question(task: Task) -> Question | None:
     """What a judge is asked to write: the images and hard rules of an order that states no rules."""
     slots = (("title", task.title), ("brief", task.brief))
     return None if task.rules else Question("deliverables", 0, (), slots)

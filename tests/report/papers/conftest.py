@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from local_bench.cli.main import main
-from tests.report.official.simulated import LAYOUTS, config, draw, judged
+from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.suites.benchmarks import layouts
 
 USD = {"one": "0.04", "two": "0.07"}

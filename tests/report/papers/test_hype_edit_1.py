@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from local_bench.report.official.formats import export, official
+from local_bench.analysis.official import export, official
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.hype import FAIL, PASS, intervals
 

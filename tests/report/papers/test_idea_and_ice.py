@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from local_bench.report.official.formats import export
+from local_bench.analysis.official import export
 from local_bench.report.papers.ice_bench import NUMBERED
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import TASKS

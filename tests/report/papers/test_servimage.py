@@ -8,8 +8,8 @@ from statistics import fmean
 
 import pytest
 
+from local_bench.analysis.official import export
 from local_bench.analysis.payment import predicted
-from local_bench.report.official.formats import export
 from local_bench.runs.rundir import RunDir
 from tests.cli.test_labels import N, line, truth
 from tests.cli.test_labels import run as labelled  # noqa: F401

@@ -10,6 +10,7 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.types import UNSUPPORTED, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.settle.ice import TASKS, needed
+from local_bench.suites.hype_edit_1.questions import PARTS
 from local_bench.suites.ice_bench.tasks import METRICS_OF
 from local_bench.suites.registry import suite
 from tests.conftest import SHARED
@@ -47,13 +48,13 @@ class TestHypeEdit1:
             read("hype-edit-1", tmp_path / "public.json", "pubic")
 
     def test_an_attempt_passes_when_all_three_parts_do(self, tmp_path):
-        asked = suite("hype-edit-1").load()
+        asked = suite("hype-edit-1")
         task = read("hype-edit-1", layouts.hype(tmp_path))["two-1"]
         [(key, question)] = asked.questions(task, {1: "made"})
         assert question.roles == ("source", "source", "result")
         assert dict(question.slots)["changes"] == f"1. {task.brief}"
         for values, passed in (((True, True, True), 1), ((True, True, False), 0)):
-            answer = dict(zip(asked.PARTS, values, strict=True))
+            answer = dict(zip(PARTS, values, strict=True))
             assert asked.scores(task, {key: yes(**answer)})[1][0].value == passed
         assert asked.scores(task, {key: no()})[1][0].unscored == "not JSON"
         assert asked.scores(task, {})[1][0].unscored
@@ -111,7 +112,7 @@ class TestIceBench:
         }
 
     def test_items(self, tmp_path):
-        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench").load()
+        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench")
         assert tasks["i1"].source_sha256 is tasks["i1"].mask_sha256 is None
         assert tasks["i3"].mask_sha256 != tasks["i3"].source_sha256
         prompts = {name: asked.deliverables(task)[0].prompt for name, task in tasks.items()}
@@ -121,7 +122,7 @@ class TestIceBench:
         assert prompts["i4"] == "The thing of image 1 on a beach."
 
     def test_the_judge_is_asked_of_edits_alone(self, tmp_path):
-        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench").load()
+        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench")
         assert not list(asked.questions(tasks["i1"], {1: "made"}))
         assert not asked.scores(tasks["i1"], {})[1][0].applies
         [(key, question)] = asked.questions(tasks["i3"], {1: "made"})
@@ -187,7 +188,7 @@ class TestIceBench:
             (masked.source_sha256,),
             masked.mask_sha256,
         )
-        assert entry.load().deliverables(masked)[0].mask is None
+        assert entry.deliverables(masked)[0].mask is None
         refused = entry.fitted(tasks["i2"], Takes(text_alone=False, pictures=1, mask=True))
         assert refused.startswith("not supported: ")
         assert "Color Editing gives no mask" in refused
@@ -210,7 +211,7 @@ class TestIdeaBench:
         assert len(read("idea-bench", tmp_path / "d", "mini")) == 3
 
     def test_six_questions_three_times_on_sheets(self, tmp_path):
-        tasks, asked = read("idea-bench", layouts.idea(tmp_path / "d")), suite("idea-bench").load()
+        tasks, asked = read("idea-bench", layouts.idea(tmp_path / "d")), suite("idea-bench")
         found = dict(asked.questions(tasks["relight_0001"], {1: "made"}))
         assert len(found) == 18
         one = found[1, "idea_question", 3, 2]
@@ -221,7 +222,7 @@ class TestIdeaBench:
         assert pair[2, "idea_question", 1, 0].images == ("second",)
 
     def test_a_question_without_all_its_answers_is_unscored(self, tmp_path):
-        task, asked = read("idea-bench", layouts.idea(tmp_path / "d"))["pair_0001"], suite("idea-bench").load()
+        task, asked = read("idea-bench", layouts.idea(tmp_path / "d"))["pair_0001"], suite("idea-bench")
         heard = {(2, "idea_question", k, r): yes(met=int(k != 5 or r > 0)) for k in range(6) for r in range(3)}
         heard[2, "idea_question", 0, 1] = no()
         scores = asked.scores(task, heard)
@@ -260,7 +261,7 @@ class TestIdeaBench:
         standards = {"0_point_standard": "A mark is there.", "1_point_standard": "There is none."}
         entries = [{"question": f"Is there a watermark, {k}?"} | standards for k in range(6)]
         (case / "eval.json").write_text(json.dumps({"questions": entries}))
-        task, asked = read("idea-bench", folder)["plain_0001"], suite("idea-bench").load()
+        task, asked = read("idea-bench", folder)["plain_0001"], suite("idea-bench")
         text = "Is there a watermark, 0?\n0 points: A mark is there.\n1 point: There is none."
         assert task.evaluation_points[0] == text
         assert next(q.slots for _, q in asked.questions(task, {1: "a" * 64})) == (("question", text),)
@@ -302,7 +303,7 @@ class TestIdeaBench:
 
 class TestServImage:
     def test_orders_in_the_authors_folders(self, tmp_path):
-        tasks, asked = read("servimage", layouts.servimage(tmp_path)), suite("servimage").load()
+        tasks, asked = read("servimage", layouts.servimage(tmp_path)), suite("servimage")
         digital, portrait = tasks["digital-001"], tasks["portrait-010"]
         assert (digital.category, digital.price_micro_usd) == ("C-Digital", 100_010_000)
         assert portrait.source_sha256
@@ -323,7 +324,7 @@ class TestServImage:
         [entry] = json.loads(file.read_text())
         del entry["soft_rules"]
         file.write_text(json.dumps([entry]))
-        asked = suite("servimage").load()
+        asked = suite("servimage")
         brf = asked.scores(read("servimage", file)["portrait-010"], {})[1][0]
         assert "no evaluation points" in brf.unscored
 
@@ -331,7 +332,7 @@ class TestServImage:
         path = SHARED / "data" / "servimage-cases" / "tasks.jsonl"
         if not path.exists():
             pytest.skip(f"{path} is not here")
-        tasks, asked = read("servimage", path), suite("servimage").load()
+        tasks, asked = read("servimage", path), suite("servimage")
         assert len(asked.deliverables(tasks["digital-009"])) == 4
         assert tasks["portrait-001"].unscored
         assert tasks["product-015"].notes
@@ -386,13 +387,13 @@ class TestWritten:
         (tmp_path / "w.jsonl").write_text(
             '{"task_id": "mug-1", "changes": ["Blue mug"], "preservations": ["The table"]}'
         )
-        path, asked = layouts.hype(tmp_path / "d"), suite("hype-edit-1").load()
+        path, asked = layouts.hype(tmp_path / "d"), suite("hype-edit-1")
         task = read("hype-edit-1", path, written=tmp_path / "w.jsonl")["mug-1"]
         [(_, question)] = asked.questions(task, {1: "made"})
         assert dict(question.slots)["changes"] == "1. Blue mug"
         assert dict(question.slots)["preservations"] == "1. The table"
-        assert asked.writes(task) is None
-        assert asked.writes(read("hype-edit-1", path)["mug-1"]).rubric == "hype_checklist"
+        assert asked.enrichment_question(task) is None
+        assert asked.enrichment_question(read("hype-edit-1", path)["mug-1"]).rubric == "hype_checklist"
 
 
 @pytest.mark.parametrize(

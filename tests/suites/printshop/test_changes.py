@@ -14,11 +14,18 @@ from local_bench.suites.printshop.edits import (
     sample_edit,
     write_instruction,
 )
+from local_bench.suites.printshop.matching import (
+    facts,
+    match_edit,
+    must_change,
+    must_stay,
+    same_but_for,
+    style_agreement,
+)
 from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
 from local_bench.suites.printshop.sampling import held_out, sample_scene
 from local_bench.suites.printshop.scene import PLACES, Figure, Scene
 from local_bench.suites.printshop.sets import STYLE, draw_set, sample_set, style_of
-from local_bench.suites.printshop.truth import facts, match_edit, must_change, must_stay, same_but_for, style_agreement
 
 MAY_CHANGE = {
     "recolour": {"colour"},

@@ -5,8 +5,8 @@ from scipy import ndimage
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.damage import damage
 from local_bench.suites.printshop.drawing import enlarged, render
+from local_bench.suites.printshop.matching import match, same_but_for
 from local_bench.suites.printshop.sampling import sample_scene
-from local_bench.suites.printshop.truth import match, same_but_for
 
 
 def right(change, n):

@@ -13,7 +13,7 @@ from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import split_words, vocabulary
 from local_bench.suites.printshop.sampling import held_out
 from local_bench.suites.registry import suite
-from local_bench.suites.servimage import suite as servimage
+from local_bench.suites.servimage import questions as servimage
 
 
 @pytest.fixture(scope="module")

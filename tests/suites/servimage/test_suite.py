@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from local_bench.core.types import Task, Verdict
-from local_bench.suites.servimage import suite as servimage
+from local_bench.suites.servimage import questions as servimage
 
 TASK = Task("t-1", "Digital", 1_000_000, "Title", "GenerationRequest", ("one", "two"), ("p0", "p1", "p2"))
 

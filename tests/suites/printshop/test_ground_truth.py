@@ -7,10 +7,10 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.types import Verdict
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import render
-from local_bench.suites.printshop.referee import truths
-from local_bench.suites.printshop.truth import edit_score, facts, set_scores
+from local_bench.suites.printshop.ground_truth import truths
+from local_bench.suites.printshop.matching import edit_score, facts, set_scores
 from local_bench.suites.registry import suite
-from local_bench.suites.servimage import suite as servimage
+from local_bench.suites.servimage import questions as servimage
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
     """A run, as far as the dice carry it: every question answered or unscored, every metric of every task."""
     run_stages(settings, run_dir, ("generate",))
     dice = random.Random(seed)
-    asked = suite(settings.suite.name).load()
+    asked = suite(settings.suite.name)
     with RunDir.begin(run_dir, settings) as run:
         tasks = {task.task_id: task for task in run.store.tasks()}
         rows, metrics = [], []

@@ -7,40 +7,39 @@ support has none.
 
 import csv
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
-from local_bench.analysis.agreement import judge_labels
+from local_bench.core.collages import count_card, stitched
 from local_bench.core.errors import RunImageError
 from local_bench.core.types import Collage, Verdict
-from local_bench.judges.vlm.images import count_card, stitched
-from local_bench.report.official.made import FORMATS, Made, made, models, write_bytes, write_picture, write_text
-from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import OfWork, majority_of, verdicts_of
 from local_bench.suites.idea_bench import published as numbers
+from local_bench.suites.idea_bench.questions import RUBRIC
 from local_bench.suites.idea_bench.results import HEADER, QUESTIONS, REPEATS, Row
-from local_bench.suites.idea_bench.suite import RUBRIC
 from local_bench.suites.published import Published
+from local_bench.suites.run_results import FORMATS, ImageResult, RunResults, write_bytes, write_text
 
-Case = list[Made]
+Verdicts = Mapping[str, Mapping[tuple[str, int, int], Verdict]]
+Case = list[ImageResult]
 """One model's images of one case."""
 
 
-def published(run: RunDir) -> dict[str, Published]:
+def published(results: RunResults) -> dict[str, Published]:
     """Each model's numbers, from the ledger."""
-    return {model: numbers.published(rows) for model, rows in results(run).items()}
+    return {model: numbers.published(rows) for model, rows in results_by_model(results).items()}
 
 
-def results(run: RunDir) -> dict[str, list[Row]]:
+def results_by_model(results: RunResults) -> dict[str, list[Row]]:
     """Each model's answers, from the ledger; only of models with a supported case."""
-    said = _said(run)
-    found = {model: [row for case in cases for row in _rows(case, said)] for model, cases in _cases(run).items()}
+    said = results.verdicts
+    found = {model: [row for case in cases for row in _rows(case, said)] for model, cases in _cases(results).items()}
     return {model: rows for model, rows in found.items() if rows}
 
 
-def write(run: RunDir, out: Path) -> list[Path]:
+def write(results: RunResults, out: Path) -> list[Path]:
     """Writes images, sheets and answers below `out`; returns the CSVs, one a model."""
-    said, files = _said(run), []
-    for model, cases in _cases(run).items():
+    said, files = results.verdicts, []
+    for model, cases in _cases(results).items():
         buffer = io.StringIO(newline="")
         lines = csv.writer(buffer)
         lines.writerow(HEADER)
@@ -49,10 +48,10 @@ def write(run: RunDir, out: Path) -> list[Path]:
             for image in case:
                 if image.pixels_sha256:
                     name = f"{image.deliverable:04d}.jpg"
-                    write_picture(run, image.pixels_sha256, out, f"outputs/{model}/{own['case_dir']}/{name}")
+                    results.write_image(image.pixels_sha256, out, f"outputs/{model}/{own['case_dir']}/{name}")
             for row in _rows(case, said):
                 folder = f"outputs/{model}_stitched/{own['case_dir']}"
-                collage = _write_sheet(run, case, row.question, out, folder)
+                collage = _write_sheet(results, case, row.question, out, folder)
                 heard = [_verdict(case, said, row.question - 1, k) for k in range(REPEATS)]
                 answers = [_cells(score, verdict) for score, verdict in zip(row.scores, heard, strict=True)]
                 text = case[0].task.evaluation_points[row.question - 1]
@@ -72,26 +71,21 @@ def write(run: RunDir, out: Path) -> list[Path]:
     return files
 
 
-def _cases(run: RunDir) -> dict[str, list[Case]]:
-    rows = [row for row in made(run) if row.attempt == 1]
-    found: dict[str, dict[str, Case]] = {model: {} for model in models(rows)}
+def _cases(results: RunResults) -> dict[str, list[Case]]:
+    rows = [row for row in results.images if row.attempt == 1]
+    found: dict[str, dict[str, Case]] = {model: {} for model in results.models}
     for row in rows:
         if row.supported:
             found[row.model].setdefault(row.task.task_id, []).append(row)
     return {model: list(cases.values()) for model, cases in found.items()}
 
 
-def _said(run: RunDir) -> OfWork:
-    said = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
-    return {} if not said else said[0] if len(said) == 1 else majority_of(said)
-
-
-def _verdict(case: Case, said: OfWork, point: int, repeat: int) -> Verdict | None:
+def _verdict(case: Case, said: Verdicts, point: int, repeat: int) -> Verdict | None:
     found = (said.get(image.work_id, {}).get((RUBRIC, point, repeat)) for image in case if image.pixels_sha256)
     return next((verdict for verdict in found if verdict is not None), None)
 
 
-def _rows(case: Case, said: OfWork) -> list[Row]:
+def _rows(case: Case, said: Verdicts) -> list[Row]:
     own = case[0].task.own
     return [
         Row(
@@ -116,7 +110,7 @@ def _cells(score: int | None, verdict: Verdict | None) -> tuple[str, str, str]:
     return verdict.raw, "" if score is None else str(score), verdict.unscored or ""
 
 
-def _write_sheet(run: RunDir, case: Case, question: int, out: Path, folder: str) -> Path | None:
+def _write_sheet(results: RunResults, case: Case, question: int, out: Path, folder: str) -> Path | None:
     """What the judge was shown for a question; None where there is no output to show, or a picture is faulty."""
     asked = case[0].task.own["sheets"][question - 1]
     there = {image.deliverable: image.pixels_sha256 for image in case if image.pixels_sha256}
@@ -127,8 +121,8 @@ def _write_sheet(run: RunDir, case: Case, question: int, out: Path, folder: str)
         picture = count_card(len(outputs))
     else:
         try:
-            given = [run.pictures.given(sha) for sha in asked["given"]]
-            shown = [*given, *(run.pictures.load(sha) for sha in outputs)]
+            given = [results.load_input(sha) for sha in asked["given"]]
+            shown = [*given, *(results.load(sha) for sha in outputs)]
         except RunImageError:
             return None  # it is noted
         picture = stitched(shown, Collage(rows=(len(given), len(outputs))))

@@ -6,16 +6,15 @@ there, `costs.json` what an image cost.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.money import MICRO
-from local_bench.report.official.made import Made, made, models, usd_per_image, write_costs, write_picture, write_text
-from local_bench.runs.rundir import RunDir
 from local_bench.suites.published import Published
+from local_bench.suites.run_results import ImageResult, RunResults, write_text
 from local_bench.suites.servimage import published as numbers
 from local_bench.suites.servimage.results import SCORES, Image, Order, Scores
 
@@ -27,29 +26,28 @@ class Parts:
     images: list[Image]
     orders: list[Order]
     scores: list[Scores]
-    costs: dict[str, Decimal]
+    costs: Mapping[str, Decimal]
     """US dollars per image by model, of those whose cost is known."""
     models: list[str]
 
 
-def parts(run: RunDir, of: Sequence[Made] | None = None) -> Parts:
-    """From the run's images (`made`), or these."""
-    rows = [row for row in (made(run) if of is None else of) if row.attempt == 1]
+def parts(results: RunResults) -> Parts:
+    rows = [row for row in results.images if row.attempt == 1]
     images = [Image(r.model, r.task.task_id, r.deliverable, r.accepted, "the ledger") for r in rows if r.pixels_sha256]
-    return Parts(images, _orders(rows), _scores(rows), usd_per_image(run), models(rows))
+    return Parts(images, _orders(rows), _scores(rows), results.usd_per_image, results.models)
 
 
-def published(run: RunDir) -> dict[str, Published]:
+def published(results: RunResults) -> dict[str, Published]:
     """The numbers of all models together, from the ledger, with what an image cost where that is known."""
-    of = parts(run)
+    of = parts(results)
     return {"all": numbers.published(of.images, of.orders, of.scores, of.costs or None, models=of.models)}
 
 
-def write(run: RunDir, out: Path) -> list[Path]:
+def write(results: RunResults, out: Path) -> list[Path]:
     """Writes images, annotations, orders and scores below `out`; returns the annotations."""
-    rows = [row for row in made(run) if row.attempt == 1]
+    rows = [row for row in results.images if row.attempt == 1]
     files = []
-    for model in models(rows):
+    for model in results.models:
         orders: dict[str, dict[str, Any]] = {}
         for row in (row for row in rows if row.model == model):
             task = row.task
@@ -57,7 +55,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
             decisions = orders.setdefault(task.task_id, line)["annotations"]
             if row.pixels_sha256:
                 decisions[f"subtask_{row.deliverable}"] = row.accepted
-                write_picture(run, row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
+                results.write_image(row.pixels_sha256, out, f"images/{model}/{task.task_id}/{row.deliverable}.png")
         files.append(_write_lines(out, f"{model}_annotations.jsonl", list(orders.values())))
     _write_lines(
         out,
@@ -74,7 +72,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
         for s in _scores(rows)
     ]
     _write_lines(out, "scores.jsonl", rated)
-    write_costs(run, out)
+    results.write_costs(out)
     return files
 
 
@@ -83,7 +81,7 @@ def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
     return write_text(out, name, "".join(f"{text}\n" for text in texts))
 
 
-def _orders(rows: list[Made]) -> list[Order]:
+def _orders(rows: list[ImageResult]) -> list[Order]:
     tasks = {row.task.task_id: row.task for row in rows}
     asked = {row.task.task_id: 0 for row in rows}
     for row in rows:
@@ -94,7 +92,7 @@ def _orders(rows: list[Made]) -> list[Order]:
     ]
 
 
-def _scores(rows: list[Made]) -> list[Scores]:
+def _scores(rows: list[ImageResult]) -> list[Scores]:
     found = []
     for row in rows:
         of = [row.scores.get(name) for name in SCORES]

@@ -11,18 +11,18 @@ from click.testing import CliRunner
 from markupsafe import escape
 
 from local_bench.analysis.economics import economics
+from local_bench.analysis.official import export, official
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import cli, main
 from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
-from local_bench.report.official.formats import export, official
 from local_bench.report.page import render
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import composite, needed
 from local_bench.suites.hype_edit_1.results import read_judgements
 from local_bench.suites.idea_bench.results import HEADER
-from tests.report.official.simulated import LAYOUTS, config, draw, judged
+from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.suites.benchmarks import layouts
 
 

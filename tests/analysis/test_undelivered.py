@@ -7,13 +7,13 @@ from fractions import Fraction
 import pytest
 
 from local_bench.analysis.economics import economics
+from local_bench.analysis.official import export, official
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.tables import outcome_json
 from local_bench.report import judging
-from local_bench.report.official.formats import export, official
 from local_bench.runs.rundir import RunDir
-from tests.report.official.simulated import config, draw, judged
-from tests.report.official.test_round_trip import scored
+from tests.analysis.simulated import config, draw, judged
+from tests.analysis.test_round_trip import scored
 from tests.suites.benchmarks import layouts
 
 USD = {"one": "0.04", "two": "0.07", "idle": "5"}
@@ -83,7 +83,7 @@ def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
 def test_an_export_without_a_known_cost_removes_an_earlier_costs_file(run, monkeypatch):
     name, opened, _, out = run
     before = (out / "costs.json").read_bytes()
-    monkeypatch.setattr("local_bench.report.official.made.usd_per_image", lambda _: {})
+    monkeypatch.setattr("local_bench.analysis.official.usd_per_image", lambda *_: {})
     export(opened, name, out)
     assert not (out / "costs.json").exists()
     (out / "costs.json").write_bytes(before)

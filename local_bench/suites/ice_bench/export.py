@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from local_bench.core.paths import safe_join
-from local_bench.report.official.made import Made, made, models, write_picture, write_text
-from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import needed
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench.results import SEPARATOR, Item
 from local_bench.suites.published import Published
+from local_bench.suites.run_results import ImageResult, RunResults, write_text
 
 
 @dataclass(frozen=True)
@@ -60,38 +59,38 @@ class Results:
         return notes
 
 
-def results(run: RunDir) -> dict[str, Results]:
+def results_by_model(results: RunResults) -> dict[str, Results]:
     """Each model's results, from the ledger; only of models with a supported task."""
-    rows = made(run)
-    found = {model: Results(_items([row for row in rows if row.model == model])) for model in models(rows)}
+    rows = results.images
+    found = {model: Results(_items([row for row in rows if row.model == model])) for model in results.models}
     return {model: of for model, of in found.items() if of.items}
 
 
-def published(run: RunDir) -> dict[str, Published]:
+def published(results: RunResults) -> dict[str, Published]:
     """Each model's numbers, from the ledger: those of `score` on what `write` writes."""
     found = {}
-    for model, of in results(run).items():
+    for model, of in results_by_model(results).items():
         numbers_of = numbers.published(of.scored)
         found[model] = replace(numbers_of, notes=[*of.notes, *numbers_of.notes])
     return found
 
 
-def notes(run: RunDir) -> list[str]:
+def notes(results: RunResults) -> list[str]:
     """What `write` leaves out, a sentence each."""
-    return [f"{model}: {sentence}" for model, of in results(run).items() for sentence in of.notes]
+    return [f"{model}: {sentence}" for model, of in results_by_model(results).items() for sentence in of.notes]
 
 
-def write(run: RunDir, out: Path) -> list[Path]:
+def write(results: RunResults, out: Path) -> list[Path]:
     """Writes the files of every model below `out`/results, paths in them relative to `out`; returns what to score: the
     eval_result.txt of every model that has a task with all its metrics."""
-    rows = made(run)
-    found = results(run)
+    rows = results.images
+    found = results_by_model(results)
     files = []
-    for model in models(rows):
+    for model in results.models:
         folder = f"results/{model}"
         places = {}
         for row in (row for row in rows if row.model == model and row.attempt == 1 and row.pixels_sha256):
-            path = write_picture(run, row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
+            path = results.write_image(row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
                 places[row.task.task_id] = path.relative_to(out).as_posix()
         write_text(out, f"{folder}/gen_info.json", json.dumps(places, indent=1) + "\n")
@@ -108,13 +107,13 @@ def _line(item: Item) -> str:
     return SEPARATOR.join((item.item_id, item.task, json.dumps(metrics)))
 
 
-def _items(rows: Sequence[Made]) -> list[Item]:
+def _items(rows: Sequence[ImageResult]) -> list[Item]:
     return [
         Item(row.task.task_id, row.task.category, _metrics(row)) for row in rows if row.supported and row.attempt == 1
     ]
 
 
-def _metrics(row: Made) -> dict[str, float | None]:
+def _metrics(row: ImageResult) -> dict[str, float | None]:
     """The task's metrics by the benchmark's names, None where there is no value; a variant of one (`NAME:CARD`) under
     its own name."""
     found: dict[str, float | None] = dict.fromkeys(row.task.metrics)

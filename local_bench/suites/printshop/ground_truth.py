@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from local_bench.core.types import GroundTruth, Task
 from local_bench.suites.printshop.checker import look
 from local_bench.suites.printshop.drawing import SIDE, Pixels
+from local_bench.suites.printshop.matching import edit_score, match, seen_facts, set_scores, style_of
 from local_bench.suites.printshop.points import holds, read_point
 from local_bench.suites.printshop.shop import wanted
-from local_bench.suites.printshop.truth import edit_score, match, seen_facts, set_scores, style_of
 
 SHOWN = (SIDE, SIDE, 3)
 """The shape of a picture about which anything can be told."""

@@ -8,38 +8,37 @@ is picked, and `costs.json` what an attempt cost. No clock is written: when some
 import json
 from pathlib import Path
 
-from local_bench.report.official.made import Made, made, models, usd_per_image, write_costs, write_picture, write_text
-from local_bench.runs.rundir import RunDir
 from local_bench.suites.hype_edit_1 import published as numbers
+from local_bench.suites.hype_edit_1.questions import RATING
 from local_bench.suites.hype_edit_1.results import SCHEMA_VERSION, AttemptScore, Judgement, Judgements
-from local_bench.suites.hype_edit_1.suite import RATING
 from local_bench.suites.published import Published
+from local_bench.suites.run_results import ImageResult, RunResults, write_text
 
 WORDS = {True: "PASS", False: "FAIL", None: None}
 
 
-def published(run: RunDir) -> dict[str, Published]:
+def published(results: RunResults) -> dict[str, Published]:
     """The numbers of all models together, as the benchmark gives them, from the ledger, with what an attempt cost where
     that is known."""
-    rows = made(run)
+    rows = results.images
     judged = judgements(rows)
     if not judged.rows:
         return {}
-    return {"all": numbers.published(judged, usd_per_image(run) or None, numbers.Review(), _ratings(rows))}
+    return {"all": numbers.published(judged, results.usd_per_image or None, numbers.Review(), _ratings(rows))}
 
 
-def judgements(rows: list[Made]) -> Judgements:
+def judgements(rows: list[ImageResult]) -> Judgements:
     """What was decided of a run's images, in the form of the benchmark's file; without what is not supported."""
     judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
     task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
-    return Judgements(_dataset(rows) if rows else "", tuple(models(rows)), task_ids, judged)
+    return Judgements(_dataset(rows) if rows else "", tuple(dict.fromkeys(row.model for row in rows)), task_ids, judged)
 
 
-def write(run: RunDir, out: Path) -> list[Path]:
+def write(results: RunResults, out: Path) -> list[Path]:
     """Writes images, judgements and ratings below `out`; returns the file of judgements."""
-    rows = made(run)
+    rows = results.images
     dataset = _dataset(rows)
-    names = sorted(models(rows))  # the official page numbers the sorted folders of outputs
+    names = sorted(results.models)  # the official page numbers the sorted folders of outputs
     width = max(2, len(str(len(names))))
     alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
     verdicts: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
@@ -50,7 +49,7 @@ def write(run: RunDir, out: Path) -> list[Path]:
         name = f"{row.attempt:03d}.webp"
         of_task.setdefault(alias[row.model], {})[name] = {"verdict": WORDS[_passed(row)]}
         if row.pixels_sha256:
-            write_picture(run, row.pixels_sha256, out, f"outputs/{dataset}/{row.model}/{row.task.task_id}/{name}")
+            results.write_image(row.pixels_sha256, out, f"outputs/{dataset}/{row.model}/{row.task.task_id}/{name}")
     sheet = {
         "schema_version": SCHEMA_VERSION,
         "dataset": dataset,
@@ -60,20 +59,20 @@ def write(run: RunDir, out: Path) -> list[Path]:
         "judgements": verdicts,
     }
     ratings = [json.dumps(vars(rating)) for rating in _ratings(rows)]
-    write_costs(run, out)
+    results.write_costs(out)
     write_text(out, "ratings.jsonl", "".join(f"{line}\n" for line in ratings))
     return [write_text(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
 
 
-def _passed(row: Made) -> bool | None:
+def _passed(row: ImageResult) -> bool | None:
     return row.accepted if row.pixels_sha256 else None
 
 
-def _dataset(rows: list[Made]) -> str:
+def _dataset(rows: list[ImageResult]) -> str:
     return str(rows[0].task.own["dataset"])
 
 
-def _ratings(rows: list[Made]) -> list[AttemptScore]:
+def _ratings(rows: list[ImageResult]) -> list[AttemptScore]:
     found = [(row, row.scores.get(RATING)) for row in rows if row.supported and row.pixels_sha256]
     return [
         AttemptScore(row.model, row.task.task_id, row.attempt, None if score is None else score.value)

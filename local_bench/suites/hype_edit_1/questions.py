@@ -1,0 +1,84 @@
+"""HYPE-EDIT-1: reference-based edits as marketing asks for them, pass or fail, ten attempts each (sec. 4).
+
+An attempt passes when every required change is there and all else is as it was; with `judge.hype_usable` (ours, off by
+default) also only if it has no defect for which a client would return it. The judge of
+the benchmark's repository makes the two lists in its head; ours is given them: those of the task where somebody (or a
+judge, by the rubric `hype_checklist`) wrote them down, else the instruction itself and all that it leaves alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import prod, sqrt
+
+from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
+from local_bench.models.cards import Takes
+
+PASS = "pass"  # noqa: S105
+RATING = "rating"
+PARTS = ("changes_made", "rest_preserved", "usable")
+SCORES = (PASS, RATING, *PARTS)
+THRESHOLDS = {PASS: 1.0}
+PASS_FAIL = (PASS,)
+"""Scores that are one judge's pass/fail decision: a panel votes on them, whatever `panel_word` says."""
+ATTEMPTS = 10
+_ALL_ELSE = "Everything that the instruction does not ask to change."
+Key = tuple[int, str, int, int]
+"""(deliverable, rubric, point, repeat)"""
+
+
+def deliverables(task: Task) -> list[Deliverable]:
+    """The one picture that is asked for; the generator gets the instruction word for word."""
+    return [Deliverable(task.task_id, 1, task.brief, _given(task))]
+
+
+def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
+    """What a model is asked, or in one sentence why this is not its kind of work."""
+    n = len(_given(task))
+    if n > takes.pictures or takes.condition:
+        sees = "no picture to edit" if takes.condition or not takes.pictures else f"{takes.pictures}"
+        return f"{UNSUPPORTED}the edit is of {n} picture{'s' * (n > 1)}, and the model takes {sees}"
+    return deliverables(task)
+
+
+def enrichment_question(task: Task) -> Question | None:
+    """What a judge is asked to write: the instruction as a checklist."""
+    return None if "changes" in task.own else Question("hype_checklist", 0, (), (("instruction", task.brief),))
+
+
+def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
+    """The one question about an attempt: its inputs, then the result."""
+    given = _given(task)
+    slots = (
+        ("instruction", task.brief),
+        ("changes", _listed(task.own.get("changes") or [task.brief])),
+        ("preservations", _listed(task.own.get("preservations") or [_ALL_ELSE])),
+    )
+    for deliverable, pixels in sorted(images.items()):
+        roles = (*("source",) * len(given), "result")
+        yield (deliverable, "hype_edit", 0, 0), Question("hype_edit", 0, (*given, pixels), slots, roles)
+
+
+def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
+    """`pass`, 1 or 0; its parts, of which `usable` applies only where the judge was asked for it; `rating`, the product
+    of the parts' probabilities where the judge gives some, by which the best of several attempts is picked."""
+    verdict = verdicts.get((1, "hype_edit", 0, 0))
+    if verdict is None or verdict.answer is None:
+        reason = "the judge was not reached" if verdict is None else verdict.unscored
+        return {1: [Score(name, None, reason) for name in SCORES]}
+    answer = verdict.answer
+    values = {name: value for name in PARTS if (value := verdict.value(name)) is not None}
+    passed = Score(PASS, float(all(answer[name] for name in values)))
+    parts = [
+        Score(name, values[name], spread=None if (v := verdict.variance(name)) is None else sqrt(v))
+        if name in values
+        else Score(name, None, applies=False)
+        for name in PARTS
+    ]
+    return {1: [passed, Score(RATING, prod(values.values())), *parts]}
+
+
+def _given(task: Task) -> tuple[str, ...]:
+    return (*(() if task.source_sha256 is None else (task.source_sha256,)), *task.reference_sha256)
+
+
+def _listed(sentences: list[str]) -> str:
+    return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1))

@@ -1,0 +1,96 @@
+"""IDEA-Bench: briefs of five kinds, from words or pictures to one or several images; six yes-or-no questions a case.
+
+Each question is asked three times about one composed sheet (sec. 3.3.2). A model is given the brief word for word and
+the pictures that go with it. What it cannot do (a dash in table 2) it is not asked: to look at more pictures than it
+takes, or to make several images at once, which no family here does. Where the case has rephrased prompts, such a model
+is given these instead, one an image and without pictures (the paper's dagger).
+"""
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+
+from local_bench.core.types import UNSUPPORTED, Collage, Deliverable, Question, Score, Task, Verdict
+from local_bench.models.cards import Takes
+from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
+
+RUBRIC = "idea_question"
+SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
+THRESHOLDS = dict.fromkeys(SCORES, 0.5)
+"""Accepted when most askings of each of the six are answered yes; the published score is hierarchical (settle/idea)."""
+Key = tuple[int, str, int, int]
+"""(deliverable, rubric, point, repeat)"""
+
+
+def deliverables(task: Task) -> list[Deliverable]:
+    """The images that a case asks for, each by the whole brief."""
+    return [Deliverable(task.task_id, i, task.brief, task.reference_sha256) for i in _numbers(task)]
+
+
+def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
+    """What a model is asked, or in one sentence why this is not its kind of work."""
+    beyond = _beyond(task, takes)
+    if beyond is None:
+        return deliverables(task)
+    prompts = task.own.get("prompts")
+    if prompts is None or not takes.text_alone or takes.condition:
+        return f"{UNSUPPORTED}{beyond}"
+    return [Deliverable(task.task_id, i, prompt) for i, prompt in enumerate(prompts, 1)]
+
+
+def enrichment_question(task: Task) -> Question | None:
+    """What a judge is asked to write: the brief as prompts for models that take words alone; None where it will do."""
+    given = task.reference_sha256
+    if "prompts" in task.own or (not given and len(task.deliverables) == 1):
+        return None
+    slots = (("brief", task.brief), ("count", str(len(task.deliverables))))
+    return Question("rephrase", 0, given, slots, ("input",) * len(given))
+
+
+def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
+    """The six questions, three times each, about sheets of what is there of the outputs; they stand with the first
+    image that there is."""
+    first = min(images, default=1)
+    for k, (text, collage) in enumerate(zip(task.evaluation_points, task.own["sheets"], strict=True)):
+        outputs = [images[i] for i in collage["outputs"] if i in images]
+        if not outputs:
+            continue
+        shown = () if collage["card"] else (*collage["given"], *outputs)
+        rows = Collage(count=len(outputs)) if collage["card"] else Collage(rows=(len(collage["given"]), len(outputs)))
+        for repeat in range(REPEATS):
+            question = Question(RUBRIC, k, shown, (("question", text),), (), repeat, rows)
+            yield (first, RUBRIC, k, repeat), question
+
+
+def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
+    """Of each question the part of its askings that were answered yes; the case's images share them."""
+    found = []
+    for k, name in enumerate(SCORES):
+        heard = [_of_case(task, verdicts, k, repeat) for repeat in range(REPEATS)]
+        values = [verdict.value("met") for verdict in heard if verdict is not None]
+        known = [value for value in values if value is not None]
+        if len(known) == REPEATS:
+            found.append(Score(name, fmean(known)))
+        else:
+            found.append(Score(name, None, f"{REPEATS - len(known)} of {REPEATS} askings have no answer"))
+    return dict.fromkeys(_numbers(task), found)
+
+
+def _of_case(task: Task, verdicts: Mapping[Key, Verdict], point: int, repeat: int) -> Verdict | None:
+    return next((v for i in _numbers(task) if (v := verdicts.get((i, RUBRIC, point, repeat)))), None)
+
+
+def _numbers(task: Task) -> range:
+    return range(1, len(task.deliverables) + 1)
+
+
+def _beyond(task: Task, takes: Takes) -> str | None:
+    n = len(task.reference_sha256)
+    if takes.condition:
+        return f"the model takes a {takes.condition} map, and no brief gives one"
+    if n > takes.pictures:
+        return f"the brief goes with {n} picture{'s' * (n > 1)}, and the model takes {takes.pictures}"
+    if not n and not takes.text_alone:
+        return "the model works on a picture, and the brief gives none"
+    if len(task.deliverables) > 1:
+        return f"the brief asks for {len(task.deliverables)} images, and the model makes one"
+    return None

@@ -1,0 +1,1 @@
+"""Twelve design tasks written for local-bench, in the form of ServImage's."""
