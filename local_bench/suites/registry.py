@@ -123,7 +123,7 @@ SUITES = {
             "ServImage: paid design orders in three categories",
             "local_bench.suites.servimage_bench",
             "see the benchmark's authors",
-            "Ji et al., ServImage; mllmagent-jpg/ServImage",
+            "Ji et al., ServImage; FengxianJi/ServImage",
             reader="local_bench.suites.servimage_bench:read_tasks",
             layout="its ServImage_Bench folder, one of the JSON files in it, or an order file of one object a line",
         ),
