@@ -72,7 +72,10 @@ class SuiteEntry:
         if self.path is not None and path is not None:
             raise ConfigError(f"suite.path: the suite {self.name!r} ships with its tasks: leave the path out")
         if self.path is None and path is None:
-            raise ConfigError(f"suite.path: the suite {self.name!r} is read from {self.layout}: say where that is")
+            raise ConfigError(
+                f"suite.path: the suite {self.name!r} is read from {self.layout}: say where that is, or "
+                f"`local-bench suites fetch {self.name} --out FOLDER`"
+            )
         module, _, function = self.reader.partition(":")
         read: Callable[..., list[Task]] = getattr(importlib.import_module(module), function)
         tasks = read(self.path or Path(str(path)), keep, *((refuse,) if self.refuses_cases else ()))

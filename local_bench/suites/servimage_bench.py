@@ -61,8 +61,8 @@ class _Point(_Loose):
     @model_validator(mode="before")
     @classmethod
     def _damaged_key(cls, given: Any) -> Any:
-        """Three points of the published Product.json have a damaged character in this key (a character stands for the underscore):
-        the one key beside point_id that begins with "point" is taken for it."""
+        """Three points of the published Product.json have a damaged key (another character for its underscore): the one
+        key beside point_id that begins with "point" is taken for it."""
         if not isinstance(given, dict) or "point_requirement" in given:
             return given
         others = [key for key in given if key.startswith("point") and key != "point_id"]
