@@ -1,5 +1,6 @@
 """`suites fetch`: the published files of a benchmark."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,11 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
     record = fetch_dataset(name, entry, folder, revision, say)
     data |= {"repo": record.repo, "revision": record.revision, "folder": str(folder)}
     data |= {"n_files": len(record.files), "bytes": record.total_bytes}
-    data |= _read(entry, folder, pinned=record.revision == entry.source.revision)
+    pinned = record.revision == entry.source.revision
+    data |= _read(entry, folder, pinned)
+    if pinned and entry.files not in (None, len(record.files)):
+        say(f"{len(record.files)} files came, and {entry.files} are known of this commit")
+        data["complete"] = False
     _show(data, as_json)
     return 0 if data["complete"] else 1
 
@@ -62,7 +67,7 @@ def _read(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
     if path is None:
         say(f"{folder} has no {entry.reads}, which the suite {entry.suite} is read from")
         return found | {"complete": False, "config": None}
-    config = f"suite: {{name: {entry.suite}, path: {path}}}"
+    config = f"suite: {{name: {entry.suite}, path: {json.dumps(str(path), ensure_ascii=False)}}}"
     found |= {"path": str(path), "config": config}
     try:
         tasks = suite(entry.suite).tasks(str(path), pixel_digest, refuse=found["refused"].append)

@@ -65,6 +65,8 @@ class Dataset(Strict):
     """What the suite's `path` is, as a pattern below the folder."""
     tasks: int = Field(ge=1)
     """How many tasks there are at `source.revision`, or according to the paper where no commit is pinned."""
+    files: int | None = Field(default=None, ge=1)
+    """How many files there are at `source.revision`, pictures from elsewhere included, where it was established."""
     bytes: int | None = Field(default=None, ge=1)
     """The size of the files, where it was established."""
     max_bytes: int = Field(ge=1)

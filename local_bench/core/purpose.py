@@ -14,7 +14,7 @@ class Purpose:
     command: str
     """The command line that fetches it, without backquotes."""
     source: str
-    """Where its repository or address is written down: `the card's source.repo`."""
+    """Where its repository or address is written down: `the card's source`."""
     error: type[UserError] = WeightsError
     """What is raised where it cannot be had."""
     larger_disk: str = "set LOCAL_BENCH_CACHE to a larger disk"
@@ -27,7 +27,7 @@ class Purpose:
 
 def for_model(card: str) -> Purpose:
     """The files of a model card."""
-    return Purpose(card, f"local-bench models fetch {card}", "the card's source.repo")
+    return Purpose(card, f"local-bench models fetch {card}", "the card's source")
 
 
 def for_dataset(name: str, folder: object) -> Purpose:

@@ -1,5 +1,5 @@
-"""`suites fetch` from servers on loopback: every benchmark in its authors' layout, read by its suite; hostile archives, a
-second call, and what cannot be had."""
+"""`suites fetch` from servers on loopback: every benchmark in its authors' layout, read by its suite; hostile archives,
+a second call, and what cannot be had."""
 
 import hashlib
 import io
@@ -144,7 +144,7 @@ def servimage(lab: Lab) -> Path:
     (root / "ServImage_Bench/load.py").write_text("a script")
     (root / "README.md").write_text("words")
     (root / "link").symlink_to("README.md")
-    lab.entries["servimage"]["tasks"] = 2
+    lab.entries["servimage"] |= {"tasks": 2, "files": 4}
     lab.entries["servimage"]["bytes"] = 1000
     lab.archive("servimage", root)
     return root
@@ -164,7 +164,7 @@ def test_servimage_comes_from_the_archive_of_its_commit_and_is_read(lab):
     assert ended.status == 0, ended.err
     data = json.loads(ended.out)
     assert (data["n_tasks"], data["n_images"], data["complete"]) == (2, 3, True)
-    assert data["config"] == f"suite: {{name: servimage, path: {lab.out / 'ServImage_Bench'}}}"
+    assert data["config"] == f'suite: {{name: servimage, path: "{lab.out / "ServImage_Bench"}"}}'
     assert "1 files that are neither text, tables nor images were left out" in ended.err
     record = json.loads((lab.out / RECORD).read_text())
     assert (record["repo"], record["revision"]) == ("FengxianJi/ServImage", COMMIT)
@@ -274,6 +274,18 @@ def test_files_that_the_suite_does_not_read_whole_end_with_status_1(lab):
     ended = lab.fetch("servimage", "--json")
     assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
     assert "2 tasks were found, and 3 are known" in ended.err
+    lab.entries["servimage"] |= {"tasks": 2, "files": 5}
+    ended = lab.fetch("servimage", "--json")
+    assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
+    assert "4 files came, and 5 are known of this commit" in ended.err
+    shutil.rmtree(lab.out)
+    root = lab.place / "served/servimage"
+    (root / "ServImage_Bench/C-Digital/Digital.json").write_text("[]")
+    (root / "ServImage_Bench/C-Portrait/Portrait.json").write_text('[{"task_id": "a b"}]')
+    lab.archive("servimage", root)
+    ended = lab.fetch("servimage", "--json")
+    assert (ended.status, json.loads(ended.out)["n_tasks"]) == (1, 0)
+    assert "Portrait.json, line 1" in ended.err
 
 
 def test_a_dry_run_downloads_nothing(lab):
@@ -292,7 +304,7 @@ def hype(lab: Lab) -> None:
     (root / "LICENSE-DATA").write_text("CC BY 4.0")
     shutil.copy(layouts.hype(kept), root / "src/tasks/public.json")
     lab.archive("hype-edit-1", root)
-    lab.entries["hype-edit-1"]["tasks"] = 3
+    lab.entries["hype-edit-1"] |= {"tasks": 3, "files": 6}
     lab.entries["hype-edit-1"]["pictures"]["url"] = f"{lab.web.url}/cdn/tasks/{{task_id}}/{{name}}"
     for path in kept.glob("*/*.png"):
         lab.web.served[f"/cdn/tasks/{path.relative_to(kept)}"] = path.read_bytes()
