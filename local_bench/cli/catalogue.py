@@ -7,6 +7,7 @@ import click
 
 from local_bench.cli.cards import fetch_rows, files_here, in_words, what_it_takes
 from local_bench.cli.output import say, show, show_json
+from local_bench.cli.suites_fetch import fetch_suite
 from local_bench.core.tables import table
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -69,19 +70,13 @@ def show_model(name: str, as_json: bool) -> int:
 )
 @JSON
 def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -> int:
-    """Download models' files (the one command that uses the network), or build the small ones.
+    """Download models' files (this and `suites fetch` alone use the network), or build the small ones.
 
     A run's config stands for all models that the run needs.
     """
-    import os
-    import sys
+    from local_bench.core.environment import go_online
 
-    from local_bench.core.environment import OFFLINE
-
-    for name in OFFLINE:
-        os.environ.pop(name, None)
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    go_online()
     from local_bench.core.errors import UserError
     from local_bench.models.fetch import fetch as fetch_files
 
@@ -141,7 +136,10 @@ def _card(name: str) -> Any:
 
 @click.group()
 def suites() -> None:
-    """What benchmarks there are."""
+    """What benchmarks there are, and their files."""
+
+
+suites.add_command(fetch_suite)
 
 
 @suites.command("list")

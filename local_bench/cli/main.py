@@ -30,7 +30,7 @@ from local_bench.core.errors import LocalBenchError
 @click.version_option(local_bench.__version__, prog_name="local-bench")
 def cli() -> None:
     """Benchmarks open-weight image models on your own GPUs: makes the images, has them judged and measured, and says
-    what they earn. No network, no proprietary API."""
+    what they earn. No proprietary API; only `models fetch` and `suites fetch` use the network."""
 
 
 for command in (

@@ -13,7 +13,7 @@ from pathlib import Path
 from local_bench.core.paths import cache_dir
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-"""`models fetch` alone removes these."""
+"""`go_online` alone removes these."""
 _NO_TELEMETRY = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -58,6 +58,14 @@ def variables() -> dict[str, str]:
         "VLLM_CACHE_ROOT": str(libraries / "vllm"),
         "VLLM_CONFIG_ROOT": str(libraries / "vllm-config"),
     }
+
+
+def go_online() -> None:
+    """For `models fetch` and `suites fetch`, before huggingface_hub is imported; progress bars only on a terminal."""
+    for name in OFFLINE:
+        os.environ.pop(name, None)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def isolate() -> None:

@@ -7,7 +7,8 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 │   ├── ResultFileError    a benchmark's result file
 │   ├── ImageError         an image that cannot be read safely
 │   │   └── RunImageError  exit 1: a picture of a run that is missing, damaged or not what its name says
-│   └── WeightsError       a model whose files are not on this machine
+│   ├── WeightsError       a model whose files are not on this machine
+│   └── DatasetError       a benchmark's published files cannot be fetched, or are not what they should be
 ├── LedgerError            the run's ledger cannot be opened or written
 │   └── LedgerDamaged      the ledger is missing, empty or damaged although its run has begun
 ├── StorageError           the disk is full or refuses a write
@@ -63,6 +64,10 @@ class RunImageError(ImageError):
 
 class WeightsError(UserError):
     """A model's files are not on this machine, and nothing may be downloaded at run time."""
+
+
+class DatasetError(UserError):
+    """A benchmark's published files cannot be fetched as asked; nothing half-written is left."""
 
 
 class LedgerError(LocalBenchError):

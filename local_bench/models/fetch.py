@@ -25,6 +25,7 @@ from local_bench.models.manifest import (
     write_pins,
 )
 from local_bench.models.pull import Pulled, fetched_files, fill, pull_hub, pull_url, refuse_other
+from local_bench.models.purpose import for_model
 from local_bench.models.vet import listing_of, vet
 from local_bench.models.weights import built, resolve, resolve_parts, weights_digest
 
@@ -49,7 +50,7 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
         say(f"{card.name}: all {len(known.files)} files are here already")
         return known
     repositories = {
-        part: look(card.name, source_of(card, part).repo or "", commit, source_of(card, part).files)
+        part: look(for_model(card.name), source_of(card, part).repo or "", commit, source_of(card, part).files)
         for part, commit in commits.items()
     }
     for repository in repositories.values():
@@ -58,7 +59,7 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
     absent = {part: repository.absent() for part, repository in repositories.items()}
     for part, repository in repositories.items():
         say(_announcement(card, repository, absent[part]))
-    check_space(card.name, sum(repositories[part].bytes_of(names) for part, names in absent.items()))
+    check_space(for_model(card.name), sum(repositories[part].bytes_of(names) for part, names in absent.items()))
     taken = {part: repository.take() for part, repository in repositories.items()}
     write_pins(card, commits)
     places = {part: _place(card, part, repositories[part], folder) for part, folder in taken.items()}
@@ -91,8 +92,9 @@ def _from_elsewhere(card: ModelCard, part: str, say: Say) -> _Place:
     assert source.base_url
     base = source.base_url.rstrip("/")
     say(f"{card.name}: {len(source.files)} files from {base}, licence {card.licence}")
+    purpose = for_model(card.name)
     return _filled(
-        card, part, [pull_url(card.name, f"{base}/{name}", name, source.sha256.get(name)) for name in source.files]
+        card, part, [pull_url(purpose, f"{base}/{name}", name, source.sha256.get(name)) for name in source.files]
     )
 
 
@@ -100,7 +102,7 @@ def _filled(card: ModelCard, part: str, pulled: list[Pulled]) -> _Place:
     """WeightsError where a file is not what the card says."""
     source = source_of(card, part)
     for name, file in zip(source.files, pulled, strict=True):
-        refuse_other(card.name, file.origin.url, file.origin.sha256, source.sha256.get(name))
+        refuse_other(for_model(card.name), file.origin.url, file.origin.sha256, source.sha256.get(name))
     folder = folder_of(card, part)
     fill(folder, pulled)
     return _entered(card, part, folder, [file.origin for file in pulled])

@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from local_bench.core.errors import StorageError, WeightsError
+from local_bench.core.errors import StorageError
 from local_bench.core.paths import cache_dir, safe_join
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.digests import file_sha256
 from local_bench.models.hub import Repository
 from local_bench.models.manifest import FetchedFile, Origin
+from local_bench.models.purpose import Purpose
 
 MAX_BYTES = 20_000_000_000
 _TIMEOUT_S = 60
@@ -50,11 +51,11 @@ def pull_hub(repository: Repository, folder: Path, name: str) -> Pulled:
     return _kept(path, name, origin, repository.repo)
 
 
-def pull_url(card: str, url: str, name: str, sha256: str | None = None, checked_by: str = "the card") -> Pulled:
+def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, checked_by: str = "the card") -> Pulled:
     """A file from elsewhere, downloaded unless it is here. It is compared with `sha256`, whole or its beginning, where
     that is known; where it is not, its origin says that nobody checked it.
 
-    WeightsError where it cannot be had or is another file; StorageError where there is no room.
+    The purpose's error where it cannot be had or is another file; StorageError where there is no room.
     """
     note = cache_dir() / "pulled" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
     with suppress(FileNotFoundError, ValidationError):
@@ -65,8 +66,8 @@ def pull_url(card: str, url: str, name: str, sha256: str | None = None, checked_
     note.parent.mkdir(parents=True, exist_ok=True)
     with storage_errors(note), tempfile.TemporaryDirectory(dir=note.parent, prefix=".pulling.") as scratch:
         path = Path(scratch) / "file"
-        found = _download(card, url, path)
-        refuse_other(card, url, found, sha256)
+        found = download(purpose, url, path)
+        refuse_other(purpose, url, found, sha256)
         by = checked_by if sha256 else None
         origin = Origin(url=url, bytes=path.stat().st_size, sha256=found, checked_by=by)
         pulled = _kept(path, name, origin, url.removesuffix(name).rstrip("/"))
@@ -74,12 +75,12 @@ def pull_url(card: str, url: str, name: str, sha256: str | None = None, checked_
     return pulled
 
 
-def refuse_other(card: str, url: str, found: str, wanted: str | None) -> None:
-    """WeightsError where a file's sha256 `found` is not, or does not begin with, the one `wanted`."""
+def refuse_other(purpose: Purpose, url: str, found: str, wanted: str | None) -> None:
+    """The purpose's error where a file's sha256 `found` is not, or does not begin with, the one `wanted`."""
     if wanted is not None and not found.startswith(wanted):
-        raise WeightsError(
-            f"{url} is not the file that {card} wants (its sha256 begins with {found[:12]}, not {wanted[:12]}): "
-            f"nothing of it is used, run `local-bench models fetch {card}` again later or mend the card"
+        raise purpose.error(
+            f"{url} is not the file that {purpose.name} wants (its sha256 begins with {found[:12]}, not "
+            f"{wanted[:12]}): nothing of it is used, {purpose.again} later or correct {purpose.source}"
         )
 
 
@@ -155,16 +156,16 @@ def _is_whole(shelf: Path) -> bool:
     return shelf.is_file() and seal.is_file() and seal.read_text() == file_sha256(shelf)
 
 
-def _download(card: str, url: str, target: Path) -> str:
-    """Writes what is at `url` to `target`; its sha256."""
+def download(purpose: Purpose, url: str, target: Path, most: int = MAX_BYTES) -> str:
+    """Writes what is at `url`, of at most `most` bytes, to `target`; its sha256. The purpose's error where it cannot be
+    had, StorageError where there is no room for it twice."""
     import httpx
 
-    again = f"run `local-bench models fetch {card}` again"
     digest, received = hashlib.sha256(), 0
 
     def only_https(request: httpx.Request) -> None:
         if not _is_safe(str(request.url)):
-            raise WeightsError(f"{url} leads to {request.url}, which is not https: mend the card of {card}")
+            raise purpose.error(f"{url} leads to {request.url}, which is not https: correct {purpose.source}")
 
     hooks = {"request": [only_https]}
     try:
@@ -173,30 +174,32 @@ def _download(card: str, url: str, target: Path) -> str:
             client.stream("GET", url) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
-                raise WeightsError(
-                    f"{url} answers HTTP {answer.status_code}: check it in the card of {card}, and {again}"
+                raise purpose.error(
+                    f"{url} answers HTTP {answer.status_code}: check {purpose.source}, and {purpose.again}"
                 )
-            _refuse_size(card, url, int(answer.headers.get("content-length") or 0), target)
+            _refuse_size(purpose, url, int(answer.headers.get("content-length") or 0), target, most)
             with target.open("wb") as file:
                 for chunk in answer.iter_raw() if "content-encoding" not in answer.headers else answer.iter_bytes():
                     received += len(chunk)
-                    if received > MAX_BYTES:
-                        _refuse_size(card, url, received, target)
+                    if received > most:
+                        _refuse_size(purpose, url, received, target, most)
                     digest.update(chunk)
                     file.write(chunk)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:
-        raise WeightsError(f"{url} cannot be had ({type(e).__name__}): check the network, and {again}") from e
+        raise purpose.error(f"{url} cannot be had ({type(e).__name__}): check the network, and {purpose.again}") from e
     return digest.hexdigest()
 
 
-def _refuse_size(card: str, url: str, size: int, target: Path) -> None:
-    if size > MAX_BYTES:
-        raise WeightsError(f"{url} has {size / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:g} GB: mend the card of {card}")
+def _refuse_size(purpose: Purpose, url: str, size: int, target: Path, most: int) -> None:
+    if size > most:
+        raise purpose.error(
+            f"{url} has {size / 1e9:.1f} GB or more, more than {most / 1e9:g} GB: correct {purpose.source}"
+        )
     free = shutil.disk_usage(target.parent).free
     if 2 * size > free:
         raise StorageError(
-            f"{card} needs {2 * size / 1e9:.1f} GB for {url} and its conversion, and {target.parent.parent} has "
-            f"{free / 1e9:.1f} GB free: make room there or set LOCAL_BENCH_CACHE to a larger disk"
+            f"{purpose.name} needs {2 * size / 1e9:.1f} GB for {url} and what is made of it, and "
+            f"{target.parent.parent} has {free / 1e9:.1f} GB free: make room there or {purpose.larger_disk}"
         )
 
 

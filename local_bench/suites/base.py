@@ -82,7 +82,10 @@ class Suite(ABC):
         if self.shipped is not None and path is not None:
             raise ConfigError(f"suite.path: the suite {self.name!r} ships with its tasks: leave the path out")
         if self.shipped is None and path is None:
-            raise ConfigError(f"suite.path: the suite {self.name!r} is read from {self.files}: say where that is")
+            raise ConfigError(
+                f"suite.path: the suite {self.name!r} is read from {self.files}: say where that is, or "
+                f"`local-bench suites fetch {self.name} --out FOLDER`"
+            )
         tasks = self.read_tasks(self.shipped or Path(str(path)), keep, refuse)
         if written is not None:
             tasks = with_written(tasks, Path(written))

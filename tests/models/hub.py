@@ -1,7 +1,8 @@
 """A Hub on loopback: serves folders as repositories at one commit, the way the real one answers `snapshot_download`.
 
 Large files are declared with their sha256 and handed out behind a redirect; small ones carry git's own digest. A gated
-repository tells everybody what is in it and gives its files to nobody.
+repository tells everybody what is in it and gives its files to nobody. A dataset repository has the key
+`datasets/OWNER/NAME`.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from local_bench.models.digests import file_sha256, git_blob_sha1
 
-LARGE = (".safetensors", ".bin", ".pth")
+LARGE = (".safetensors", ".bin", ".pth", ".zip")
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Repo:
     gated: bool = False
     declared_sha256: dict[str, str] = field(default_factory=dict)
     declared_bytes: dict[str, int] = field(default_factory=dict)
+    branch: str | None = None
+    """A name of the commit, such as `main`."""
     refuses: tuple[int, str] | None = None
     """Answers everything with this status and `X-Error-Message`."""
 
@@ -55,7 +58,7 @@ class Hub:
         self.repos = repos
         self.asked: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
@@ -98,10 +101,20 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     repo = self._repo(f"{owner}/{name}", revision)
                     if repo:
                         self._json(_info(repo, f"{owner}/{name}") if kind == "revision" else _tree(repo))
+                case ["api", "datasets", owner, name, kind, revision, *_] if kind in ("revision", "tree"):
+                    repo = self._repo(f"datasets/{owner}/{name}", revision)
+                    if repo:
+                        self._json(_info(repo, f"{owner}/{name}") if kind == "revision" else _tree(repo))
+                case ["datasets", owner, name, "resolve", revision, *rest]:
+                    repo = self._repo(f"datasets/{owner}/{name}", revision)
+                    if repo:
+                        self._file(repo, "/".join(rest))
                 case [owner, name, "resolve", revision, *rest]:
                     repo = self._repo(f"{owner}/{name}", revision)
                     if repo:
                         self._file(repo, "/".join(rest))
+                case ["cdn", "datasets", owner, name, *rest]:
+                    self._send(200, (hub.repos[f"datasets/{owner}/{name}"].folder / "/".join(rest)).read_bytes())
                 case ["cdn", owner, name, *rest]:
                     self._send(200, (hub.repos[f"{owner}/{name}"].folder / "/".join(rest)).read_bytes())
                 case _:
@@ -115,7 +128,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             if repo.refuses:
                 self._send(repo.refuses[0], b"", {"X-Error-Message": repo.refuses[1]})
                 return None
-            if revision != repo.commit:
+            if revision not in (repo.commit, repo.branch):
                 self._send(404, b"", {"X-Error-Code": "RevisionNotFound"})
                 return None
             return repo

@@ -11,6 +11,7 @@ import yaml
 
 from local_bench.core.errors import StorageError
 from local_bench.models.hub import hub_errors
+from local_bench.models.purpose import for_model
 
 from ..conftest import ROOT
 from .hub import Hub, Repo, commit_of
@@ -251,7 +252,7 @@ def test_a_hub_that_refuses_is_told_from_a_missing_network(lab, refuses, says):
 
 def test_a_disk_that_fills_up_is_no_fault_of_the_network():
     with pytest.raises(StorageError, match=r"no room for lab/served.* `local-bench models fetch served` again"):
-        with hub_errors("served", "lab/served", COMMIT):
+        with hub_errors(for_model("served"), "lab/served", COMMIT):
             raise OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -22,6 +22,7 @@ from local_bench.models.cards import ModelCard
 from local_bench.models.hub import Repository, look
 from local_bench.models.manifest import Origin
 from local_bench.models.pull import Pulled, digest_in, fill, pull_hub, pull_url, refuse_other
+from local_bench.models.purpose import Purpose, for_model
 
 INDEX = "pyiqa.json"
 COMMITS = {"chaofengc/IQA-PyTorch-Weights": "0df2df423c65f6a64209309695f3845727431027"}
@@ -111,7 +112,7 @@ def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Or
             break
         except Missing as missing:
             say(f"{card.name}: {missing.url}, licence {card.licence}")
-            pulled[missing.url] = _pull(card.name, missing.url, repositories)
+            pulled[missing.url] = _pull(for_model(card.name), missing.url, repositories)
     else:
         raise WeightsError(f"{card.name} asks for more than {_MOST_FILES} files: use another metric")
     files = {url: None if file is None else file.name for url, file in pulled.items()}
@@ -120,23 +121,23 @@ def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Or
     return [file.origin for file in found]
 
 
-def _pull(card: str, url: str, repositories: dict[str, Repository]) -> Pulled | None:
+def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pulled | None:
     """The file at an address; None where the Hub has none of that name, for then another one is asked for."""
     hub = _on_hub(url)
     if hub is None:
         parts = urlsplit(url)
         name = file_name(url)
         if parts.hostname == _CLIP:  # OpenAI's addresses hold the digest
-            return _named(pull_url(card, url, name, parts.path.split("/")[-2], "its address"), url)
-        return _named(pull_url(card, url, name, digest_in(name), "its name"), url)
+            return _named(pull_url(purpose, url, name, parts.path.split("/")[-2], "its address"), url)
+        return _named(pull_url(purpose, url, name, digest_in(name), "its name"), url)
     repo, revision, name = hub
-    known = repositories.get(repo) or look(card, repo, COMMITS.get(repo, revision))
+    known = repositories.get(repo) or look(purpose, repo, COMMITS.get(repo, revision))
     repositories[repo] = known
     if name not in known.files:
         return None
-    wanted = Repository(known.card, known.repo, known.revision, known.gated, known.files, (name,))
+    wanted = Repository(known.purpose, known.repo, known.revision, known.gated, known.files, (name,))
     pulled = pull_hub(wanted, wanted.take(), name)
-    refuse_other(card, url, pulled.origin.sha256, digest_in(name))
+    refuse_other(purpose, url, pulled.origin.sha256, digest_in(name))
     return _named(pulled, url)
 
 

@@ -50,7 +50,7 @@ class ServImage(DesignTasks):
     name = "servimage"
     title = "ServImage: paid design orders in three categories"
     licence = "see the benchmark's authors"
-    source = "Ji et al., ServImage; mllmagent-jpg/ServImage"
+    source = "Ji et al., ServImage; FengxianJi/ServImage"
     files = "its ServImage_Bench folder, one of the JSON files in it, or an order file of one object a line"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import ASPECT, HardRules
@@ -39,7 +39,8 @@ class _Loose(BaseModel):
 
 class _Original(_Loose):
     task_name_original: str = Field(min_length=1, max_length=20_000)
-    requirements_original: str = Field(min_length=1, max_length=20_000)
+    requirements_original: str = Field(max_length=20_000)
+    """Empty in three of the published orders: their title says all."""
     price_usd: Decimal | int = Field(ge=0, le=10**9)
 
 
@@ -54,6 +55,16 @@ class _HardRules(_Loose):
 
 class _Point(_Loose):
     point_requirement: str = Field(min_length=1, max_length=20_000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _damaged_key(cls, given: Any) -> Any:
+        """Three points of the published Product.json have a damaged key (another character for its underscore): the one
+        key beside point_id that begins with "point" is taken for it."""
+        if not isinstance(given, dict) or "point_requirement" in given:
+            return given
+        others = [key for key in given if key.startswith("point") and key != "point_id"]
+        return given | {"point_requirement": given[others[0]]} if len(others) == 1 else given
 
 
 class _SoftRules(_Loose):
@@ -135,13 +146,14 @@ def rules_question(task: Task) -> Question | None:
 
 def _prompt(task: Task, number: int) -> str:
     what, n = task.deliverables[number - 1], len(task.deliverables)
+    requirements = [f"Requirements: {task.brief}"] if task.brief else []
     if n == 1:
-        parts = [f"{task.title}: {what}", f"Requirements: {task.brief}"]
+        parts = [f"{task.title}: {what}", *requirements]
     else:
         images = "\n".join(f"{i}. {name}" for i, name in enumerate(task.deliverables, 1))
         parts = [
             f"Make image {number} of the {n} that this order asks for: {what}",
-            f"Order: {task.title}\nRequirements: {task.brief}",
+            "\n".join([f"Order: {task.title}", *requirements]),
             f"Its images:\n{images}",
         ]
     if task.evaluation_points:

@@ -353,6 +353,27 @@ class TestServImage:
             read("servimage", tmp_path)
         assert "Digital.json, line 1" in str(caught.value)
 
+    def test_orders_without_requirements_and_points_with_a_damaged_key_are_read(self, tmp_path):
+        """Both are in the authors' own Product.json, three times each."""
+        file = layouts.servimage(tmp_path) / "C-Digital" / "Digital.json"
+        [entry] = json.loads(file.read_text())
+        entry["original_task_data"]["requirements_original"] = ""
+        entry["soft_rules"]["points"][1] = {"point_id": "ep_002", "point\u6781requirement": "It says Nord"}
+        file.write_text(json.dumps([entry]))
+        task = read("servimage", tmp_path)["digital-001"]
+        assert (task.brief, task.evaluation_points) == ("", ("It is blue", "It says Nord"))
+        prompt = suite("servimage").deliverables(task)[0].prompt
+        assert "Order: Order digital-001\n\nIts images" in prompt
+        assert "Requirements" not in prompt
+
+    def test_a_point_without_a_text_is_refused(self, tmp_path):
+        file = layouts.servimage(tmp_path) / "C-Digital" / "Digital.json"
+        [entry] = json.loads(file.read_text())
+        entry["soft_rules"]["points"] = [{"point_id": "ep_001"}]
+        file.write_text(json.dumps([entry]))
+        with pytest.raises(TaskFileError, match="point_requirement"):
+            read("servimage", tmp_path)
+
 
 class TestWritten:
     @pytest.mark.parametrize(

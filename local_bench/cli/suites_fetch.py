@@ -1,0 +1,97 @@
+"""`suites fetch`: the published files of a benchmark."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from local_bench.cli.output import say, show, show_json
+from local_bench.core.tables import table
+
+if TYPE_CHECKING:
+    from local_bench.models.datasets import Dataset
+
+
+@click.command("fetch")
+@click.argument("name")
+@click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="The folder to make.")
+@click.option("--revision", metavar="COMMIT", help="Another commit than the one in configs/datasets.yaml.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be downloaded.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as_json: bool) -> int:
+    """Download a benchmark's files from where its authors publish them (this and `models fetch` alone use the network).
+
+    The folder is written whole or not at all, with the digest of every file in fetched.json, and then read by the
+    suite. Exit 1 where that does not find all tasks with their pictures.
+    """
+    from local_bench.core.environment import go_online
+
+    go_online()
+    from local_bench.core.errors import DatasetError
+    from local_bench.models.dataset_fetch import fetch_dataset, list_dataset
+    from local_bench.models.datasets import dataset
+    from local_bench.suites.registry import suite
+
+    if suite(name).shipped is not None:
+        raise DatasetError(f"the suite {name!r} ships with local-bench: there is nothing to fetch")
+    entry, folder = dataset(name), folder.absolute()
+    data: dict[str, Any] = {"suite": entry.suite, "licence": entry.licence, "not_included": entry.not_included}
+    if dry_run:
+        listed = list_dataset(name, entry, folder, revision)
+        n_files = None if listed.files is None else len(listed.files)
+        data |= {"repo": listed.repo, "revision": listed.revision, "n_files": n_files, "bytes": listed.bytes}
+        data |= {"pictures": entry.pictures and entry.pictures.url, "files": listed.files}
+        _show(data, as_json)
+        return 0
+    record = fetch_dataset(name, entry, folder, revision, say)
+    data |= {"repo": record.repo, "revision": record.revision, "folder": str(folder)}
+    data |= {"n_files": len(record.files), "bytes": record.total_bytes}
+    pinned = record.revision == entry.source.revision
+    data |= _read(entry, folder, pinned)
+    if pinned and entry.files not in (None, len(record.files)):
+        say(f"{len(record.files)} files came, and {entry.files} are known of this commit")
+        data["complete"] = False
+    _show(data, as_json)
+    return 0 if data["complete"] else 1
+
+
+def _read(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
+    """What the suite's own reader finds in the folder; what is missing is said."""
+    from local_bench.core.errors import UserError
+    from local_bench.core.images import pixel_digest
+    from local_bench.suites.registry import suite
+
+    found: dict[str, Any] = {"path": None, "n_tasks": 0, "n_images": 0, "n_tasks_unscored": 0, "refused": []}
+    path = next(iter(sorted(folder.glob(entry.reads))), None)
+    if path is None:
+        say(f"{folder} has no {entry.reads}, which the suite {entry.suite} is read from")
+        return found | {"complete": False, "config": None}
+    config = f"suite: {{name: {entry.suite}, path: {json.dumps(str(path), ensure_ascii=False)}}}"
+    found |= {"path": str(path), "config": config}
+    try:
+        tasks = suite(entry.suite).tasks(str(path), pixel_digest, refuse=found["refused"].append)
+    except UserError as e:
+        say(str(e))
+        return found | {"complete": False}
+    for sentence in found["refused"]:
+        say(sentence)
+    unscored = [task.unscored for task in tasks if task.unscored is not None]
+    if unscored:
+        say(f"{len(unscored)} tasks are without a picture, the first: {unscored[0]}")
+    if len(tasks) != entry.tasks:
+        say(f"{len(tasks)} tasks were found, and {entry.tasks} are known of this benchmark")
+    found |= {"n_tasks": len(tasks), "n_images": sum(len(task.deliverables) for task in tasks)}
+    complete = not unscored and not found["refused"] and (len(tasks) == entry.tasks or not pinned)
+    return found | {"n_tasks_unscored": len(unscored), "complete": complete}
+
+
+def _show(data: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(data)
+        return
+    words = data | {"bytes": "not known beforehand" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"}
+    lines = [[key, str(value)] for key, value in words.items() if value is not None and key not in ("files", "refused")]
+    show(table(["key", "value"], lines))
+    for name in data.get("files") or ():
+        show(f"  {name}")

@@ -1,0 +1,41 @@
+"""What something is downloaded for, as far as messages are concerned: the same code fetches models and data sets."""
+
+from dataclasses import dataclass
+
+from local_bench.core.errors import DatasetError, UserError, WeightsError
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """Completes the messages of `hub` and `pull`."""
+
+    name: str
+    """The model card or the data set."""
+    command: str
+    """The command line that fetches it, without backquotes."""
+    source: str
+    """Where its repository or address is written down: `the card's source`."""
+    error: type[UserError] = WeightsError
+    """What is raised where it cannot be had."""
+    larger_disk: str = "set LOCAL_BENCH_CACHE to a larger disk"
+    """How to use another disk than the one that is full."""
+
+    @property
+    def again(self) -> str:
+        return f"run `{self.command}` again"
+
+
+def for_model(card: str) -> Purpose:
+    """The files of a model card."""
+    return Purpose(card, f"local-bench models fetch {card}", "the card's source")
+
+
+def for_dataset(name: str, folder: object) -> Purpose:
+    """The published files of a benchmark."""
+    return Purpose(
+        name,
+        f"local-bench suites fetch {name} --out {folder}",
+        f"{name} in configs/datasets.yaml",
+        DatasetError,
+        "give --out (and LOCAL_BENCH_CACHE) on a larger disk",
+    )
