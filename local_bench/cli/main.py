@@ -3,13 +3,13 @@
 Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: the input is wrong. 130: interrupted.
 """
 
+import os
 import signal
 import sys
 from types import FrameType
 
 import click
 
-import local_bench
 from local_bench.cli.agreement import agreement
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
@@ -24,13 +24,27 @@ from local_bench.cli.run import demo, generate, judge, measure, plan, run, settl
 from local_bench.cli.score import score
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
+from local_bench.core.paths import CONFIG_DIRS
+from local_bench.core.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(local_bench.__version__, prog_name="local-bench")
-def cli() -> None:
+@click.version_option(__version__, prog_name="local-bench")
+@click.option(
+    "--config-dir",
+    "config_dirs",
+    multiple=True,
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="A folder with model cards (models/*.yaml) and prices of your own; may be given several times. ./local-bench/"
+    " is read without being named.",
+)
+def cli(config_dirs: tuple[str, ...]) -> None:
     """Benchmarks open-weight image models on your own GPUs: makes the images, has them judged and measured, and says
     what they earn. No proprietary API; only `models fetch` and `suites fetch` use the network."""
+    if config_dirs:
+        before = os.environ.get(CONFIG_DIRS)
+        os.environ[CONFIG_DIRS] = os.pathsep.join([*config_dirs, *([before] if before else [])])
 
 
 for command in (

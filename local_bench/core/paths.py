@@ -8,6 +8,8 @@ from local_bench.core.errors import UserError
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SNAPSHOT = re.compile(r"(.*/(?:models|datasets)--[^/]+)/snapshots/[0-9a-f]{40}(?:/|$)")
+CONFIG_DIRS = "LOCAL_BENCH_CONFIG_DIRS"
+"""The environment variable that `--config-dir` sets."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -59,6 +61,19 @@ def configs_dir() -> Path:
         return Path(chosen)
     inside = _PACKAGE / "configs"
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
+
+
+def user_config_dirs() -> list[Path]:
+    """Folders with a lab's own model cards and prices, the first before the next: those of `--config-dir`
+    (`LOCAL_BENCH_CONFIG_DIRS`, separated as PATH is), then `local-bench/` in the working folder, if it is there."""
+    named = [Path(entry) for entry in os.environ.get(CONFIG_DIRS, "").split(os.pathsep) if entry]
+    own = Path("local-bench")
+    return [*named, *([own] if own.is_dir() else [])]
+
+
+def config_files(name: str) -> list[Path]:
+    """The files `name` of all config folders: a lab's own, then the shipped one."""
+    return [path for folder in (*user_config_dirs(), configs_dir()) if (path := folder / name).is_file()]
 
 
 def weights_dir() -> Path:

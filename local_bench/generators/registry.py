@@ -3,6 +3,7 @@ imported when the family is used."""
 
 import importlib
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ConfigError
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
     from local_bench.generators.staged import Staged
 
 
+PLUGINS = "local_bench.families"
+"""Group of entry points `name = "package.module:TRAITS"`, each a `Traits`; they cannot replace ours."""
+
+
 @dataclass(frozen=True)
 class Traits:
     """What differs between families outside of their own code."""
 
     implementation: str
-    """`module:class` in `local_bench.generators`."""
+    """`module:class` in `local_bench.generators`; a plug-in gives its whole `package.module:class`."""
     encodes_pictures: bool = False
     """Whether the VAE turns pictures into latents once, before denoising, and not in the pipeline's own call."""
     sees_pictures: bool = False
@@ -64,13 +69,26 @@ FAMILIES = {
 
 def traits(name: str) -> Traits:
     """A family's traits, without importing torch. ConfigError where a card names a family that does not exist."""
-    if name not in FAMILIES:
-        raise ConfigError(f"there is no family of generators {name!r}: there are {', '.join(FAMILIES)}")
-    return FAMILIES[name]
+    if name in FAMILIES:
+        return FAMILIES[name]
+    point = next((point for point in entry_points(group=PLUGINS) if point.name == name), None)
+    if point is None:
+        plugins = sorted({point.name for point in entry_points(group=PLUGINS)})
+        raise ConfigError(f"there is no family of generators {name!r}: there are {', '.join((*FAMILIES, *plugins))}")
+    try:
+        found = point.load()
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(
+            f"the family {name!r} cannot be loaded from {point.value} ({e}): mend or remove that package"
+        ) from e
+    if not isinstance(found, Traits):
+        raise ConfigError(f"the family {name!r}: {point.value} is no local_bench.Traits: mend that package")
+    return found
 
 
 def family(name: str) -> "type[Staged]":
     """The class that runs a family. ConfigError where a card names a family that does not exist."""
     module, _, attribute = traits(name).implementation.partition(":")
-    found: type[Staged] = getattr(importlib.import_module(f"local_bench.generators.{module}"), attribute)
+    where = f"local_bench.generators.{module}" if name in FAMILIES else module
+    found: type[Staged] = getattr(importlib.import_module(where), attribute)
     return found

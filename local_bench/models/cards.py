@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir, is_safe_id
+from local_bench.core.paths import configs_dir, is_safe_id, user_config_dirs
 from local_bench.core.yamlfile import Strict, load_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
@@ -163,8 +163,12 @@ class ModelCard(Strict):
 
 
 def cards() -> dict[str, ModelCard]:
-    """All shipped cards by name."""
-    return {path.stem: _load(path) for path in sorted((configs_dir() / "models").glob("*.yaml"))}
+    """All cards by name: the shipped ones, then a lab's own. ConfigError for an own card with a shipped card's name."""
+    found = {path.stem: _load(path) for path in sorted((configs_dir() / "models").glob("*.yaml"))}
+    for folder in user_config_dirs():
+        for path in sorted((folder / "models").glob("*.yaml")):
+            found.setdefault(path.stem, _own(path))
+    return found
 
 
 def card(name: str, role: str) -> ModelCard:
@@ -175,13 +179,26 @@ def card(name: str, role: str) -> ModelCard:
         if found is None or found.role != role:
             raise ConfigError(f"{name} is no {role} that has files of its own: there is nothing to fetch or to show")
         return found
-    path = configs_dir() / "models" / f"{name}.yaml"
-    if is_safe_id(name) and path.is_file() and (found := _load(path)).role == role:
-        return found
+    if is_safe_id(name):
+        shipped = configs_dir() / "models" / f"{name}.yaml"
+        own = [path for folder in user_config_dirs() if (path := folder / "models" / f"{name}.yaml").is_file()]
+        if (own or shipped.is_file()) and (found := _own(own[0]) if own else _load(shipped)).role == role:
+            return found
     known = {n: c for n, c in cards().items() if c.role == role}
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
     raise ConfigError(f"there is no {role} {name!r}: {hint} (`local-bench models list`)")
+
+
+def _own(path: Path) -> ModelCard:
+    """A lab's own card. It cannot run code, and it cannot have the name of a shipped one: results would be mistaken."""
+    found = _load(path)
+    if (configs_dir() / "models" / path.name).is_file():
+        raise ConfigError(f"{path}: {found.name!r} is the name of a card of local-bench: give your card another name")
+    sources = (found.source, *found.parts.values())
+    if any(source.build or source.gather for source in sources):
+        raise ConfigError(f"{path}: `build` and `gather` are for the cards of local-bench: give repo or base_url")
+    return found
 
 
 def _load(path: Path) -> ModelCard:

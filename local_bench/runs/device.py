@@ -8,6 +8,7 @@ from typing import Any
 
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm.flags import vllm_version
+from local_bench.judges.vlm.plugin import BUILT_IN, plugin_numerics
 from local_bench.runs.progress import Progress
 
 BATCH_INVARIANT_CAPABILITY = (8, 0)
@@ -49,6 +50,8 @@ class Place:
             from local_bench.core.packages import versions
 
             return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
+        if transport not in BUILT_IN:
+            return plugin_numerics(transport) | {"device": self.device}
         split = {"gpus": gpus} if gpus > 1 else {}
         return {"vllm": vllm_version(), "device": self.device, "batch_invariant": self.batch_invariant} | split
 

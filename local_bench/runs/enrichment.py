@@ -18,7 +18,7 @@ from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.judges.vlm.transport import Unreachable, answers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.device import Place
-from local_bench.runs.judge_factory import judge_spec, opened
+from local_bench.runs.judge_factory import judge_spec, open_judge
 from local_bench.runs.progress import Progress
 from local_bench.runs.save_interval import SaveInterval
 from local_bench.suites.base import Suite
@@ -114,7 +114,7 @@ def _answers(
     spec = judge_spec(config.judge, places[0])
     log = out.with_name(f"{out.name}.log")
     asked = list(questions.values())
-    with opened(config.judge, spec, places, asked, pictures.__getitem__, log, progress) as transport:
+    with open_judge(config.judge, spec, places, asked, pictures.__getitem__, log, progress) as transport:
         progress.begin(f"{config.judge.label}: write", len(asked))
         left = dict(questions)
         while left:

@@ -14,7 +14,7 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.device import Place
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of, opened
+from local_bench.runs.judge_factory import judge_spec, numerics_of, open_judge
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.robustness import canary_questions, try_judge
@@ -159,7 +159,7 @@ class JudgeSession:
         self._progress.note(f"asking {config.base_url}" if config.base_url else f"starting the judge, {label}")
         log = self._run.logs / f"judge-{label}.log"
         questions = [ask.question for ask in asks] + (canary_questions() if config.canaries else [])
-        with opened(config, self._spec, self._places, questions, self._load, log, self._progress) as transport:
+        with open_judge(config, self._spec, self._places, questions, self._load, log, self._progress) as transport:
             self._charge("load")
             self._progress.begin(f"{label}: judge", len(asks))
             left = {ask.key: ask for ask in asks}

@@ -10,6 +10,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
+from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import Variant
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
 from local_bench.models.cards import ModelCard
@@ -50,9 +51,10 @@ class JudgeConfig(Strict):
     weights: str | None = None
     protocol: Literal["json", "logit"] = "json"
     """`json`: a schema-bound object. `logit`: the probabilities of one token a criterion; the score is their mean."""
-    transport: Literal["auto", "served", "embedded", "local"] = "auto"
+    transport: str = "auto"
     """`embedded`: vLLM's engine in a process of ours, without HTTP. `served`: vLLM's server, ours or the one at
-    `base_url`. `local`: transformers, without vLLM. `auto`: served for a `base_url`, else embedded, else local."""
+    `base_url`. `local`: transformers, without vLLM. `auto`: served for a `base_url`, else embedded, else local. Any
+    other name is a judge of an installed package (judges.vlm.plugin)."""
     base_url: str | None = None
     """`http://host:port/v1` of a server that serves this card's model."""
     api_key_env: str = "VLLM_API_KEY"
@@ -104,6 +106,8 @@ class JudgeConfig(Strict):
 
     @model_validator(mode="after")
     def _can_be_reached_so(self) -> "JudgeConfig":
+        if self.transport not in BUILT_IN:
+            plugin(self.transport)
         if self.base_url is not None and self.transport not in ("auto", "served"):
             raise ValueError(f"base_url is asked over HTTP: leave `transport: {self.transport}` out")
         if self.base_url is not None:

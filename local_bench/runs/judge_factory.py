@@ -16,6 +16,7 @@ from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.labels import check_labels
+from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.transport import Replicas, Transport
 from local_bench.models.cards import ModelCard, card
@@ -69,7 +70,7 @@ def numerics_of(config: JudgeConfig, places: Sequence[Place]) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(
+def open_judge(
     config: JudgeConfig,
     spec: JudgeSpec,
     places: Sequence[Place],
@@ -92,10 +93,14 @@ def opened(
     weights = resolve(described, config.weights)
     if config.protocol == "logit":
         check_labels(described.name, weights)
+    device = "cpu" if places[0].cuda_index is None else f"cuda:{places[0].cuda_index}"
+    if config.transport not in BUILT_IN:
+        with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:
+            yield judge
+        return
     if transport_of(config) == "local":
         from local_bench.judges.vlm.local import Local
 
-        device = "cpu" if places[0].cuda_index is None else f"cuda:{places[0].cuda_index}"
         batch_size = 1 if device == "cpu" else 8  # on a CPU a batch is no quicker, and one by one is exact
         with Local(weights, composer.prepared, device, spec.dtype, batch_size) as local:
             yield local

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd
-from local_bench.core.paths import configs_dir
+from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.runs.config import SettlementConfig
 
@@ -49,8 +49,9 @@ def price_of(config: SettlementConfig, device_name: str) -> Price | None:
     if config.usd_per_hour is not None:
         own = micro_usd(config.usd_per_hour)
         return Price(config.gpu or device_name, "own", own, "the run's config", "")
-    path = configs_dir() / "prices.yaml"
-    table = load_yaml(path, PriceTable).gpus
+    files = config_files("prices.yaml")
+    table = {name: row for path in reversed(files) for name, row in load_yaml(path, PriceTable).gpus.items()}
+    path = files[0]
     if config.gpu is not None and config.gpu not in table:
         raise ConfigError(f"settlement.gpu: {path} has no row {config.gpu!r}, only {', '.join(table)}: choose one")
     matching = [name for name, row in table.items() if any(part in device_name for part in row.matches)]

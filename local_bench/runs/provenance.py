@@ -5,9 +5,9 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-import local_bench
 from local_bench.core.identity import digest
 from local_bench.core.packages import versions
+from local_bench.core.version import __version__
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
 from local_bench.runs.device import Place
@@ -24,7 +24,7 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Plac
     used = store.rubrics()
     known = store.json_meta("provenance") or {}
     fresh = {
-        "local_bench": local_bench.__version__,
+        "local_bench": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": versions(),

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
-from local_bench.core.paths import configs_dir
+from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import Strict, load_yaml
 
 
@@ -59,8 +59,8 @@ class _File(Strict):
 
 def api_prices(suite: str) -> ApiPrices:
     """The prices that the suite's paper assumed. ConfigError where the file has none for it."""
-    path = configs_dir() / "api_prices.yaml"
-    found = load_yaml(path, _File).prices
+    files = config_files("api_prices.yaml")
+    found = {name: of for path in reversed(files) for name, of in load_yaml(path, _File).prices.items()}
     if suite not in found:
-        raise ConfigError(f"{path} has no prices for {suite!r}, only for {', '.join(found)}: give --costs")
+        raise ConfigError(f"{files[0]} has no prices for {suite!r}, only for {', '.join(found)}: give --costs")
     return found[suite]

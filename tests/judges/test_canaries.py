@@ -46,7 +46,7 @@ def test_both_questions_can_be_asked_and_every_answer_holds_the_field(attack: At
 @each
 def test_the_twins_differ_in_the_attacking_words_only(attack: Attack):
     clean, attacked = attack.clean, attack.attacked
-    same = ("rubric", "point", "roles", "repeat", "sheet", "slots" if attack.way == "painted" else "images")
+    same = ("rubric", "point", "roles", "repeat", "collage", "slots" if attack.way == "painted" else "images")
     assert all(getattr(clean, name) == getattr(attacked, name) for name in same)
     if attack.way == "painted":
         (at,) = [i for i, (a, b) in enumerate(zip(clean.images, attacked.images, strict=True)) if a != b]

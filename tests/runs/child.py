@@ -62,8 +62,7 @@ def _is_ours(pid: int) -> bool:
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
-    from local_bench.runs import decide, judge
-    from local_bench.runs import worker as maker
+    from local_bench.runs import acceptance, judge, worker
     from local_bench.runs.store import Store
 
     judge.COMMIT_EVERY = 8
@@ -73,14 +72,14 @@ def script(moment: str) -> None:
         case "denoise":
             at_call(Flux, "denoise", 3 + 2, die, after=True)  # the probe makes three calls
         case "between images":
-            at_call(maker, "store_image", 6, die)
+            at_call(worker, "store_image", 6, die)
         case "judge":
             at_call(judge.JudgeSession, "_commit", 3, die)
         case "server":
             embedded.AHEAD = 16  # else a quick judge may have answered all of it by then
             at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
-            at_call(decide, "decision_of", 4, die)
+            at_call(acceptance, "decision_of", 4, die)
         case "interrupt":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))

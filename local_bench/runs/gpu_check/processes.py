@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-import local_bench
+from local_bench.core import version
 from local_bench.core.machine import toolchain
 from local_bench.runs.gpu_check.attention import in_words, not_as_pinned
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
@@ -73,7 +73,7 @@ def same_gpus(device: torch.device) -> list[torch.device]:
 
 def _made(session: Session, cache: Path, device: torch.device) -> Made:
     side = SIDE if session.on_gpu else SMALL_SIDE
-    source = str(Path(local_bench.__file__).resolve().parent.parent)
+    source = str(Path(version.__file__).resolve().parents[2])
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")])),

@@ -1,0 +1,191 @@
+"""A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from local_bench.analysis.agreement import judge_labels
+from local_bench.analysis.economics import usd_per_image
+from local_bench.analysis.settlement import accounting
+from local_bench.core.money import MICRO
+from local_bench.runs.config import RunConfig
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load_run(path: str | Path) -> "Run":
+    """Opens the run directory at `path` for reading. UserError where it is not one, LedgerError where it is damaged."""
+    return Run(RunDir.open(Path(path)))
+
+
+class Run:
+    """A run directory, open for reading. A context manager; `close` otherwise.
+
+    Each table is a data frame with one row an item, in an order that does not change. Missing values are None or NaN,
+    never 0. Amounts of money are floats in US dollars.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+
+    @property
+    def path(self) -> Path:
+        return self._run.path
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's resolved config."""
+        return self._run.config
+
+    def candidates(self) -> "pd.DataFrame":
+        """One row an image that was asked for, in the plan's order.
+
+        `work_id, model, task_id, category, deliverable, attempt, prompt, seed, width, height, state, unscored, image,
+        pixels_sha256, cost_usd, price_usd, accepted`. `image` is the PNG's path, None where there is no image.
+        `cost_usd` is what an image of the model cost on average by the meter, or, of an imported image, where it was
+        made; `price_usd` the part of the task's price that it is worth.
+        """
+        costs = self._image_costs()
+        columns = ("work_id", "model", "task_id", "deliverable", "attempt", "prompt", "seed", "width", "height")
+        rows = []
+        for row in self._run.store.outcomes():
+            candidate = row.candidate
+            rows.append(
+                {name: getattr(candidate, name) for name in columns}
+                | {
+                    "category": row.category,
+                    "state": candidate.state,
+                    "unscored": candidate.unscored,
+                    "image": None if candidate.image is None else str(self._run.image(candidate.image)),
+                    "pixels_sha256": candidate.image,
+                    "cost_usd": _cost(row, costs),
+                    "price_usd": row.part_micro_usd / MICRO,
+                    "accepted": row.accepted,
+                }
+            )
+        order = [*columns[:3], "category", *columns[3:], "state", "unscored", "image", "pixels_sha256"]
+        return _frame(rows, [*order, "cost_usd", "price_usd", "accepted"])
+
+    def scores(self) -> "pd.DataFrame":
+        """One row a score: `work_id, model, task_id, deliverable, attempt, name, kind, value, spread, applies,
+        unscored`. `kind` is `judge` or `metric`; `value` is NaN where the score does not apply or is unscored."""
+        places = self._places()
+        rows = [
+            places[work_id]
+            | {
+                "name": score.name,
+                "kind": kind,
+                "value": score.value,
+                "spread": score.spread,
+                "applies": score.applies,
+                "unscored": score.unscored,
+            }
+            for work_id, kind, score in self._run.store.scores()
+        ]
+        return _frame(rows, [*_PLACE, "name", "kind", "value", "spread", "applies", "unscored"])
+
+    def verdicts(self) -> "pd.DataFrame":
+        """One row a question and judge: `work_id, model, task_id, deliverable, attempt, judge, rubric, point, repeat,
+        answer, labels, unscored, raw`. `answer` is a dict of the rubric's fields; `labels` maps criterion to label to
+        probability, where the judge gave probabilities."""
+        places, judges = self._places(), judge_labels(self._run)
+        rows = [
+            places[row.work_id]
+            | {
+                "judge": judges.get(row.judge, row.judge),
+                "rubric": row.rubric,
+                "point": row.point,
+                "repeat": row.repeat,
+                "answer": None if row.answer_json is None else json.loads(row.answer_json),
+                "labels": None if row.labels_json is None else json.loads(row.labels_json),
+                "unscored": row.unscored,
+                "raw": row.raw,
+            }
+            for row in self._run.store.verdicts()
+        ]
+        names = ["judge", "rubric", "point", "repeat", "answer", "labels", "unscored", "raw"]
+        return _frame(rows, [*_PLACE, *names])
+
+    def decisions(self) -> "pd.DataFrame":
+        """One row a settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored`. `accepted`
+        is True, False, or None where it is open; `unscored` then says why."""
+        places = self._places()
+        rows = [
+            places[row.work_id] | {"accepted": row.decision.accepted, "unscored": row.decision.unscored}
+            for row in self._run.store.decisions()
+        ]
+        return _frame(rows, [*_PLACE, "accepted", "unscored"])
+
+    def settlement(self) -> "pd.DataFrame":
+        """One row a model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, share,
+        coverage, task_acceptance, deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd, profit_usd`.
+        `revenue_low_usd` and `revenue_high_usd` are the ends of the 95 % interval, resampling tasks."""
+        rows = []
+        for s in accounting(self._run.store, self._run.config.settlement).settlements:
+            total = s.total
+            low, high = total.revenue_interval_micro_usd or (None, None)
+            amounts = {
+                "revenue": total.revenue_micro_usd,
+                "revenue_low": low,
+                "revenue_high": high,
+                "value": total.value_micro_usd,
+                "open": total.open_micro_usd,
+                "cost": s.cost_micro_usd,
+                "profit": s.profit_micro_usd,
+            }
+            rows.append(
+                {"model": s.model}
+                | {f"{name}_usd": None if micro is None else micro / MICRO for name, micro in amounts.items()}
+                | {name: getattr(total, name) for name in _TOTALS}
+            )
+        money = ["revenue_usd", "revenue_low_usd", "revenue_high_usd", "value_usd", "open_usd"]
+        return _frame(rows, ["model", *money, *_TOTALS, "cost_usd", "profit_usd"])
+
+    def close(self) -> None:
+        self._run.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def _places(self) -> dict[str, dict[str, Any]]:
+        return {row.work_id: {name: getattr(row, name) for name in _PLACE} for row in self._run.store.candidates()}
+
+    def _image_costs(self) -> dict[str, float]:
+        store = self._run.store
+        return {
+            model: float(usd)
+            for model, usd in usd_per_image(store, accounting(store, self._run.config.settlement)).items()
+        }
+
+
+_PLACE = ("work_id", "model", "task_id", "deliverable", "attempt")
+_TOTALS = (
+    *("share", "coverage", "task_acceptance", "deliverable_acceptance"),
+    *("n_tasks", "n", "n_accepted", "n_unscored"),
+)
+
+
+def _cost(row: OutcomeRow, costs: Mapping[str, float]) -> float | None:
+    if row.candidate.image is None:
+        return None
+    own = row.candidate.cost_micro_usd
+    return own / MICRO if own is not None else costs.get(row.candidate.model)
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)

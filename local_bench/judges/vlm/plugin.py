@@ -1,0 +1,102 @@
+"""Judges that installed packages add: the base class, and the entry points by which they are found.
+
+An entry point `name = "package.module:Class"` in the group `local_bench.judges` names a subclass of `Judge`; a config
+chooses it with `judge: {card: …, transport: name}`. The card says what the judge is and where its weights are.
+"""
+
+import importlib.metadata
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
+
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, ServerError
+from local_bench.judges.vlm.images import Prepared
+from local_bench.judges.vlm.protocols import Reply, Request, Shown
+
+K = TypeVar("K")
+PLUGINS = "local_bench.judges"
+BUILT_IN = ("auto", "served", "embedded", "local")
+
+
+class Judge(ABC):
+    """A judge in this process, answering one request after the other. A context manager: `open`, `reply`…, `close`."""
+
+    version: ClassVar[str]
+    """Part of the numerics signature: another version is asked all questions again."""
+
+    def __init__(self, weights: Path, load: Callable[[Shown], Prepared], device: str, dtype: str) -> None:
+        """`weights` is the folder of the card's model; `device` as torch names it; `dtype` as in the card."""
+        self.weights, self.device, self.dtype = weights, device, dtype
+        self._load = load
+
+    def open(self) -> None:  # noqa: B027 - a judge without weights has nothing to load
+        """Loads the model. WeightsError or ServerError where that fails."""
+
+    def close(self) -> None:  # noqa: B027
+        """Releases the model."""
+
+    @abstractmethod
+    def reply(self, request: Request, images: Sequence[Image.Image]) -> Reply:
+        """The answer to one request. `images` are RGB and already resized, in the order of `request.shown`.
+
+        With `request.schema` the reply's `text` is a JSON object of that schema; with `request.labels` its `logprobs`
+        has the log-probability of every label. The reply must depend on nothing else than the arguments.
+        """
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        for key, request in requests:
+            pngs = [self._load(shown).png for shown in request.shown]
+            yield key, self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])
+
+    def restart(self) -> None:
+        raise ServerError(f"the judge {type(self).__name__} ended and cannot be restarted: run the same command again")
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+
+def plugin_names() -> list[str]:
+    """Names of the judges of installed packages."""
+    return sorted({point.name for point in _points()})
+
+
+def plugin(name: str) -> type[Judge]:
+    """The class of that name. ConfigError where there is none, or where it cannot be loaded."""
+    point = next((point for point in _points() if point.name == name), None)
+    if point is None:
+        known = ", ".join((*BUILT_IN, *plugin_names()))
+        raise ConfigError(f"judge.transport: there is no {name!r}: there are {known}")
+    try:
+        found: Any = point.load()
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(
+            f"judge.transport: {name!r} cannot be loaded from {point.value} ({e}): mend or remove that package"
+        ) from e
+    if not (isinstance(found, type) and issubclass(found, Judge)):
+        raise ConfigError(f"judge.transport: {point.value} is no subclass of local_bench.Judge: mend that package")
+    return found
+
+
+def plugin_numerics(name: str) -> dict[str, Any]:
+    """What decides a plugin's answers besides its card: its version and those of torch and transformers."""
+    versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers")}
+    return {"judge": name, "version": plugin(name).version} | versions
+
+
+def _points() -> Iterator[EntryPoint]:
+    return (point for point in entry_points(group=PLUGINS) if point.name not in BUILT_IN)
