@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, Self
@@ -24,6 +25,9 @@ from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
 from local_bench.runs.work import Event
 
+CONTEXT: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
+"""How worker processes start. Tests use a fork server that has imported torch; with CUDA that would be unsafe, since a
+library may initialise CUDA when it is imported, and CUDA cannot be used after a fork."""
 _STOP_S = 10
 
 
@@ -106,15 +110,14 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class _Child:
-    process: SpawnProcess
+    process: BaseProcess
     end: Connection
     log: Path
 
 
 def _start(log: Path) -> _Child:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, log), daemon=True)
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_serve, args=(theirs, log), daemon=True)
     process.start()
     theirs.close()
     return _Child(process, ours, log)

@@ -1,6 +1,7 @@
 """Making pictures in a run: law 2 over buckets, workers and resumes; encoding once; memory; what cannot be made."""
 
 import json
+import multiprocessing
 import shutil
 import sqlite3
 import threading
@@ -122,7 +123,8 @@ def test_each_edit_has_its_sources_aspect_and_is_the_one_made_alone(orders, kont
 
 
 @pytest.mark.parametrize("engine", [{"workers": 2}, {"batch_order": "shuffle"}, {"offload": "always"}])
-def test_workers_order_and_offloading_change_nothing(orders, kontext, tmp_path, engine):
+def test_workers_order_and_offloading_change_nothing(orders, kontext, tmp_path, monkeypatch, engine):
+    monkeypatch.setattr(workers, "CONTEXT", multiprocessing.get_context("spawn"))  # as outside the tests
     run_stages(config(orders, KONTEXT, engine=engine), tmp_path / "other", ("generate",))
     assert digest_of(tmp_path / "other") == digest_of(kontext)
     with RunDir.open(tmp_path / "other") as run:

@@ -168,8 +168,10 @@ def test_a_mirror_of_the_hub_is_the_hub(monkeypatch):
 
 
 @pytest.mark.slow
-def test_pyiqa_asks_for_the_files_of_every_metric_and_for_nothing_else():
+def test_pyiqa_asks_for_the_files_of_every_metric_and_for_nothing_else(monkeypatch):
     """Every class of pyiqa's that we take comes as far as its first file, or is made."""
+    for drawn in ("normal_", "uniform_", "erfinv_"):  # two thirds of the time, for values that files would replace
+        monkeypatch.setattr(torch.Tensor, drawn, lambda self, *_, **__: self)
     for name in pyiqa_names():
         end = card_or_refusal(name)
         if isinstance(end, ConfigError):
