@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from local_bench.analysis.loading import Run, load_run
     from local_bench.core.errors import ConfigError, LocalBenchError, UserError
     from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
+    from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
     from local_bench.generators.registry import Traits
+    from local_bench.generators.sampler import Sampler
     from local_bench.generators.staged import Staged as Generator
     from local_bench.judges.metrics.base import (
         FeatureInput,
@@ -39,6 +41,8 @@ _WHERE = {
     **dict.fromkeys(("Run", "load_run"), "local_bench.analysis.loading"),
     **dict.fromkeys(("ConfigError", "LocalBenchError", "UserError"), "local_bench.core.errors"),
     **dict.fromkeys(("Deliverable", "Question", "Score", "Task", "Verdict"), "local_bench.core.types"),
+    **dict.fromkeys(("EncodedPrompt", "GenerationRequest", "Item"), "local_bench.generators.base"),
+    "Sampler": "local_bench.generators.sampler",
     "Traits": "local_bench.generators.registry",
     "Generator": "local_bench.generators.staged:Staged",
     **dict.fromkeys(
@@ -53,9 +57,12 @@ _WHERE = {
 __all__ = [
     "ConfigError",
     "Deliverable",
+    "EncodedPrompt",
     "FeatureInput",
+    "GenerationRequest",
     "Generator",
     "HostMetric",
+    "Item",
     "Judge",
     "LoadedSubject",
     "LocalBenchError",
@@ -67,6 +74,7 @@ __all__ = [
     "Reply",
     "Request",
     "Run",
+    "Sampler",
     "Score",
     "Subject",
     "Suite",

@@ -10,7 +10,6 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from local_bench.core.errors import ConfigError
 from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir, configs_dir
 from local_bench.core.storage import write_atomic
@@ -79,11 +78,11 @@ class Operations:
 def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Operations:
     """What one image takes. `text_tokens` are a prompt's own, where nothing pads it (64 if left out).
 
-    No time where it is shipped; else some seconds at first, then remembered below the user's cache. ConfigError for a
-    card without an architecture.
+    No time where it is shipped; else some seconds at first, then remembered below the user's cache. For a card without
+    an architecture (a family of another package) these are the card's own figures.
     """
     if not card.architecture:
-        raise ConfigError(f"the card {card.name} names no architecture: what it takes cannot be counted")
+        return _declared(card, sampler)
     s = sizes(card, sampler, pictures, text_tokens)
     key = counts_key(card, s)
     known = shipped_counts().get(key)
@@ -98,6 +97,34 @@ def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int
         counted = replace(count_modules(card, s), steps=sampler.num_inference_steps)
     write_atomic(file, json.dumps(asdict(counted)).encode())
     return counted
+
+
+def _declared(card: ModelCard, sampler: Sampler) -> Operations:
+    """What the card says: memory by phase in `vram_by_phase_gb`, else `vram_gb` in each; operations where it has
+    `pflop_per_image` (at its own size and steps). Layers are not known, so nothing streams in."""
+    gb = {name: card.vram_by_phase_gb.get(name, card.vram_gb) for name in ("encode", "denoise", "decode")}
+    encoder_bytes, transformer_bytes = int(gb["encode"] * 1e9), int(gb["denoise"] * 1e9)
+    return Operations(
+        encode_flop=0,
+        picture_flop=0,
+        forward_flop=int((card.pflop_per_image or 0) * 1e15 / card.sampler.num_inference_steps),
+        passes=1,
+        together=False,
+        steps=sampler.num_inference_steps,
+        decode_flop=0,
+        encoder_parameters=0,
+        transformer_parameters=int(card.parameters_b * 1e9),
+        vae_parameters=0,
+        encoder_bytes=encoder_bytes,
+        transformer_bytes=transformer_bytes,
+        vae_bytes=0,
+        encoder_layer_bytes=encoder_bytes,
+        transformer_layer_bytes=transformer_bytes,
+        encode_live_bytes=0,
+        picture_live_bytes=0,
+        forward_live_bytes=0,
+        decode_live_bytes=max(int(gb["decode"] * 1e9) - transformer_bytes, 0),
+    )
 
 
 @cache

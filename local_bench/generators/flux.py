@@ -19,7 +19,7 @@ class Flux(Staged):
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length
         with torch.inference_mode():
-            embeds, pooled, _ = self._pipe.encode_prompt(
+            embeds, pooled, _ = self.pipe.encode_prompt(
                 prompt=brief.prompt, prompt_2=brief.prompt, device=self.machine.device, max_sequence_length=limit
             )
         return EncodedPrompt(
@@ -28,9 +28,9 @@ class Flux(Staged):
         )
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        unpacked = self._pipe._unpack_latents(latents, sampler.height, sampler.width, self._pipe.vae_scale_factor)
+        unpacked = self.pipe._unpack_latents(latents, sampler.height, sampler.width, self.pipe.vae_scale_factor)
         return super().latents_to_pixels(unpacked, sampler)
 
     def _truncated(self, prompt: str, limit: Any) -> dict[str, int]:
-        clip, t5 = self._pipe.tokenizer, self._pipe.tokenizer_2
+        clip, t5 = self.pipe.tokenizer, self.pipe.tokenizer_2
         return {"clip": tokens_over(clip, prompt, clip.model_max_length), "t5": tokens_over(t5, prompt, limit)}

@@ -24,7 +24,7 @@ class Flux2(Staged):
 
     def load_denoiser(self) -> None:
         super().load_denoiser()
-        self._pipe._encode_vae_image = Remembering(self._pipe._encode_vae_image)
+        self.pipe._encode_vae_image = Remembering(self.pipe._encode_vae_image)
 
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length or 512
@@ -40,7 +40,7 @@ class Flux2(Staged):
         return asked
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        pipe = self._pipe
+        pipe = self.pipe
         height, width = (side // (2 * pipe.vae_scale_factor) for side in (sampler.height, sampler.width))
         latents = latents.reshape(1, height, width, -1).permute(0, 3, 1, 2)  # its ids are in row order
         norm = pipe.vae.bn
@@ -52,14 +52,14 @@ class Flux2(Staged):
 
     def _embeds(self, words: str, limit: int) -> torch.Tensor:
         with torch.inference_mode():
-            embeds, _ = self._pipe.encode_prompt(prompt=words, device=self.machine.device, max_sequence_length=limit)
+            embeds, _ = self.pipe.encode_prompt(prompt=words, device=self.machine.device, max_sequence_length=limit)
         seen: torch.Tensor = embeds.cpu()
         return seen  # (1, limit, layers x width)
 
     def _n_tokens(self, prompt: str) -> int:
         """Of the whole conversation that the encoder reads, the pipeline's own words included."""
-        messages = format_input([prompt], self._pipe.system_message)[0]
-        return len(self._pipe.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"][0])
+        messages = format_input([prompt], self.pipe.system_message)[0]
+        return len(self.pipe.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"][0])
 
 
 class Flux2Klein(Flux2):
@@ -70,16 +70,16 @@ class Flux2Klein(Flux2):
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length or 512
         tensors = {"prompt_embeds": self._embeds(brief.prompt, limit)}
-        if (brief.sampler.guidance_scale or 0) > 1 and not self._pipe.config.is_distilled:
+        if (brief.sampler.guidance_scale or 0) > 1 and not self.pipe.config.is_distilled:
             tensors["negative_prompt_embeds"] = self._embeds("", limit)
         return EncodedPrompt(tensors, {"qwen3": max(0, self._n_tokens(brief.prompt) - limit)})
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        pixels: torch.Tensor = self._pipe.vae.decode(latents, return_dict=False)[0]  # this pipeline has unpacked them
+        pixels: torch.Tensor = self.pipe.vae.decode(latents, return_dict=False)[0]  # this pipeline has unpacked them
         return pixels
 
     def _n_tokens(self, prompt: str) -> int:
-        tokenizer = self._pipe.tokenizer
+        tokenizer = self.pipe.tokenizer
         messages = [{"role": "user", "content": prompt}]
         whole = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=False

@@ -20,7 +20,7 @@ class FluxControl(Flux):
     pipeline = FluxControlPipeline
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
-        pipe = self._pipe
+        pipe = self.pipe
         pixels = pipe.image_processor.preprocess(picture.pixels, height=sampler.height, width=sampler.width)
         pixels = pixels.contiguous()  # as the pipeline lays them out: another layout would take another kernel
         with torch.inference_mode():
@@ -28,11 +28,11 @@ class FluxControl(Flux):
         return EncodedPrompt({"mean": seen.mean.cpu(), "std": seen.std.cpu()})  # (1, 16, height / 8, width / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        config = self._pipe.vae.config
+        config = self.pipe.vae.config
         conditions = []
         for item, generator in zip(items, generators, strict=True):
             mean, std = (item.pictures[0].tensors[name].to(self.machine.device) for name in ("mean", "std"))
             noise = randn_tensor(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
             latents = (mean + std * noise - config.shift_factor) * config.scaling_factor
-            conditions.append(self._pipe._pack_latents(latents, 1, *latents.shape[1:]))
+            conditions.append(self.pipe._pack_latents(latents, 1, *latents.shape[1:]))
         return super().call(items, generators) | {"control_image": torch.cat(conditions)}

@@ -29,16 +29,16 @@ class FluxIpAdapter(Flux):
                 folder, dtype=self.machine.dtype, local_files_only=True, use_safetensors=True
             )
             processor = CLIPImageProcessor.from_pretrained(folder, local_files_only=True)
-            self._pipe.register_modules(image_encoder=encoder.to(self.machine.device), feature_extractor=processor)
+            self.pipe.register_modules(image_encoder=encoder.to(self.machine.device), feature_extractor=processor)
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         with torch.inference_mode():
-            embeds = self._pipe.encode_image(picture.pixels, self.machine.device, 1)
+            embeds = self.pipe.encode_image(picture.pixels, self.machine.device, 1)
         return EncodedPrompt({"image_embeds": embeds[:, None].cpu()})  # (1, 1 picture, projection)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         asked = super().call(items, generators)
-        self._pipe.set_ip_adapter_scale(items[0].brief.sampler.adapter_scale)
+        self.pipe.set_ip_adapter_scale(items[0].brief.sampler.adapter_scale)
         if items[0].pictures:
             embeds = torch.cat([item.pictures[0].tensors["image_embeds"] for item in items])
             embeds = embeds.to(self.machine.device, self.machine.dtype)

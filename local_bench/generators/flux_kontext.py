@@ -20,8 +20,8 @@ class FluxKontext(Flux):
     pipeline = FluxKontextPipeline
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
-        config = self._pipe.vae.config
-        latents = self.to_latents(resized(self._pipe, picture, sampler))
+        config = self.pipe.vae.config
+        latents = self.to_latents(resized(self.pipe, picture, sampler))
         latents = (latents - config.shift_factor) * config.scaling_factor
         return EncodedPrompt({"image": latents.cpu()})  # (1, 16, height / 8, width / 8)
 

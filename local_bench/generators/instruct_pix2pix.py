@@ -19,9 +19,10 @@ class InstructPix2Pix(Staged):
     pipeline = StableDiffusionInstructPix2PixPipeline
     encoders = ("text_encoder", "tokenizer", "safety_checker", "feature_extractor", "image_encoder")
     denoiser = "unet"
+    unused = ("safety_checker",)
 
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        tokenizer = self._pipe.tokenizer
+        tokenizer = self.pipe.tokenizer
         return EncodedPrompt(
             {
                 "prompt_embeds": self._embeds(brief.prompt),
@@ -32,7 +33,7 @@ class InstructPix2Pix(Staged):
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         return EncodedPrompt(
-            {"image": self.to_latents(resized(self._pipe, picture, sampler)).cpu()}
+            {"image": self.to_latents(resized(self.pipe, picture, sampler)).cpu()}
         )  # (1, 4, h / 8, w / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
@@ -52,8 +53,5 @@ class InstructPix2Pix(Staged):
 
     def _embeds(self, words: str) -> torch.Tensor:
         with torch.inference_mode():
-            embeds: torch.Tensor = self._pipe._encode_prompt(words, self.machine.device, 1, False)
+            embeds: torch.Tensor = self.pipe._encode_prompt(words, self.machine.device, 1, False)
         return embeds.cpu()  # (1, 77, width)
-
-    def _from_folder(self, without: Sequence[str]) -> Any:
-        return super()._from_folder(tuple(dict.fromkeys((*without, "safety_checker"))))

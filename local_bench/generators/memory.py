@@ -91,9 +91,10 @@ def plan_memory(
     """Plans one model at one size on a device of `capacity_gb` (None: not known, so everything fits).
 
     `batch_size` None chooses: 1 where one pass fills the GPU, else the largest power of two up to 4 that stays below
-    that and fits. A family's own limit comes before both; where prompts of other lengths cannot share a batch, so do
-    the `attempts` at one. `lossy` are a system's settings (`generators.lossy`); `always_stream` lets weights stream in
-    that would fit. ConfigError for a card that cannot be counted, or a lossy way that its family does not have.
+    that and fits; 1 for a card without an architecture. A family's own limit comes before both; where prompts of
+    other lengths cannot share a batch, so do the `attempts` at one. `lossy` are a system's settings
+    (`generators.lossy`); `always_stream` lets weights stream in that would fit. ConfigError for a lossy way that its
+    family does not have.
     """
     lossy = lossy or {}
     check_lossy(lossy, card.family, traits(card.family).lossy_ways)
@@ -101,7 +102,7 @@ def plan_memory(
     need = _Need(card, counted, lossy)
     room = None if capacity_gb is None else capacity_gb - RESERVE_GB
     limit = _limit(card, pictures, attempts, lossy)
-    asked = batch_size or _best(counted, need, room, limit)
+    asked = batch_size or (_best(counted, need, room, limit) if card.architecture else 1)
     size = min(asked, limit or asked)
     streams = need.streams(room, size, always_stream)
     phases = {name: need.phase(name, room, size, streams) for name in ("encode", "denoise", "decode")}

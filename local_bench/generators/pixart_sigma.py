@@ -23,7 +23,7 @@ class PixArtSigma(Staged):
         limit = sampler.max_sequence_length or 300
         guided = (sampler.guidance_scale or 0) > 1
         with torch.inference_mode():
-            embeds, mask, negative, negative_mask = self._pipe.encode_prompt(
+            embeds, mask, negative, negative_mask = self.pipe.encode_prompt(
                 brief.prompt,
                 do_classifier_free_guidance=guided,
                 negative_prompt=sampler.negative_prompt or "",
@@ -37,7 +37,7 @@ class PixArtSigma(Staged):
                 "negative_prompt_embeds": negative.cpu(),
                 "negative_prompt_attention_mask": negative_mask.cpu(),
             }
-        return EncodedPrompt(tensors, {"t5": tokens_over(self._pipe.tokenizer, brief.prompt, limit)})
+        return EncodedPrompt(tensors, {"t5": tokens_over(self.pipe.tokenizer, brief.prompt, limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         # with embeddings given, a negative prompt must be None, not the pipeline's default ""

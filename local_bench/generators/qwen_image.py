@@ -38,7 +38,7 @@ class QwenImage(Staged):
     varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_prompt)
 
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        limit = brief.sampler.max_sequence_length or self._pipe.tokenizer_max_length
+        limit = brief.sampler.max_sequence_length or self.pipe.tokenizer_max_length
         tensors = self._embeds(brief, brief.prompt, limit, "")
         if brief.sampler.negative_prompt is not None:  # without one the pipeline would silently not guide
             tensors |= self._embeds(brief, brief.sampler.negative_prompt, limit, "negative_")
@@ -53,7 +53,7 @@ class QwenImage(Staged):
         return replace(item, text=replace(item.text, tensors=fixed))
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        pipe, config = self._pipe, self._pipe.vae.config
+        pipe, config = self.pipe, self.pipe.vae.config
         latents = pipe._unpack_latents(latents, sampler.height, sampler.width, pipe.vae_scale_factor)
         latents = latents.to(pipe.vae.dtype)
         mean, std = (
@@ -66,15 +66,15 @@ class QwenImage(Staged):
 
     def _embeds(self, brief: GenerationRequest, words: str, limit: int, which: str) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
-            embeds, mask = self._pipe.encode_prompt(
+            embeds, mask = self.pipe.encode_prompt(
                 prompt=words, device=self.machine.device, max_sequence_length=limit, **self._seen(brief)
             )
         assert mask is None or bool(mask.all()), "a prompt that is encoded alone is not padded"
         return {f"{which}prompt_embeds": embeds.cpu()}  # (1, its own length, width)
 
     def _truncated(self, prompt: str, limit: int) -> dict[str, int]:
-        whole = self._pipe.prompt_template_encode.format(prompt)
-        return {"qwen": tokens_over(self._pipe.tokenizer, whole, limit + self._pipe.prompt_template_encode_start_idx)}
+        whole = self.pipe.prompt_template_encode.format(prompt)
+        return {"qwen": tokens_over(self.pipe.tokenizer, whole, limit + self.pipe.prompt_template_encode_start_idx)}
 
     def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
         return {}

@@ -46,7 +46,7 @@ class QwenImageEdit(QwenImage):
 
     def load_denoiser(self) -> None:
         super().load_denoiser()
-        self._pipe._encode_vae_image = Remembering(self._pipe._encode_vae_image)
+        self.pipe._encode_vae_image = Remembering(self.pipe._encode_vae_image)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         return super().call(items, generators) | {"image": [item.brief.pictures[0].pixels for item in items]}
@@ -58,4 +58,4 @@ class QwenImageEdit(QwenImage):
         picture = brief.pictures[0].pixels
         ratio = picture.width / picture.height
         width, height, _ = pipeline_qwenimage_edit.calculate_dimensions(1024 * 1024, ratio)
-        return {"image": [self._pipe.image_processor.resize(picture, height, width)]}
+        return {"image": [self.pipe.image_processor.resize(picture, height, width)]}

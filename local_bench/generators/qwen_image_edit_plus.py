@@ -27,5 +27,5 @@ class QwenImageEditPlus(QwenImageEdit):
         for picture in brief.pictures:
             ratio = picture.pixels.width / picture.pixels.height
             width, height = plus.calculate_dimensions(plus.CONDITION_IMAGE_SIZE, ratio)
-            seen.append(self._pipe.image_processor.resize(picture.pixels, height, width))
+            seen.append(self.pipe.image_processor.resize(picture.pixels, height, width))
         return {"image": seen}

@@ -18,7 +18,7 @@ class StableDiffusion3(Staged):
     )
 
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        pipe, sampler, prompt = self._pipe, brief.sampler, brief.prompt
+        pipe, sampler, prompt = self.pipe, brief.sampler, brief.prompt
         limit = sampler.max_sequence_length
         guided = (sampler.guidance_scale or 0) > 1
         with torch.inference_mode():

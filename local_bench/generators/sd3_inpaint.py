@@ -24,6 +24,6 @@ class StableDiffusion3Inpaint(StableDiffusion3):
         return super().call(items, generators) | source_and_mask(items)
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        vae = self._pipe.vae
+        vae = self.pipe.vae
         pixels: torch.Tensor = vae.decode((latents / vae.config.scaling_factor).to(vae.dtype), return_dict=False)[0]
         return pixels

@@ -15,6 +15,7 @@ from PIL import Image
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, cat
 from local_bench.generators.device import Axes, attend, place_denoiser, place_encoder
+from local_bench.generators.lora import fuse_adapters
 from local_bench.generators.lossy import check_lossy
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
@@ -39,6 +40,8 @@ class Staged(ABC):
     varying: ClassVar[Axes | None] = None
     """Where prompts are not padded to one length: which axes of a block's inputs are as long as the prompt. Compiled
     code then takes any length; without this each length would be a graph of its own."""
+    unused: ClassVar[tuple[str, ...]] = ()
+    """The pipeline's parts that are never loaded (a safety checker)."""
     masks: ClassVar[bool] = False
     """Whether attention is masked, which flash and cuDNN kernels do not take."""
 
@@ -52,7 +55,7 @@ class Staged(ABC):
         self.weights = weights
         self.machine = machine
         self.parts = dict(parts or {})
-        self._pipe: Any = None
+        self.pipe: Any = None
 
     # ---- what a family overrides
 
@@ -77,9 +80,9 @@ class Staged(ABC):
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         """Pixels in [-1, 1], (1, 3, height, width), from one sample's latents as the pipeline returns them."""
-        config = self._pipe.vae.config
+        config = self.pipe.vae.config
         latents = latents / config.scaling_factor + (config.shift_factor or 0.0)
-        pixels: torch.Tensor = self._pipe.vae.decode(latents.to(self._pipe.vae.dtype), return_dict=False)[0]
+        pixels: torch.Tensor = self.pipe.vae.decode(latents.to(self.pipe.vae.dtype), return_dict=False)[0]
         return pixels
 
     # ---- the stages
@@ -87,8 +90,8 @@ class Staged(ABC):
     def load_encoder(self) -> None:
         """Loads what encoding needs; nothing of the transformer."""
         without = (self.denoiser,) if self.traits.encodes_pictures else (self.denoiser, "vae")
-        self._pipe = self._load(without)
-        place_encoder(self._pipe, self.encoders, self.machine)
+        self.pipe = self._load(without)
+        place_encoder(self.pipe, self.encoders, self.machine)
 
     def drop_encoder(self) -> None:
         self._drop()
@@ -96,17 +99,18 @@ class Staged(ABC):
     def load_denoiser(self) -> None:
         """Loads transformer, VAE and scheduler; none of the encoders. ConfigError for a lossy way it does not have."""
         check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_ways)
-        self._pipe = self._load(self.encoders)
-        place_denoiser(self._pipe, self.denoiser, self.machine, type(self).varying)
-        if hasattr(self._pipe.vae, "enable_slicing"):
-            self._pipe.vae.enable_slicing()
+        self.pipe = self._load(self.encoders)
+        fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
+        place_denoiser(self.pipe, self.denoiser, self.machine, type(self).varying)
+        if hasattr(self.pipe.vae, "enable_slicing"):
+            self.pipe.vae.enable_slicing()
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         """Latents of a whole batch, all of one shape. Each image's noise comes from its own CPU generator."""
         sampler = items[0].brief.sampler
         generators = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
-        with torch.inference_mode(), attend(getattr(self._pipe, self.denoiser), self.machine):
-            latents: torch.Tensor = self._pipe(
+        with torch.inference_mode(), attend(getattr(self.pipe, self.denoiser), self.machine):
+            latents: torch.Tensor = self.pipe(
                 **cat([item.text.tensors for item in items], self.machine.device, self.machine.dtype),
                 **self._size(sampler),
                 **self.call(items, generators),
@@ -144,7 +148,7 @@ class Staged(ABC):
 
     def to_latents(self, pixels: torch.Tensor) -> torch.Tensor:
         """The mean of what the VAE makes of pixels in [-1, 1]."""
-        vae: AutoencoderKL = self._pipe.vae
+        vae: AutoencoderKL = self.pipe.vae
         with torch.inference_mode():
             pixels = pixels.to(self.machine.device, vae.dtype)
             mode: torch.Tensor = vae.encode(pixels).latent_dist.mode()
@@ -169,11 +173,11 @@ class Staged(ABC):
             dtype=self.machine.dtype,
             local_files_only=True,
             use_safetensors=True,
-            **dict.fromkeys(without),
+            **dict.fromkeys((*without, *self.unused)),
         )
 
     def _drop(self) -> None:
-        self._pipe = None
+        self.pipe = None
         gc.collect()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()

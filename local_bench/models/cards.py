@@ -5,13 +5,13 @@ import importlib
 import re
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir, is_safe_id, user_config_dirs
-from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.core.yamlfile import Strict, check, load_yaml, read_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
 """Who makes the cards that are called `library:name`, for they are too many to be files."""
@@ -34,6 +34,8 @@ class Source(Strict):
     """Only these are taken; pickled ones are converted (core/convert.py). All that a model is loaded from if empty."""
     sha256: dict[str, str] = Field(default={})
     """Of `files`, before they are converted, where it is known."""
+    folder: str | None = None
+    """A folder on this machine, for a lab's own cards; relative to the card's file."""
     gather: str | None = None
     """`package.module:function`, which `models fetch` calls to bring what only code can name; `revision` is its own."""
     build: str | None = None
@@ -48,8 +50,8 @@ class Source(Strict):
 
     @model_validator(mode="after")
     def _from_one_place(self) -> Self:
-        if sum(where is not None for where in (self.repo, self.base_url, self.gather, self.build)) != 1:
-            raise ValueError("give one of repo, base_url, gather and build")
+        if sum(where is not None for where in (self.repo, self.base_url, self.folder, self.gather, self.build)) != 1:
+            raise ValueError("give one of repo, base_url, folder, gather and build")
         if self.base_url is not None and not self.files:
             raise ValueError("base_url needs files: name those to take from there")
         if self.base_url is not None and not _BASE_URL.fullmatch(self.base_url):
@@ -121,6 +123,8 @@ class ModelCard(Strict):
     source: Source
     parts: dict[str, Source] = Field(default={})
     """What comes from other repositories, by name (an adapter, its image encoder)."""
+    lora: dict[str, float] = Field(default={})
+    """LoRA adapters fused into a generator's denoiser, in this order: the name of a part -> its scale."""
     licence: str
     gated: bool = False
     """Whether its authors ask you to accept terms before `models fetch` can take it."""
@@ -154,6 +158,15 @@ class ModelCard(Strict):
     """For a judge that was trained on one wording of the rubrics: the only one that it answers."""
     tensor_parallel_size: int = Field(1, ge=1)
     """For a judge: over how many GPUs of 80 GB it is split in bfloat16; `vram_gb` is then of all of them together."""
+
+    @model_validator(mode="after")
+    def _adapters_are_parts(self) -> Self:
+        missing = next((name for name in self.lora if name not in self.parts), None)
+        if missing is not None:
+            raise ValueError(f"lora: {missing!r} is not among parts: say there where its file comes from")
+        if self.lora and self.role != "generator":
+            raise ValueError("lora: only generators take adapters")
+        return self
 
     @model_validator(mode="after")
     def _served_within_its_context(self) -> Self:
@@ -191,14 +204,36 @@ def card(name: str, role: str) -> ModelCard:
 
 
 def _own(path: Path) -> ModelCard:
-    """A lab's own card. It cannot run code, and it cannot have the name of a shipped one: results would be mistaken."""
-    found = _load(path)
+    """A lab's own card. It cannot run code, and it cannot have the name of a shipped one: results would be mistaken.
+
+    With `extends: NAME` it has all that the shipped card NAME has and it does not set itself; parts are added.
+    """
+    data, lines = read_yaml(path)
     if (configs_dir() / "models" / path.name).is_file():
-        raise ConfigError(f"{path}: {found.name!r} is the name of a card of local-bench: give your card another name")
-    sources = (found.source, *found.parts.values())
-    if any(source.build or source.gather for source in sources):
-        raise ConfigError(f"{path}: `build` and `gather` are for the cards of local-bench: give repo or base_url")
-    return found
+        raise ConfigError(f"{path}: {path.stem!r} is the name of a card of local-bench: give your card another name")
+    if isinstance(data, dict):
+        sources = [data.get("source"), *(parts.values() if isinstance(parts := data.get("parts"), dict) else ())]
+        for source in sources:
+            if isinstance(source, dict) and {"build", "gather"} & source.keys():
+                raise ConfigError(
+                    f"{path}: `build` and `gather` are for the cards of local-bench: give repo, base_url or folder"
+                )
+            if isinstance(source, dict) and isinstance(source.get("folder"), str):
+                source["folder"] = str(path.parent.absolute() / Path(source["folder"]).expanduser())
+        data = _extended(path, data)
+    return _checked(path, check(data, ModelCard, str(path), lines))
+
+
+def _extended(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    name = data.pop("extends", None)
+    if name is None:
+        return data
+    shipped = configs_dir() / "models" / f"{name}.yaml"
+    if not (isinstance(name, str) and is_safe_id(name) and shipped.is_file()):
+        raise ConfigError(f"{path}: extends: there is no shipped card {name!r} (`local-bench models list`)")
+    base: dict[str, Any] = read_yaml(shipped)[0]
+    parts = {**(base.get("parts") or {}), **(data.get("parts") or {})}
+    return base | data | ({"parts": parts} if parts else {})
 
 
 def _load(path: Path) -> ModelCard:
@@ -209,7 +244,10 @@ def _load(path: Path) -> ModelCard:
 @cache
 def _parsed(path: Path, mtime_ns: int, size: int) -> ModelCard:
     """Parsed once a process, and again where the file has changed."""
-    loaded = load_yaml(path, ModelCard)
+    return _checked(path, load_yaml(path, ModelCard))
+
+
+def _checked(path: Path, loaded: ModelCard) -> ModelCard:
     if loaded.name != path.stem:
         raise ConfigError(f"{path}: the card's name {loaded.name!r} must be the file's")
     return loaded

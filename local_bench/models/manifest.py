@@ -98,7 +98,10 @@ def folder_of(card: ModelCard, part: str) -> Path:
     """Where the files lie that `models fetch` takes one by one for the model (`MAIN`) or a part; the name follows from
     all that decides them."""
     source = source_of(card, part)
-    what = source.model_dump(exclude={"build", "version"}) | {"revision": revision_of(card, part), "as": VERSION}
+    what = source.model_dump(exclude={"build", "folder", "version"}) | {
+        "revision": revision_of(card, part),
+        "as": VERSION,
+    }
     return cache_dir() / "files" / f"{_safe(card.name)}{part and '-' + part}-{digest(what)[:16]}"
 
 

@@ -33,11 +33,7 @@ def resolve(card: ModelCard, given: str | None = None) -> Path:
     """
     if given is None:
         return _found(card, MAIN, card.source)
-    folder = Path(given).expanduser()
-    if not folder.is_dir():
-        raise WeightsError(f"the weights of {card.name} are not at {given}: give the folder that holds them")
-    vet(listing_of(folder))
-    return folder
+    return _here(card, given)
 
 
 def resolve_parts(card: ModelCard) -> dict[str, Path]:
@@ -87,9 +83,20 @@ def _refuse_misnamed(folder: Path, digests: Mapping[str, str]) -> None:
             raise WeightsError(f"{path} is damaged: fetch its model again (`local-bench models fetch NAME`)")
 
 
+def _here(card: ModelCard, given: str) -> Path:
+    """A folder of the user's, as it is. WeightsError if there is none or `vet` refuses it."""
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise WeightsError(f"the weights of {card.name} are not at {given}: give the folder that holds them")
+    vet(listing_of(folder))
+    return folder
+
+
 def _found(card: ModelCard, part: str, source: Source) -> Path:
     if source.build:
         return built(card, part)
+    if source.folder is not None:
+        return _here(card, source.folder)
     folder = _taken(card, part, source)
     if part == MAIN:
         check_whole(card, folder)

@@ -199,10 +199,10 @@ def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunCo
 
 
 def _weighted(groups: Iterable[_Group], seconds: Any, on: Gpu, compiled: bool) -> float | None:
-    """The mean over all images; None where there are none."""
+    """The mean over all images; None where there are none, or no operations are known."""
     parts = [(g.n_images, seconds(g.memory, on, compiled)) for g in groups]
     total = sum(n for n, _ in parts)
-    return sum(n * s for n, s in parts) / total if total else None
+    return (sum(n * s for n, s in parts) / total or None) if total else None
 
 
 def _floor_seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:

@@ -10,7 +10,6 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
-from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import Variant
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
 from local_bench.models.cards import ModelCard
@@ -106,8 +105,6 @@ class JudgeConfig(Strict):
 
     @model_validator(mode="after")
     def _can_be_reached_so(self) -> "JudgeConfig":
-        if self.transport not in BUILT_IN:
-            plugin(self.transport)
         if self.base_url is not None and self.transport not in ("auto", "served"):
             raise ValueError(f"base_url is asked over HTTP: leave `transport: {self.transport}` out")
         if self.base_url is not None:

@@ -15,6 +15,7 @@ from local_bench.core.sizes import size_by_rules, size_like
 from local_bench.core.types import UNSUPPORTED, Candidate, Deliverable, Task
 from local_bench.generators.imported import find_images
 from local_bench.judges.metrics.registry import metric_card
+from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.server import claim_port
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
@@ -44,12 +45,14 @@ class ModelPlan:
         """What of the model decides bytes."""
         if self.card is None:
             return {"imported": self.label}
-        made = {
+        made: dict[str, Any] = {
             "card": self.card.name,
             "family": self.card.family,
             "weights": self.weights_sha256,
             "dtype": self.card.dtype,
         }
+        if self.card.lora:
+            made["lora"] = self.card.lora
         return made | ({"lossy": self.config.lossy.settings} if self.config.lossy.settings else {})
 
 
@@ -150,6 +153,8 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
     for judge in config.judges:
         described = card(judge.card, "judge")
         judge.rubric_set(described)
+        if judge.transport not in BUILT_IN:
+            plugin(judge.transport)
         if files and judge.base_url is None:
             check_here(described, judge.weights)
             if judge.transport == "served":
@@ -186,6 +191,8 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
     if config.load == "random":
         if described.source.build == SHIPPED:
             raise ConfigError(f"models: {config.label} ships with its weights: leave `load: random` out")
+        if described.lora:
+            raise ConfigError(f"models: {config.label} has LoRA adapters: leave `load: random` out")
         from local_bench.generators.pieces import architecture_digest
 
         return ModelPlan(

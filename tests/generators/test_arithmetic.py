@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from local_bench.core.errors import ConfigError
 from local_bench.generators import arithmetic, counting
 from local_bench.generators.architecture import build
 from local_bench.generators.arithmetic import count, usual_pictures, usual_size
 from local_bench.generators.counting import parameters
+from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
 from local_bench.models.cards import card, cards
@@ -125,10 +125,14 @@ def test_a_damaged_memory_is_counted_anew(tmp_path, monkeypatch):
         assert count(described, sampler) == first
 
 
-def test_a_card_without_an_architecture_cannot_be_counted():
-    described, sampler = usual("tiny-flux")
-    with pytest.raises(ConfigError, match="names no architecture"):
-        count(described.model_copy(update={"architecture": {}}), sampler)
+def test_a_card_without_an_architecture_is_taken_by_its_own_figures():
+    described, sampler = usual("flux1-dev")
+    alone = described.model_copy(update={"architecture": {}})
+    assert count(alone, sampler).pflop == pytest.approx(described.pflop_per_image)
+    planned = plan_memory(alone, sampler, capacity_gb=80)
+    assert {n: p.total_gb for n, p in planned.phases.items()} == pytest.approx(described.vram_by_phase_gb)
+    assert (planned.batch_size, planned.offload, planned.refused) == (1, (), None)
+    assert plan_memory(alone, sampler, capacity_gb=16).refused
 
 
 def test_sizes_of_about_the_same_area_are_counted_once():

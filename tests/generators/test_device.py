@@ -39,8 +39,8 @@ def test_random_weights_are_those_that_are_saved(ready, machine, name):
     mine = ready(name)
     built = family(name)(mine.card, None, machine)
     built.load_denoiser()
-    saved = getattr(mine.generator._pipe, built.denoiser).state_dict()
-    mine_too = getattr(built._pipe, built.denoiser).state_dict()
+    saved = getattr(mine.generator.pipe, built.denoiser).state_dict()
+    mine_too = getattr(built.pipe, built.denoiser).state_dict()
     assert set(saved) == set(mine_too)
     assert all(torch.equal(saved[key], mine_too[key]) for key in saved)
     assert built.denoise(mine.items[:1]).isfinite().all()
@@ -107,7 +107,7 @@ def test_a_class_that_does_not_listen_is_held_by_torch(ready, machine, monkeypat
     on_gpu = replace(machine, device=torch.device("cuda", 0), attention="_native_flash")
     for name, listens in (("sd3", False), ("flux", True)):
         held.clear()
-        with attend(ready(name).generator._pipe.transformer, on_gpu):
+        with attend(ready(name).generator.pipe.transformer, on_gpu):
             pass
         assert bool(held) is not listens
 

@@ -203,6 +203,6 @@ def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
             generator, [GenerationRequest(LONG, sampler, pictures, mask(0) if described.takes.mask else None)]
         )
         generator.load_denoiser()
-        transformer = getattr(generator._pipe, generator.denoiser)
+        transformer = getattr(generator.pipe, generator.denoiser)
         assert sum(p.numel() for p in transformer.parameters()) > 5e7  # the small models have less than a million
         assert_images(generator.pixels(generator.denoise(items), sampler), items)

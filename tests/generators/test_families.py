@@ -153,7 +153,7 @@ def test_the_probe_sees_a_batch_that_leaks(ready, monkeypatch):
 def test_no_mask_reaches_qwens_transformer_and_lengths_keep_apart(ready, name, monkeypatch):
     mine = ready(name)
     seen = []
-    transformer = mine.generator._pipe.transformer
+    transformer = mine.generator.pipe.transformer
     real = transformer.forward
     monkeypatch.setattr(
         transformer, "forward", lambda *a, **k: seen.append(k["encoder_hidden_states_mask"]) or real(*a, **k)
@@ -177,7 +177,7 @@ def test_qwen_is_guided_by_its_negative_prompt(ready):
 
 def test_a_picture_is_read_once(ready):
     mine = ready("qwen_image_edit")
-    memory = mine.generator._pipe._encode_vae_image
+    memory = mine.generator.pipe._encode_vae_image
     read = memory._read
     calls = []
     memory._known.clear()

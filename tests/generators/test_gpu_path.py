@@ -85,10 +85,10 @@ def test_every_part_goes_to_the_device(machine, name, way):
         (generator.load_denoiser, lambda pipe: placement.place_denoiser(pipe, generator.denoiser, on_meta)),
     ):
         load()
-        if generator._pipe is None:
+        if generator.pipe is None:
             continue
-        place(generator._pipe)
-        modules = [part for part in generator._pipe.components.values() if isinstance(part, torch.nn.Module)]
+        place(generator.pipe)
+        modules = [part for part in generator.pipe.components.values() if isinstance(part, torch.nn.Module)]
         assert {p.device.type for module in modules for p in module.parameters()} <= {"meta"}
 
 
@@ -96,7 +96,7 @@ def test_only_what_streams_stays_behind(machine):
     described, _ = small("flux")
     generator = family("flux")(described, None, machine)
     generator.load_denoiser()
-    pipe = generator._pipe
+    pipe = generator.pipe
     make_lossy(pipe.transformer, WAYS["float8"])  # its hooks are not streaming's
     placement._rest_to_device(pipe, ("transformer",), replace(machine, device=torch.device("meta")))
     assert {p.device.type for p in pipe.transformer.parameters()} == {"cpu"}
@@ -159,7 +159,7 @@ def test_nothing_is_chosen_by_timing_and_nothing_is_filled(machine):
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_pixels_rounded_on_the_device_are_those_of_diffusers(ready, name, dtype):
-    processor = ready(name).generator._pipe.image_processor
+    processor = ready(name).generator.pipe.image_processor
     torch.manual_seed(1)
     pixels = (torch.randn(2, 3, 16, 24) * 0.7).to(dtype)
     pixels[0, 0, 0, :6] = torch.tensor([-1.0, 1.0, 0.0, -3.0, 3.0, 1 / 255], dtype=dtype)

@@ -8,7 +8,8 @@ import pytest
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Question
 from local_bench.judges.vlm.protocols import Reply, protocol_for, read, texts
-from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric, rubric_names
+from local_bench.judges.vlm.rubric_files import rubric_names
+from local_bench.judges.vlm.rubrics import closing_json, closing_logit, rubric
 from local_bench.judges.vlm.variants import RubricSet
 
 BRF = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))

@@ -5,6 +5,7 @@ import pytest
 import xgrammar
 
 from local_bench.judges.vlm import rubrics
+from local_bench.judges.vlm.rubric_files import rubric_names
 from local_bench.judges.vlm.rubrics import (
     EVIDENCE_CHARACTERS,
     VARIANTS,
@@ -12,7 +13,6 @@ from local_bench.judges.vlm.rubrics import (
     Rubric,
     closing_json,
     closing_logit,
-    rubric_names,
     system,
 )
 

@@ -15,7 +15,8 @@ from local_bench.judges.vlm.chat_api import body
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, rubric, rubric_names
+from local_bench.judges.vlm.rubric_files import rubric_names
+from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, rubric
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, read_stored, wordings
 from local_bench.models.cards import card
 from local_bench.runs.judge_config import JudgeConfig

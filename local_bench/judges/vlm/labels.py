@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.judges.vlm.rubrics import rubric, rubric_names
+from local_bench.judges.vlm.rubric_files import rubric_names
+from local_bench.judges.vlm.rubrics import rubric
 
 
 def single_tokens(weights: Path, labels: Iterable[str]) -> list[str]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema
@@ -15,8 +14,8 @@ from pydantic import Field, model_validator
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.judges.vlm.rubric_files import FOLDER, rubric_file
 
-_FOLDER = Path(__file__).parent / "rubrics"
 Label = bool | int
 Variant = Literal["improved", "paper", "miniature"]
 VARIANTS: tuple[Variant, ...] = ("improved", "paper", "miniature")
@@ -262,28 +261,21 @@ class Rubric(Strict):
 
 @cache
 def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ()) -> Rubric:
-    """The shipped rubric of that name and variant, with these of its options. ConfigError where there is none.
+    """The rubric of that name and variant, with these of its options. ConfigError where there is none.
 
-    Rubrics that have the judge write are the same in all variants.
+    Rubrics that have the judge write, and those that are not shipped, are the same in all variants.
     """
-    if name not in rubric_names():
-        raise ConfigError(f"there is no rubric {name!r}: there are {', '.join(rubric_names())}")
-    own = _FOLDER / variant / f"{name}.yaml"
-    loaded = load_yaml(own if own.is_file() else _FOLDER / f"{name}.yaml", Rubric)
-    assert loaded.id == name
+    path = rubric_file(name, variant)
+    loaded = load_yaml(path, Rubric)
+    if loaded.id != name:
+        raise ConfigError(f"{path}: the rubric's id {loaded.id!r} must be the file's name")
     return loaded.with_options(options)
-
-
-@cache
-def rubric_names() -> tuple[str, ...]:
-    """The shipped rubrics' names, the same in every variant."""
-    return tuple(sorted({path.stem for path in _FOLDER.rglob("[!_]*.yaml")}))
 
 
 @cache
 def system() -> System:
     """The judge's system message."""
-    return load_yaml(_FOLDER / "_system.yaml", System)
+    return load_yaml(FOLDER / "_system.yaml", System)
 
 
 def closing_json(asked: Rubric) -> str:

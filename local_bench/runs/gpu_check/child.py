@@ -39,7 +39,7 @@ def make(name: str, device: torch.device, side: int) -> Made:
         begun = time.perf_counter()
         warm_up(generator, items[0], 1)
         compile_s = session.synchronize() - begun
-        denoiser = getattr(generator._pipe, generator.denoiser)
+        denoiser = getattr(generator.pipe, generator.denoiser)
         latents, kernels = attention_kernels(denoiser, lambda: generator.denoise(items[:1]))
         (image,) = generator.decode(latents, items[0].brief.sampler)
         attention = generator.machine.attention

@@ -28,7 +28,7 @@ def check_family(name: str) -> Callable[[Session], Found]:
         if session.on_gpu:
             torch.cuda.reset_peak_memory_stats(session.device)
         with ready(session, of, sampler) as (generator, items):
-            denoiser = getattr(generator._pipe, generator.denoiser)
+            denoiser = getattr(generator.pipe, generator.denoiser)
             latents, kernels = attention_kernels(denoiser, lambda: generator.denoise(items[:1]))
             (image,) = generator.decode(latents, sampler)
             attention = generator.machine.attention

@@ -1,0 +1,250 @@
+"""docs/extending.md in practice: its files are taken from the page as they are, installed as a package, and used."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import local_bench
+
+ROOT = Path(__file__).resolve().parents[2]
+TITLED = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```$", re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A working folder with every file of the page, and its package installed: the wheel's files, in `site/`."""
+    folder = tmp_path_factory.mktemp("lab")
+    for name, text in TITLED.findall((ROOT / "docs/extending.md").read_text()):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    build = "import hatchling.build as b; print(b.build_wheel('dist'))"
+    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    stable_diffusion(folder / "local-bench/weights/my-sd")
+    adapter(folder / "local-bench/adapters/style")
+    return folder
+
+
+def stable_diffusion(folder):
+    """A small Stable Diffusion with seeded random weights, saved by diffusers."""
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve
+
+    torch.manual_seed(0)
+    width = 32
+    down, up = ("CrossAttnDownBlock2D", "DownBlock2D"), ("UpBlock2D", "CrossAttnUpBlock2D")
+    unet = UNet2DConditionModel(
+        sample_size=8, block_out_channels=(32, 32), layers_per_block=1, down_block_types=down, up_block_types=up,
+        cross_attention_dim=width, attention_head_dim=8, norm_num_groups=8,
+    )  # fmt: skip
+    vae = AutoencoderKL(
+        block_out_channels=(8, 8, 8, 8), down_block_types=("DownEncoderBlock2D",) * 4, latent_channels=4,
+        up_block_types=("UpDecoderBlock2D",) * 4, norm_num_groups=4,
+    )  # fmt: skip
+    tokenizer = CLIPTokenizer.from_pretrained(resolve(card("tiny-flux", "generator")) / "tokenizer")
+    text = CLIPTextConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    parts = {"unet": unet, "vae": vae, "tokenizer": tokenizer, "text_encoder": CLIPTextModel(text)}
+    StableDiffusionPipeline(
+        **parts,
+        scheduler=DDIMScheduler(steps_offset=1, clip_sample=False),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(folder)
+
+
+def adapter(folder, prefix="transformer."):
+    """A LoRA for the small FLUX, made by PEFT and saved by diffusers."""
+    from diffusers import FluxPipeline
+    from diffusers.training_utils import cast_training_params
+    from peft import LoraConfig
+    from peft.utils import get_peft_model_state_dict
+
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve
+
+    pipe = FluxPipeline.from_pretrained(resolve(card("tiny-flux", "generator")), text_encoder=None, text_encoder_2=None)
+    pipe.transformer.add_adapter(LoraConfig(r=2, lora_alpha=2, target_modules=["to_q", "to_v"]))
+    cast_training_params(pipe.transformer)
+    generator = torch.Generator().manual_seed(1)
+    layers = {
+        name: torch.randn(weight.shape, generator=generator) * 0.3
+        for name, weight in get_peft_model_state_dict(pipe.transformer).items()
+    }
+    FluxPipeline.save_lora_weights(folder, transformer_lora_layers=layers)
+
+
+def run(lab, *arguments, code=0):
+    """`local-bench` as a user's shell would run it in the lab's folder, the package installed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "local_bench", *arguments],
+        cwd=lab, env=os.environ | {"PYTHONPATH": os.pathsep.join((str(lab / "site"), str(ROOT)))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_one_of_each_is_found_run_judged_measured_and_settled(lab):
+    cards = ["my-flux", "my-flux-style", "my-sd"]
+    config = {
+        "name": "shapes",
+        "suite": {"name": "lab-shapes"},
+        "models": [{"card": name, "height": 64, "width": 64, "num_inference_steps": 2} for name in cards],
+        "judge": {"card": "tiny-qwen3-vl", "transport": "brightness"},
+        "metrics": ["sharpness"],
+        "engine": {"device": "cpu"},
+    }
+    (lab / "shapes.yaml").write_text(yaml.safe_dump(config))
+    assert "lab-shapes" in run(lab, "suites", "list").stdout
+    found = json.loads(run(lab, "run", "shapes.yaml", "--json").stdout)
+    assert found["candidates"]["n"] == 30
+    with local_bench.load_run(lab / "runs/shapes") as loaded:
+        candidates, scores, verdicts = loaded.candidates(), loaded.scores(), loaded.verdicts()
+        decisions, settlement = loaded.decisions(), loaded.settlement()
+    assert set(candidates["state"]) == {"done"}
+    assert candidates["unscored"].isna().all()
+    assert set(candidates["category"]) == {"circle", "square", "star"}
+    assert all(Path(image).is_file() for image in candidates["image"])
+    assert candidates["cost_usd"].gt(0).all()
+    digests = candidates.pivot(index="task_id", columns="model", values="pixels_sha256")
+    assert digests.nunique(axis=1).eq(3).all()  # the adapter and the family make images of their own
+    assert set(scores["name"]) == {"shape", "sharpness"}
+    assert scores[scores["name"] == "sharpness"]["value"].gt(0).all()
+    assert set(verdicts["rubric"]) == {"lab_shape"}
+    assert len(verdicts) == len(decisions) == 30
+    assert set(settlement["model"]) == set(cards)
+    expected = candidates["accepted"].astype(bool) * candidates["price_usd"]
+    earned = settlement.set_index("model")["revenue_usd"]
+    assert earned.sum() == pytest.approx(expected.sum())
+    done = subprocess.run(
+        [sys.executable, "notebook.py"], cwd=lab, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "sharpness" in done.stdout
+
+
+def test_an_adapter_is_fused_as_the_library_fuses_it(lab, monkeypatch):
+    from diffusers import FluxPipeline
+
+    from local_bench.generators.lora import fuse_adapters
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve, resolve_parts
+
+    monkeypatch.chdir(lab)
+    described = card("my-flux-style", "generator")
+    ours, library = (
+        FluxPipeline.from_pretrained(resolve(described), text_encoder=None, text_encoder_2=None) for _ in range(2)
+    )
+    before = {name: weight.clone() for name, weight in ours.transformer.state_dict().items()}
+    fuse_adapters(ours, "transformer", described.lora, resolve_parts(described), described.name)
+    assert ours.transformer.state_dict().keys() == before.keys()  # no layers of PEFT are left
+    changed = {n for n, weight in ours.transformer.state_dict().items() if not torch.equal(weight, before[n])}
+    assert changed
+    assert all(".to_q." in name or ".to_v." in name for name in changed)
+    library.load_lora_weights(resolve_parts(described)["style"], adapter_name="style")
+    library.set_adapters(["style"], [0.8])
+    inputs = {
+        "hidden_states": torch.ones(1, 4, 16), "timestep": torch.ones(1), "img_ids": torch.zeros(4, 3),
+        "txt_ids": torch.zeros(2, 3), "guidance": torch.ones(1),
+        "pooled_projections": torch.ones(1, ours.transformer.config.pooled_projection_dim),
+        "encoder_hidden_states": torch.ones(1, 2, ours.transformer.config.joint_attention_dim),
+    }  # fmt: skip
+    inputs["hidden_states"] = torch.ones(1, 4, ours.transformer.config.in_channels)
+    with torch.inference_mode():
+        fused, apart = (pipe.transformer(**inputs).sample for pipe in (ours, library))
+    assert torch.allclose(fused, apart, atol=1e-5)
+
+
+CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: there is no shipped card 'no-such'"),
+        (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not among parts"),
+        (CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n", "`build` and `gather` are for"),
+        (CARD.format(name="x", extends="tiny-flux") + "sampler: {heigth: 64}\n", "line 4: there is no key"),
+    ],
+)
+def test_a_wrong_card_is_one_sentence(tmp_path, monkeypatch, text, sentence):
+    from local_bench.core.errors import ConfigError
+    from local_bench.models.cards import card
+
+    (tmp_path / "local-bench/models").mkdir(parents=True)
+    (tmp_path / "local-bench/models/x.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        card("x", "generator")
+
+
+def test_adapters_that_do_not_fit_are_one_sentence(lab, tmp_path):
+    from diffusers import FluxPipeline
+    from safetensors.torch import load_file, save_file
+
+    from local_bench.core.errors import ConfigError, WeightsError
+    from local_bench.generators.lora import fuse_adapters
+    from local_bench.models.cards import card
+    from local_bench.models.weights import resolve
+
+    weights = resolve(card("tiny-flux", "generator"))
+    (file,) = (lab / "local-bench/adapters/style").glob("*.safetensors")
+    good = load_file(file)
+    encoder = good | {"text_encoder.text_model.encoder.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 32)}
+    short = {name: weight[:1].clone() if "lora_B" in name else weight for name, weight in good.items()}
+    wide = {n: torch.nn.functional.pad(w, (0, 64)) if "lora_A" in n else w for n, w in good.items()}
+    for state, error, sentence in (
+        (encoder, ConfigError, "changes text_encoder"),
+        (short, WeightsError, "is no LoRA adapter of this model"),
+        (wide, WeightsError, "LoRA|adapter for other input channels"),
+        ({"a": torch.ones(1)}, ConfigError, "changes a"),
+    ):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        save_file(state, folder / "lora.safetensors")
+        pipe = FluxPipeline.from_pretrained(weights, text_encoder=None, text_encoder_2=None)
+        with pytest.raises(error, match=sentence):
+            fuse_adapters(pipe, "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
+    with pytest.raises(WeightsError, match=r"has 0 \.safetensors files"):
+        fuse_adapters(pipe, "transformer", {"style": 1.0}, {"style": tmp_path}, "my-flux")
+    with pytest.raises(ConfigError, match="takes no LoRA adapters"):
+        fuse_adapters(object(), "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
+
+
+def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/my-flux.yaml").write_text(CARD.format(name="my-flux", extends="tiny-sd3"))
+    shown = run(lab, "--config-dir", str(tmp_path), "models", "show", "my-flux", "--json").stdout
+    assert json.loads(shown)["family"] == "sd3"
+    (tmp_path / "models/tiny-flux.yaml").write_text(CARD.format(name="tiny-flux", extends="tiny-sd3"))
+    refused = run(lab, "--config-dir", str(tmp_path), "models", "list", code=2).stderr
+    assert "'tiny-flux' is the name of a card of local-bench" in refused
+
+
+def test_everything_named_is_there_and_nothing_heavy_comes_with_it():
+    assert sorted(local_bench.__all__) == local_bench.__all__ == dir(local_bench)
+    for name in local_bench.__all__:
+        assert getattr(local_bench, name) is not None
+    heavy = "import local_bench, sys; sys.exit(any(m in sys.modules for m in ('torch', 'pandas', 'numpy', 'pydantic')))"
+    assert subprocess.run([sys.executable, "-c", heavy], check=False, cwd=ROOT).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        local_bench.Nothing  # noqa: B018
+    assert (Path(importlib.import_module("local_bench").__file__).parent / "py.typed").is_file()
