@@ -34,8 +34,8 @@ from local_bench.generators.arithmetic import count
 from local_bench.generators.base import Machine
 from local_bench.generators.batches import deal
 from local_bench.generators.device import attend, compile_regions
+from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, choose_device, device_name, set_determinism
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu_of

@@ -1,9 +1,12 @@
 """The house as a whole: files of one purpose, nothing that must not stand in it."""
 
+import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 from .conftest import ROOT
@@ -42,6 +45,30 @@ def test_the_arrows_point_one_way():
     )
     assert ended.returncode == 0, ended.stdout
     assert "0 broken" in ended.stdout
+
+
+def test_no_import_cycle():
+    """Imports inside functions and for types alone included."""
+    graph = grimp.build_graph("local_bench", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    # A package whose __init__ says nothing (or names things lazily) runs no code of the modules in it.
+    silent = {module for module in graph.modules if graph.find_children(module)}
+    assert len(imports) > 300
+    TopologicalSorter({m: of - silent for m, of in imports.items() if m not in silent}).prepare()  # else a CycleError
+
+
+SQL = re.compile(r"\b(SELECT .+ FROM|INSERT (OR \w+ )?INTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE)\b", re.S)
+
+
+def test_sql_is_in_the_store_alone():
+    """The cache of features is a database of its own, not of a run."""
+    places = [p.relative_to(ROOT / "local_bench") for p in SOURCES if any(map(SQL.search, strings(p)))]
+    assert {str(p) for p in places if p.parts[:2] != ("runs", "store")} == {"judges/metrics/feature_cache.py"}
+
+
+def strings(path):
+    tree = ast.parse(path.read_text())
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def test_the_locks_name_no_host_and_hash_everything():

@@ -1,6 +1,5 @@
 """A run's results in its benchmark's own layout, and the numbers that the benchmark publishes."""
 
-import difflib
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.suggest import hint
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import majority_of, verdicts_of
 from local_bench.suites.published import Published
@@ -104,9 +104,8 @@ def check_format(name: str) -> None:
     """UserError for an unknown layout."""
     known = layouts()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise UserError(f"there is no layout {name!r}: {hint}")
+        suggestion = hint(name, known, f"there are {', '.join(known)}")
+        raise UserError(f"there is no layout {name!r}: {suggestion}")
 
 
 def official(run: RunDir) -> dict[str, Published]:

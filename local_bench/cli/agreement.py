@@ -1,4 +1,4 @@
-"""`local-bench agreement`: how far a run's judges agree with people, with each other and with themselves."""
+"""`local-bench agreement`: agreement of a run's judges with human annotators and with each other."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from local_bench.cli.options import JSON, PATH, RUN, examples
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
@@ -14,23 +15,23 @@ if TYPE_CHECKING:
     from local_bench.settle.agreement import Agreement
 
 
-@click.command()
-@click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--people", metavar="FILE", type=click.Path(path_type=Path), help="People's labels, one JSON object a line."
+@click.command(
+    epilog=examples("local-bench agreement runs/studio", "local-bench agreement runs/studio --people labels.jsonl")
 )
+@RUN
+@click.option("--people", metavar="FILE", type=PATH, help="Human annotations, one JSON object per line.")
 @click.option("--top", metavar="K", type=click.IntRange(1), default=3, help="Compare the K best models [default: 3].")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON
 def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> int:
-    """Hold the judges of RUN against people and each other.
+    """Report judge-human and inter-judge agreement of RUN.
 
-    A line of FILE has model, task_id, deliverable, attempt, rater, and brf, veq, cns, overall: true or false for
+    A line of FILE has model, task_id, deliverable, attempt, rater, and any of brf, veq, cns, overall: true or false for
     accepted or not, a number on the score's scale, or null."""
-    from local_bench.analysis.agreement import agreement as held_against
+    from local_bench.analysis.agreement import agreement as agreements
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = held_against(run, people, top)
+        found = agreements(run, people, top)
     for note in found.notes:
         say(f"local-bench: {note}")
     if as_json:
@@ -41,7 +42,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
 
 
 def agreements_text(found: "Agreements") -> str:
-    """The tables, and under them why a figure is missing."""
+    """The tables, then the reasons for undefined values."""
     parts = []
     if found.pairs:
         header = ["judge", "against", "on", "images", "agree", "95 %", "kappa", "95 %"]
@@ -61,7 +62,7 @@ def agreements_text(found: "Agreements") -> str:
             ]
             for s in found.order_swaps
         ]
-        header = ["sets the other way round", "images", "same", "95 %", "difference", "95 %", "unscored"]
+        header = ["sets in both orders", "images", "same", "95 %", "difference", "95 %", "unscored"]
         parts.append(table(header, rows))
     if missing := _missing(found):
         parts.append(missing)
@@ -69,7 +70,7 @@ def agreements_text(found: "Agreements") -> str:
 
 
 def _missing(found: "Agreements") -> str:
-    """A line for every reason why a figure is not defined, and for how many it is so."""
+    """One line per reason why values are undefined, with their number."""
     figures = [(name, figure) for p in found.pairs for name, figure in _named(p, found.k)]
     figures += [("alpha", a.alpha) for a in found.alphas]
     reasons = Counter((name, figure.undefined) for name, figure in figures if figure is not None and figure.undefined)
@@ -105,7 +106,7 @@ def _ends(low: float | None, high: float | None) -> str:
 
 
 def agreements_json(found: "Agreements") -> dict[str, Any]:
-    """The same for programs: rates and coefficients as fractions, differences in points of the score."""
+    """The same as JSON: rates and coefficients as fractions, differences in points of the score."""
     return {
         "judges": found.judges,
         "raters": found.raters,

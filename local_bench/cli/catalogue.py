@@ -6,22 +6,21 @@ from typing import Any
 import click
 
 from local_bench.cli.cards import fetch_rows, files_here, in_words, what_it_takes
+from local_bench.cli.options import JSON, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
 from local_bench.core.tables import table
 
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
-
-@click.group()
+@click.group(cls=Commands)
 def models() -> None:
-    """What generators, judges and models of metrics there are, and what each needs."""
+    """List, show and download models: generators, judges and metric networks."""
 
 
-@models.command("list")
+@models.command("list", epilog=examples("local-bench models list", "local-bench models list --json"))
 @JSON
 def list_models(as_json: bool) -> int:
-    """All model cards; those of pyiqa's metrics (pyiqa:NAME) are too many to be listed."""
+    """List all model cards, except pyiqa's metrics (pyiqa:NAME)."""
     from local_bench.models.cards import cards
 
     known = cards()
@@ -45,11 +44,11 @@ def list_models(as_json: bool) -> int:
     return 0
 
 
-@models.command("show")
-@click.argument("name")
+@models.command("show", epilog=examples("local-bench models show flux1-dev"))
+@click.argument("name", shell_complete=cards_completed)
 @JSON
 def show_model(name: str, as_json: bool) -> int:
-    """One model card, and what of its files is here."""
+    """Show a model card and which of its files are on this machine."""
     card = _card(name)
     data = card.model_dump() | files_here(card, say)
     if as_json:
@@ -59,20 +58,27 @@ def show_model(name: str, as_json: bool) -> int:
     return 0
 
 
-@models.command("fetch")
-@click.argument("targets", nargs=-1, required=True, metavar="NAME|CONFIG.yaml...")
+@models.command(
+    "fetch",
+    epilog=examples(
+        "HF_TOKEN=… local-bench models fetch flux1-dev qwen3-vl-8b",
+        "local-bench models fetch my.yaml          # everything that a config needs",
+        "local-bench models fetch magicbrush --revision COMMIT",
+    ),
+)
+@click.argument("targets", nargs=-1, required=True, metavar="NAME|CONFIG.yaml...", shell_complete=cards_completed)
 @click.option(
     "--revision",
     "revisions",
     multiple=True,
     metavar="[PART=]COMMIT",
-    help="Pin this commit for this machine (one model only; PART= for one of its parts).",
+    help="Pin this commit on this machine (one model only; PART= for one of its parts).",
 )
 @JSON
 def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -> int:
-    """Download models' files (this and `suites fetch` alone use the network), or build the small ones.
+    """Download and verify the files of models, or build the small ones.
 
-    A run's config stands for all models that the run needs.
+    A config's path stands for all models it needs. Only this command and `suites fetch` use the network.
     """
     from local_bench.core.environment import go_online
 
@@ -96,7 +102,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -
 
 
 def _wanted(target: str) -> list[Any]:
-    """The cards that a name or a run's config asks for."""
+    """The cards that a name, or a config's path, refers to."""
     if not target.endswith((".yaml", ".yml")):
         return [_card(target)]
     from local_bench.judges.metrics.registry import metric_card
@@ -119,33 +125,30 @@ def _yes(whether: bool) -> str:
 
 
 def _card(name: str) -> Any:
-    import difflib
-
     from local_bench.core.errors import UserError
+    from local_bench.core.suggest import hint
     from local_bench.models.cards import LIBRARIES, card, cards
 
     if name.partition(":")[0] in LIBRARIES:
         return card(name, "metric")
     known = cards()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "`local-bench models list` shows all"
-        raise UserError(f"there is no model {name!r}: {hint}")
+        raise UserError(f"there is no model {name!r}: {hint(name, known, '`local-bench models list` shows all')}")
     return known[name]
 
 
-@click.group()
+@click.group(cls=Commands)
 def suites() -> None:
-    """What benchmarks there are, and their files."""
+    """List, show and download benchmarks."""
 
 
 suites.add_command(fetch_suite)
 
 
-@suites.command("list")
+@suites.command("list", epilog=examples("local-bench suites list"))
 @JSON
 def list_suites(as_json: bool) -> int:
-    """All suites."""
+    """List all suites."""
     from local_bench.suites.registry import suite, suite_names
 
     known = [suite(name) for name in suite_names()]
@@ -153,25 +156,25 @@ def list_suites(as_json: bool) -> int:
     if as_json:
         show_json({s.name: {"title": s.title, "licence": s.licence, "source": s.source} for s in known})
     else:
-        rows = [[s.name, s.title, "ships with us" if s.shipped else "set suite.path", s.licence] for s in known]
+        rows = [[s.name, s.title, "included" if s.shipped else "set suite.path", s.licence] for s in known]
         show(table(["suite", "title", "tasks", "licence"], rows))
     return 0
 
 
-@suites.command("show")
-@click.argument("name")
-@click.option("--path", help="The suite's own file or folder, for one that is read from one.")
-@click.option("--part", help="Only this part of it: a category, `mini`, `public` and the like.")
+@suites.command("show", epilog=examples("local-bench suites show hype-edit-1 --path hype/public.json"))
+@click.argument("name", shell_complete=suites_completed)
+@click.option("--path", help="The benchmark's own file or folder.")
+@click.option("--part", help="Only this part of it: a category, `mini`, `public`, ….")
 @JSON
 def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> int:
-    """One suite: its orders, images asked for, worth, licence and source."""
+    """Show a suite: number of tasks and images, value, licence and source."""
     from local_bench.core.images import pixel_digest
     from local_bench.core.money import usd_number
     from local_bench.suites.registry import suite
 
     entry = suite(name)
     data: dict[str, Any] = {"suite": entry.name, "title": entry.title, "licence": entry.licence, "source": entry.source}
-    data |= {"read_from": "ships with us" if entry.shipped else entry.files, "attempts": entry.attempts}
+    data |= {"read_from": "included" if entry.shipped else entry.files, "attempts": entry.attempts}
     if entry.shipped is not None or path is not None:
         refused: list[str] = []
         tasks = entry.tasks(path, pixel_digest, part, refuse=refused.append)

@@ -1,33 +1,33 @@
-"""`local-bench compare`: the models of two runs, on the orders that both were given."""
+"""`local-bench compare`: paired comparison of the models of two runs, on the tasks of both."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from local_bench.cli.options import JSON, PATH, examples, runs_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.analysis.compare import Compared, Comparison
 
-RUN = click.Path(path_type=Path)
 
-
-@click.command()
-@click.argument("run_a", metavar="RUN_A", type=RUN)
-@click.argument("run_b", metavar="RUN_B", type=RUN)
-@click.option(
-    "--all-pairs",
-    is_flag=True,
-    help="Every model of A with every one of B, not only those of one name; a run with itself: every two.",
+@click.command(
+    epilog=examples(
+        "local-bench compare runs/before runs/after",
+        "local-bench compare runs/studio runs/studio --all-pairs          # the models of one run",
+    )
 )
+@click.argument("run_a", metavar="RUN_A", type=PATH, shell_complete=runs_completed)
+@click.argument("run_b", metavar="RUN_B", type=PATH, shell_complete=runs_completed)
+@click.option("--all-pairs", is_flag=True, help="Compare every model of A with every model of B, not only equal names.")
 @click.option("--bca", is_flag=True, help="Bias-corrected and accelerated intervals instead of percentiles.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON
 def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool) -> int:
-    """Hold the models of RUN_A against those of RUN_B.
+    """Compare the models of RUN_A and RUN_B, paired by task.
 
-    In pairs, order by order: what they earn, how much is accepted, and every score that both have."""
+    Differences in revenue, acceptance and every score that both runs have, with intervals and p-values."""
     from local_bench.analysis.compare import compare as side_by_side
     from local_bench.runs.rundir import RunDir
 
@@ -43,13 +43,13 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool)
 
 
 def comparison_text(found: "Comparison") -> str:
-    """The table, and how to read it."""
-    header = ["A", "B", "figure", "of A", "of B", "A less B", "95 %", "p", "p (Holm)", "orders", "unscored"]
+    """The table, and a line on the methods."""
+    header = ["A", "B", "figure", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "tasks", "unscored"]
     return "\n".join(
         [
             table([*header, "if unscored"], [_row(row) for row in found.rows]),
-            f"{found.n_tasks} orders in both; intervals by bootstrap over orders, p by flipping signs of orders, "
-            "Holm's over the pairs of a figure",
+            f"{found.n_tasks} tasks in both; intervals: bootstrap over tasks; p: sign-flip permutation over tasks; "
+            "Holm correction over the pairs of a figure",
         ]
     )
 
@@ -83,7 +83,7 @@ def _shown(row: "Compared", value: float | None, sign: bool = False) -> str:
 
 
 def comparison_json(found: "Comparison") -> dict[str, Any]:
-    """The same for programs: money in US dollars, parts as fractions, scores in points."""
+    """The same as JSON: money in US dollars, parts as fractions, scores in points."""
     return {
         "n_tasks": found.n_tasks,
         "n_tasks_only_a": found.n_tasks_only_a,

@@ -1,46 +1,114 @@
-"""`doctor`: what this machine can do, and what it still lacks."""
+"""`doctor`: what this machine, or one config on it, has and lacks."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from local_bench.cli.options import JSON, PATH, examples
 from local_bench.cli.output import show, show_json
 from local_bench.core.errors import ConfigError
 from local_bench.core.machine import free_disk, toolchain
 from local_bench.core.tables import table
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--gpu", is_flag=True, help="Run parts of what a run does on the GPU and check them.")
+@click.command(
+    epilog=examples(
+        "local-bench doctor",
+        "local-bench doctor my.yaml          # what this config needs, and nothing else",
+        "local-bench doctor --gpu --out gpu.json",
+    )
+)
+@click.argument("config", metavar="[CONFIG]", type=PATH, required=False)
+@JSON
+@click.option("--gpu", is_flag=True, help="Run parts of a benchmark run on the GPU and check the results.")
 @click.option("--device", help="With --gpu: auto (default), cpu (small models) or cuda:N.")
-@click.option("--minutes", type=float, help="With --gpu: checks that have not begun by then are skipped (default 10).")
-@click.option("--only", help="With --gpu: names of checks, or what is before their colon: driver,family,speed.")
-@click.option("--out", type=click.Path(path_type=Path), help="With --gpu: also write JSON to this file or folder.")
+@click.option("--minutes", type=float, help="With --gpu: skip checks not started after this many minutes (default 10).")
+@click.option("--only", help="With --gpu: names of checks or of their groups: driver,family,speed.")
+@click.option("--out", type=PATH, help="With --gpu: also write JSON to this file or folder.")
 def doctor(
-    as_json: bool, gpu: bool, device: str | None, minutes: float | None, only: str | None, out: Path | None
+    config: Path | None,
+    as_json: bool,
+    gpu: bool,
+    device: str | None,
+    minutes: float | None,
+    only: str | None,
+    out: Path | None,
 ) -> int:
-    """Check this machine.
+    """Check software, devices, disk and models on this machine.
 
-    Software, devices, disk and models; exit 1 if something that every run needs is missing. With --gpu: one image of
-    every family with random weights, attention kernels, batches, memory, speed, judges; exit 1 if a check failed."""
+    With CONFIG, check only what that config needs. With --gpu, generate one image per model family with random weights
+    and check attention kernels, batch invariance, memory, speed and judges. Exit 1 if something required is missing or
+    a check failed."""
     options = {"device": device, "minutes": minutes, "only": only, "out": out}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if gpu:
+        if config is not None:
+            raise ConfigError("--gpu checks the machine: leave the config out")
         from local_bench.runs.gpu_check.main import Options, run
 
         words = [f"--{name} {value}" for name, value in given.items()]
         return run(Options(as_json=as_json, **given), " ".join(["local-bench doctor --gpu", *words]))
     if given:
-        raise ConfigError(f"--{next(iter(given))} belongs to --gpu: add it")
-    checks = [*_packages(), *_devices(), _disk(), *_models()]
+        raise ConfigError(f"--{next(iter(given))} requires --gpu: add it")
+    checks = [*_packages(), *_devices(), _disk(), *(_models() if config is None else _of_config(config))]
     if as_json:
         show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
     else:
         mark = {True: "ok", False: "MISSING", None: "-"}
         show(table(["check", "state", "detail"], [[c["check"], mark[c["ok"]], c["detail"]] for c in checks]))
     return 1 if any(c["ok"] is False for c in checks) else 0
+
+
+def _of_config(path: Path) -> list[dict[str, Any]]:
+    """The suite, models, judges and metrics of a config: whether their files are on this machine."""
+    from local_bench.core.errors import UserError
+    from local_bench.core.images import pixel_digest
+    from local_bench.judges.metrics.registry import check_metric
+    from local_bench.models.cards import card
+    from local_bench.models.weights import check_here
+    from local_bench.runs.config import load_config
+    from local_bench.suites.registry import suite
+
+    config = load_config(path)
+
+    def suite_tasks() -> str:
+        wanted = config.suite
+        refused: list[str] = []
+        tasks = suite(wanted.name).tasks(wanted.path, pixel_digest, wanted.part, wanted.written, refused.append)
+        return f"{len(tasks)} tasks" + (f", {len(refused)} refused: {refused[0]}" if refused else "")
+
+    def weights(name: str, role: str, folder: str | None) -> str:
+        check_here(card(name, role), folder)
+        return "weights are on this machine"
+
+    def metric(name: str) -> str:
+        check_metric(name)
+        return "available"
+
+    def tried(name: str, required: bool, look: Callable[[], str]) -> dict[str, Any]:
+        try:
+            return _check(name, True, look())
+        except UserError as e:
+            return _check(name, False if required else None, str(e))
+
+    rows = [tried(f"suite {config.suite.name}", True, suite_tasks)]
+    for model in config.models:
+        if model.imported is not None:
+            there = Path(model.imported.images).exists()
+            rows.append(_check(f"model {model.label}", there, f"imported images in {model.imported.images}"))
+        elif model.load == "random":
+            rows.append(_check(f"model {model.label}", True, "random weights"))
+        else:
+            rows.append(tried(f"model {model.label}", True, partial(weights, model.card, "generator", model.weights)))
+    for judge in config.judges:
+        if judge.base_url is not None:
+            rows.append(_check(f"judge {judge.label}", True, f"served at {judge.base_url} (not contacted)"))
+        else:
+            rows.append(tried(f"judge {judge.label}", True, partial(weights, judge.card, "judge", judge.weights)))
+    return rows + [tried(f"metric {name}", False, partial(metric, name)) for name in config.metrics]
 
 
 def _check(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
@@ -67,7 +135,7 @@ def _packages() -> list[dict[str, Any]]:
 def _devices() -> list[dict[str, Any]]:
     from local_bench.generators.driver import may_have_gpu, unusable_gpu
 
-    none = [_check("gpu", None, "none: the small models run on the CPU, the real ones need a GPU")]
+    none = [_check("gpu", None, "none: small models run on the CPU, large ones need a GPU")]
     if not may_have_gpu():
         return none
     import torch
@@ -104,7 +172,7 @@ def _models() -> list[dict[str, Any]]:
             continue
         try:
             resolve(card)
-            rows.append(_check(card.name, True, "its files are here"))
+            rows.append(_check(card.name, True, "weights are on this machine"))
         except WeightsError as e:
             rows.append(_check(card.name, None, f"{e} (licence {card.licence}{', gated' if card.gated else ''})"))
     return rows

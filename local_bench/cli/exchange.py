@@ -1,26 +1,24 @@
-"""The commands that carry results between houses: `export` and `import`, in the benchmarks' own layouts."""
+"""`export` and `import`: images and results in the benchmarks' own layouts."""
 
 from pathlib import Path
 
 import click
 
+from local_bench.cli.options import JSON, PATH, RUN, examples
 from local_bench.cli.output import say, say_faults, show, show_json
 
-FILE = click.Path(path_type=Path)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
-
-@click.command("export")
-@click.argument("run_dir", metavar="RUN", type=FILE)
+@click.command("export", epilog=examples("local-bench export runs/ice --format ice-bench --out ice-results"))
+@RUN
 @click.option(
     "--format", "name", required=True, metavar="NAME", help="ice-bench, idea-bench, hype-edit-1 or servimage."
 )
-@click.option("--out", type=FILE, help="Where to [default: RUN/exports/NAME].")
+@click.option("--out", type=PATH, help="The output folder [default: RUN/exports/NAME].")
 @JSON
 def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int:
     """Write RUN's images and results in a benchmark's own layout.
 
-    The official scorers read what is written, and so does `local-bench score`."""
+    The files can be read by the benchmark's official scorer and by `local-bench score`."""
     from local_bench.analysis.official import check_format, export, export_notes
     from local_bench.runs.rundir import RunDir
 
@@ -36,36 +34,42 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
         found = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
         show_json(found | {"image_faults": [vars(fault) for fault in faults]})
     else:
-        beside = f" --tasks {out / 'tasks.jsonl'} --scores {out / 'scores.jsonl'}" if name == "servimage" else ""
+        options = f" --tasks {out / 'tasks.jsonl'} --scores {out / 'scores.jsonl'}" if name == "servimage" else ""
         each = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
-        show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{beside}" for group in each))
+        show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{options}" for group in each))
     return say_faults(faults)
 
 
-@click.command("import")
+@click.command(
+    "import",
+    epilog=examples(
+        "local-bench import ice-bench outputs/          # images of other systems, as models of a config",
+        "local-bench import servimage annotations.jsonl --run runs/servimage --labels labels.jsonl",
+    ),
+)
 @click.argument("name", metavar="FORMAT")
-@click.argument("paths", metavar="FOLDER|FILE…", nargs=-1, required=True, type=FILE)
-@click.option("--run", "run_dir", metavar="RUN", type=FILE, help="Take result files as labels of this run's images.")
-@click.option("--labels", metavar="OUT", type=FILE, help="Where the labels go, a JSON object a line.")
-@click.option("--rater", metavar="NAME", help="Who the labels are from [default: people].")
+@click.argument("paths", metavar="FOLDER|FILE…", nargs=-1, required=True, type=PATH)
+@click.option("--run", "run_dir", metavar="RUN", type=PATH, help="Import result files as annotations of this run.")
+@click.option("--labels", metavar="OUT", type=PATH, help="The annotation file to write, one JSON object per line.")
+@click.option("--rater", metavar="NAME", help="The annotator's name [default: people].")
 @JSON
 def import_files(
     name: str, paths: tuple[Path, ...], run_dir: Path | None, labels: Path | None, rater: str | None, as_json: bool
 ) -> int:
-    """Take in a benchmark's own files: pictures as a model's, results as labels.
+    """Import a benchmark's own files: images as those of a model, results as annotations.
 
-    FORMAT is ice-bench, idea-bench, hype-edit-1 or servimage. A FOLDER of outputs becomes a manifest a method, for
-    models with `card: imported`; result FILEs with --run and --labels become labels for agreement and settle."""
+    FORMAT is ice-bench, idea-bench, hype-edit-1 or servimage. A FOLDER of outputs gives one manifest per method, for
+    models with `card: imported`. Result FILEs with --run and --labels give annotations for agreement and settle."""
     from local_bench.analysis.official import check_format
     from local_bench.core.errors import UserError
 
     check_format(name)
     if run_dir is None and labels is None and rater is None:
         if len(paths) != 1:
-            raise UserError(f"pictures are taken from one folder, and {len(paths)} are given: give one at a time")
+            raise UserError(f"images are imported from one folder at a time, and {len(paths)} are given: give one")
         return _pictures(name, paths[0], as_json)
     if run_dir is None or labels is None:
-        raise UserError("results become labels of a run's images: give both --run RUN and --labels OUT")
+        raise UserError("annotations belong to a run's images: give both --run RUN and --labels OUT")
     from local_bench.analysis.annotations import PEOPLE
     from local_bench.analysis.import_annotations import write_labels
     from local_bench.runs.rundir import RunDir
@@ -75,7 +79,7 @@ def import_files(
     if as_json:
         show_json({"format": name, "labels": str(labels), "n": n, "n_without_verdict": left})
     else:
-        show(f"{n} labels in {labels}, {left} entries without a verdict left out")
+        show(f"{n} annotations in {labels}; {left} entries without a verdict left out")
         show(f"local-bench agreement {run_dir} --people {labels}")
     return 0
 

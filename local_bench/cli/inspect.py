@@ -1,21 +1,72 @@
-"""The commands about a finished run: `report`, `digest`, `verify` and `recover`."""
+"""The commands about existing runs: `ls`, `report`, `digest`, `verify` and `recover`."""
 
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
+from local_bench.cli.options import JSON, PATH, RUN, examples, run_dirs
 from local_bench.cli.output import say_faults, show, show_json
 from local_bench.core.tables import table
 
-RUN = click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+@click.command("ls", epilog=examples("local-bench ls", "local-bench ls /data/runs --json"))
+@click.argument("folder", metavar="[FOLDER]", type=PATH, required=False)
+@JSON
+def list_runs(folder: Path | None, as_json: bool) -> int:
+    """List the runs in FOLDER [default: runs/]: suite, models, progress and revenue share."""
+    from local_bench.core.errors import UserError
+    from local_bench.core.paths import runs_dir
+
+    if folder is None:
+        folder = runs_dir()
+    elif not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder that holds run directories")
+    rows = [_listed(path) for path in run_dirs(folder)]
+    if as_json:
+        show_json({"folder": str(folder), "runs": rows})
+    elif not rows:
+        show(f"no runs in {folder}")
+    else:
+        header = ["run", "suite", "models", "images", "unscored", "verdicts", "changed", "fault"]
+        show(table(header, [_list_row(row) for row in rows]))
+    return 0
 
 
-@click.command()
+def _listed(path: Path) -> dict[str, Any]:
+    from local_bench.core.errors import LocalBenchError
+    from local_bench.runs.rundir import RunDir
+    from local_bench.runs.store import LEDGER
+
+    row: dict[str, Any] = {"run_dir": str(path), "suite": None, "models": [], "fault": None}
+    row |= dict.fromkeys(("n", "n_done", "n_unscored", "n_verdicts", "changed"))
+    try:
+        with RunDir.open(path) as run:
+            counts = run.store.counts()
+            row |= {"suite": run.config.suite.name, "models": [model.label for model in run.config.models]}
+            row |= {"n": counts.candidates, "n_done": counts.done, "n_unscored": counts.unscored}
+            row |= {"n_verdicts": counts.verdicts}
+        changed = datetime.fromtimestamp((path / LEDGER).stat().st_mtime).astimezone()
+        row["changed"] = changed.isoformat(timespec="seconds")
+    except LocalBenchError as e:
+        row["fault"] = str(e)
+    return row
+
+
+def _list_row(row: dict[str, Any]) -> list[str]:
+    if row["fault"]:
+        return [row["run_dir"], "-", "-", "-", "-", "-", "-", row["fault"]]
+    counts = [f"{row['n_done']}/{row['n']}", str(row["n_unscored"]), str(row["n_verdicts"])]
+    when = datetime.fromisoformat(row["changed"]).strftime("%Y-%m-%d %H:%M")
+    return [row["run_dir"], row["suite"], ", ".join(row["models"]), *counts, when, ""]
+
+
+@click.command(epilog=examples("local-bench report runs/studio"))
 @RUN
 @JSON
 def report(run_dir: Path, as_json: bool) -> int:
-    """Write the report and the exports of RUN anew."""
+    """Write RUN's report page and exports again."""
     from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
@@ -36,14 +87,13 @@ def report(run_dir: Path, as_json: bool) -> int:
     return say_faults(faults)
 
 
-@click.command()
+@click.command(epilog=examples("local-bench digest runs/studio --json"))
 @RUN
 @JSON
 def digest(run_dir: Path, as_json: bool) -> int:
-    """Name what RUN found.
+    """Print content digests of RUN: images, verdicts, scores and settlement.
 
-    One digest each for its images, verdicts, scores and settlement. Exit 1 where a picture is not what the ledger
-    says."""
+    Two runs with equal digests have the same content. Exit 1 if an image file is not the recorded one."""
     from local_bench.analysis.digest import digests
     from local_bench.runs.rundir import RunDir
 
@@ -57,13 +107,13 @@ def digest(run_dir: Path, as_json: bool) -> int:
     return say_faults(faults)
 
 
-@click.command()
+@click.command(epilog=examples("local-bench verify runs/studio"))
 @RUN
 @JSON
 def verify(run_dir: Path, as_json: bool) -> int:
-    """Check that the ledger of RUN is sound and every picture is what the ledger says.
+    """Check RUN's database and compare every image file with its recorded digest.
 
-    Lists the pictures that are missing, damaged or altered; exit 1 where there are any."""
+    Lists image files that are missing, damaged or altered; exit 1 if there are any."""
     from local_bench.runs.image_store import named
     from local_bench.runs.rundir import RunDir
 
@@ -73,19 +123,19 @@ def verify(run_dir: Path, as_json: bool) -> int:
     if as_json:
         show_json({"n_pictures": n, "image_faults": [vars(fault) for fault in faults]})
     elif faults:
-        show(table(["picture", "fault"], [[fault.file, fault.fault] for fault in faults]))
+        show(table(["image", "fault"], [[fault.file, fault.fault] for fault in faults]))
     else:
-        show(f"the ledger is sound, and all {n:,} pictures are what it says")
+        show(f"the database is intact, and all {n:,} image files have their recorded digests")
     return say_faults(faults)
 
 
-@click.command()
+@click.command(epilog=examples("local-bench recover runs/studio"))
 @RUN
 @JSON
 def recover(run_dir: Path, as_json: bool) -> int:
-    """Restore the damaged ledger of RUN from its backup.
+    """Replace RUN's damaged database by its latest backup.
 
-    The damaged one is kept as ledger.damaged.N.sqlite. A ledger without damage is left alone."""
+    The damaged file is kept as ledger.damaged.N.sqlite. An intact database is not changed."""
     from local_bench.runs.recover import recover as restore
 
     found = restore(run_dir)
@@ -99,10 +149,10 @@ def recover(run_dir: Path, as_json: bool) -> int:
         )
     else:
         show(
-            f"{found.damage}; {found.backup} is in its place"
+            f"{found.damage}; it was replaced by {found.backup}"
             + (f", the damaged file is {found.kept}" if found.kept else "")
             + f"\n{done.candidates:,} of {found.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
             f"{done.retests:,} retests, {done.scores:,} scores"
-            "\nrun the command of this run again: it does what the backup does not have"
+            "\nrun the command of this run again to complete what the backup lacks"
         )
     return 0

@@ -1,6 +1,6 @@
-"""`local-bench`: the commands, and how they end.
+"""`local-bench`: the command line and its exit status.
 
-Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: the input is wrong. 130: interrupted.
+Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: wrong input. 130: interrupted.
 """
 
 import os
@@ -16,7 +16,8 @@ from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
-from local_bench.cli.inspect import digest, recover, report, verify
+from local_bench.cli.inspect import digest, list_runs, recover, report, verify
+from local_bench.cli.options import Commands, examples
 from local_bench.cli.output import say
 from local_bench.cli.reproduce import reproduce
 from local_bench.cli.revise import revise
@@ -28,7 +29,16 @@ from local_bench.core.paths import CONFIG_DIRS
 from local_bench.core.version import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "local-bench demo",
+        "local-bench plan configs/runs/studio.yaml --gpu a6000",
+        "local-bench run configs/runs/studio.yaml --limit 4",
+        'eval "$(_LOCAL_BENCH_COMPLETE=bash_source local-bench)"   # completion in bash; zsh_source, fish_source',
+    ),
+)
 @click.version_option(__version__, prog_name="local-bench")
 @click.option(
     "--config-dir",
@@ -36,19 +46,21 @@ from local_bench.core.version import __version__
     multiple=True,
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
-    help="A folder with model cards (models/*.yaml) and prices of your own; may be given several times. ./local-bench/"
-    " is read without being named.",
+    help="A folder with your own model cards, rubrics and prices; may be given several times. ./local-bench/ is always"
+    " read.",
 )
 def cli(config_dirs: tuple[str, ...]) -> None:
-    """Benchmarks open-weight image models on your own GPUs: makes the images, has them judged and measured, and says
-    what they earn. No proprietary API; only `models fetch` and `suites fetch` use the network."""
+    """Evaluate open-weight image generation models on your own GPUs.
+
+    Generates the images (diffusers), judges them (a vision-language model served by vLLM), measures them (pyiqa, CLIP,
+    DINO, pixels) and reports scores, revenue and cost. Only `models fetch` and `suites fetch` use the network."""
     if config_dirs:
         before = os.environ.get(CONFIG_DIRS)
         os.environ[CONFIG_DIRS] = os.pathsep.join([*config_dirs, *([before] if before else [])])
 
 
 for command in (
-    *(demo, run, plan, generate, measure, judge, settle),
+    *(demo, run, plan, generate, measure, judge, settle, list_runs),
     *(extract, revise, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, recover),
     *(models, suites, doctor),
 ):
@@ -56,7 +68,7 @@ for command in (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command line and returns its exit status; whatever goes wrong is said in one sentence on stderr."""
+    """Runs a command line and returns its exit status; errors are one sentence on stderr."""
     isolate()
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -69,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
         e.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        say("local-bench: interrupted; the same command goes on from here")
+        say("local-bench: interrupted; run the same command again to continue")
         return 130
     except BrokenPipeError:
         sys.stderr.close()
@@ -77,5 +89,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends us as Ctrl-C does: children are stopped, the ledger is whole."""
+    """SIGTERM ends the process as Ctrl-C does: child processes are stopped, the database stays consistent."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What reaches people: results on stdout, progress and messages on stderr, no control characters from data."""
+"""Output: results on stdout, progress and messages on stderr, without control characters from data."""
 
 import json
 import sys
@@ -19,22 +19,22 @@ BAR_EVERY_S = 5.0
 
 
 def say(message: str) -> None:
-    """A message for people, on stderr."""
+    """Prints a message to stderr."""
     click.echo(clean(message), err=True)
 
 
 def show(text: str) -> None:
-    """A result, on stdout."""
+    """Prints a result to stdout."""
     click.echo(clean(text))
 
 
 def show_json(value: Any) -> None:
-    """A result for programs, on stdout. NaN never leaves."""
+    """Prints a result as JSON to stdout; NaN and infinities are errors."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def say_faults(faults: "Sequence[ImageFault]") -> int:
-    """Says on stderr which of a run's pictures are missing, damaged or altered; the exit status: 1 where any are."""
+    """Reports image files that are missing, damaged or altered on stderr; returns the exit status, 1 if any."""
     if not faults:
         return 0
     from local_bench.runs.image_store import faults_sentence
@@ -44,10 +44,10 @@ def say_faults(faults: "Sequence[ImageFault]") -> int:
 
 
 class PlainProgress:
-    """Lines for logs: one when a phase begins, one every few seconds, one at its end."""
+    """Lines for logs: one when a phase begins, one every few seconds with the time left, one at its end."""
 
     def __init__(self) -> None:
-        self._phase, self._total, self._done, self._said = "", 0, 0, 0.0
+        self._phase, self._total, self._done, self._printed, self._begun = "", 0, 0, 0.0, 0.0
 
     def __enter__(self) -> "PlainProgress":
         return self
@@ -59,7 +59,8 @@ class PlainProgress:
         say(message)
 
     def begin(self, phase: str, total: int) -> None:
-        self._phase, self._total, self._done, self._said = phase, total, 0, time.monotonic()
+        self._phase, self._total, self._done = phase, total, 0
+        self._printed = self._begun = time.monotonic()
         say(f"{phase}: 0/{total}")
 
     def advance(self, n: int = 1) -> None:
@@ -67,13 +68,16 @@ class PlainProgress:
             return
         self._done += n
         now = time.monotonic()
-        if self._done >= self._total or now - self._said >= BAR_EVERY_S:
-            self._said = now
-            say(f"{self._phase}: {self._done}/{self._total}")
+        if self._done >= self._total or now - self._printed >= BAR_EVERY_S:
+            from tqdm import tqdm
+
+            self._printed = now
+            form = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
+            say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, now - self._begun, bar_format=form)}")
 
 
 class BarProgress:
-    """Bars for a terminal, by rich."""
+    """Bars for a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -115,5 +119,5 @@ class BarProgress:
 
 
 def progress() -> PlainProgress | BarProgress:
-    """Bars where stderr is a terminal, lines elsewhere."""
+    """Bars if stderr is a terminal, else lines."""
     return BarProgress() if sys.stderr.isatty() else PlainProgress()

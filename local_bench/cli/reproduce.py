@@ -5,18 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from local_bench.cli.options import PATH
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table as aligned
 
 if TYPE_CHECKING:
+    from local_bench.report.papers.entry import Entry
     from local_bench.report.papers.inputs import Options
-    from local_bench.report.papers.registry import Entry
-
-FILE = click.Path(path_type=Path)
 
 
 class _Listing(click.Command):
-    """Its help ends with what there is of each paper."""
+    """A command whose help ends with the tables and figures of each paper."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from local_bench.report.papers.registry import entries, papers
@@ -26,6 +25,9 @@ class _Listing(click.Command):
             made = [one for one in entries(paper) if not one.reason]
             kinds = {kind: [str(one.number) for one in made if one.kind == kind] for kind in ("table", "figure")}
             rows.append((paper, "; ".join(f"{kind}s {', '.join(of)}" for kind, of in kinds.items() if of)))
+        with formatter.section("Examples"):
+            formatter.write_text("local-bench reproduce servimage")
+            formatter.write_text("local-bench reproduce servimage table-2 runs/a runs/b --format latex")
         with formatter.section("Papers"):
             formatter.write_dl(rows)
 
@@ -33,19 +35,19 @@ class _Listing(click.Command):
 @click.command(cls=_Listing)
 @click.argument("paper", metavar="PAPER")
 @click.argument("name", metavar="[TABLE]", required=False)
-@click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=FILE)
+@click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=PATH)
 @click.option(
     "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json; of a listing too.")
-@click.option("--out", type=FILE, help="Write into this file; a figure is drawn as .svg, .pdf or .png.")
-@click.option("--people", type=FILE, multiple=True, metavar="FILE", help="Labels by people; may be given again.")
-@click.option("--tasks", type=FILE, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
-@click.option("--scores", type=FILE, help="For result files of servimage: BRF, VEQ and CNS per image.")
-@click.option("--costs", type=FILE, help='{"model": US dollars per image}, in the place of what a run found.')
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json, also for a listing.")
+@click.option("--out", type=PATH, help="The file to write; a figure as .svg, .pdf or .png.")
+@click.option("--people", type=PATH, multiple=True, metavar="FILE", help="Human annotations; repeatable.")
+@click.option("--tasks", type=PATH, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
+@click.option("--scores", type=PATH, help="For result files of servimage: BRF, VEQ and CNS per image.")
+@click.option("--costs", type=PATH, help='{"model": US dollars per image}, in place of measured costs.')
 @click.option("--intervals", is_flag=True, help="hype-edit-1: also 95 % bootstrap intervals over tasks.")
-@click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: a row per model and type of task.")
-@click.option("--task", metavar="ID", help="hype-edit-1, figure 1: which task [default: the first].")
+@click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: one row per model and task type.")
+@click.option("--task", metavar="ID", help="hype-edit-1, figure 1: the task [default: the first].")
 def reproduce(
     paper: str,
     name: str | None,
@@ -61,9 +63,9 @@ def reproduce(
     by_type: bool,
     task: str | None,
 ) -> int:
-    """Print a table or draw a figure of a paper.
+    """Print a table or draw a figure of a paper, from runs or result files.
 
-    PAPER is servimage, idea-bench, hype-edit-1 or ice-bench; without TABLE its tables and figures are listed. TABLE is
+    PAPER is servimage, idea-bench, hype-edit-1 or ice-bench; without TABLE, list its tables and figures. TABLE is
     table-2 or figure-3, for example. The models of all RUNs, or of all result FILEs, become rows. A figure without
     --out prints its data."""
     from local_bench.report.papers.inputs import Options, opened
@@ -103,7 +105,7 @@ def reproduce(
 
 def _listed(found: "list[Entry]") -> str:
     rows = [[one.name, one.title, one.command or f"no: {one.reason}"] for one in found]
-    return aligned(["", "content", "command, or why there is none"], rows)
+    return aligned(["", "content", "command, or the reason why not"], rows)
 
 
 def _check(found: "Entry", options: "Options", out: Path | None) -> None:

@@ -1,30 +1,29 @@
-"""`local-bench revise`: refused images as orders for an editing model, and what that is worth."""
+"""`local-bench revise`: refused images as tasks for an editing model, and the value of a revision."""
 
 from pathlib import Path
 
 import click
 
+from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
 from local_bench.cli.output import show, show_json
 from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
 
-RUN = click.Path(path_type=Path)
 
-
-@click.group()
+@click.group(cls=Commands)
 def revise() -> None:
-    """Have refused images revised by an editing model, by the judges' own reasons."""
+    """Revise refused images with an editing model, by the judges' reasons."""
 
 
-@revise.command("write")
-@click.argument("run_dir", metavar="RUN", type=RUN)
-@click.option("--out", required=True, type=RUN, help="A new folder for the orders and their images.")
-@click.option("--model", "models", multiple=True, metavar="LABEL", help="Only this model's images; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@revise.command("write", epilog=examples("local-bench revise write runs/studio --out revisions"))
+@RUN
+@click.option("--out", required=True, type=PATH, help="A new folder for the tasks and their images.")
+@click.option("--model", "models", multiple=True, metavar="LABEL", help="Only this model's images; repeatable.")
+@JSON
 def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> int:
-    """Write an order for every first attempt in RUN that was refused.
+    """Write a task for every refused first attempt in RUN.
 
-    Its source is the refused image, its brief what the judges found wrong. Run the orders with editing models
+    Its source is the refused image, its brief the judges' reasons. Run the tasks with editing models
     (suite.name=servimage, suite.path=OUT/tasks.jsonl), then `revise settle RUN OUT REVISED_RUN`."""
     from local_bench.analysis.revisions import write_revisions
     from local_bench.runs.rundir import RunDir
@@ -36,22 +35,22 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
         show_json({"written": str(found.orders)} | counts)
     else:
         show(
-            f"{found.n} refused images written as orders in {found.orders}; {found.n_accepted} were accepted, "
+            f"{found.n} refused images written as tasks to {found.orders}; {found.n_accepted} were accepted, "
             f"{found.n_open} have no image or no decision: run with --set suite.path={found.orders}"
         )
     return 0
 
 
-@revise.command("settle")
-@click.argument("run_dir", metavar="RUN", type=RUN)
-@click.argument("folder", type=RUN)
-@click.argument("revised_dir", metavar="REVISED_RUN", type=RUN)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@revise.command("settle", epilog=examples("local-bench revise settle runs/studio revisions runs/revised"))
+@RUN
+@click.argument("folder", type=PATH)
+@click.argument("revised_dir", metavar="REVISED_RUN", type=PATH, shell_complete=runs_completed)
+@JSON
 def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int:
-    """Compare one revision of what was refused in RUN with its other ways of working.
+    """Compare one revision of refused images with one shot, retries and the best of N.
 
-    FOLDER is what `revise write` made, REVISED_RUN a run of its orders. Images, looks by a person, what is earned,
-    and what the images cost: of the first attempts and of the revisions."""
+    FOLDER was written by `revise write`, REVISED_RUN is a run of its tasks. Reports images, human reviews, revenue and
+    the cost of images, revisions included."""
     from local_bench.analysis.revisions import revised_ways
     from local_bench.runs.rundir import RunDir
 
@@ -82,5 +81,5 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
         ]
         for way in found
     ]
-    show(table(["model", "way", "passed", "images", "looks", "earned", "cost of images"], rows))
+    show(table(["model", "workflow", "passed", "images", "reviews", "revenue", "cost of images"], rows))
     return 0

@@ -1,86 +1,113 @@
-"""The commands that do work: `demo`, `run`, `plan` and the stages alone."""
+"""The commands that execute work: `demo`, `run`, `plan`, and the phases alone."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from local_bench.cli.options import CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 
 if TYPE_CHECKING:
     from local_bench.cli.labels import LabelsAsked
+    from local_bench.runs.config import RunConfig
     from local_bench.runs.rundir import RunDir
 
-SETTING = click.option("--set", "settings", multiple=True, metavar="KEY.SUB=VALUE", help="Lay a value over the config.")
-RUN_DIR = click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run lives [default: runs/NAME].")
+RUN_DIR = click.option("--run-dir", type=PATH, help="The run directory [default: runs/NAME, NAME from the config].")
 REQUIRE_METRICS = click.option(
-    "--require-metrics", is_flag=True, help="Refuse to begin where a metric's weights are missing."
+    "--require-metrics", is_flag=True, help="Refuse to start if the weights of a metric are missing."
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-FOLDER = click.Path(path_type=Path)
-TARGET = click.argument("target", metavar="CONFIG|RUN", type=click.Path(path_type=Path))
 
 
-@click.command()
+@click.command(epilog=examples("local-bench demo", "local-bench demo --limit 8 --run-dir /tmp/demo"))
 @RUN_DIR
-@SETTING
+@overrides
 @JSON
 def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Run everything once, on small models."""
+    """Run all phases on small models that ship with local-bench.
+
+    Takes a few minutes on two CPU cores and downloads nothing."""
     from local_bench.core.paths import configs_dir
 
     return _work(configs_dir() / "runs" / "demo.yaml", run_dir, settings, None, as_json)
 
 
-@click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@click.command(
+    epilog=examples(
+        "local-bench run configs/runs/studio.yaml",
+        "local-bench run my.yaml --limit 4 --set judge.protocol=logit",
+        "local-bench run my.yaml            # after an interruption: continues",
+    )
+)
+@CONFIG
 @RUN_DIR
-@SETTING
+@overrides
 @REQUIRE_METRICS
 @JSON
 def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], require_metrics: bool, as_json: bool) -> int:
-    """Do all that CONFIG asks for.
+    """Generate, measure, judge and settle, as CONFIG says.
 
-    Go on where a run was cut off: the same command, the same result."""
+    An interrupted run continues with the same command and ends in the same result."""
     return _work(config, run_dir, settings, None, as_json, require_metrics=require_metrics)
 
 
-@click.command()
+@click.command(epilog=examples("local-bench generate my.yaml", "local-bench generate my.yaml --model flux1-schnell"))
 @TARGET
 @RUN_DIR
-@SETTING
+@overrides
 @JSON
 def generate(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Only make the images."""
+    """Generate the images only."""
     return _work(target, run_dir, settings, ("generate",), as_json)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "local-bench judge runs/studio",
+        "local-bench judge runs/studio --rejudge 2",
+        "local-bench judge runs/studio --set judge.base_url=http://host:8000/v1",
+    )
+)
 @TARGET
-@click.option("--rejudge", metavar="K", type=click.IntRange(1, 100), default=None, help="Then ask all K times more.")
+@click.option(
+    "--rejudge", metavar="K", type=click.IntRange(1, 100), default=None, help="Then ask every question K more times."
+)
 @RUN_DIR
-@SETTING
+@overrides
 @JSON
 def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Only have the images judged that are there.
+    """Judge the generated images only.
 
-    With --rejudge, say how often the judge repeats itself; the verdicts stay as they are."""
+    With --rejudge, report how often the judge repeats its answers; stored verdicts do not change."""
     return _work(target, run_dir, settings, ("judge",), as_json, rejudge or 0)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "local-bench settle runs/studio",
+        "local-bench settle runs/studio --set acceptance.brf=0.5          # what if; nothing is stored",
+        "local-bench settle runs/studio --set settlement.usd_per_hour=2 --save",
+        "local-bench settle runs/studio --plan-labels 0.1 --questions ask.jsonl",
+        "local-bench settle runs/studio --people labels.jsonl",
+    )
+)
 @TARGET
-@click.option("--people", metavar="FILE", type=FOLDER, help="Also say what people would pay, by their labels on some.")
+@click.option(
+    "--people", metavar="FILE", type=PATH, help="Human annotations; estimate revenue from them and the judge."
+)
 @click.option(
     "--plan-labels",
     metavar="WIDTH",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Also say how many labels make the interval of the revenue share so wide (0.1: ten points), and which.",
+    help="Plan which images to annotate so that the interval of the revenue share has this width (0.1: ten points).",
 )
-@click.option("--explain", is_flag=True, help="Also say what goes along with people's payment, and teach predictors.")
-@click.option("--questions", metavar="FILE", type=FOLDER, help="Write a line for each of these into a new file.")
+@click.option(
+    "--explain", is_flag=True, help="With --people: report which scores predict payment, and train predictors."
+)
+@click.option("--questions", metavar="FILE", type=PATH, help="Write the planned images to this new file.")
+@click.option("--save", is_flag=True, help="Store a result with --set in the run; without it nothing is changed.")
 @RUN_DIR
-@SETTING
+@overrides
 @JSON
 def settle(
     target: Path,
@@ -88,30 +115,40 @@ def settle(
     plan_labels: float | None,
     questions: Path | None,
     explain: bool,
+    save: bool,
     run_dir: Path | None,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Only settle what has been judged.
+    """Decide acceptance and compute revenue and cost from stored scores.
 
-    With --people, correct the judge's word on all images by people's on some; --plan-labels says on which."""
+    With --set, print the result under other settings and change nothing, unless --save is given. With --people,
+    combine human annotations of some images with the judge's decisions on all."""
     from local_bench.cli.labels import LabelsAsked
 
     asked = LabelsAsked(people, plan_labels, questions, explain)
     asked.check()
+    if settings and not save:
+        return _what_if(target, run_dir, settings, as_json, asked)
     return _work(target, run_dir, settings, ("settle",), as_json, labels=asked)
 
 
-@click.command()
-@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=click.Path(path_type=Path))
-@click.option("--metrics", metavar="NAME,…", help="Which metrics, for a folder of images.")
-@click.option("--sources", type=FOLDER, help="Pictures that were edited, or conditions; paired by name.")
-@click.option("--masks", type=FOLDER, help="Masks, white where a source was to be changed; paired by name.")
-@click.option("--references", type=FOLDER, help="Reference pictures; paired by name (NAME, NAME_1, NAME_2 …).")
-@click.option("--captions", type=click.Path(path_type=Path), help='JSON or JSON Lines: {"image": …, "caption": …}.')
-@click.option("--out", type=click.Path(path_type=Path), help="Also a line an image into this file; goes on from it.")
+@click.command(
+    epilog=examples(
+        "local-bench measure runs/studio",
+        "local-bench measure images/ --metrics l1_raw,ssim,pyiqa:topiq_nr --sources originals/ --json",
+        "local-bench measure images/ --metrics clip_cap --captions captions.jsonl --out scores.jsonl",
+    )
+)
+@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=PATH, shell_complete=targets_completed)
+@click.option("--metrics", metavar="NAME,…", help="The metrics to compute for a folder of images.")
+@click.option("--sources", type=PATH, help="Source images of edits, or conditions; matched by file name.")
+@click.option("--masks", type=PATH, help="Masks, white where the source was to change; matched by file name.")
+@click.option("--references", type=PATH, help="Reference images; matched by file name (NAME, NAME_1, NAME_2 …).")
+@click.option("--captions", type=PATH, help='JSON or JSON Lines: {"image": …, "caption": …}.')
+@click.option("--out", type=PATH, help="Also append one JSON line per image to this file; continues it if it exists.")
 @RUN_DIR
-@SETTING
+@overrides
 @REQUIRE_METRICS
 @JSON
 def measure(
@@ -127,9 +164,7 @@ def measure(
     require_metrics: bool,
     as_json: bool,
 ) -> int:
-    """Only measure images.
-
-    Those of a run, or with --metrics those of any folder."""
+    """Compute metrics only, of a run's images or (with --metrics) of the images in any folder."""
     from local_bench.core.errors import UserError
 
     of_folder = {
@@ -142,10 +177,10 @@ def measure(
     if metrics is None:
         stray = next((flag for flag, value in of_folder.items() if value is not None), None)
         if stray:
-            raise UserError(f"{stray} is for a folder of images: say with --metrics what to measure in it")
+            raise UserError(f"{stray} applies to a folder of images: name the metrics with --metrics")
         return _work(target, run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
     if run_dir is not None:
-        raise UserError("--run-dir is for a config: leave it out with --metrics")
+        raise UserError("--run-dir applies to a config: leave it out with --metrics")
     from local_bench.cli.folder import measure_folder
     from local_bench.runs.folder import Beside
 
@@ -153,16 +188,22 @@ def measure(
     return measure_folder(target, metrics, beside, out, settings, require_metrics, as_json)
 
 
-@click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("--gpu", metavar="NAME", help="Plan for this GPU, which need not be here: a100-40, h100, …")
-@click.option("--measure", is_flag=True, help="Time each model here, with random weights: nothing is fetched.")
-@SETTING
+@click.command(
+    epilog=examples(
+        "local-bench plan configs/runs/studio.yaml --gpu a6000",
+        "local-bench plan my.yaml --limit 100 --json",
+        "local-bench plan my.yaml --measure          # on a machine with the GPU",
+    )
+)
+@CONFIG
+@click.option("--gpu", metavar="NAME", help="Plan for this GPU, present or not: a6000, a100-40, h100, …")
+@click.option(
+    "--measure", is_flag=True, help="Time every model on this machine with random weights; nothing is downloaded."
+)
+@overrides
 @JSON
 def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...], as_json: bool) -> int:
-    """Say what CONFIG would do and take.
-
-    Items, batches, memory, GPU-hours, cost and energy, before anything is loaded."""
+    """Estimate the work, memory, GPU-hours, cost and energy of CONFIG, before anything is loaded."""
     from local_bench.cli.tables import plan_text
     from local_bench.core.errors import UserError
     from local_bench.models.gpus import gpu as gpu_named
@@ -173,8 +214,8 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
     loaded = load_config(config, settings)
     if gpu is not None:
         if measure:
-            raise UserError("--measure times the device at hand and --gpu plans for another: give one of the two")
-        gpu_named(gpu)  # a wrong name is told before anything is counted
+            raise UserError("--measure times this machine and --gpu plans for another: give one of them")
+        gpu_named(gpu)  # an unknown name is refused before anything is counted
     work = make_plan(loaded, files=False)
     for sentence in work.refused:
         say(sentence)
@@ -185,6 +226,44 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
         add_trials(loaded, work, planned)
     show_json(planned) if as_json else show(plan_text(planned))
     return 0
+
+
+def _located(
+    target: Path, run_dir: Path | None, settings: tuple[str, ...], judging: bool = False
+) -> tuple["RunConfig", Path]:
+    """The config and run directory that CONFIG|RUN and --run-dir name."""
+    from local_bench.core.errors import UserError
+    from local_bench.core.paths import runs_dir
+    from local_bench.runs.config import load_config, load_config_to_judge
+    from local_bench.runs.rundir import read_run_config
+
+    if target.is_dir():
+        if run_dir is not None:
+            raise UserError(f"{target} is a run directory: leave --run-dir out")
+        config = read_run_config(target, settings)
+        return (load_config_to_judge(target / "run.yaml", settings) if judging else config), target
+    of_a_run = (target.parent / "ledger.sqlite").exists()
+    config = (load_config_to_judge if judging and of_a_run else load_config)(target, settings)
+    return config, run_dir or runs_dir() / config.name
+
+
+def _what_if(
+    target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool, labels: "LabelsAsked"
+) -> int:
+    """Settles a run under other settings, in memory."""
+    from local_bench.cli.tables import outcome_json, outcome_text
+    from local_bench.runs.engine import outcome_of, settled_view
+
+    config, run_dir = _located(target, run_dir, settings)
+    with settled_view(config, run_dir) as view:
+        outcome = outcome_of(view)
+        text, values = labels.answer(view)
+        if as_json:
+            show_json(outcome_json(view, outcome, None, settled=True) | {"saved": False} | values)
+        else:
+            show(outcome_text(view, outcome, None, settled=True) + text)
+        say("local-bench: nothing was stored; add --save to store this result in the run")
+        return say_faults(view.pictures.all_faults)
 
 
 def _work(
@@ -198,23 +277,10 @@ def _work(
     labels: "LabelsAsked | None" = None,
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
-    from local_bench.core.errors import UserError
-    from local_bench.core.paths import runs_dir
-    from local_bench.runs.config import load_config, load_config_to_judge
     from local_bench.runs.engine import STAGES, run_stages
-    from local_bench.runs.rundir import RunDir, read_run_config
+    from local_bench.runs.rundir import RunDir
 
-    judging = "judge" in (stages or STAGES)
-    if target.is_dir():
-        if run_dir is not None:
-            raise UserError(f"{target} is a run directory and has its own place: leave --run-dir out")
-        config, run_dir = read_run_config(target, settings), target
-        if judging:
-            config = load_config_to_judge(target / "run.yaml", settings)
-    else:
-        of_a_run = (target.parent / "ledger.sqlite").exists()
-        config = (load_config_to_judge if judging and of_a_run else load_config)(target, settings)
-        run_dir = run_dir or runs_dir() / config.name
+    config, run_dir = _located(target, run_dir, settings, judging="judge" in (stages or STAGES))
     with progress() as shown:
         outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
@@ -228,7 +294,7 @@ def _work(
             show(outcome_text(finished, outcome, report) + text)
         faulty = say_faults(finished.pictures.all_faults)
     if outcome.n_failed:
-        say(f"local-bench: {outcome.n_failed} images could not be made; the report says why")
+        say(f"local-bench: {outcome.n_failed} images could not be generated; the report says why")
         return 1
     return faulty
 

@@ -1,4 +1,4 @@
-"""`local-bench score`: a benchmark's official files in, its published numbers out."""
+"""`local-bench score`: a benchmark's published numbers from its official result files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from local_bench.cli.options import JSON, PATH, examples
 from local_bench.cli.output import say, show, show_json
+from local_bench.core.suggest import hint
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
     from local_bench.suites.published import Published
 
 Prices = Callable[[Iterable[str]], "tuple[dict[str, Decimal] | None, list[str]]"]
-"""The models of the result files -> US dollars an image, and what to say about them."""
+"""The models of the result files -> (US dollars per image, notes)."""
 SUITES = ("ice-bench", "idea-bench", "hype-edit-1", "servimage")
-FILE = click.Path(path_type=Path)
 OF_SUITE = {
     "--tasks": ("servimage", "idea-bench"),
     "--scores": ("servimage", "hype-edit-1"),
@@ -35,37 +36,44 @@ OF_SUITE = {
 }
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "local-bench score ice-bench eval_result.txt --json",
+        "local-bench score idea-bench results.csv",
+        "local-bench score hype-edit-1 judgements.json --costs costs.json",
+        "local-bench score servimage annotations.jsonl --tasks tasks.jsonl --scores scores.jsonl",
+    )
+)
 @click.argument("suite", metavar="SUITE")
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=FILE)
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=PATH)
 @click.option(
     "--tasks",
-    type=FILE,
+    type=PATH,
     help="servimage: the orders (task_id, category, price_usd, deliverables; or the folder ServImage_Bench). "
     "idea-bench: the dataset folder, whose meta.json files give each task's category (needed outside the mini subset).",
 )
 @click.option(
     "--scores",
-    type=FILE,
-    help="servimage: BRF, VEQ and CNS an image, which break the competition's ties. hype-edit-1: a judge's score an "
-    "attempt (model, task_id, attempt, score), which picks the best of several.",
+    type=PATH,
+    help="servimage: BRF, VEQ and CNS per image, which break ties of the competition. hype-edit-1: a judge's score "
+    "per attempt (model, task_id, attempt, score), which selects the best of several.",
 )
-@click.option("--costs", type=FILE, help='servimage, hype-edit-1: {"model": US dollars an image}.')
-@click.option("--api-prices", is_flag=True, default=None, help="In the place of --costs: what the paper assumed.")
-@click.option("--sensitivity", is_flag=True, default=None, help="Other assumptions too, and the rankings that flip.")
+@click.option("--costs", type=PATH, help='servimage, hype-edit-1: {"model": US dollars per image}.')
+@click.option("--api-prices", is_flag=True, default=None, help="Use the paper's prices in place of --costs.")
+@click.option("--sensitivity", is_flag=True, default=None, help="Also report rankings under other assumptions.")
 @click.option(
-    "--require-success", is_flag=True, default=None, help="servimage: a winner is paid for whole orders only."
+    "--require-success", is_flag=True, default=None, help="servimage: pay a winner for fully accepted tasks only."
 )
-@click.option("--review-usd-per-hour", metavar="USD", help="hype-edit-1: what a reviewer earns [default: 50].")
-@click.option("--review-seconds", metavar="S", help="hype-edit-1: how long a look at one image takes [default: 20].")
-@click.option("--retry-cap", metavar="N", type=click.IntRange(1, 1000), help="hype-edit-1: most tries [default: 4].")
+@click.option("--review-usd-per-hour", metavar="USD", help="hype-edit-1: a reviewer's hourly wage [default: 50].")
+@click.option("--review-seconds", metavar="S", help="hype-edit-1: review time per image [default: 20].")
+@click.option("--retry-cap", metavar="N", type=click.IntRange(1, 1000), help="hype-edit-1: most attempts [default: 4].")
 @click.option(
     "--raters",
     is_flag=True,
     default=None,
-    help="hype-edit-1: each file is another rater's of the same images; majority.",
+    help="hype-edit-1: each file is one rater's; decide by majority.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@JSON
 def score(
     suite: str,
     files: tuple[Path, ...],
@@ -124,18 +132,15 @@ def score(
 
 
 def _check(suite: str, given: Mapping[str, object]) -> None:
-    """UserError for a suite that there is not, and for an option that is another's."""
-    import difflib
-
+    """UserError for an unknown suite and for an option of another suite."""
     from local_bench.core.errors import UserError
 
     if suite not in SUITES:
-        near = difflib.get_close_matches(suite, SUITES, 1, 0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SUITES)}"
-        raise UserError(f"there is no suite {suite!r} with result files of its own: {hint}")
+        suggestion = hint(suite, SUITES, f"there are {', '.join(SUITES)}")
+        raise UserError(f"there is no suite {suite!r} with result files of its own: {suggestion}")
     stray = next((flag for flag, value in given.items() if value is not None and suite not in OF_SUITE[flag]), None)
     if stray:
-        raise UserError(f"{stray} is for {' and '.join(OF_SUITE[stray])}: leave it out for {suite}")
+        raise UserError(f"{stray} applies to {' and '.join(OF_SUITE[stray])}: leave it out for {suite}")
 
 
 def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "Prices":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from local_bench.cli.options import JSON, PATH, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
@@ -13,17 +14,22 @@ if TYPE_CHECKING:
     from local_bench.models.datasets import Dataset
 
 
-@click.command("fetch")
-@click.argument("name")
-@click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="The folder to make.")
-@click.option("--revision", metavar="COMMIT", help="Another commit than the one in configs/datasets.yaml.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be downloaded.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.command(
+    "fetch",
+    epilog=examples(
+        "local-bench suites fetch hype-edit-1 --out data/hype", "local-bench suites fetch servimage --out s --dry-run"
+    ),
+)
+@click.argument("name", shell_complete=suites_completed)
+@click.option("--out", "folder", required=True, type=PATH, help="The folder to create.")
+@click.option("--revision", metavar="COMMIT", help="Another commit than that of configs/datasets.yaml.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be downloaded.")
+@JSON
 def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as_json: bool) -> int:
-    """Download a benchmark's files from where its authors publish them (this and `models fetch` alone use the network).
+    """Download a benchmark's published files.
 
-    The folder is written whole or not at all, with the digest of every file in fetched.json, and then read by the
-    suite. Exit 1 where that does not find all tasks with their pictures.
+    The folder is written completely or not at all, with the digest of every file in fetched.json, and then read by the
+    suite: exit 1 if tasks or images are missing. Only this command and `models fetch` use the network.
     """
     from local_bench.core.environment import go_online
 
@@ -34,7 +40,7 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
     from local_bench.suites.registry import suite
 
     if suite(name).shipped is not None:
-        raise DatasetError(f"the suite {name!r} ships with local-bench: there is nothing to fetch")
+        raise DatasetError(f"the suite {name!r} is included in local-bench: there is nothing to fetch")
     entry, folder = dataset(name), folder.absolute()
     data: dict[str, Any] = {"suite": entry.suite, "licence": entry.licence, "not_included": entry.not_included}
     if dry_run:

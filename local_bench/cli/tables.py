@@ -19,33 +19,34 @@ from local_bench.settle.ground_truth import Reckoning
 from local_bench.settle.standard import Settlement, Total
 
 
-def outcome_text(run: RunDir, outcome: Outcome, report: Path | None) -> str:
-    """How the run stands, its settlement table, where the report is, and who earned what."""
+def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
+    """Counts, the settlement table (with a report, or if `settled`), the report's path, what each model earned."""
     parts = [
-        f"{outcome.n_done} of {outcome.n_candidates} images made, {outcome.n_unscored} unscored; "
+        f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} unscored; "
         f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
     ]
     parts += judging_text(run)
-    if report:
+    if report or settled:
         kept = accounting(run.store, run.config.settlement)
         priced = any(s.total.value_micro_usd for s in kept.settlements)
-        parts += ["", settlement_text(kept, ruled(run)) if priced else official_text(run), "", f"report: {report}"]
+        parts += ["", settlement_text(kept, ruled(run)) if priced else official_text(run), ""]
+        parts += [f"report: {report}"] if report else []
         parts += earnings(kept, refereed(run)) if priced else []
     return "\n".join(parts)
 
 
 def official_text(run: RunDir) -> str:
-    """The benchmark's own numbers, a model after another where it gives them so."""
+    """The benchmark's own numbers, per model or together."""
     found = official(run)
     tables = [
         "\n\n".join(([] if label == "all" else [label]) + [table(header, rows) for header, rows in of.tables])
         for label, of in found.items()
     ]
-    return "\n\n".join(tables) or "nothing that the benchmark publishes"
+    return "\n\n".join(tables) or "the benchmark publishes no number for this run"
 
 
 def earnings(kept: Accounting, known: GroundTruthCheck | None) -> list[str]:
-    """A sentence a model, the highest revenue first; with what it is worth in truth, where that is known."""
+    """One sentence per model, highest revenue first, with the revenue by ground truth where it is known."""
     true = {row.model: row for row in known.money} if known else {}
     lines = []
     for s in kept.settlements:
@@ -53,7 +54,7 @@ def earnings(kept: Accounting, known: GroundTruthCheck | None) -> list[str]:
         line += f" of {usd(s.total.value_micro_usd)}"
         if s.model in true:
             row = true[s.model]
-            line += f"; in truth {_between(row.true_micro_usd, row.true_interval_micro_usd)}"
+            line += f"; by ground truth {_between(row.true_micro_usd, row.true_interval_micro_usd)}"
         lines.append(line)
     return lines
 
@@ -63,7 +64,7 @@ def _between(micro: int, ends: tuple[int, int] | None) -> str:
 
 
 def judging_text(run: RunDir) -> list[str]:
-    """A line a judge: whether it repeats itself and whether it can be talked round; then what asking again showed."""
+    """One line per judge on batch invariance and prompt injection, then its repeatability."""
     lines = [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
     asked_again = retest_rows(run)
     if asked_again:
@@ -82,7 +83,7 @@ def _retest_row(row: RepeatabilityRow) -> list[str]:
 
 
 def judging_json(run: RunDir) -> list[dict[str, Any]]:
-    """The same for programs: shares as fractions, differences in points; what was not tried is null."""
+    """The same as JSON: shares as fractions, differences in points; what was not tried is null."""
     asked_again = retest_rows(run)
     return [
         {
@@ -146,8 +147,8 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str, Any]:
-    """The same for programs; money in US dollars."""
+def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> dict[str, Any]:
+    """The same as JSON; money in US dollars."""
     result: dict[str, Any] = {
         "run_dir": str(outcome.run_dir),
         "candidates": {
@@ -160,8 +161,9 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None) -> dict[str
         "judges": judging_json(run),
     }
     if report:
-        kept = accounting(run.store, run.config.settlement)
         result["report"] = str(report)
+    if report or settled:
+        kept = accounting(run.store, run.config.settlement)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
         for model, of in ruled(run).items():
             result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(of)}
@@ -226,11 +228,11 @@ def _money(micro: int | None) -> float | None:
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """What `plan` found, for people."""
+    """The plan as text."""
     made = [m for m in plan["models"] if m["load"] != "imported"]
     judge = plan["judge"]
-    orders = f"{plan['n_tasks']} orders worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images asked for"
-    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} orders that cannot be carried out", ""]
+    orders = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images asked for"
+    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} tasks that cannot be carried out", ""]
     if made:
         parts += [table(_PLAN_WORK, [_work_row(m) for m in made]), ""]
         parts += [table(_PLAN_NEED, [_need_row(m) for m in made]), ""]
@@ -239,9 +241,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         parts += [table(_PLAN_TIMED, [_timed_row(m) for m in timed]), ""]
     for m in plan["models"]:
         if m["load"] == "imported":
-            parts.append(
-                f"{m['model']}: {m['n_images']} pictures made elsewhere, cost {_figure(m['cost_usd'], '$.2f')}"
-            )
+            parts.append(f"{m['model']}: {m['n_images']} imported images, cost {_figure(m['cost_usd'], '$.2f')}")
         elif m["refused"]:
             parts.append(f"{m['model']}: refused: {m['refused']}")
         parts += [f"{m['model']}: {sentence}" for sentence in m["sentences"]]
@@ -255,11 +255,11 @@ def plan_text(plan: dict[str, Any]) -> str:
     return "\n".join([*parts, plan["basis"]])
 
 
-_PLAN_WORK = ("model", "images", "batches", "of", "size", "steps", "PFLOP each", "s each", "not below", "GPU-hours")
-_PLAN_NEED = ("model", "encode", "denoise", "decode", "all at once", "streams in", "fits", "cost", "Wh each", "Wh")
+_PLAN_WORK = ("model", "images", "batches", "of", "size", "steps", "PFLOP/image", "s/image", "minimum", "GPU-hours")
+_PLAN_NEED = ("model", "encode", "denoise", "decode", "all loaded", "streamed", "fits", "cost", "Wh/image", "Wh")
 
 
-_PLAN_TIMED = ("measured here", "on", "weights", "batch", "s a step", "s decode", "s each", "GPU-hours", "cost")
+_PLAN_TIMED = ("measured", "on", "weights", "batch", "s/step", "s decode", "s/image", "GPU-hours", "cost")
 
 
 def _timed_row(m: dict[str, Any]) -> list[str]:
@@ -267,7 +267,7 @@ def _timed_row(m: dict[str, Any]) -> list[str]:
     return [
         m["model"],
         t["device"],
-        "random" if t["random_weights"] else "its own",
+        "random" if t["random_weights"] else "model",
         str(t["batch_size"]),
         _figure(t["step_s"], ".3g"),
         _figure(t["decode_s_per_image"], ".3g"),

@@ -1,6 +1,8 @@
 """Results as aligned columns of text, without characters that a terminal would act on."""
 
 import re
+import shutil
+import sys
 import unicodedata
 from collections.abc import Sequence
 
@@ -15,8 +17,13 @@ def clean(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns; those that hold figures only are right-aligned."""
+    """Aligned columns; those with numbers only are right-aligned. Cells are wrapped where stdout is a terminal that is
+    too narrow; elsewhere every row is one line."""
     cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        if sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) > width:
+            return _wrapped(cells, width)
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     figures = [all(_FIGURE.match(row[i]) for row in cells[1:]) for i in range(len(header))]
 
@@ -25,3 +32,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "  ".join(aligned).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
+
+
+def _wrapped(cells: Sequence[Sequence[str]], width: int) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    header, *rows = cells
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for i, name in enumerate(header):
+        figures = all(_FIGURE.match(row[i]) for row in rows)
+        drawn.add_column(Text(name), justify="right" if figures else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())

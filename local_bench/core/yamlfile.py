@@ -1,6 +1,5 @@
 """YAML into a checked pydantic model, with complaints that name the file, the line and the nearest right key."""
 
-import difflib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.suggest import hint
 
 Location = tuple[int | str, ...]
 MAX_BYTES = 1_000_000
@@ -93,9 +93,8 @@ def explain(error: ValidationError, model: type[BaseModel], source: str, lines: 
     match first["type"]:
         case "extra_forbidden":
             keys = _keys_at(model, location[:-1])
-            near = difflib.get_close_matches(str(location[-1]), keys, 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(sorted(keys))}"
-            what = f"there is no key {name!r}; {hint}"
+            suggestion = hint(str(location[-1]), keys, f"the keys here are {', '.join(sorted(keys))}")
+            what = f"there is no key {name!r}; {suggestion}"
         case "missing":
             what = f"the key {name!r} is missing: add it"
         case _:

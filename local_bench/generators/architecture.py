@@ -4,7 +4,6 @@ One data file serves three ends: the small models that we save and load like rea
 (`load: random`), and counting on meta tensors.
 """
 
-from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -56,10 +55,3 @@ def build(name: str, device: str | torch.device, dtype: torch.dtype) -> Any:
         amplify(made, made_of.amplify)
         made = made.eval().requires_grad_(False)
     return made
-
-
-def save_small(folder: Path, card: ModelCard) -> None:
-    """Builds the card's model in float32 on the CPU and saves it into `folder` as the Hub would lay it out."""
-    from local_bench.generators.registry import family
-
-    family(card.family).save(folder, components(card, "cpu", torch.float32))

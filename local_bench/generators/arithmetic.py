@@ -5,7 +5,7 @@ planning needs no torch; another size or architecture is counted over the real m
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir, configs_dir
 from local_bench.core.storage import write_atomic
+from local_bench.generators.operations import Operations
 from local_bench.generators.pieces import architecture_digest
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import Sizes, sizes
@@ -24,55 +25,6 @@ SAME_AREA = 0.05
 """A size that takes a picture's aspect is counted as the card's own where its area is that near to it."""
 SHIPPED_PICTURES = 4
 """Up to so many input pictures the shipped counts go."""
-
-
-@dataclass(frozen=True)
-class Operations:
-    """One image's operations (flop), and what its modules weigh."""
-
-    encode_flop: int
-    """All text encoders, a negative prompt's reading included."""
-    picture_flop: int
-    """All that looks at input pictures: VAE, image encoder, the language model's eyes."""
-    forward_flop: int
-    """One pass of one image through the transformer or UNet."""
-    passes: int
-    """A step's passes: guidance takes two or three."""
-    together: bool
-    """Whether an image's passes run as one batch."""
-    steps: int
-    decode_flop: int
-    encoder_parameters: int
-    transformer_parameters: int
-    vae_parameters: int
-    encoder_bytes: int
-    """Weights and buffers in the card's own precision; so the next two."""
-    transformer_bytes: int
-    vae_bytes: int
-    encoder_layer_bytes: int
-    """The largest single layer, which must be whole on the device even where the rest streams in."""
-    transformer_layer_bytes: int
-    encode_live_bytes: int
-    """The most that lives beside the weights while one prompt is encoded."""
-    picture_live_bytes: int
-    """… while the VAE reads one picture."""
-    forward_live_bytes: int
-    """… in one pass of one image."""
-    decode_live_bytes: int
-    """… while one image is decoded."""
-
-    @property
-    def denoise_flop(self) -> int:
-        return self.steps * self.passes * self.forward_flop
-
-    @property
-    def total_flop(self) -> int:
-        return self.encode_flop + self.picture_flop + self.denoise_flop + self.decode_flop
-
-    @property
-    def pflop(self) -> float:
-        """`total_flop` in 10^15."""
-        return self.total_flop / 1e15
 
 
 def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Operations:

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from local_bench.generators.architecture import components
-from local_bench.generators.arithmetic import Operations
 from local_bench.generators.forward_inputs import forward_inputs
+from local_bench.generators.operations import Operations
 from local_bench.generators.shapes import Sizes
 from local_bench.models.cards import ModelCard
 

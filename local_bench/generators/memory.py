@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from local_bench.generators.arithmetic import Operations, count, usual_size
+from local_bench.generators.arithmetic import count, usual_size
 from local_bench.generators.lossy import NEIGHBOURS_MATTER, check_lossy
+from local_bench.generators.operations import Operations
 from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard

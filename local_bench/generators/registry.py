@@ -1,16 +1,10 @@
-"""The generator families by name, with what planning needs to know of them. A family's module, and torch with it, is
-imported when the family is used."""
+"""The generator families by name, with the properties that planning needs. Imports no torch; `families` imports a
+family's class."""
 
-import importlib
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from local_bench.generators.staged import Staged
-
 
 PLUGINS = "local_bench.families"
 """Group of entry points `name = "package.module:TRAITS"`, each a `Traits`; they cannot replace ours."""
@@ -83,12 +77,4 @@ def traits(name: str) -> Traits:
         ) from e
     if not isinstance(found, Traits):
         raise ConfigError(f"the family {name!r}: {point.value} is no local_bench.Traits: mend that package")
-    return found
-
-
-def family(name: str) -> "type[Staged]":
-    """The class that runs a family. ConfigError where a card names a family that does not exist."""
-    module, _, attribute = traits(name).implementation.partition(":")
-    where = f"local_bench.generators.{module}" if name in FAMILIES else module
-    found: type[Staged] = getattr(importlib.import_module(where), attribute)
     return found

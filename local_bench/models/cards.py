@@ -1,6 +1,5 @@
 """Model cards: what a model is, what it needs and where its files come from. Data in `configs/models/*.yaml`."""
 
-import difflib
 import importlib
 import re
 from functools import cache
@@ -11,6 +10,7 @@ from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir, is_safe_id, user_config_dirs
+from local_bench.core.suggest import hint
 from local_bench.core.yamlfile import Strict, check, load_yaml, read_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
@@ -198,9 +198,8 @@ def card(name: str, role: str) -> ModelCard:
         if (own or shipped.is_file()) and (found := _own(own[0]) if own else _load(shipped)).role == role:
             return found
     known = {n: c for n, c in cards().items() if c.role == role}
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    raise ConfigError(f"there is no {role} {name!r}: {hint} (`local-bench models list`)")
+    suggestion = hint(name, known, f"there are {', '.join(known)}")
+    raise ConfigError(f"there is no {role} {name!r}: {suggestion} (`local-bench models list`)")
 
 
 def _own(path: Path) -> ModelCard:

@@ -1,6 +1,5 @@
 """Where the authors of the benchmarks publish their files: `configs/datasets.yaml`."""
 
-import difflib
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -8,6 +7,7 @@ from pydantic import Field
 
 from local_bench.core.errors import DatasetError
 from local_bench.core.paths import configs_dir
+from local_bench.core.suggest import hint
 from local_bench.core.yamlfile import Strict, load_yaml
 
 _REPO = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -88,9 +88,8 @@ def dataset(name: str) -> Dataset:
     """The entry of that name. DatasetError names the nearest one."""
     known = datasets()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise DatasetError(f"no published files are known for the suite {name!r}: {hint}")
+        suggestion = hint(name, known, f"there are {', '.join(known)}")
+        raise DatasetError(f"no published files are known for the suite {name!r}: {suggestion}")
     return known[name]
 
 

@@ -234,6 +234,10 @@ class RunConfig(Strict):
 _WHO_JUDGES = {"card", "weights", "protocol", "max_pixels", "max_tokens", "seed", "extra_args"}
 
 
+ONLY_MODEL = "--model"
+"""The key of a setting that keeps one model, or takes a card in its place."""
+
+
 def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = True) -> RunConfig:
     """The config at `path` with `key.sub=value` settings laid over it. ConfigError names line and nearest right key.
 
@@ -244,8 +248,20 @@ def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = T
         if not servers:
             _forget_servers(data)
         for setting in settings:
-            _apply(data, setting)
+            if not setting.startswith(f"{ONLY_MODEL}="):
+                _apply(data, setting)
+        _keep_models(data, [s.partition("=")[2] for s in settings if s.startswith(f"{ONLY_MODEL}=")])
     return check(data, RunConfig, str(path), lines)
+
+
+def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
+    """Leaves those of the config's models that have one of these names or cards, and adds cards that it has not."""
+    if not names:
+        return
+    given = data.get("models")
+    models = [model for model in given if isinstance(model, dict)] if isinstance(given, list) else []
+    found = [[m for m in models if name in (m.get("name"), m.get("card"))] or [{"card": name}] for name in names]
+    data["models"] = [model for matching in found for model in matching]
 
 
 def load_config_to_judge(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:

@@ -1,5 +1,7 @@
 """The in-process engine: runs the phases of a run in their order, each of which only does what is not done."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +56,19 @@ def run_stages(
         check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:
         _run(run, stages, progress or Quiet(), rejudge)
-        return _outcome(run)
+        return outcome_of(run)
+
+
+@contextmanager
+def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
+    """The run in `run_dir` as it would be settled under `config`: in memory, nothing is stored. Errors as `run_stages`,
+    and a ConfigError where `config` differs in more than acceptance, prices and the like."""
+    isolate()
+    check_config(config, files=False)
+    with RunDir.view(run_dir, config) as run:
+        run.pictures.check(run.store, decode=False)
+        decide(run)
+        yield run
 
 
 def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
@@ -116,7 +130,8 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
             held.end(how)
 
 
-def _outcome(run: RunDir) -> Outcome:
+def outcome_of(run: RunDir) -> Outcome:
+    """The counts of an open run."""
     counts = run.store.counts()
     return Outcome(
         run_dir=run.path,

@@ -14,8 +14,8 @@ from local_bench.core.quiet import quiet_libraries
 from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.capacity import device_memory_gb, host_memory_gb
+from local_bench.generators.families import family
 from local_bench.generators.memory import plan_memory
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import note_operations

@@ -65,6 +65,15 @@ class RunDir:
         config = read_run_config(path)
         return cls(path, config, Store(path / LEDGER), None)
 
+    @classmethod
+    def view(cls, path: Path, config: RunConfig) -> Self:
+        """Opens a copy of the run in memory, under `config`; what is written to its store is lost. Errors as `open`,
+        and ConfigError where `config` is of another run."""
+        read_run_config(path)
+        store = Store(path / LEDGER, in_memory=True)
+        _refuse_other_run(path, config)
+        return cls(path, config, store, None)
+
     def __enter__(self) -> Self:
         return self
 

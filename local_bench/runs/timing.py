@@ -20,8 +20,8 @@ from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
 from local_bench.generators.batches import warm_up
+from local_bench.generators.families import family
 from local_bench.generators.masked import half_mask
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.config import EngineConfig, RunConfig

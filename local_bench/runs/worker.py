@@ -22,9 +22,9 @@ from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
+from local_bench.generators.families import family
 from local_bench.generators.masked import pasted_back
 from local_bench.generators.memory import plan_memory
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.device_clock import DeviceClock, Mark
 from local_bench.runs.prompt_embeddings import PromptEmbeddings

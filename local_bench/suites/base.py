@@ -6,13 +6,13 @@ them together). A package of your own adds one by an entry point in the group `l
 docs/extending.md.
 """
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.suggest import hint
 from local_bench.core.types import Deliverable, GroundTruth, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.enrichment import with_written
@@ -161,7 +161,6 @@ def _of_part(tasks: list[Task], part: str) -> list[Task]:
     found = [task for task in tasks if part in parts[task.task_id]]
     if not found:
         known = dict.fromkeys(name for names in parts.values() for name in names)
-        near = difflib.get_close_matches(part, known, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise ConfigError(f"suite.part: there is no part {part!r}: {hint}")
+        suggestion = hint(part, known, f"there are {', '.join(known)}")
+        raise ConfigError(f"suite.part: there is no part {part!r}: {suggestion}")
     return found

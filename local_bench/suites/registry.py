@@ -1,11 +1,11 @@
 """The suites by name: those of local-bench, and those that installed packages add."""
 
-import difflib
 import importlib
 from functools import cache
 from importlib.metadata import entry_points
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.suggest import hint
 from local_bench.suites.base import Suite
 
 PLUGINS = "local_bench.suites"
@@ -29,9 +29,8 @@ def suite(name: str) -> Suite:
     """The suite of that name. ConfigError names the nearest one, or says why a package's suite cannot be loaded."""
     known = _known()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise ConfigError(f"suite.name: there is no suite {name!r}: {hint}")
+        suggestion = hint(name, known, f"there are {', '.join(known)}")
+        raise ConfigError(f"suite.name: there is no suite {name!r}: {suggestion}")
     return _loaded(name, known[name])
 
 

@@ -94,7 +94,7 @@ def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
         assert {row.rubric for row in found.answers} == {"brf", "cns_edit", "cns_set"}
         lines = earnings(accounting(done.store, done.config.settlement), found)
         all_of_it = "$1,016.00 (95 %: $1,016.00 to $1,016.00)"
-        assert lines[0] == f"right earned {all_of_it} of $1,016.00; in truth {all_of_it}"
+        assert lines[0] == f"right earned {all_of_it} of $1,016.00; by ground truth {all_of_it}"
         assert "wrong earned" in lines[1]
 
 

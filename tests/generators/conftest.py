@@ -11,8 +11,8 @@ from PIL import Image
 from local_bench.core.images import pixel_digest
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
+from local_bench.generators.families import family
 from local_bench.generators.numerics import set_determinism
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, card

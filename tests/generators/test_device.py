@@ -8,8 +8,9 @@ import torch
 from local_bench.core.errors import ConfigError
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.device import attend, keep_compiled
+from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, compiles, signature
-from local_bench.generators.registry import FAMILIES, family
+from local_bench.generators.registry import FAMILIES
 from local_bench.models.weights import resolve
 
 from .conftest import brief, encode, small

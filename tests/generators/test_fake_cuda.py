@@ -14,8 +14,9 @@ from local_bench.generators import device as placement
 from local_bench.generators import staged
 from local_bench.generators.base import GenerationRequest, Item, Machine
 from local_bench.generators.batches import PROBE_STEPS
+from local_bench.generators.families import family
 from local_bench.generators.pieces import piece, with_config
-from local_bench.generators.registry import FAMILIES, family
+from local_bench.generators.registry import FAMILIES
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, cards

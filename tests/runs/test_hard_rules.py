@@ -129,7 +129,7 @@ def test_the_table_the_json_and_the_page_say_what_rules_decide(orders, capsys):
     assert main(["settle", str(run)]) == 0
     assert "refused by rules" in capsys.readouterr().out
     assert "Refused by<br>rules alone" in (run / "report" / "index.html").read_text()
-    assert main(["settle", str(run), "--set", "acceptance.rules=false", "--json"]) == 0
+    assert main(["settle", str(run), "--set", "acceptance.rules=false", "--save", "--json"]) == 0
     model = json.loads(capsys.readouterr().out)["models"]["theirs"]
     assert model["rules"]["counted"] is False
     assert model["n_accepted"] == 5

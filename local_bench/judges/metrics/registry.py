@@ -5,7 +5,6 @@ A name is `metric`, or `metric:card` for one that is read off a model: `clip_cap
 by an entry point in the group `local_bench.metrics` that names such a `make` function; ours keep their names.
 """
 
-import difflib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.suggest import hint
 from local_bench.judges.metrics.base import Metric
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import check_here, resolve, resolve_parts
@@ -87,9 +87,8 @@ def metric_card(name: str) -> ModelCard | None:
     known = _known()
     entry = known.get(metric)
     if entry is None or (colon and entry.default_card is None):
-        near = difflib.get_close_matches(metric, known, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))} and pyiqa:NAME"
-        raise ConfigError(f"metrics: there is no metric {name!r}: {hint}")
+        suggestion = hint(metric, known, f"there are {', '.join(sorted(known))} and pyiqa:NAME")
+        raise ConfigError(f"metrics: there is no metric {name!r}: {suggestion}")
     if entry.default_card is None:
         return None
     chosen = card(variant or entry.default_card, "metric")

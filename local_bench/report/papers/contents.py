@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from local_bench.report.papers.registry import Entry, Kind
+from local_bench.report.papers.entry import Entry, Kind
 
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and holds nothing that a run measures"

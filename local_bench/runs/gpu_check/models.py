@@ -14,9 +14,9 @@ from local_bench.core.images import pixel_digest
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import usual_pictures
 from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
+from local_bench.generators.families import family
 from local_bench.generators.masked import half_mask
 from local_bench.generators.pieces import piece, with_config
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, card

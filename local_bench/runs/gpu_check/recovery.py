@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from local_bench.generators.arithmetic import Operations, count, usual_pictures
+from local_bench.generators.arithmetic import count, usual_pictures
+from local_bench.generators.operations import Operations
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session

@@ -10,8 +10,8 @@ import torch
 from local_bench.generators.architecture import components
 from local_bench.generators.arithmetic import count, usual_pictures
 from local_bench.generators.batches import warm_up
+from local_bench.generators.families import family
 from local_bench.generators.numerics import compiles, device_name
-from local_bench.generators.registry import family
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 from local_bench.models.gpus import gpu_of

@@ -28,12 +28,13 @@ class Committed(NamedTuple):
 class Database:
     """The run's SQLite file. Every fault of the file or the disk becomes a LedgerError or StorageError."""
 
-    def __init__(self, path: Path, *, create: bool = False, write: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool = False, write: bool = False, in_memory: bool = False) -> None:
         """Opens `path`. LedgerDamaged where it is missing, empty, damaged or lacks a table, LedgerError where it is of
         a version that this release does not know.
 
         With `create` a missing or empty file is made: only for a run that has not begun. A file of an earlier version
-        is migrated: in place with `write`, else in memory, so that reading changes nothing.
+        is migrated: in place with `write`, else in memory, so that reading changes nothing. With `in_memory` a copy is
+        opened, and writing changes nothing either.
         """
         self.path = path
         if not create and not path.exists():
@@ -46,7 +47,9 @@ class Database:
                 with self.transaction():
                     self._execute_all(SCHEMA)
                     self.set_meta("version", VERSION)
-            self._migrate(write or create)
+            if in_memory:
+                self._copy_to_memory()
+            self._migrate(write or create or in_memory)
             found = tables(self._db)
             missing = next(
                 (name for name, columns in tables_of_schema().items() if not columns <= found.get(name, set())), None
@@ -81,9 +84,7 @@ class Database:
                 "the release that made it"
             )
         if not in_place:
-            stored, self._db = self._db, self._connected(":memory:")
-            stored.backup(self._db)
-            stored.close()
+            self._copy_to_memory()
         self._db.execute("PRAGMA foreign_keys = OFF")  # tables are replaced; only outside a transaction
         with self.transaction():
             while version != VERSION:
@@ -91,6 +92,11 @@ class Database:
                 self._execute_all(script)
             self.set_meta("version", VERSION)
         self._db.execute("PRAGMA foreign_keys = ON")
+
+    def _copy_to_memory(self) -> None:
+        stored, self._db = self._db, self._connected(":memory:")
+        stored.backup(self._db)
+        stored.close()
 
     def _execute_all(self, script: str) -> None:
         for statement in statements(script):

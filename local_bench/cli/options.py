@@ -1,0 +1,137 @@
+"""Options and arguments that several commands share, examples in their help, and completion of names."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from local_bench.core.suggest import nearest
+
+F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def examples(*lines: str) -> str:
+    """A command's epilog: its example command lines, as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+class Commands(click.Group):
+    """A group that suggests the nearest command for an unknown one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = nearest(args[0], self.list_commands(ctx))
+            hint = f"did you mean {near!r}?" if near else f"`{ctx.command_path} --help` lists the commands."
+            raise click.UsageError(f"there is no command {args[0]!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+# ---- completion
+
+
+def _completed(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a shell that completes a word shows no traceback
+            return []
+
+    return complete
+
+
+def _cards() -> Iterable[str]:
+    from local_bench.models.cards import cards
+
+    return sorted(cards())
+
+
+def _suites() -> Iterable[str]:
+    from local_bench.suites.registry import suite_names
+
+    return suite_names()
+
+
+def run_dirs(folder: Path) -> list[Path]:
+    """The run directories in a folder, by name."""
+    return sorted(path.parent for path in folder.glob("*/run.yaml")) if folder.is_dir() else []
+
+
+def _runs() -> Iterable[str]:
+    from local_bench.core.paths import runs_dir
+
+    return [str(path) for path in run_dirs(runs_dir())]
+
+
+def _configs() -> Iterable[str]:
+    from local_bench.core.paths import configs_dir
+
+    here = [*Path().glob("*.yaml"), *Path().glob("configs/runs/*.yaml")]
+    return [str(path) for path in (here or sorted((configs_dir() / "runs").glob("*.yaml")))]
+
+
+cards_completed, suites_completed = _completed(_cards), _completed(_suites)
+runs_completed = _completed(_runs)
+targets_completed = _completed(lambda: [*_runs(), *_configs()])
+RUN = click.argument("run_dir", metavar="RUN", type=PATH, shell_complete=runs_completed)
+CONFIG = click.argument("config", metavar="CONFIG", type=PATH, shell_complete=_completed(_configs))
+TARGET = click.argument("target", metavar="CONFIG|RUN", type=PATH, shell_complete=targets_completed)
+
+# ---- overrides of a config
+
+
+def _shortcut(name: str, key: str, kind: Any, text: str) -> Callable[[F], F]:
+    """An option that is another way to write `--set KEY=VALUE`."""
+
+    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_SHORTCUTS, []).append(f"{key}={value}")
+
+    return click.option(name, type=kind, expose_value=False, is_eager=True, callback=store, help=text)
+
+
+def _models(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
+    ctx.meta.setdefault(_SHORTCUTS, []).extend(f"--model={name}" for name in names)
+
+
+def _with_shortcuts(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    return (*ctx.meta.get(_SHORTCUTS, ()), *given)
+
+
+_SHORTCUTS = "local_bench.settings"
+SETTING = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY.SUB=VALUE",
+    callback=_with_shortcuts,
+    help="Override a config value, e.g. judge.protocol=logit; may be given several times.",
+)
+
+
+def overrides(command: F) -> F:
+    """`--set`, and its shortcuts `--limit`, `--model` and `--seed`."""
+    for option in (
+        SETTING,
+        _shortcut("--seed", "seed", int, "The run's seed (short for --set seed=N)."),
+        click.option(
+            "--model",
+            multiple=True,
+            metavar="NAME",
+            expose_value=False,
+            is_eager=True,
+            callback=_models,
+            shell_complete=cards_completed,
+            help="Run only this model of the config, or this model card; may be given several times.",
+        ),
+        _shortcut(
+            "--limit", "suite.limit", click.IntRange(1), "Only the first N tasks (short for --set suite.limit=N)."
+        ),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,210 @@
+"""What a command line is expected to do: examples, suggestions, shortcuts, lists, completion, what-if."""
+
+import json
+import re
+import shlex
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from local_bench.cli.main import cli, main
+from local_bench.core.suggest import nearest
+from local_bench.core.tables import table
+from local_bench.runs.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "tests/data/kept_run"
+
+
+def commands(group=cli, path=()):
+    for name in group.commands:
+        command = group.commands[name]
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_has_examples_that_parse(path):
+    """Each example is a command line of that command whose options exist and whose values are of their types."""
+    context = click.Context(cli, info_name="local-bench")
+    for name in path:
+        command = (cli if context.parent is None and context.command is cli else context.command).commands[name]
+        context = click.Context(command, parent=context, info_name=name)
+    text = command.get_help(context)
+    lines = [line.strip() for line in text.partition("Examples:")[2].splitlines() if "local-bench " in line]
+    assert lines, text
+    assert all((ROOT / file).is_file() for file in re.findall(r"configs/\S+", "\n".join(lines)))
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        words = words[words.index("local-bench") + 1 :]
+        assert tuple(words[: len(path)]) == path
+        parser = command.make_parser(context)
+        parsed, rest, _ = parser.parse_args(words[len(path) :])
+        assert not [word for word in rest if word.startswith("-")]
+        for parameter in command.params:
+            if parameter.name in parsed and not isinstance(parameter.type, click.Path):
+                parameter.type_cast_value(context, parsed[parameter.name])
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("flux1", ["flux1-schnell", "flux1-dev", "flux2-dev"], "flux1-dev"),
+        ("servimage-bench", ["servimage", "ice-bench"], "servimage"),
+        ("modls", ["models", "merge"], "models"),
+        ("Qwen-Image", ["qwen-image", "qwen-image-edit"], "qwen-image"),
+        ("xyz", ["models", "merge"], None),
+        ("", ["models"], None),
+    ],
+)
+def test_a_prefix_comes_before_what_is_merely_similar(name, known, expected):
+    assert nearest(name, known) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [(["modls"], "'models'"), (["models", "sho"], "'show'"), (["zzz"], "`local-bench --help` lists the commands")],
+)
+def test_an_unknown_command_names_the_nearest(arguments, hint, capsys):
+    assert main(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
+CONFIG = """
+name: x
+suite: {name: studio}
+models: [{card: tiny-flux, num_inference_steps: 2}, {card: tiny-sd3, name: other}]
+judge: {card: tiny-qwen3-vl}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "steps"),
+    [
+        ([], ["tiny-flux", "other"], [2, None]),
+        (["other"], ["other"], [None]),
+        (["tiny-sd3"], ["other"], [None]),
+        (["other", "tiny-flux"], ["other", "tiny-flux"], [None, 2]),
+        (["tiny-pixart"], ["tiny-pixart"], [None]),
+    ],
+)
+def test_model_keeps_a_models_settings_or_takes_a_card(tmp_path, names, labels, steps):
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    loaded = load_config(tmp_path / "x.yaml", tuple(f"--model={name}" for name in names))
+    assert [model.label for model in loaded.models] == labels
+    assert [model.num_inference_steps for model in loaded.models] == steps
+
+
+def test_shortcuts_are_settings_and_set_comes_last(tmp_path, capsys):
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    base = ["plan", str(tmp_path / "x.yaml"), "--json"]
+    assert main([*base, "--limit", "3", "--model", "tiny-flux"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["n_tasks"] == 3
+    assert [model["model"] for model in planned["models"]] == ["tiny-flux"]
+    assert main([*base, "--limit", "3", "--set", "suite.limit=2"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_tasks"] == 2
+    assert main([*base, "--limit", "0"]) == 2
+
+
+@pytest.fixture
+def kept(tmp_path):
+    shutil.copytree(KEPT, tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_if_changes_nothing_unless_saved(kept, capsys):
+    before = contents(kept)
+    assert main(["settle", str(kept), "--set", "acceptance.brf=0", "--set", "acceptance.veq=0", "--json"]) == 0
+    ended = capsys.readouterr()
+    lenient = json.loads(ended.out)
+    assert lenient["saved"] is False
+    assert "report" not in lenient
+    assert "nothing was stored" in ended.err
+    assert contents(kept) == before
+    assert main(["settle", str(kept), "--set", "acceptance.brf=5", "--json"]) == 0
+    strict = json.loads(capsys.readouterr().out)["models"]
+    assert {m: strict[m]["revenue_usd"] for m in strict} != {
+        m: of["revenue_usd"] for m, of in lenient["models"].items()
+    }
+    assert main(["settle", str(kept), "--set", "suite.limit=1"]) == 2  # another run, not a view
+    assert "holds a run with another config" in capsys.readouterr().err
+    assert contents(kept) == before
+    assert main(["settle", str(kept), "--set", "acceptance.brf=5", "--save", "--json"]) == 0
+    saved = json.loads(capsys.readouterr().out)["models"]
+    assert saved == strict
+    assert contents(kept) != before
+
+
+def test_ls_lists_runs_and_names_what_is_wrong_with_one(kept, tmp_path, capsys, monkeypatch):
+    shutil.copytree(kept, tmp_path / "second")
+    (tmp_path / "second/ledger.sqlite").write_bytes(b"not a database")
+    (tmp_path / "no-run").mkdir()
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["runs"]
+    assert (first["run_dir"], first["suite"], first["fault"]) == (str(kept), "printshop", None)
+    assert first["n"] == first["n_done"] + first["n_unscored"] > 0
+    datetime.fromisoformat(first["changed"])
+    assert "ledger.sqlite" in second["fault"]
+    monkeypatch.setenv("LOCAL_BENCH_RUNS", str(tmp_path / "nowhere"))
+    assert main(["ls"]) == 0
+    assert "no runs in" in capsys.readouterr().out
+    assert main(["ls", str(tmp_path / "nowhere")]) == 2
+
+
+def test_doctor_of_a_config_speaks_of_that_config_alone(tmp_path, capsys):
+    more = "metrics: [ssim, clip_cap]\npanel: [{card: qwen3-vl-2b, base_url: 'http://127.0.0.1:9/v1'}]\n"
+    (tmp_path / "x.yaml").write_text(CONFIG + more)
+    main(["doctor", str(tmp_path / "x.yaml"), "--json"])
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    named = [name for name in rows if name.split()[0] in ("suite", "model", "judge", "metric")]
+    assert named == [
+        *("suite studio", "model tiny-flux", "model other", "judge tiny-qwen3-vl", "judge qwen3-vl-2b"),
+        *("metric ssim", "metric clip_cap"),
+    ]
+    assert rows["suite studio"]["detail"] == "12 tasks"
+    assert rows["metric ssim"]["ok"] is True
+    assert rows["metric clip_cap"]["ok"] is None  # its scores would be unscored
+    assert "not contacted" in rows["judge qwen3-vl-2b"]["detail"]
+    assert not any(name.startswith("flux") for name in rows)
+    (tmp_path / "y.yaml").write_text(CONFIG.replace("tiny-sd3", "sd35-large"))
+    assert main(["doctor", str(tmp_path / "y.yaml"), "--json"]) == 1
+    assert main(["doctor", str(tmp_path / "y.yaml"), "--gpu"]) == 2
+
+
+def completed(line):
+    words = shlex.split(line)
+    return [item.value for item in ShellComplete(cli, {}, "local-bench", "_X").get_completions(words[:-1], words[-1])]
+
+
+def test_names_are_completed(kept, monkeypatch):
+    assert "models" in completed("mod")
+    assert {"flux1-dev", "flux1-schnell"} <= set(completed("models show flux1"))
+    assert completed("suites show hype") == ["hype-edit-1"]
+    monkeypatch.setenv("LOCAL_BENCH_RUNS", str(kept.parent))
+    assert completed(f"digest {kept.parent}/k") == [str(kept)]
+
+
+def test_a_table_is_wrapped_where_a_terminal_is_too_narrow(monkeypatch):
+    rows = [["a" * 30, "b" * 30, "1"], ["c", "d", "22"]]
+    wide = table(["first", "second", "n"], rows)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = table(["first", "second", "n"], rows)
+    assert max(map(len, narrow.splitlines())) <= 40 < max(map(len, wide.splitlines()))
+    assert narrow.replace("\n", "").count("a") == 30
+    monkeypatch.setenv("COLUMNS", "200")
+    assert table(["first", "second", "n"], rows) == wide
