@@ -1,4 +1,4 @@
-"""Several images on one, as IDEA-Bench shows them to its judge (sec. 3.3.2)."""
+"""Collages of several images, as IDEA-Bench presents them to its judge (sec. 3.3.2)."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ CARD_SIDE = 512
 
 
 def stitched(images: Sequence[Image.Image], collage: Collage) -> Image.Image:
-    """The images in rows on white, those of the rows above brought to the height of the last row's first."""
+    """The images in rows on white; images of the upper rows are resized to the height of the last row's first image."""
     assert sum(collage.rows) == len(images)
     rows, at = [], 0
     for n in collage.rows:
@@ -38,7 +38,7 @@ def stitched(images: Sequence[Image.Image], collage: Collage) -> Image.Image:
 
 
 def count_card(count: int) -> Image.Image:
-    """A white square with the number in its middle."""
+    """A white square with the number in its centre."""
     card = Image.new("RGB", (CARD_SIDE, CARD_SIDE), "white")
     middle = (CARD_SIDE / 2, CARD_SIDE / 2)
     ImageDraw.Draw(card).text(middle, str(count), "black", ImageFont.load_default(CARD_SIDE // 3), anchor="mm")

@@ -1,8 +1,7 @@
-"""The process environment of local-bench and of every process that it starts: offline, without telemetry, without code
-from the working folder, and with the caches of all libraries below our own.
+"""The environment of local-bench and its child processes: offline, without telemetry, without imports from the working
+folder, and with the caches of all libraries in the cache folder of local-bench.
 
-`isolate` runs before any of these libraries is imported, for they read their variables then; child processes inherit
-them.
+`isolate` must run before the libraries are imported, because they read the variables at import.
 """
 
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from local_bench.core.paths import cache_dir
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-"""`go_online` alone removes these."""
+"""Removed only by `go_online`."""
 _NO_TELEMETRY = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -29,9 +28,9 @@ _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def variables() -> dict[str, str]:
-    """The variables of this process and its children; those of the caches hold absolute paths below `cache_dir`.
+    """The variables of this process and its children; cache variables are absolute paths below `cache_dir`.
 
-    The Hub's cache stays where the user has it, since weights are read from there: `HF_HOME`, or its default.
+    The location of the Hub's cache is unchanged (`HF_HOME` or its default), because weights are read from it.
     """
     ours = cache_dir().absolute()
     libraries = ours / "libraries"
@@ -69,10 +68,10 @@ def go_online() -> None:
 
 
 def isolate() -> None:
-    """Sets `variables` in this process, and takes the working folder off the module search path.
+    """Set `variables` in this process and remove the working folder from the module search path.
 
-    The working folder stays where PYTHONPATH names it, or where this package or the interpreter's own modules are in
-    it. Empty entries of PYTHONPATH, which stand for the working folder, are dropped.
+    The working folder remains on the path if it is in PYTHONPATH, or if it contains this package or the interpreter's
+    own modules. Empty entries of PYTHONPATH, which denote the working folder, are removed.
     """
     os.environ.update(variables())
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -6,50 +6,50 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 │   ├── TaskFileError      a benchmark's task file
 │   ├── ResultFileError    a benchmark's result file
 │   ├── ImageError         an image that cannot be read safely
-│   │   └── RunImageError  exit 1: a picture of a run that is missing, damaged or not what its name says
+│   │   └── RunImageError  exit 1: an image of a run is missing, damaged or does not match its digest
 │   ├── WeightsError       a model whose files are not on this machine
-│   └── DatasetError       a benchmark's published files cannot be fetched, or are not what they should be
+│   └── DatasetError       a benchmark's published files cannot be fetched or do not match their digests
 ├── LedgerError            the run's ledger cannot be opened or written
 │   └── LedgerDamaged      the ledger is missing, empty or damaged although its run has begun
 ├── StorageError           the disk is full or refuses a write
-│   └── PathError          exit 2: the path cannot be written to as it is given
-└── ServerError            the judge's server did not start, or did not stay up
+│   └── PathError          exit 2: the given path cannot be written to
+└── ServerError            the judge's server did not start, or ended
 """
 
 IMAGE_FAULTS = ("missing", "damaged", "altered")
-"""What can be wrong with a picture of a run: no file, a file that cannot be decoded, or one with other pixels."""
+"""Faults of a stored image: no file, a file that cannot be decoded, or a file with other pixels."""
 
 
 class LocalBenchError(Exception):
-    """A failure we can explain; the command ends with `exit_code` and this sentence, without a traceback."""
+    """An expected failure; the command ends with `exit_code` and this message, without a traceback."""
 
     exit_code = 1
 
 
 class UserError(LocalBenchError):
-    """What the user gave cannot be used as it is."""
+    """The user's input is invalid."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A config, model card, rubric or price table does not say what it must."""
+    """A config, model card, rubric or price table is invalid."""
 
 
 class TaskFileError(UserError):
-    """A task file has a line that cannot become a task."""
+    """A line of a task file is not a valid task."""
 
 
 class ResultFileError(UserError):
-    """A result file has a row that cannot be read, stands there twice, or belongs to nothing."""
+    """A row of a result file cannot be parsed, is a duplicate, or matches no task."""
 
 
 class ImageError(UserError):
-    """An image is missing, too large, of a kind we do not read, or damaged."""
+    """An image is missing, too large, damaged, or of an unsupported format."""
 
 
 class RunImageError(ImageError):
-    """A picture in a run directory is not the one that its name promises; `fault` is one of IMAGE_FAULTS."""
+    """An image in a run directory does not match its digest; `fault` is one of IMAGE_FAULTS."""
 
     exit_code = 1
 
@@ -67,7 +67,7 @@ class WeightsError(UserError):
 
 
 class DatasetError(UserError):
-    """A benchmark's published files cannot be fetched as asked; nothing half-written is left."""
+    """A benchmark's published files cannot be fetched; no partial files remain."""
 
 
 class LedgerError(LocalBenchError):
@@ -79,11 +79,11 @@ class LedgerDamaged(LedgerError):
 
 
 class StorageError(LocalBenchError):
-    """The file system refused a write; everything committed before it is kept."""
+    """The file system refused a write; everything committed before is preserved."""
 
 
 class PathError(StorageError):
-    """The path that was given cannot be written to: a part of it is a file, it is a folder, or its name is too long."""
+    """The given path cannot be written to: a parent is a file, it is a folder, or its name is too long."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""The hard rules of an order (ServImage, appendix E.1): what a delivered file must be beyond what it shows."""
+"""The hard rules of a task (ServImage, appendix E.1): requirements on the file rather than the content."""
 
 import re
 from typing import Literal
@@ -11,13 +11,13 @@ FileType = Literal["AI", "EPS", "PDF", "SVG", "PSD", "PNG", "JPG", "WEBP", "TIFF
 
 _SIDE = r"(?=[0-9.]*[1-9])[0-9]{1,4}(?:\.[0-9]{1,4})?"
 ASPECT = re.compile(rf"^(?:{_SIDE}:{_SIDE}|square|portrait|landscape)$")
-"""`16:9`, `1:1.4`, or a word."""
-_WORDS = {"square": 1.0, "portrait": 3 / 4, "landscape": 4 / 3}
-"""What is made where a word gives no figures; any other upright or lying shape satisfies `portrait` or `landscape`."""
+"""`16:9`, `1:1.4`, or a name."""
+_NAMED_ASPECTS = {"square": 1.0, "portrait": 3 / 4, "landscape": 4 / 3}
+"""The generated aspect ratio of each name; every vertical or horizontal format satisfies `portrait` or `landscape`."""
 
 
 class VisualSpecs(Strict):
-    """What is asked of the picture; each key is a rule of its own, but the two sides in mm are one."""
+    """Requirements on the image; each key is a separate rule, except that the two sides in mm are one rule."""
 
     width_px: int | None = Field(None, gt=0)
     height_px: int | None = Field(None, gt=0)
@@ -38,14 +38,14 @@ class VisualSpecs(Strict):
 
     @property
     def pixels(self) -> tuple[int, int] | None:
-        """(width, height) that are asked for, exactly or at least; None unless both are."""
+        """The required (width, height), exact or minimum; None unless both are specified."""
         width, height = self.width_px or self.min_width_px, self.height_px or self.min_height_px
         return None if width is None or height is None else (width, height)
 
     @property
     def aspect(self) -> float | None:
-        """Width over height, by the sides in pixels, else by the stated aspect, else by the sides in mm; None where no
-        rule says it."""
+        """Width over height from the sides in pixels, else from the aspect ratio, else from the sides in mm; None if
+        none is specified."""
         if self.pixels is not None:
             return self.pixels[0] / self.pixels[1]
         if self.aspect_ratio is not None:
@@ -56,23 +56,23 @@ class VisualSpecs(Strict):
 
 
 class FileSize(Strict):
-    """What is asked of the file's length."""
+    """Requirements on the file size."""
 
     max_bytes: int | None = Field(None, gt=0)
 
 
 def aspect_of(stated: str) -> float:
-    """Width over height of what `ASPECT` matches."""
-    if stated in _WORDS:
-        return _WORDS[stated]
+    """Width over height of a string that matches `ASPECT`."""
+    if stated in _NAMED_ASPECTS:
+        return _NAMED_ASPECTS[stated]
     across, _, down = stated.partition(":")
     return float(across) / float(down)
 
 
 class HardRules(Strict):
-    """What an order demands of one delivered file beyond what it shows; every key may be left out."""
+    """The hard rules of one deliverable; every key is optional."""
 
     file_type: list[FileType] = Field(default=[])
-    """Any one of them satisfies."""
+    """The allowed file types."""
     visual_specs: VisualSpecs = VisualSpecs()
     file_size: FileSize = FileSize()

@@ -1,4 +1,4 @@
-"""Law 1: a piece of work is named by what decides its bytes, and its seed follows from that name."""
+"""Identities and seeds of work items (invariant 1): the digest of everything that determines an item's bytes."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value: sorted keys, no spaces, UTF-8, no NaN (ValueError)."""
+    """The canonical JSON text of a value: sorted keys, no spaces, UTF-8. Raises ValueError for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -16,13 +16,13 @@ def digest(value: Any) -> str:
 
 
 def full_identity(work_id: str, numerics: dict[str, Any]) -> str:
-    """The identity of a piece of work on a machine with that numerics signature: same identity, same bytes."""
+    """The identity of a work item on a machine with this numerics signature: equal identities mean equal bytes."""
     return digest({"work": work_id, "numerics": numerics})
 
 
 def seed_of(work_id: str) -> int:
-    """The 63-bit seed of a piece of work, from its machine-independent identity.
+    """The 63-bit seed of a work item, derived from its machine-independent identity.
 
-    The run's own seed is part of that identity, so it decides this one too.
+    The run's seed is part of that identity, so the result depends on it.
     """
     return int.from_bytes(hashlib.sha256(f"seed:{work_id}".encode()).digest()[:8], "big") >> 1

@@ -1,7 +1,8 @@
-"""The one way an image comes in, is named, and is kept (law 7).
+"""Loading, digests and storage of images (invariant 7).
 
-Every image is turned into canonical pixels: PNG, JPEG or WebP only, at most `MAX_PIXELS` by its header, EXIF
-orientation applied, colours brought to sRGB, alpha laid on white, 8-bit RGB. Its name is the digest of those pixels.
+Every image is converted to canonical pixels: PNG, JPEG or WebP only, at most `MAX_PIXELS` by its header, EXIF
+orientation applied, colours converted to sRGB, alpha composited on white, 8-bit RGB. It is identified by the digest of
+these pixels.
 """
 
 import hashlib
@@ -28,16 +29,16 @@ _SRGB = ImageCms.createProfile("sRGB")
 
 
 def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The image at `path` as canonical RGB8 pixels. ImageError says what is wrong with it and what to do."""
+    """Load the image at `path` as canonical RGB8 pixels. Raises ImageError."""
     with _opened(path, max_pixels) as image:
         return _canonical(image)
 
 
 def load_mask(path: Path) -> Image.Image:
-    """The mask at `path` as RGB8 pixels: its colours as they are stored, whatever its alpha channel or colour profile
-    says, as `Image.open(path).convert("L")` reads them; 16-bit values are scaled, EXIF orientation is applied.
+    """Load the mask at `path` as RGB8 pixels: the stored colours without regard to alpha channel or colour profile, as
+    `Image.open(path).convert("L")` does; 16-bit values are scaled, EXIF orientation is applied.
 
-    ImageError says what is wrong with it; also where only its alpha channel varies, which can mean two things.
+    Raises ImageError, also for a mask in which only the alpha channel varies, because its meaning is ambiguous.
     """
     with _opened(path, MAX_PIXELS) as stored:
         image = _eight_bits(ImageOps.exif_transpose(stored))
@@ -54,7 +55,7 @@ def load_mask(path: Path) -> Image.Image:
 
 @contextmanager
 def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
-    """The decoded file. ImageError for what is not there, too large, damaged or of another format."""
+    """The decoded file. Raises ImageError for a missing, too large or damaged file and for other formats."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
@@ -89,11 +90,11 @@ def _canonical(image: Image.Image) -> Image.Image:
         ground = Image.new("RGB", rgb.size, ALPHA_ON)
         ground.paste(rgb, mask=alpha)
         rgb = ground
-    return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # leaves every piece of metadata behind
+    return Image.frombytes("RGB", rgb.size, rgb.tobytes())  # drops all metadata
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled to 8 bits; any other image as it is."""
+    """Scale 16-bit grey to 8 bits; other images are returned unchanged."""
     return image.point(lambda v: v / 257).convert("L") if image.mode in ("I;16", "I;16B", "I") else image
 
 
@@ -102,7 +103,7 @@ def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         converted = ImageCms.profileToProfile(image, source, _SRGB, outputMode="RGB")
     except (ImageCms.PyCMSError, OSError):
-        return image  # an unreadable profile is no profile: browsers show the numbers as sRGB too
+        return image  # an unreadable profile is ignored, as in browsers
     return converted if converted is not None else image
 
 
@@ -113,8 +114,8 @@ def pixel_digest(image: Image.Image) -> str:
 
 
 def image_path(images: Path, pixels_sha256: str) -> Path:
-    """Where the image of that digest is below the folder `images`. ImageError for what is not a digest (in lower-case
-    hexadecimal): it may come from someone else's ledger, and a path in it would lead out of the folder."""
+    """The path of the image with that digest in the folder `images`. Raises ImageError for anything but a lower-case
+    hexadecimal digest: the value may come from an untrusted ledger and could be a path out of the folder."""
     if not (isinstance(pixels_sha256, str) and _DIGEST.fullmatch(pixels_sha256)):
         raise ImageError(f"{str(pixels_sha256)[:80]!r} is not the digest of an image: take the run's own ledger")
     return images / pixels_sha256[:2] / f"{pixels_sha256}.png"
@@ -128,15 +129,15 @@ def png_bytes(image: Image.Image) -> bytes:
 
 
 def store_image(images: Path, image: Image.Image) -> str:
-    """Keeps an RGB image under its pixel digest, whole or not at all; returns the digest. StorageError if refused."""
+    """Store an RGB image atomically under its pixel digest and return the digest. Raises StorageError."""
     sha256 = pixel_digest(image)
     write_atomic(image_path(images, sha256), png_bytes(image))
     return sha256
 
 
 def load_verified(path: Path, pixels_sha256: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The image at `path` as `load_image`, if its pixels have that digest; the way in which every picture of a run is
-    read. RunImageError where the file is missing, damaged (it cannot be decoded) or altered (it has other pixels)."""
+    """Load a stored image of a run and verify its pixel digest. Raises RunImageError if the file is missing, damaged
+    (it cannot be decoded) or altered (it has other pixels)."""
     try:
         image = load_image(path, max_pixels)
     except ImageError as e:
@@ -148,9 +149,11 @@ def load_verified(path: Path, pixels_sha256: str, max_pixels: int = MAX_PIXELS) 
 
 
 def fit_pixels(image: Image.Image, max_pixels: int, multiple: int, min_pixels: int = 1) -> Image.Image:
-    """The image with sides that are multiples of `multiple` and at most `max_pixels` in all, enlarged where it has
-    fewer than `min_pixels` (bicubic). The aspect is kept as far as multiples allow; where no size of that aspect lies
-    between the two bounds, the upper one holds, and a picture too slender for it loses length."""
+    """Resize (bicubic) to sides that are multiples of `multiple` and to between `min_pixels` and `max_pixels`.
+
+    The aspect ratio is preserved up to rounding. If no such size exists, `max_pixels` takes precedence, and the longer
+    side is reduced if necessary.
+    """
     pixels = image.width * image.height
     scale = min(1.0, (max_pixels / pixels) ** 0.5) if pixels >= min_pixels else (min_pixels / pixels) ** 0.5
     width, height = (max(multiple, int(side * scale) // multiple * multiple) for side in image.size)

@@ -1,4 +1,4 @@
-"""What a machine has besides Python packages: disk, a C compiler, Python's headers. Imports no torch."""
+"""Checks of the machine: free disk space, C compiler, Python headers. Imports no torch."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ NEEDED_GB = 5
 
 
 def toolchain() -> tuple[bool, str]:
-    """Whether Triton can compile here, and a sentence: it compiles a small C program against Python's headers when its
+    """Whether Triton can compile, and a message. Triton compiles a small C program against Python's headers when its
     first kernel runs."""
     missing = [what for what, there in (("a C compiler", has_compiler()), ("Python.h", has_headers())) if not there]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -29,6 +29,6 @@ def has_headers() -> bool:
 
 
 def free_disk(folder: Path) -> tuple[bool, str]:
-    """Whether `folder` has `NEEDED_GB` decimal GB free, and a sentence."""
+    """Whether `folder` has `NEEDED_GB` decimal GB free, and a message."""
     free = shutil.disk_usage(folder).free / 1e9
     return free >= NEEDED_GB, f"{free:.0f} GB free here, {NEEDED_GB} GB wanted"

@@ -1,6 +1,6 @@
-"""One definition of "out of memory", for a device and for the host; imports no torch."""
+"""Recognises out-of-memory errors of devices and of the host; imports no torch."""
 
-_SAYS_SO = (
+_MESSAGES = (
     "out of memory",  # torch's allocator, the CUDA driver, Triton's launcher
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUBLASLT_STATUS_ALLOC_FAILED",
@@ -12,7 +12,7 @@ _SAYS_SO = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that an allocation failed: torch.OutOfMemoryError, or what libraries raise in its place."""
+    """Whether `error` is a failed allocation: torch.OutOfMemoryError, or a library's equivalent."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAYS_SO)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)

@@ -1,4 +1,4 @@
-"""Law 6: money is exact. Amounts are integers of micro-USD; nothing here touches a float."""
+"""Exact money (invariant 6): amounts are integers in micro-USD, computed without floats."""
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
@@ -8,7 +8,7 @@ NS_PER_HOUR = 3_600_000_000_000
 
 
 def micro_usd(amount: str | int | float | Decimal) -> int:
-    """US dollars as micro-USD. A float is read by its shortest form. ValueError if finer than a micro-dollar."""
+    """Convert US dollars to micro-USD; a float by its shortest decimal form. Raises ValueError for fractions of it."""
     try:
         micro = Decimal(str(amount)) * MICRO
     except InvalidOperation:
@@ -19,7 +19,7 @@ def micro_usd(amount: str | int | float | Decimal) -> int:
 
 
 def nearest_micro_usd(amount: str | Decimal | int) -> int:
-    """US dollars as the nearest micro-USD (half-even), for prices that are published finer. ValueError if no amount."""
+    """Round US dollars to micro-USD (half-even), for prices with more digits. Raises ValueError if not a number."""
     try:
         return int((Decimal(amount) * MICRO).to_integral_value(ROUND_HALF_EVEN))
     except (InvalidOperation, ValueError, OverflowError):
@@ -27,38 +27,38 @@ def nearest_micro_usd(amount: str | Decimal | int) -> int:
 
 
 def usd(micro: int) -> str:
-    """An amount for people, to the cent (half-even): `$1,234.50`."""
+    """Format an amount rounded to the cent (half-even): `$1,234.50`."""
     cents = (Decimal(micro) / MICRO).quantize(Decimal("0.01"), ROUND_HALF_EVEN)
     return f"-${-cents:,}" if cents < 0 else f"${abs(cents):,}"
 
 
 def usd_fine(micro: int) -> str:
-    """A small amount for people, to the micro-dollar: `$0.000123`."""
+    """Format an amount with six decimals: `$0.000123`."""
     return f"{'-' if micro < 0 else ''}${abs(micro) // MICRO:,}.{abs(micro) % MICRO:06d}"
 
 
 def usd_number(micro: int) -> float:
-    """US dollars as the nearest JSON number."""
+    """US dollars as the nearest float."""
     return float(Decimal(micro) / MICRO)
 
 
 def split(micro: int, parts: int) -> tuple[int, ...]:
-    """`micro` in `parts` equal integer shares that add up to it; the first shares carry the remainder."""
-    whole, rest = divmod(micro, parts)
-    return tuple(whole + (i < rest) for i in range(parts))
+    """Split `micro` into `parts` integer shares that differ by at most 1; the first shares are the larger ones."""
+    share, rest = divmod(micro, parts)
+    return tuple(share + (i < rest) for i in range(parts))
 
 
 def held_cost(held_ns: int, micro_per_hour: int) -> int:
-    """What holding a device for `held_ns` costs at `micro_per_hour`, to the nearest micro-dollar (half-even)."""
+    """Cost of a device for `held_ns` at `micro_per_hour`, rounded to a micro-dollar (half-even)."""
     return int((Decimal(held_ns) * micro_per_hour / NS_PER_HOUR).to_integral_value(ROUND_HALF_EVEN))
 
 
 def allocate(micro: int, weights: Sequence[int]) -> tuple[int, ...]:
-    """`micro` shared out in proportion to integer `weights`; the parts add up to it (largest remainder)."""
+    """Split `micro` in proportion to integer `weights` by the largest-remainder method; the parts sum to `micro`."""
     total = sum(weights)
     if total == 0:
         return split(micro, len(weights)) if weights else ()
     parts = [divmod(micro * w, total) for w in weights]
-    left = micro - sum(whole for whole, _ in parts)
-    order = sorted(range(len(weights)), key=lambda i: (-parts[i][1], i))[:left]
-    return tuple(whole + (i in order) for i, (whole, _) in enumerate(parts))
+    remainder = micro - sum(share for share, _ in parts)
+    order = sorted(range(len(weights)), key=lambda i: (-parts[i][1], i))[:remainder]
+    return tuple(share + (i in order) for i, (share, _) in enumerate(parts))

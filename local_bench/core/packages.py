@@ -1,4 +1,4 @@
-"""Releases of the installed packages."""
+"""Versions of the installed packages."""
 
 import importlib.metadata
 
@@ -10,7 +10,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """The releases of the packages that decide numbers, where installed."""
+    """The versions of the installed packages that affect results."""
     found = {}
     for name in PACKAGES:
         try:

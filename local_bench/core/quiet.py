@@ -1,11 +1,11 @@
-"""Keeps the libraries' own chatter off the terminal: what they would warn of (cut prompts) we count and report."""
+"""Silences warnings and progress bars of the libraries; truncated prompts are counted and reported separately."""
 
 import os
 import sys
 
 
 def quiet_transformers() -> None:
-    """As `quiet_libraries` for transformers alone, which is not imported for it."""
+    """As `quiet_libraries`, only for transformers and without importing it."""
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     if "transformers" in sys.modules:
@@ -15,7 +15,7 @@ def quiet_transformers() -> None:
 
 
 def quiet_libraries() -> None:
-    """Leaves only errors of diffusers and transformers, and no progress bars of theirs."""
+    """Limit the logging of diffusers and transformers to errors and disable their progress bars."""
     import diffusers
     import transformers
 

@@ -1,12 +1,12 @@
-"""The size of a picture that takes another one's aspect, or what an order's rules say."""
+"""Image sizes from an aspect ratio or from a task's hard rules."""
 
 from local_bench.core.hardrules import VisualSpecs
 
 
 def size_by_rules(specs: VisualSpecs, area: int, multiple: int) -> tuple[int, int] | None:
-    """(height, width) that an order's rules ask of a model: the sides in pixels themselves where both are multiples of
-    `multiple` and not more than `area` together, else their shape, or the shape that is stated, at about `area`. None
-    where the rules say nothing of it."""
+    """The (height, width) that a model generates under a task's rules, or None if the rules specify neither size nor
+    aspect ratio. The exact size in pixels if both sides are multiples of `multiple` and its area is at most `area`;
+    otherwise a size of about `area` pixels with the specified aspect ratio."""
     if specs.pixels is not None:
         width, height = specs.pixels
         if width % multiple == height % multiple == 0 and width * height <= area:
@@ -15,7 +15,7 @@ def size_by_rules(specs: VisualSpecs, area: int, multiple: int) -> tuple[int, in
 
 
 def size_like(width: float, height: float, area: int, multiple: int) -> tuple[int, int]:
-    """(height, width) of about `area` pixels in the aspect of width x height, both multiples of `multiple`."""
+    """(height, width) with about `area` pixels and the aspect ratio width:height, both multiples of `multiple`."""
     ratio = width / height
     wide = max(multiple, round((area * ratio) ** 0.5 / multiple) * multiple)
     high = max(multiple, round((area / ratio) ** 0.5 / multiple) * multiple)

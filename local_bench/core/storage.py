@@ -1,4 +1,4 @@
-"""Writes that are whole or absent: a temporary name in the same folder, synced, renamed."""
+"""Atomic writes: a temporary file in the same folder, synced, then renamed."""
 
 import errno
 import os
@@ -12,13 +12,13 @@ from local_bench.core.errors import PathError, StorageError, UserError
 _SUFFIX = ".writing"
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 _UNUSABLE = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.ELOOP, errno.ENOTEMPTY}
-"""What the file system says of a path that no right and no room would help."""
+"""Errors of the path itself, which neither permissions nor free space would fix."""
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turns the file system's refusals under this block into one StorageError about `path`: a PathError where the path
-    itself is the reason."""
+    """Convert OSErrors of writes in this block to a StorageError about `path`, or a PathError if the path itself is
+    invalid."""
     try:
         yield
     except OSError as e:
@@ -35,7 +35,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def _where(error: OSError, path: Path) -> str:
-    """The file that the system names, where it is another one than `path`; not our own temporary name."""
+    """The file in the error if it differs from `path` and is not a temporary file."""
     name = error.filename
     if not isinstance(name, str) or name == str(path) or name.endswith(_SUFFIX):
         return ""
@@ -43,7 +43,7 @@ def _where(error: OSError, path: Path) -> str:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes `data` to `path`; a crash at any point leaves the old file or the new one. StorageError if refused."""
+    """Write `data` to `path`; a crash at any point leaves either the old or the new file. Raises StorageError."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
@@ -62,8 +62,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes, what: str) -> None:
-    """As `write_atomic`, but a file that exists already is never replaced: UserError where it holds anything else than
-    `data`, `what` names its content ("labels"). The same data again is no error, so that a command can be repeated."""
+    """As `write_atomic`, but never replace an existing file: raises UserError if its content differs from `data`
+    (`what` is its description in the message, such as "labels"). Equal content is no error, so commands are repeatable.
+    """
     with storage_errors(path):
         existing = path.read_bytes() if path.exists() else None
     if existing is None:
@@ -73,7 +74,7 @@ def write_new(path: Path, data: bytes, what: str) -> None:
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Moves a finished file to `path` in the same folder, synced, in one step. StorageError if refused."""
+    """Sync a finished file and rename it to `path` in the same folder. Raises StorageError."""
     with storage_errors(path):
         handle = os.open(temporary, os.O_RDONLY)
         try:
@@ -85,7 +86,7 @@ def put_in_place(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what writers that were killed in the middle left below `folder`. Only while nobody writes there."""
+    """Remove temporary files of killed writers below `folder`. Not safe while another process writes there."""
     for path in folder.rglob(f".*{_SUFFIX}"):
         path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""JSON as strangers may send it: no constants that JSON has not, no key twice, no half characters."""
+"""Strict parsing of untrusted JSON: no NaN or infinities, no duplicate keys, no lone surrogates."""
 
 import codecs
 import io
@@ -17,14 +17,14 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def loads(text: str, **how: Any) -> Any:
-    """As `json.loads`. ValueError also for NaN and Infinity, for an object with a duplicate key, for an integer of more
-    than `MAX_INTEGER_DIGITS` digits and for half a character (an escaped surrogate without its other half, which cannot
-    be encoded); RecursionError for JSON that is nested too deep."""
+    """As `json.loads`. Raises ValueError also for NaN and Infinity, duplicate keys, integers of more than
+    `MAX_INTEGER_DIGITS` digits and lone surrogates (which have no UTF-8 encoding); RecursionError for JSON that is
+    nested too deeply."""
     try:
-        data = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_no_twice, **how)
+        data = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_unique_keys, **how)
     except ArithmeticError:  # Decimal's, as parse_float
         raise ValueError("a number's exponent is beyond all measure") from None
-    if _SURROGATE.search(text) and _has_half(data):
+    if _SURROGATE.search(text) and _has_surrogate(data):
         raise ValueError("a text holds half a character")
     return data
 
@@ -32,10 +32,10 @@ def loads(text: str, **how: Any) -> Any:
 def objects(
     path: Path, error: type[UserError], what: str, *, missing: str, unreadable: str, **how: Any
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """The objects of a file with one a line, as (line number, "path, line N", object); blank lines are passed over.
+    """Yield the objects of a JSON Lines file as (line number, "path, line N", object); blank lines are skipped.
 
-    `error` says which line is too long or none, and what such a line is (`what`: "an order"); or that the file is not
-    there (`missing` says what to do) or cannot be read (`unreadable`). `how` is for `loads`.
+    Raises `error` for a line that is too long or not an object (`what` describes a line: "an order"), for a missing
+    file (`missing` is the advice) and for an unreadable one (`unreadable`). `how` is passed to `loads`.
     """
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def objects(
 
 
 def lines_of(data: bytes, path: Path, error: type[UserError], what: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """As `objects`, of what was read from `path` already."""
+    """As `objects`, for `data` already read from `path`."""
     return _objects(io.BytesIO(data), path, error, what, {})
 
 
@@ -83,18 +83,18 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands there twice")
-    return found
+    return unique
 
 
-def _has_half(data: Any) -> bool:
-    """Whether a text anywhere in what JSON holds is no Unicode text."""
+def _has_surrogate(data: Any) -> bool:
+    """Whether any string in the parsed data contains a surrogate."""
     if isinstance(data, str):
         return any("\ud800" <= c <= "\udfff" for c in data)
     if isinstance(data, dict):
-        return any(_has_half(key) or _has_half(value) for key, value in data.items())
-    return isinstance(data, list) and any(map(_has_half, data))
+        return any(_has_surrogate(key) or _has_surrogate(value) for key, value in data.items())
+    return isinstance(data, list) and any(map(_has_surrogate, data))

@@ -1,4 +1,4 @@
-"""Results as aligned columns of text, without characters that a terminal would act on."""
+"""Plain-text tables without control characters."""
 
 import re
 import shutil
@@ -7,12 +7,12 @@ import unicodedata
 from collections.abc import Sequence
 
 FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
-"""What spreadsheets take for a formula's beginning, full-width forms too (OWASP, CSV injection)."""
+"""Characters that start a formula in spreadsheets, including full-width forms (OWASP, CSV injection)."""
 _FIGURE = re.compile(r"[-\N{EN DASH}$\d]")
 
 
 def clean(text: str) -> str:
-    """`text` without control, format and bidirectional characters that a terminal would act on."""
+    """Remove control, format and bidirectional characters that a terminal would interpret."""
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 

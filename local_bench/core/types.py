@@ -1,4 +1,4 @@
-"""The nouns of the house. Frozen, typed, units in the names."""
+"""The core data types: task, deliverable, candidate, question, verdict, score, decision."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from local_bench.core.identity import digest, seed_of
 
 NOT_FINITE = "the model produced values that are not finite"
-"""Why a candidate is unscored whose latents hold infinities or NaN: a failure of the model, not of the order."""
+"""Reason for a candidate whose latents contain infinities or NaN: a failure of the model, not of the task."""
 UNSUPPORTED = "not supported: "
-"""How the reason begins why a model is not asked for something that is not its kind of work."""
+"""Prefix of the reason for a task that the model does not support."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One order: what a client asked for, and what it is worth."""
+    """One task: the client's request and its price."""
 
     task_id: str
     category: str
@@ -21,54 +21,54 @@ class Task:
     title: str
     brief: str
     deliverables: tuple[str, ...]
-    """What each asked-for image is to show, one line an image."""
+    """Description of each requested image, one line per image."""
     evaluation_points: tuple[str, ...]
     source_sha256: str | None = None
-    """Pixel digest of the picture to edit, where the order has one."""
+    """Pixel digest of the source image to edit, if any."""
     reference_sha256: tuple[str, ...] = ()
     rules: tuple[dict[str, Any], ...] = ()
-    """Hard rules of each deliverable (`core.hardrules.HardRules`); empty where the order has none."""
+    """Hard rules of each deliverable (`core.hardrules.HardRules`); empty if the task has none."""
     notes: tuple[str, ...] = ()
-    """What is missing from the order but does not stop it, a sentence each."""
+    """Warnings about missing but optional data, one sentence each."""
     unscored: str | None = None
-    """Why the order cannot be carried out at all, in one sentence."""
+    """Why the task cannot be run at all, in one sentence."""
     mask_sha256: str | None = None
-    """Pixel digest of a mask, white where the source is to be changed."""
+    """Pixel digest of a mask, white where the source should be changed."""
     caption: str | None = None
-    """What the finished image shows, for metrics that read words; None: its prompt says so, "": nobody does."""
+    """Caption of the finished image for text-image metrics; None: the prompt is the caption, "": no caption."""
     size: tuple[int, int] | None = None
-    """(width, height) in pixels that the client wants; a model that chooses its size takes this aspect."""
+    """Requested (width, height) in pixels; a model that chooses its size uses this aspect ratio."""
     metrics: tuple[str, ...] = ()
-    """Those of the benchmark's metrics that are taken of this task's images."""
+    """The benchmark's metrics that apply to this task's images."""
     own: dict[str, Any] = field(default_factory=dict)
-    """What only its benchmark knows of it, as JSON; under `parts` the parts of the benchmark that it belongs to."""
+    """Benchmark-specific data, as JSON; `parts` contains the subsets of the benchmark that the task belongs to."""
 
     @property
     def content(self) -> dict[str, Any]:
-        """All of it as JSON, the fields from `mask_sha256` on only where they say something: tasks of benchmarks
-        without them are what they were before there were such fields."""
+        """The task as JSON. The fields from `mask_sha256` on are included only if they are set, so that the digests of
+        older tasks do not change."""
         later = ("mask_sha256", "caption", "size", "metrics", "own")
         return {name: value for name, value in asdict(self).items() if name not in later or value not in (None, (), {})}
 
 
 @dataclass(frozen=True)
 class Deliverable:
-    """One image that a task asks for."""
+    """One image that a task requests."""
 
     task_id: str
     index: int
     """From 1."""
     prompt: str
-    """What the generator is told, word for word."""
+    """The exact prompt of the generator."""
     pictures: tuple[str, ...] = ()
-    """Pixel digests of what it may look at: the picture to edit first, then references."""
+    """Pixel digests of the input images: the source image first, then references."""
     mask: str | None = None
-    """Pixel digest of the mask, where the model takes one as such; it is not among `pictures` then."""
+    """Pixel digest of the mask, if the model has a mask input; it is then not in `pictures`."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One image that a model is to make for a deliverable; `work` is all that decides its bytes on any one machine."""
+    """One image to generate for a deliverable; `work` is everything that determines its bytes on a given machine."""
 
     model: str
     deliverable: Deliverable
@@ -88,55 +88,55 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Collage:
-    """A question's images on one picture, as IDEA-Bench shows them."""
+    """A layout of a question's images as one image, as in IDEA-Bench."""
 
     rows: tuple[int, ...] = ()
-    """How many of the images stand in each row: the inputs above, the outputs below."""
+    """Number of images in each row: the inputs above, the outputs below."""
     count: int | None = None
-    """Instead of pictures: a card that says how many there are."""
+    """Instead of images: a card with this number of images as text."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One thing the judge is asked about images."""
+    """One question to the judge about images."""
 
     rubric: str
     point: int
-    """Which of several alike (an evaluation point, from 0); 0 where there is only one."""
+    """Index of the evaluation point, from 0; 0 if there is only one."""
     images: tuple[str, ...]
-    """Pixel digests, in the order in which they are shown."""
+    """Pixel digests, in display order."""
     slots: tuple[tuple[str, str], ...]
-    """What fills the rubric's slots: (name, text)."""
+    """(name, text) of the rubric's slots."""
     roles: tuple[str, ...] = ()
-    """What each image is to the rubric: result, source, mask, reference. Empty where the rubric knows no roles."""
+    """The role of each image: result, source, mask, reference. Empty if the rubric defines no roles."""
     repeat: int = 0
-    """Which of several askings of the same, from 0."""
+    """Index of the repetition of the same question, from 0."""
     collage: Collage | None = None
-    """How the images are laid out on one picture; None shows each by itself."""
+    """The layout of the images as one image; None: separate images."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came back: an `answer` that fits the rubric's schema, or the reason there is none. Never both."""
+    """The result of a question: either an `answer` that fits the rubric's schema, or the reason why it is unscored."""
 
     answer: dict[str, Any] | None
     unscored: str | None
     raw: str
-    """The judge's words as they came."""
+    """The judge's unparsed output."""
     labels: dict[str, dict[str, float]] | None = None
-    """Under the `logit` protocol, what each criterion's labels got: criterion -> label -> probability, sums of 1."""
+    """With the `logit` protocol: criterion -> label -> probability; the probabilities of a criterion sum to 1."""
 
     def __post_init__(self) -> None:
         assert (self.answer is None) != (self.unscored is None)
 
     def value(self, field: str) -> float | None:
-        """The number that stands for `field`: the labels' expectation, or the answer where there are none."""
+        """The value of `field`: the expectation over its label probabilities, or else the answer; None if missing."""
         if self.labels is None or field not in self.labels:
             return None if self.answer is None or field not in self.answer else float(self.answer[field])
         return sum(float(label) * p for label, p in self.labels[field].items())
 
     def variance(self, field: str) -> float | None:
-        """How far the labels' probabilities spread about `value`, squared; None where there are none."""
+        """The variance of the label distribution of `field`; None without label probabilities."""
         if self.labels is None or field not in self.labels:
             return None
         mean = self.value(field)
@@ -146,29 +146,29 @@ class Verdict:
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """What is known to be so of one delivered image, in a suite whose truth can be told from pixels."""
+    """The ground truth of one delivered image, in a suite that can compute it from pixels."""
 
     answers: dict[tuple[str, int], dict[str, Any] | None]
-    """(rubric, point) -> what a faultless judge answers; None where even truth cannot be told."""
+    """(rubric, point) -> the correct answer; None if it is undefined."""
     match: float
-    """How much of what was ordered is there, 0 to 1."""
+    """Fraction of the request that the image fulfils, 0 to 1."""
 
     @property
     def right(self) -> bool:
-        """Whether all of it is there: the client gets what was ordered, and pays."""
+        """Whether the image fulfils the request completely, so that the client pays."""
         return self.match == 1
 
 
 @dataclass(frozen=True)
 class Score:
-    """A number, or the reason there is none (law 5: never 0, never dropped), or `applies=False`: nothing to score."""
+    """A value, or the reason why it is unscored (invariant 5: never 0, never dropped), or `applies=False`."""
 
     name: str
     value: float | None
     unscored: str | None = None
     applies: bool = True
     spread: float | None = None
-    """Standard deviation of `value` by the judge's own probabilities; None where it gave none."""
+    """Standard deviation of `value` under the judge's label probabilities; None without probabilities."""
 
     def __post_init__(self) -> None:
         assert (self.value is not None) + (self.unscored is not None) + (not self.applies) == 1
@@ -176,7 +176,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether the client pays for a deliverable: True, False, or None with the reason it could not be settled."""
+    """Whether the client pays for a deliverable: True, False, or None with the reason why it is undecided."""
 
     accepted: bool | None
     unscored: str | None = None

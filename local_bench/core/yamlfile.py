@@ -1,4 +1,4 @@
-"""YAML into a checked pydantic model, with complaints that name the file, the line and the nearest right key."""
+"""Loads YAML into validated pydantic models; errors contain the file, the line and the closest valid key."""
 
 import math
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from local_bench.core.suggest import hint
 Location = tuple[int | str, ...]
 MAX_BYTES = 1_000_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where PyYAML was built with it: ten times faster."""
+"""libyaml's loader, ten times faster, if PyYAML was built with it."""
 
 
 class Strict(BaseModel):
-    """The base of everything read from a file: unknown keys are errors, types are not guessed, values do not change."""
+    """Base class of file models: unknown keys are errors, types are not coerced, instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
-    """The plain data in a YAML file and the line (from 1) of every key and item. ConfigError if it is not YAML."""
+    """The plain data of a YAML file and the line (from 1) of every key and item. Raises ConfigError."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_BYTES:,} bytes: this is not one of our YAML files")
@@ -68,13 +68,13 @@ def _lines(node: yaml.Node | None, at: Location) -> Iterator[tuple[Location, int
 
 
 def load_yaml(path: Path, model: type[M]) -> M:
-    """The YAML file at `path` as a `model`. ConfigError names the line and what to write instead."""
+    """Load the YAML file at `path` as a `model`. Raises ConfigError with the line and the expected input."""
     data, lines = read_yaml(path)
     return check(data, model, str(path), lines)
 
 
 def check(data: Any, model: type[M], source: str, lines: dict[Location, int] | None = None) -> M:
-    """`data` as a `model`; `source` and `lines` say where it came from in the ConfigError's sentence."""
+    """Validate `data` as a `model`. Raises ConfigError with the location from `source` and `lines`."""
     if not isinstance(data, dict):
         raise ConfigError(f"{source} must be a mapping of keys to values, not {type(data).__name__}")
     try:
@@ -84,7 +84,7 @@ def check(data: Any, model: type[M], source: str, lines: dict[Location, int] | N
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str, lines: dict[Location, int]) -> str:
-    """One sentence about the first thing that is wrong (how many more there are comes at its end)."""
+    """One sentence about the first validation error, with the number of further errors at its end."""
     first = error.errors(include_url=False, include_context=False)[0]
     location: Location = tuple(first["loc"])
     line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
@@ -112,7 +112,7 @@ def _short(value: Any) -> str:
 
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:
-    """The keys that `model` takes at a location inside it."""
+    """The valid keys of `model` at a location inside it."""
     for step in location:
         if isinstance(step, int):
             continue
@@ -133,7 +133,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def finite(value: float) -> float:
-    """A pydantic check: neither infinite nor NaN."""
+    """A pydantic validator that rejects infinities and NaN."""
     if not math.isfinite(value):
         raise ValueError("must be a finite number")
     return value

@@ -112,7 +112,7 @@ def test_an_answer_that_drips_ends_at_the_deadline(slow):
 @pytest.mark.parametrize("slow", [drip, drip_head])
 @pytest.mark.timeout(30)
 def test_a_list_of_models_that_drips_ends_at_the_deadline(slow):
-    with serving(models=slow) as (url, _), pytest.raises(ServerError, match=r"no whole response within 0\.3 s"):
+    with serving(models=slow) as (url, _), pytest.raises(ServerError, match=r"no complete response within 0\.3 s"):
         with ExternalServer(url, None, timeout_s=0.3):
             pass
 
@@ -149,7 +149,7 @@ def test_counts_that_are_too_large_are_left_out():
 def test_a_redirect_is_not_followed_and_a_proxy_not_used(monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with serving(models=elsewhere) as (url, heads), pytest.raises(ServerError, match="answers 307"):
+    with serving(models=elsewhere) as (url, heads), pytest.raises(ServerError, match="returned status 307"):
         with ExternalServer(url, "key"):
             pass
     assert len(heads) == 1

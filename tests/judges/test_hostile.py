@@ -293,7 +293,7 @@ def test_a_path_or_a_key_that_is_wrong_is_one_sentence(hostile, status):
     hostile.plays = {"lost": Says(b"<html>nothing here</html>", status)}
     found, error = ask(hostile, JSON, ["good", "lost"], in_flight=1)
     assert isinstance(error, ServerError)
-    assert f"answers {status}: check its key and model name" in str(error)
+    assert f"returned status {status}: check its key and model name" in str(error)
     assert "\n" not in str(error)
     assert set(found) == {"good"}
 
@@ -309,7 +309,7 @@ METRICS = [
 
 @pytest.mark.parametrize("metrics", METRICS)
 def test_metrics_that_are_none_disturb_nobody(hostile, monkeypatch, metrics):
-    monkeypatch.setattr(flight, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(flight, "TUNING_INTERVAL_S", 0.02)
     hostile.metrics = metrics
     points = [f"good {i}" for i in range(300)]
     found, error = ask(hostile, JSON, points, in_flight=None)

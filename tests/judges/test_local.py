@@ -197,7 +197,7 @@ def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge)
     replies = dict(judge.ask(requests))
     for key in ("long", "longer"):
         assert replies[key].refusal == "the judge refused the question"
-        assert "more than the judge's 32768" in replies[key].text
+        assert "exceeds the judge's maximum of 32768" in replies[key].text
     assert replies["short"] == alone(judge, requests[1:2])["short"]
 
 
@@ -243,7 +243,7 @@ def test_pictures_are_read_once_for_all_questions_about_them(judge):
 
 
 def test_batches_shrink_to_what_the_memory_holds(cache, monkeypatch):
-    write, sizes = Local._write, []
+    write, sizes = Local._generate, []
 
     def small_memory(self, prefix, requests, words):
         sizes.append(len(requests))
@@ -254,11 +254,11 @@ def test_batches_shrink_to_what_the_memory_holds(cache, monkeypatch):
     requests = [(n, written("Why? " * n)) for n in range(11)]
     with local("tiny-qwen3-vl") as judge:
         expected = dict(judge.ask(requests))
-        monkeypatch.setattr(Local, "_write", small_memory)
+        monkeypatch.setattr(Local, "_generate", small_memory)
         assert dict(judge.ask(requests)) == expected
         assert sizes == [8, 4, 2, 2, 2, 2, 2, 1]
-        monkeypatch.setattr(Local, "_write", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
-        with pytest.raises(ServerError, match="no room for one question of the judge"):
+        monkeypatch.setattr(Local, "_generate", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
+        with pytest.raises(ServerError, match="too little free memory for one question"):
             list(judge.ask(requests))
 
 
@@ -268,11 +268,11 @@ def test_a_judge_in_this_process_is_not_restarted(judge):
 
 
 def test_what_cannot_be_loaded_is_told_in_a_sentence(tmp_path):
-    with pytest.raises(ConfigError, match="precision 'int8' is not known"):
+    with pytest.raises(ConfigError, match="precision 'int8' is unknown"):
         Local(tmp_path, lambda _: Prepared(b"", ""), "cpu", "int8")
     unloaded = Local(tmp_path, lambda _: Prepared(b"", ""), "cpu", "float32")
     with pytest.raises(WeightsError, match=f"the judge in {tmp_path} cannot be loaded"), unloaded:
         pass
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}', "utf-8")
-    with pytest.raises(ConfigError, match="holds a qwen2 model"), unloaded:
+    with pytest.raises(ConfigError, match="is a qwen2 model"), unloaded:
         pass

@@ -111,7 +111,7 @@ def windows(rate, looks, noise=0.0, seed=0, waiting=lambda window: 0.0):
     """Each window that the tuner chose, from the first."""
     tuner, rng, seen = Tuner(), random.Random(seed), [FIRST]
     for _ in range(looks):
-        seen.append(tuner.look(rate(tuner.limit) * (1 + rng.gauss(0, noise)), waiting(tuner.limit)))
+        seen.append(tuner.update(rate(tuner.limit) * (1 + rng.gauss(0, noise)), waiting(tuner.limit)))
     return seen
 
 
@@ -137,10 +137,10 @@ def test_it_gets_nearly_all_that_the_server_can_give():
 def test_a_server_that_changes_is_followed():
     tuner = Tuner()
     for _ in range(100):
-        tuner.look(peaked(200)(tuner.limit), 0)
+        tuner.update(peaked(200)(tuner.limit), 0)
     assert 125 <= tuner.limit <= 320
     for _ in range(100):
-        tuner.look(peaked(16)(tuner.limit), 0)
+        tuner.update(peaked(16)(tuner.limit), 0)
     assert 10 <= tuner.limit <= 26
 
 
@@ -166,9 +166,9 @@ def test_a_wider_window_that_gives_nothing_is_not_kept():
 
 def test_a_full_queue_shrinks_the_window_whatever_the_rate_says():
     tuner = Tuner(limit=200)
-    assert tuner.look(1000, 120) == 140
-    assert tuner.look(2000, 100) == 90
-    assert tuner.look(3000, 40) == 90  # a short queue is none
+    assert tuner.update(1000, 120) == 140
+    assert tuner.update(2000, 100) == 90
+    assert tuner.update(3000, 40) == 90  # a short queue is none
 
 
 def test_a_server_that_takes_no_more_than_so_many_is_not_flooded():
@@ -188,4 +188,4 @@ def test_the_bounds_hold(rate):
 
 def test_the_bounds_hold_under_an_endless_queue():
     tuner = Tuner()
-    assert [tuner.look(1, 10_000) for _ in range(3)] == [LEAST] * 3
+    assert [tuner.update(1, 10_000) for _ in range(3)] == [LEAST] * 3

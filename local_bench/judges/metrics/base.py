@@ -1,8 +1,8 @@
-"""What a metric is: what it looks at, what it says of it, and what of its work can be shared.
+"""Base classes for metrics and feature extractors.
 
-A metric looks at a Subject: one image and what belongs to it. There are two kinds. A `HostMetric` reads pixels on the
-CPU. A `NetworkMetric` is arithmetic on arrays that a `Network` read off pictures or words; such an array is made once
-for (Look, Network) and serves every metric that asks for it, in this run and in later ones.
+A metric scores a `Subject`: one image with its inputs. There are two kinds. A `HostMetric` computes a value from pixels
+on the CPU. A `NetworkMetric` computes it from feature arrays that a `Network` extracts from images or text. Each array
+is computed once per (FeatureInput, Network), cached, and shared by all metrics and later runs.
 """
 
 from abc import ABC, abstractmethod
@@ -27,164 +27,166 @@ ABSENT: dict[Need, str] = {
     "source": "there is no source picture to compare it with",
     "reference": "there is no reference picture to compare it with",
 }
-"""Why a metric that needs something says nothing where it is not there."""
+"""Reasons for an unscored metric whose required input is missing."""
 
 
 class Unscorable(Exception):
-    """This metric has no number for this subject; the message is the reason, one clause without a full stop."""
+    """The metric has no value for this subject; the message is the reason, one clause without a full stop."""
 
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """A metric's identity: what it is, how pictures are prepared for it, and which way is better."""
+    """A metric's identity: name, direction, preprocessing and source."""
 
     name: str
     higher_is_better: bool
     preprocessing: str
-    """Size, filter, colour space and order of every step between the RGB8 pixels and the arithmetic."""
+    """Size, filter, colour space and order of every step between the RGB8 pixels and the computation."""
     source: str
     """Paper or code, and the equation."""
     needs: tuple[Need, ...] = ()
-    """What must belong to a subject besides its image."""
+    """Required inputs besides the image."""
     lowest: float | None = None
     highest: float | None = None
-    """Between which values it lies; None where it is not bounded."""
+    """Bounds of the value; None if unbounded."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture by its file; read when it is looked at."""
+    """A lazily loaded image file."""
 
     path: Path
     known_sha256: str | None = None
-    """Its pixel digest, where that is known without reading it: then no file with other pixels is taken."""
+    """Expected pixel digest, if known; `load` then rejects a file with other pixels."""
 
     def load(self, max_pixels: int = MAX_PIXELS) -> Image.Image:
-        """Canonical RGB8 pixels; ImageError says what is wrong with the file."""
+        """Load the image as canonical RGB8 pixels. Raises ImageError for a file that cannot be read."""
         if self.known_sha256 is not None:
             return load_verified(self.path, self.known_sha256, max_pixels)
         image = load_image(self.path, max_pixels)
-        self.__dict__.setdefault("sha256", pixel_digest(image))  # read once, named for good
+        self.__dict__.setdefault("sha256", pixel_digest(image))  # sets the cached property
         return image
 
     @cached_property
     def sha256(self) -> str:
-        """Its pixel digest; reads the file where it is not known. ImageError as `load`."""
+        """The pixel digest; loads the file if it is unknown. Raises ImageError as `load`."""
         return self.known_sha256 or pixel_digest(self.load())
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One image to be measured, and what belongs to it."""
+    """One image to be measured, with its inputs."""
 
     key: str
-    """What its scores are entered under."""
+    """The key of its scores."""
     image: Picture
     source: Picture | None = None
-    """The picture that was edited, or the condition that it was to follow."""
+    """The edited source image, or the condition image."""
     mask: Picture | None = None
-    """White where the source was to be changed."""
+    """White where the source should be changed."""
     references: tuple[Picture, ...] = ()
     caption: str | None = None
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """All that belong to it, its image first."""
+        """All images of the subject, the measured image first."""
         return (self.image, *(p for p in (self.source, self.mask) if p), *self.references)
 
     def absent(self, needs: Sequence[Need]) -> str | None:
-        """Why a metric with these needs cannot say anything; None where all is there."""
-        there = {"caption": bool(self.caption), "source": bool(self.source), "reference": bool(self.references)}
-        return next((ABSENT[need] for need in needs if not there[need]), None)
+        """The reason why a metric with these needs cannot be computed; None if all inputs are present."""
+        present = {"caption": bool(self.caption), "source": bool(self.source), "reference": bool(self.references)}
+        return next((ABSENT[need] for need in needs if not present[need]), None)
 
 
 @dataclass(frozen=True)
 class FeatureInput:
-    """What a network reads one array off: some pictures in an order of its own, or words."""
+    """Input to one feature extraction: an ordered list of images, or a text."""
 
     pictures: tuple[Picture, ...] = ()
     text: str | None = None
 
     @cached_property
     def key(self) -> str:
-        """sha256 of what it consists of. ImageError where a picture cannot be read."""
+        """sha256 of the content. Raises ImageError if an image cannot be read."""
         return digest({"pictures": [picture.sha256 for picture in self.pictures], "text": self.text})
 
 
 class Network(ABC):
-    """A model that reads arrays off looks. Light until `open`; whoever opens it closes it."""
+    """A feature extraction model. Construction is cheap; `open` loads the weights, and its caller must call `close`."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
-    """The one fixed batch by device type, by measurement; 1 for inputs whose sizes differ."""
+    """The fixed batch size by device type, chosen by measurement; 1 for inputs of different sizes."""
     reads_words: ClassVar[bool] = False
-    """Whether it reads arrays off words too."""
+    """Whether it also accepts text."""
     max_pixels: ClassVar[int] = MAX_PIXELS
-    """Of a picture; a larger one is unscored. Less than the loader's cap where pictures are taken in their own size."""
+    """Maximum pixels of an image; larger ones are unscored. Below the loader's limit if images are not resized."""
     portable: bool = False
-    """Whether its arrays are the same on every CPU, but for float64 rounding."""
+    """Whether its arrays are equal on every CPU up to float64 rounding."""
     on_cpu: bool = False
-    """Whether it runs on the CPU whatever the device is."""
+    """Whether it always runs on the CPU."""
 
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """Metrics whose networks have the same key share one."""
+        """Networks with equal keys are shared between metrics."""
 
     @property
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """All that decides its arrays but device, software and batch: model, weights digest, preprocessing, dtype."""
+        """Everything that determines its arrays except device, software and batch size: model, weights digest,
+        preprocessing, dtype."""
 
     @abstractmethod
     def open(self, device: str) -> None:
-        """Loads the weights onto the device."""
+        """Load the weights onto the device."""
 
     @abstractmethod
     def close(self) -> None:
-        """Lets the weights go."""
+        """Release the weights."""
 
     @abstractmethod
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
-        """A look's input, on the CPU. Runs in threads of a pool, after `open`. Unscorable where it cannot be one."""
+        """Preprocess one input on the CPU. Called from a thread pool after `open`. Raises Unscorable for an invalid
+        input."""
 
     @abstractmethod
     def run(self, prepared: Sequence[Any]) -> list[Array]:
-        """One array for each; inputs of one call are alike (all pictures or all words) and as many as the batch size.
+        """Compute one array per input. The number of inputs is the batch size; all are images or all are text.
 
-        An array may have any shape, also none of anything (shape (0, …)), but the same for the same input always.
+        An array may have any shape, also an empty one (0, …), which depends only on the input.
         """
 
 
 class Metric(ABC):
-    """Says one number of a subject, or why it has none."""
+    """Computes one value per subject, or the reason why it is unscored."""
 
     spec: MetricSpec
 
 
 class HostMetric(Metric):
-    """Reads pixels on the CPU; called from threads of a pool."""
+    """A metric computed from pixels on the CPU; called from a thread pool."""
 
     @abstractmethod
     def measure(self, seen: "LoadedSubject") -> float:
-        """The number. Unscorable where there is none; ImageError where a picture of it cannot be read."""
+        """Compute the value. Raises Unscorable if it has none, ImageError if one of its images cannot be read."""
 
 
 class NetworkMetric(Metric):
-    """Arithmetic on what a network read."""
+    """A metric computed from a network's feature arrays."""
 
     network: Network
 
     @abstractmethod
     def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        """What must be read, in the order of `value`'s arrays; `subject` has all that the metric needs."""
+        """The inputs of the network, in the order of `value`'s arrays; `subject` has all inputs in `spec.needs`."""
 
     @abstractmethod
     def value(self, arrays: Sequence[Array]) -> float:
-        """The number. Unscorable where there is none."""
+        """Compute the value. Raises Unscorable if it has none."""
 
 
 class LoadedSubject:
-    """A subject whose pictures are read at most once, however many host metrics look at it."""
+    """A subject whose images are decoded at most once for all host metrics."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -209,7 +211,7 @@ class LoadedSubject:
 
     @cached_property
     def mask(self) -> Image.Image | None:
-        """In its own size, one channel; None where there is none."""
+        """The mask in its own size with one channel, or None."""
         return self._subject.mask.load().convert("L") if self._subject.mask else None
 
     @cached_property
@@ -218,6 +220,6 @@ class LoadedSubject:
 
     @cached_property
     def image_as_source(self) -> Image.Image:
-        """The image in the source's size (bicubic with antialiasing), as ICE-Bench compares them."""
+        """The image resized to the source's size (bicubic with antialiasing), as in ICE-Bench."""
         size = self.source.size
         return self.image if self.image.size == size else self.image.resize(size, Image.Resampling.BICUBIC)

@@ -1,8 +1,9 @@
-"""Computes many metrics of many subjects; each picture is decoded once and each network is loaded once.
+"""Computes metrics for many subjects; each network is loaded once.
 
-Host metrics are computed first, in a pool, from one decoding of a subject's pictures. Then the networks follow one
-after the other (design, invariant 3), each with its `FeatureExtractor`. Results do not depend on the order of subjects,
-on their neighbours in a batch or on interruptions. Memory is bounded by windows, not by the number of subjects.
+Host metrics are computed first, in a thread pool; each image of a subject is decoded once for all of them. Then the
+networks run one after the other (design, invariant 3), each with its `FeatureExtractor`. Results do not depend on the
+order of subjects, on the other items in a batch or on interruptions. Memory use does not depend on the number of
+subjects.
 """
 
 import math
@@ -28,9 +29,9 @@ from local_bench.judges.metrics.base import (
 from local_bench.judges.metrics.extractor import FeatureExtractor, unreadable
 
 Wanted = tuple[Subject, tuple[str, ...]]
-"""A subject, and the names of the metrics that it is to be measured by."""
+"""A subject and the names of the metrics to compute."""
 PART = 64
-"""Subjects whose scores are handed over at once."""
+"""Number of subjects per `Scored` step."""
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -41,12 +42,12 @@ class Opened:
 
     names: tuple[str, ...]
     at_ns: int
-    """Since when, by the machine's monotonic clock."""
+    """Monotonic time in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Some subjects' scores by some metrics: (subject's key, score)."""
+    """Scores of several subjects, as (subject key, score)."""
 
     rows: list[tuple[str, Score]]
     n_subjects: int
@@ -54,7 +55,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Told:
-    """A sentence for whoever watches."""
+    """A message for the user."""
 
     sentence: str
 
@@ -64,18 +65,18 @@ Step = Opened | Scored | Told
 
 @dataclass(frozen=True)
 class Evaluator:
-    """How metrics are taken here."""
+    """Computes metrics on one device."""
 
     metrics: Mapping[str, Metric]
     device: str = "cpu"
     numerics: Mapping[str, Any] = field(default_factory=dict)
-    """What of device and software decides numbers; arrays are kept under it."""
+    """The numerics signature of device and software; part of the key of the feature cache."""
     io_workers: int = 2
     batch_size: int | None = None
-    """For every network that takes several at once; each one's own for this kind of device if left out."""
+    """Batch size of networks that support batching; None: each network's own value for this device type."""
 
     def run(self, wanted: Sequence[Wanted]) -> Iterator[Step]:
-        """All that is wanted, a part at a time; each (subject, metric) is scored exactly once."""
+        """Yield the scores in parts; each (subject, metric) is scored exactly once."""
         with ThreadPoolExecutor(self.io_workers) as pool:
             for names in self._groups():
                 todo = [(subject, asked) for subject, own in wanted if (asked := _among(own, names))]
@@ -84,11 +85,11 @@ class Evaluator:
                     yield from self._hosts(pool, todo) if on_host else self._network(pool, names, todo)
 
     def groups(self, wanted: Sequence[Wanted]) -> int:
-        """How many subjects `run` will score, counted once a group: what its `Scored` steps add up to."""
+        """The total of `n_subjects` over the `Scored` steps of `run`: subjects are counted once per metric group."""
         return sum(1 for names in self._groups() for _, own in wanted if _among(own, names))
 
     def _groups(self) -> list[tuple[str, ...]]:
-        """The names that are taken together: all host metrics, then those of each network."""
+        """Groups of metrics that are computed together: all host metrics, then those of each network."""
         groups: dict[Hashable, list[str]] = {}
         for name, metric in self.metrics.items():
             groups.setdefault(metric.network.key if isinstance(metric, NetworkMetric) else None, []).append(name)
@@ -110,16 +111,16 @@ class Evaluator:
     def _network(self, pool: ThreadPoolExecutor, names: tuple[str, ...], todo: Sequence[Wanted]) -> Iterator[Step]:
         first = self.metrics[names[0]]
         assert isinstance(first, NetworkMetric)
-        alone = first.network.batch_size[self.device.partition(":")[0]] == 1  # by its nature: no other size suits it
+        alone = first.network.batch_size[self.device.partition(":")[0]] == 1  # does not support batching
         size = None if alone else self.batch_size
         with FeatureExtractor(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
             rows = (
                 self._compare(subject, asked, arrays) for (subject, asked), arrays in reader.read(self._looks(todo))
             )
-            told = False
+            reported = False
             for step in _in_parts(rows):
-                if reader.opened_ns and not told:
-                    told = True
+                if reader.opened_ns and not reported:
+                    reported = True
                     yield Opened(names, reader.opened_ns)
                 yield step
             yield from (Told(f"{names[0]}: {sentence}") for sentence in reader.sentences)
@@ -138,11 +139,11 @@ class Evaluator:
         self, subject: Subject, names: tuple[str, ...], arrays: Mapping[FeatureInput, "Array | Unscorable"]
     ) -> list[tuple[str, Score]]:
         def value(metric: NetworkMetric) -> float:
-            found = [arrays[look] for look in metric.looks(subject)]
-            for one in found:
-                if isinstance(one, Unscorable):
-                    raise one
-            return metric.value([one for one in found if not isinstance(one, Unscorable)])
+            features = [arrays[look] for look in metric.looks(subject)]
+            for array in features:
+                if isinstance(array, Unscorable):
+                    raise array
+            return metric.value([array for array in features if not isinstance(array, Unscorable)])
 
         rows = []
         for name in names:
@@ -171,7 +172,7 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
 
 
 def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:
-    """Subjects' rows, `PART` subjects at a time."""
+    """The rows in steps of `PART` subjects."""
     part: list[tuple[str, Score]] = []
     n = 0
     for own in rows:
@@ -185,7 +186,7 @@ def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[Scored]:
 
 
 def _windowed(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], ahead: int) -> Iterator[B]:
-    """`work` of each item, in order, at most `ahead` of them at a time in the pool."""
+    """Yield `work(item)` in order, with at most `ahead` pending items in the pool."""
     pending: deque[Future[B]] = deque()
     for item in items:
         pending.append(pool.submit(work, item))

@@ -1,8 +1,8 @@
-"""What networks read off pictures and words, kept on this machine from run to run: one SQLite file a network.
+"""A cache of feature arrays across runs on one machine: one SQLite file per network.
 
 A file belongs to one identity: the network (model, weights, preprocessing, dtype), device, software and batch size, so
-an array that is found is the one that would be computed. It is a cache and nothing more: a row that does not fit its
-checksum is computed anew, and a file that cannot be used is done without. `LOCAL_BENCH_CACHE` says where it lies.
+a cached array equals the one that would be computed. A row with a wrong checksum is computed again, and a file that
+cannot be used is ignored. The files are below `LOCAL_BENCH_CACHE`.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STR
 CREATE TABLE IF NOT EXISTS arrays (
   look TEXT PRIMARY KEY, shape TEXT NOT NULL, data BLOB NOT NULL, sha256 TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
-_PATIENCE_S = 30
+_LOCK_TIMEOUT_S = 30
 
 
 class FeatureCache:
-    """The arrays of one identity; used from several threads and processes. None of its faults reach a caller."""
+    """The arrays of one identity; safe for several threads and processes. Errors disable the cache and set `fault`."""
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
-        """Opens or begins the file of `identity`; where that is refused, nothing is kept and `fault` says why."""
+        """Open or create the file of `identity`; on an error the cache is disabled and `fault` is the message."""
         self.path = cache_dir() / "arrays" / f"{digest(identity)}.sqlite"
         self.fault: str | None = None
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class FeatureCache:
                 about = "INSERT OR IGNORE INTO about VALUES ('identity', ?)"
                 self._db.execute(about, (canonical_json(dict(identity)),))
         except (sqlite3.Error, OSError) as e:
-            self._give_up(e)
+            self._disable(e)
 
     def close(self) -> None:
         with self._lock:
@@ -53,44 +53,44 @@ class FeatureCache:
 
     @property
     def alone(self) -> bool | None:
-        """Whether an array was found not to depend on its neighbours in a batch; None where nobody has looked."""
-        found = self._ask("SELECT value FROM about WHERE key = 'alone'")
-        return None if found is None else found[0] == "yes"
+        """Result of the batch-invariance check; None if it has not run yet."""
+        row = self._select("SELECT value FROM about WHERE key = 'alone'")
+        return None if row is None else row[0] == "yes"
 
     @alone.setter
     def alone(self, holds: bool) -> None:
-        self._tell("INSERT OR REPLACE INTO about VALUES ('alone', ?)", [("yes" if holds else "no",)])
+        self._insert("INSERT OR REPLACE INTO about VALUES ('alone', ?)", [("yes" if holds else "no",)])
 
     def get(self, look: str) -> Array | None:
-        """The array kept for the look of that key; None where there is none or it is damaged."""
-        found = self._ask("SELECT shape, data, sha256 FROM arrays WHERE look = ?", look)
-        if found is None:
+        """The cached array for the feature input with key `look`; None if it is missing or damaged."""
+        row = self._select("SELECT shape, data, sha256 FROM arrays WHERE look = ?", look)
+        if row is None:
             return None
-        shape, data, sha256 = found
+        shape, data, sha256 = row
         if _checksum(look, shape, data) != sha256:
             return None
         return np.frombuffer(data, np.float32).reshape(json.loads(shape))
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Keeps arrays by the keys of their looks."""
+        """Store arrays by the keys of their feature inputs."""
         rows = []
         for look, array in arrays.items():
             shape, data = json.dumps(array.shape), np.ascontiguousarray(array, np.float32).tobytes()
             rows.append((look, shape, data, _checksum(look, shape, data)))
-        self._tell("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)", rows)
+        self._insert("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)", rows)
 
-    def _ask(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+    def _select(self, query: str, *values: Any) -> tuple[Any, ...] | None:
         with self._lock:
             if self._db is None:
                 return None
             try:
-                found: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
+                row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
             except sqlite3.Error as e:
-                self._give_up(e)
+                self._disable(e)
                 return None
-            return found
+            return row
 
-    def _tell(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+    def _insert(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         with self._lock:
             if self._db is None:
                 return
@@ -98,10 +98,10 @@ class FeatureCache:
                 with self._db:
                     self._db.executemany(statement, rows)
             except sqlite3.Error as e:
-                self._give_up(e)
+                self._disable(e)
 
-    def _give_up(self, error: Exception) -> None:
-        self.fault = f"{self.path} cannot be used ({error}), so nothing read off pictures is kept: remove it"
+    def _disable(self, error: Exception) -> None:
+        self.fault = f"{self.path} cannot be used ({error}), so features are not cached: remove it"
         if self._db is not None:
             with suppress(sqlite3.Error):
                 self._db.close()
@@ -110,7 +110,7 @@ class FeatureCache:
 
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=_PATIENCE_S, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
     db.execute("PRAGMA synchronous = NORMAL")
     db.executescript(_SCHEMA)
     return db

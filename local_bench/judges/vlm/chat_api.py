@@ -1,4 +1,4 @@
-"""A request as the body of OpenAI's chat completions, with vLLM's extensions, and the reply read back from one."""
+"""Converts requests to OpenAI chat-completion bodies (with vLLM's extensions), and responses to replies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ NOT_ITS_FORMAT = "the judge did not reply in its own format"
 def body(
     request: Request, pictures: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
 ) -> dict[str, Any]:
-    """What is posted to `/v1/chat/completions`: system, pictures (each after its caption, if any), then the rubric.
+    """The body for `/v1/chat/completions`: system prompt, images (each after its caption, if any), then the rubric.
 
-    `content_ids` names each picture to vLLM, so that it is neither hashed nor processed twice. Without `inline` the
-    pictures are only named: they are sent by themselves.
+    `content_ids` adds each image's digest as its `uuid`, so that vLLM neither hashes nor processes it twice. Without
+    `inline` the body contains only these ids, and the images are sent separately.
     """
     parts = interleaved(
         request,
@@ -44,7 +44,7 @@ def body(
 
 
 def interleaved(request: Request, pictures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parts of the user's message in their order: each picture after its caption, then the text."""
+    """The parts of the user message in order: each image after its caption, then the text."""
     captions = request.captions or ("",) * len(pictures)
     parts: list[dict[str, Any]] = []
     for caption, picture in zip(captions, pictures, strict=True):
@@ -53,7 +53,7 @@ def interleaved(request: Request, pictures: Sequence[dict[str, Any]]) -> list[di
 
 
 def reply(received: Any) -> Reply:
-    """The reply in a body of `/v1/chat/completions`; a refusal where it has not its form."""
+    """Parse a response body of `/v1/chat/completions`. A malformed body gives a reply with `refusal` set."""
     try:
         choice = received["choices"][0]
         text = choice["message"]["content"]

@@ -1,4 +1,4 @@
-"""A process of our own that a judge runs in: started under a guard, stopped on every way out, restarted a few times."""
+"""A child process for a judge: it ends with its parent, is stopped on every exit path and restarted a few times."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ TAIL_LINES = 15
 
 @dataclass
 class Child:
-    """One process at a time, and all that it starts."""
+    """One process at a time, with all its descendants."""
 
     log: Path
     max_restarts: int = 3
@@ -25,7 +25,7 @@ class Child:
     _restarts: int = field(default=0, init=False)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
-        """Starts `command` in a session of its own; its words go to the log."""
+        """Start `command` in its own session; its output is appended to the log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -42,7 +42,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """Ends the process and whatever it started, and waits until they are gone."""
+        """Terminate the process and its descendants, and wait for them to end."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -57,10 +57,10 @@ class Child:
             process.stdin.close()
 
     def restart(self, start: Callable[[], None]) -> None:
-        """Stops what is left and calls `start`. ServerError where it went down too often."""
+        """Stop remaining processes and call `start`. Raises ServerError after `max_restarts` restarts."""
         if self._restarts >= self.max_restarts:
             raise ServerError(
-                f"the judge went down {self._restarts + 1} times; the last lines of {self.log} say why:\n{self.tail()}"
+                f"the judge ended unexpectedly {self._restarts + 1} times; the last lines of {self.log}:\n{self.tail()}"
             )
         self._restarts += 1
         self.stop()
@@ -71,7 +71,7 @@ class Child:
         return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
 
     def not_started(self) -> ServerError:
-        return ServerError(f"the judge ended while starting; the last lines of {self.log} say why:\n{self.tail()}")
+        return ServerError(f"the judge ended while starting; the last lines of {self.log}:\n{self.tail()}")
 
     def not_ready(self, after_s: float) -> ServerError:
         return ServerError(

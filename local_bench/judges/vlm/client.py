@@ -1,4 +1,4 @@
-"""Asks a server many requests at once: a tuned number in flight, retries for transport faults only."""
+"""Sends concurrent requests to a server, with a tuned concurrency limit and retries for transport errors only."""
 
 import asyncio
 import math
@@ -29,17 +29,17 @@ METRICS_S = 10.0
 
 
 class _Busy(Exception):
-    """A reply that asks to come again."""
+    """The server returned a status that permits a retry."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """A judge at a server, which is started and stopped with it."""
+    """A judge behind an HTTP server; the context manager starts and stops the server."""
 
     server: Server
     composer: Composer
     in_flight: int | None
-    """None: tuned from the server's own metrics and the rate at which it replies."""
+    """Maximum number of concurrent requests. None: tuned from the server's metrics and its reply rate."""
     timeout_s: float
     transport: httpx.AsyncBaseTransport | None = None
     """For tests: `httpx.MockTransport`."""
@@ -58,10 +58,13 @@ class Client:
         self.server.restart()
 
     def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
-        """Yields (key, reply) as replies come in, in no fixed order. Unreachable, once every reply was yielded."""
+        """Yield (key, reply) as replies arrive, in no fixed order.
+
+        Raises Unreachable after all received replies have been yielded.
+        """
         replies = self._ask(requests, at_once or self.in_flight)
 
-        async def some() -> list[tuple[K, Reply]]:
+        async def next_batch() -> list[tuple[K, Reply]]:
             return await anext(replies, [])
 
         async def close() -> None:
@@ -69,13 +72,13 @@ class Client:
 
         with asyncio.Runner() as runner:
             try:
-                while found := runner.run(some()):
-                    yield from found
+                while batch := runner.run(next_batch()):
+                    yield from batch
             finally:
                 runner.run(close())
 
     def counters(self) -> dict[str, float]:
-        """Prompt tokens and how many of them came from the prefix cache, by the server's own count."""
+        """Prompt tokens and those of them served from the prefix cache, from the server's metrics."""
         try:
             return _counters(_text(fetch_now(self._metrics_url(), self._headers(), METRICS_S)))
         except (httpx.HTTPError, ValueError, ResponseTooLarge):
@@ -89,8 +92,8 @@ class Client:
                 iter(requests), partial(self._one, http), partial(self._waiting, http), in_flight or self.tuner
             )
             async with aclosing(flight.replies()) as replies:
-                async for come in replies:
-                    yield come
+                async for batch in replies:
+                    yield batch
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.server.api_key}"} if self.server.api_key else {}
@@ -105,7 +108,7 @@ class Client:
         return self.server.base_url.removesuffix("/v1") + "/metrics"
 
     async def _waiting(self, http: httpx.AsyncClient) -> float:
-        """Requests that stand in the server's queue; 0 where it does not say."""
+        """Number of requests in the server's queue; 0 if the server does not report it."""
         try:
             received = await fetch(http, "GET", self._metrics_url(), METRICS_S)
             return _metric(_text(received), "vllm:num_requests_waiting")
@@ -116,7 +119,7 @@ class Client:
         server = self.server
         body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(self._worth_retrying),
+            retry=tenacity.retry_if_exception(self._is_retryable),
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_exponential(0.25, max=10),
             reraise=True,
@@ -132,7 +135,7 @@ class Client:
             raise Unreachable(str(e) or type(e).__name__) from e
         return self._read(received)
 
-    def _worth_retrying(self, error: BaseException) -> bool:
+    def _is_retryable(self, error: BaseException) -> bool:
         return isinstance(error, httpx.RequestError | _Busy) and self.server.alive()
 
     async def _post(self, http: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
@@ -145,7 +148,8 @@ class Client:
     def _read(self, received: httpx.Response) -> Reply:
         if received.status_code in (401, 403, 404):
             raise ServerError(
-                f"the judge at {self.server.base_url} answers {received.status_code}: check its key and model name"
+                f"the judge at {self.server.base_url} returned status {received.status_code}: check its key and model "
+                "name"
             )
         if received.status_code != 200:
             return Reply(_text(received)[:2000], refusal=REFUSED)
@@ -156,7 +160,7 @@ class Client:
 
 
 def _text(received: httpx.Response) -> str:
-    """The body as UTF-8, whatever its header calls it: the name of a charset is the server's word, and may be none."""
+    """The body decoded as UTF-8. The charset in the header is ignored, because it is untrusted and may be invalid."""
     return received.content.decode("utf-8", "replace")
 
 
@@ -168,7 +172,7 @@ def _counters(text: str) -> dict[str, float]:
 
 
 def _metric(text: str, name: str) -> float:
-    """The sum of a Prometheus metric over its labels; ValueError where that is no finite number."""
+    """The sum of a Prometheus metric over its labels. Raises ValueError if the sum is not finite."""
     lines = (line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
     total = sum(float(line.rpartition(" ")[2]) for line in lines)
     if not math.isfinite(total):

@@ -1,4 +1,4 @@
-"""Many requests under way at once at one server, in a window that is given or found."""
+"""Concurrent requests to one server, with a fixed or tuned concurrency limit."""
 
 import asyncio
 import time
@@ -12,11 +12,11 @@ from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
-LOOK_EVERY_S = 1.0
+TUNING_INTERVAL_S = 1.0
 
 
 class ConcurrentRequests(Generic[K]):
-    """`one` carries a request; `waiting` says how many the server has in its queue."""
+    """`one` sends one request; `waiting` returns the length of the server's queue."""
 
     def __init__(
         self,
@@ -29,25 +29,25 @@ class ConcurrentRequests(Generic[K]):
         self._one = one
         self._waiting = waiting
         self._tuner = window if isinstance(window, Tuner) else None
-        self._at_most = window if isinstance(window, int) else MOST
+        self._max_concurrency = window if isinstance(window, int) else MOST
         self._gate = Limiter(window.limit if isinstance(window, Tuner) else window)
         self._replies: asyncio.Queue[tuple[K, Reply] | None] = asyncio.Queue()
         self._failures: list[Exception] = []
         self._done = 0
 
     async def replies(self) -> AsyncGenerator[list[tuple[K, Reply]], None]:
-        """Yields what has come in, never nothing; raises what a call of `one` raised, once all else was yielded."""
+        """Yield non-empty lists of received replies, then raise the first error of `one`, if any."""
         working = asyncio.create_task(self._work())
         try:
-            under_way = True
-            while under_way:
-                found = [await self._replies.get()]
+            running = True
+            while running:
+                received = [await self._replies.get()]
                 with suppress(asyncio.QueueEmpty):
                     while True:
-                        found.append(self._replies.get_nowait())
-                under_way = None not in found
-                if come := [reply for reply in found if reply is not None]:
-                    yield come
+                        received.append(self._replies.get_nowait())
+                running = None not in received
+                if batch := [reply for reply in received if reply is not None]:
+                    yield batch
         finally:
             working.cancel()
             await asyncio.wait([working])
@@ -60,14 +60,14 @@ class ConcurrentRequests(Generic[K]):
         tuning = asyncio.create_task(self._tune(self._tuner)) if self._tuner else None
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._at_most):
-                    group.create_task(self._carry())
+                for _ in range(self._max_concurrency):
+                    group.create_task(self._send_requests())
         finally:
             if tuning:
                 tuning.cancel()
             self._replies.put_nowait(None)
 
-    async def _carry(self) -> None:
+    async def _send_requests(self) -> None:
         try:
             while not self._failures:
                 async with self._gate:
@@ -80,11 +80,11 @@ class ConcurrentRequests(Generic[K]):
             self._failures.append(e)
 
     async def _tune(self, tuner: Tuner) -> None:
-        seen, at = 0, time.monotonic()
+        last_done, last_time = 0, time.monotonic()
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if self._done - seen < self._gate.limit:
-                continue  # too few for a rate
+            await asyncio.sleep(TUNING_INTERVAL_S)
+            if self._done - last_done < self._gate.limit:
+                continue  # too few replies to estimate a rate
             now = time.monotonic()
-            rate, seen, at = (self._done - seen) / (now - at), self._done, now
-            await self._gate.set(tuner.look(rate, await self._waiting()))
+            rate, last_done, last_time = (self._done - last_done) / (now - last_time), self._done, now
+            await self._gate.set(tuner.update(rate, await self._waiting()))

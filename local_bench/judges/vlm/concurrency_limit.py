@@ -1,4 +1,4 @@
-"""How many requests are kept in flight at a server: as many as serve best, found out as it works."""
+"""The limit on concurrent requests to a server, tuned at run time for the highest reply rate."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ FIRST = 32
 LEAST, MOST = 4, 512
 _STEP = 1.5
 _BETTER = 1.05
-"""By how much the rate must rise for a wider window to be worth it: less is noise."""
+"""Relative increase of the reply rate below which a change counts as noise."""
 _REST = 8
-"""Looks for which a window that was found best is left alone."""
+"""Number of updates for which the best window is left unchanged."""
 
 
 class Limiter:
-    """Lets at most `limit` in at a time; the limit may change while they are in."""
+    """A semaphore whose `limit` may change while it is held."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -41,18 +41,19 @@ class Limiter:
 
 @dataclass
 class Tuner:
-    """Climbs towards the window with the most replies a second: a wider one, else a narrower one, else it rests."""
+    """Hill climbing for the window (concurrent requests) with the most replies per second: try a wider window, then a
+    narrower one, then leave it unchanged for a while."""
 
     limit: int = FIRST
     _best: tuple[float, int] | None = None
-    """Replies a second at the window that gave the most."""
+    """The highest rate in replies per second, and its window."""
     _tried: int = 0
     _rest: int = 0
 
-    def look(self, rate: float, waiting: float) -> int:
-        """The next window, after a look at how many replies a second the present one gives and how many requests
-        `waiting` the server has not begun."""
-        if waiting > self.limit / 2:  # it is full: more would only stand in its queue
+    def update(self, rate: float, waiting: float) -> int:
+        """The next window, given the current one's `rate` in replies per second and the number of requests `waiting`
+        in the server's queue."""
+        if waiting > self.limit / 2:  # the server is saturated; more requests would only queue
             self._best, self._rest = None, _REST
             self.limit = max(LEAST, self.limit - int(waiting / 2))
         elif self._rest:

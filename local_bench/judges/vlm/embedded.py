@@ -1,4 +1,4 @@
-"""vLLM's own engine in a child process: requests go to it over a pipe, without HTTP."""
+"""A vLLM engine in a child process that receives requests over a pipe instead of HTTP."""
 
 import json
 import socket
@@ -23,12 +23,12 @@ from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
 AHEAD = 512
-"""Requests that the child may hold: two of vLLM's batches, so that it never waits for us."""
+"""Maximum number of requests sent ahead of their replies: two of vLLM's batches, so that the engine is never idle."""
 
 
 @dataclass
 class Embedded:
-    """A vLLM engine of our own, as a context manager."""
+    """A managed vLLM engine, as a context manager."""
 
     engine: Engine
     child: Child
@@ -37,8 +37,8 @@ class Embedded:
     timeout_s: float
     _end: Connection | None = field(default=None, init=False)
     _counters: dict[str, float] = field(default_factory=dict, init=False)
-    _there: Recent[None] = field(default_factory=Recent, init=False)
-    """The pictures that the child holds."""
+    _sent_images: Recent[None] = field(default_factory=Recent, init=False)
+    """The images in the child's cache."""
 
     def __enter__(self) -> Self:
         try:
@@ -61,29 +61,30 @@ class Embedded:
         return self._counters
 
     def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
-        """Yields (key, reply) as replies come in. Unreachable where the child ended or has been silent too long."""
+        """Yield (key, reply) as replies arrive. Raises Unreachable if the child ends or sends nothing for
+        `timeout_s`."""
         end = self._end
         if end is None:
             raise Unreachable("it has ended")
-        feeder = _Feeder(end, self.composer, self._there, iter(requests), at_once or AHEAD)
+        feeder = _Feeder(end, self.composer, self._sent_images, iter(requests), at_once or AHEAD)
         feeder.start()
         try:
             while not (feeder.ended.is_set() and not feeder.under_way):
-                told = self._hear(end, feeder)
-                if told is None:
+                message = self._receive(end, feeder)
+                if message is None:
                     continue
-                self._counters = told["counters"]
-                for number, reply in told["replies"]:
+                self._counters = message["counters"]
+                for number, reply in message["replies"]:
                     yield feeder.done(number), _reply(reply)
             if feeder.fault:
                 raise feeder.fault
         finally:
             feeder.stop()
-            if feeder.under_way:  # nobody waits for these any more, and their replies must not meet the next asker
+            if feeder.under_way:  # abandoned requests: their replies must not be read by the next call
                 self._stop()
 
-    def _hear(self, end: Connection, feeder: "_Feeder") -> Any:
-        """What the child says next; None where it is only time to look again whether all is done."""
+    def _receive(self, end: Connection, feeder: "_Feeder") -> Any:
+        """The child's next message, or None once every request is answered."""
         deadline = time.monotonic() + self.timeout_s
         try:
             while not end.poll(0.05):
@@ -93,7 +94,7 @@ class Embedded:
                     raise EOFError
                 if feeder.under_way and time.monotonic() > deadline:
                     self._stop()
-                    raise Unreachable(f"silent for {self.timeout_s:.0f} s (judge.request_timeout_s)")
+                    raise Unreachable(f"no reply for {self.timeout_s:.0f} s (judge.request_timeout_s)")
             return json.loads(end.recv_bytes())
         except (EOFError, OSError) as e:
             self._close()
@@ -105,7 +106,7 @@ class Embedded:
         with theirs:
             command = [sys.executable, "-m", "local_bench.judges.vlm.engine", str(theirs.fileno())]
             self.child.start([*command, *arguments(self.engine)], environment(self.engine), [theirs.fileno()])
-        self._end, self._there = Connection(ours.detach()), Recent()
+        self._end, self._sent_images = Connection(ours.detach()), Recent()
         deadline = time.monotonic() + self.start_timeout_s
         while not self._end.poll(0.25):
             if not self.child.alive():
@@ -128,22 +129,22 @@ class Embedded:
 
 
 class _Feeder(threading.Thread):
-    """Makes bodies and sends them, at most so many ahead of the replies."""
+    """Builds request bodies and sends them, at most `ahead` more than have been answered."""
 
     def __init__(
         self,
         end: Connection,
         composer: Composer,
-        there: Recent[None],
+        sent_images: Recent[None],
         requests: Iterator[tuple[Any, Request]],
         ahead: int,
     ) -> None:
         super().__init__(daemon=True)
         self._pipe = end
         self._composer = composer
-        self._there = there
+        self._sent_images = sent_images
         self._requests = requests
-        self._room = threading.Semaphore(ahead)
+        self._slots = threading.Semaphore(ahead)
         self._stopped = False
         self.under_way: dict[int, Any] = {}
         self.ended = threading.Event()
@@ -152,42 +153,42 @@ class _Feeder(threading.Thread):
     def run(self) -> None:
         try:
             for number, (key, request) in enumerate(self._requests):
-                self._room.acquire()
+                self._slots.acquire()
                 if self._stopped:
                     return
                 pictures = self._composer.pictures(request)
-                asked = json.dumps([number, body(request, pictures, "", inline=False)]).encode()
+                message = json.dumps([number, body(request, pictures, "", inline=False)]).encode()
                 self.under_way[number] = key
-                if not all(map(self._send, [*self._new(pictures), asked])):
+                if not all(map(self._send, [*self._new(pictures), message])):
                     return
-        except Exception as e:  # noqa: BLE001  # the edge of a thread: whoever listens raises it
+        except Exception as e:  # noqa: BLE001  # raised again in the main thread
             self.fault = e
         finally:
             self.ended.set()
 
     def _new(self, pictures: Sequence[Prepared]) -> list[bytes]:
-        """The pictures that the child does not hold, as messages to it."""
+        """Messages with the images that are not in the child's cache."""
         new: list[bytes] = []
         for picture in pictures:
-            self._there.use(picture.sha256, partial(new.append, PICTURE + picture.sha256.encode() + picture.png))
+            self._sent_images.use(picture.sha256, partial(new.append, PICTURE + picture.sha256.encode() + picture.png))
         return new
 
-    def _send(self, sent: bytes) -> bool:
+    def _send(self, message: bytes) -> bool:
         try:
-            self._pipe.send_bytes(sent)
+            self._pipe.send_bytes(message)
         except OSError:
-            return False  # the child has ended: whoever listens to it finds out
+            return False  # the child has ended; the receiving side reports it
         return True
 
     def done(self, number: int) -> Any:
         key = self.under_way.pop(number)
-        self._room.release()
+        self._slots.release()
         return key
 
     def stop(self) -> None:
         self._stopped = True
-        self._room.release()
+        self._slots.release()
 
 
-def _reply(told: dict[str, Any]) -> Reply:
-    return Reply(told["text"], told["finish_reason"], told["logprobs"], REFUSED if told["refused"] else None)
+def _reply(entry: dict[str, Any]) -> Reply:
+    return Reply(entry["text"], entry["finish_reason"], entry["logprobs"], REFUSED if entry["refused"] else None)

@@ -1,8 +1,8 @@
-"""The child's side of an embedded judge: `python -m local_bench.judges.vlm.engine FD ARGUMENTS…`, vLLM's own arguments.
+"""The child process of an embedded judge: `python -m local_bench.judges.vlm.engine FD ARGUMENTS…` (vLLM's arguments).
 
-Reads pictures and `[number, body]` from the pipe FD (see `pipe`; bodies as for `/v1/chat/completions`), writes
-`{"replies": [[number, reply]], "counters": {…}}`. Takes whatever has come, works one step, tells what is finished. Ends
-when the pipe does.
+Reads images and `[number, body]` from the pipe FD (see `pipe`; bodies as for `/v1/chat/completions`), writes
+`{"replies": [[number, reply]], "counters": {…}}`. Each iteration reads the available messages, runs one engine step
+and sends the finished replies. Ends when the pipe is closed.
 """
 
 import io
@@ -22,12 +22,12 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from local_bench.judges.vlm.pipe import PICTURE, Recent
 
-HELD = 256
-"""Requests that are taken before the next step: a whole batch of vLLM's."""
+MAX_REQUESTS = 256
+"""Maximum number of unfinished requests: one full batch of vLLM."""
 EMPTY_STEP_S = 0.0005
-"""A step that is quicker has computed nothing …"""
-PATIENCE_S = 0.001
-"""… for the grammars are not ready yet: a thread makes them, on a CPU on the very core on which we would spin."""
+"""A faster step has computed nothing, because the grammars are not compiled yet."""
+EMPTY_STEP_WAIT_S = 0.001
+"""Wait after an empty step: without it, polling on a CPU competes with the thread that compiles the grammars."""
 
 
 def main(fd: int, arguments: list[str]) -> None:
@@ -35,19 +35,19 @@ def main(fd: int, arguments: list[str]) -> None:
     parser = FlexibleArgumentParser()  # type: ignore[no-untyped-call]
     parsed = EngineArgs.add_cli_args(parser).parse_args(arguments)
     engine_args = EngineArgs.from_cli_args(parsed)
-    engine_args.disable_log_stats = True  # nobody reads them here
+    engine_args.disable_log_stats = True
     llm = LLM.from_engine_args(engine_args)
     end.send_bytes(b"ready")
-    at_work: dict[str, int] = {}
+    pending: dict[str, int] = {}
     pictures = _Pictures()
     counters = {"prompt_tokens": 0, "cached_tokens": 0}
-    patience = 0.0
+    wait_s = 0.0
     while True:
-        refused = _take(llm, end, at_work, pictures, patience)
+        refused = _take(llm, end, pending, pictures, wait_s)
         begun = time.perf_counter()
-        finished: list[Any] = llm.llm_engine.step() if at_work else []  # final outputs only
-        patience = PATIENCE_S if time.perf_counter() - begun < EMPTY_STEP_S else 0.0
-        replies = [[at_work.pop(output.request_id), _reply(output)] for output in finished]
+        finished: list[Any] = llm.llm_engine.step() if pending else []  # final outputs only
+        wait_s = EMPTY_STEP_WAIT_S if time.perf_counter() - begun < EMPTY_STEP_S else 0.0
+        replies = [[pending.pop(output.request_id), _reply(output)] for output in finished]
         for output in finished:
             counters["prompt_tokens"] += len(output.prompt_token_ids or ())
             counters["cached_tokens"] += output.num_cached_tokens or 0
@@ -55,73 +55,72 @@ def main(fd: int, arguments: list[str]) -> None:
             end.send_bytes(json.dumps({"replies": refused + replies, "counters": counters}).encode())
 
 
-def _take(
-    llm: LLM, end: Connection, at_work: dict[str, int], pictures: "_Pictures", patience: float
-) -> list[list[Any]]:
-    """Takes what has come, at most a batch; waits where there is nothing to do. Returns what vLLM will not take."""
+def _take(llm: LLM, end: Connection, pending: dict[str, int], pictures: "_Pictures", wait_s: float) -> list[list[Any]]:
+    """Enqueue the available requests, up to `MAX_REQUESTS`; block if there is no work. Returns replies for the requests
+    that vLLM rejects."""
     refused: list[list[Any]] = []
-    while len(at_work) < HELD and (not (at_work or refused) or end.poll(patience)):
+    while len(pending) < MAX_REQUESTS and (not (pending or refused) or end.poll(wait_s)):
         received = end.recv_bytes()
         if received.startswith(PICTURE):
-            pictures.come[received[1:65].decode()] = received[65:]
+            pictures.received[received[1:65].decode()] = received[65:]
             continue
         number, body = json.loads(received)
-        how = json.dumps({key: value for key, value in body.items() if key != "messages"})
+        settings = json.dumps({key: value for key, value in body.items() if key != "messages"})
         try:
             system, user = body["messages"]
             user["content"] = [pictures.part(part) for part in user["content"]]
-            (request_id,) = llm.enqueue_chat([[system, user]], [sampling(how)], use_tqdm=False)
-        except (VLLMClientError, ValueError) as e:  # what vLLM finds wrong with a request is one or the other
+            (request_id,) = llm.enqueue_chat([[system, user]], [sampling(settings)], use_tqdm=False)
+        except (VLLMClientError, ValueError) as e:  # vLLM's errors for an invalid request
             refused.append([number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": True}])
         else:
-            at_work[request_id.partition("-")[0]] = number
+            pending[request_id.partition("-")[0]] = number
     return refused
 
 
 class _Pictures:
-    """Those that were sent: decoded once for all of a candidate's criteria."""
+    """The received images; each is decoded once for all criteria of a candidate."""
 
     def __init__(self) -> None:
-        self.come: dict[str, bytes] = {}
-        self._held: Recent[Image.Image] = Recent()
+        self.received: dict[str, bytes] = {}
+        self._decoded: Recent[Image.Image] = Recent()
 
     def part(self, part: dict[str, Any]) -> dict[str, Any]:
-        """A part of a message, with its picture where it names one."""
+        """The message part, with its image if it refers to one."""
         if part["type"] == "text":
             return part
         name = part["uuid"]
-        image = self._held.use(name, lambda: _decoded(self.come.pop(name)))
+        image = self._decoded.use(name, lambda: _decode(self.received.pop(name)))
         return {"type": "image_pil", "image_pil": image, "uuid": name}
 
 
-def _decoded(png: bytes) -> Image.Image:
+def _decode(png: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(png), formats=["PNG"])
     image.load()
     return image
 
 
 @lru_cache(maxsize=1024)
-def sampling(how: str) -> SamplingParams:
-    """vLLM's parameters for a body without its messages, as JSON."""
-    body = json.loads(how)
+def sampling(settings: str) -> SamplingParams:
+    """vLLM's sampling parameters for a JSON request body without its messages."""
+    body = json.loads(settings)
     if "structured_outputs" in body:
-        bound = StructuredOutputsParams(choice=body["structured_outputs"]["choice"])
+        constraint = StructuredOutputsParams(choice=body["structured_outputs"]["choice"])
     else:
-        bound = StructuredOutputsParams(json=body["response_format"]["json_schema"]["schema"])
+        constraint = StructuredOutputsParams(json=body["response_format"]["json_schema"]["schema"])
     return SamplingParams(
         temperature=body["temperature"],
         seed=body["seed"],
         max_tokens=body["max_tokens"],
         logprobs=body.get("top_logprobs"),
-        structured_outputs=bound,
+        structured_outputs=constraint,
     )
 
 
 def _reply(output: Any) -> dict[str, Any]:
-    (made,) = output.outputs
-    first = made.logprobs[0].values() if made.logprobs else None
+    (completion,) = output.outputs
+    first = completion.logprobs[0].values() if completion.logprobs else None
     logprobs = None if first is None else {top.decoded_token: max(top.logprob, -9999.0) for top in first}
-    return {"text": made.text, "finish_reason": made.finish_reason, "logprobs": logprobs, "refused": False}
+    return {"text": completion.text, "finish_reason": completion.finish_reason, "logprobs": logprobs, "refused": False}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""What a judge wrote about an order, read into nouns: its deliverables with their hard rules, its points, its prompts.
+"""Parses the judge's generated text about a task: deliverables with their hard rules, points and prompts.
 
-The grammar holds a written answer to its schema; what a schema cannot say is looked at here. Nothing of it is a score.
+Constrained decoding guarantees the schema of the answer; this module checks what a schema cannot express. None of it
+is a score.
 """
 
 from collections.abc import Sequence
@@ -14,23 +15,23 @@ from local_bench.core.types import Verdict
 
 @dataclass(frozen=True)
 class Deliverables:
-    """The images that a client receives for an order (ServImage, appendix E.1)."""
+    """The images that the client of a task receives (ServImage, appendix E.1)."""
 
     subtasks: tuple[str, ...]
-    """snake_case, one an image."""
+    """Names in snake_case, one per image."""
     rules: tuple[HardRules, ...]
     evidence: tuple[tuple[str, ...], ...]
-    """Words of the order for the count and the rules, in its own language."""
+    """Quotations from the task for the count and the rules, in the language of the task."""
 
 
 def deliverables(verdict: Verdict) -> Deliverables | str:
-    """What the rubric `deliverables` brought, or in one sentence why it cannot be used: never a guess."""
+    """Parse an answer to the rubric `deliverables`; if it is not usable, return the reason in one sentence."""
     if verdict.answer is None:
         return verdict.unscored or "the judge gave no answer"
     entries = verdict.answer["deliverables"]
-    said = verdict.answer["output_quantity"]
-    if said != len(entries):
-        return f"the judge counts {said} deliverables and names {len(entries)}"
+    count = verdict.answer["output_quantity"]
+    if count != len(entries):
+        return f"the judge counts {count} deliverables and names {len(entries)}"
     names = [entry["subtask"] for entry in entries]
     if len(set(names)) < len(names):
         return f"the judge names {next(n for n in names if names.count(n) > 1)!r} twice"
@@ -42,14 +43,14 @@ def deliverables(verdict: Verdict) -> Deliverables | str:
 
 
 def lines(verdict: Verdict, field: str) -> tuple[str, ...] | str:
-    """The list of sentences in `field` (`points`, `changes`, `preservations`, `prompts`), blanks trimmed and what
-    stands there twice once, or in one sentence why there is none."""
+    """The sentences in `field` (`points`, `changes`, `preservations`, `prompts`) with normalized white space and
+    without duplicates; if there are none, the reason in one sentence."""
     if verdict.answer is None:
         return verdict.unscored or "the judge gave no answer"
-    found = tuple(dict.fromkeys(" ".join(text.split()) for text in verdict.answer[field]))
-    return tuple(text for text in found if text) or f"the judge left {field} empty"
+    sentences = dict.fromkeys(" ".join(text.split()) for text in verdict.answer[field])
+    return tuple(text for text in sentences if text) or f"the judge left {field} empty"
 
 
 def numbered(sentences: Sequence[str]) -> str:
-    """The sentences as a numbered list, for the slots of `hype_edit`; "none" where there are none."""
+    """The sentences as a numbered list, for the slots of `hype_edit`; "none" if there are no sentences."""
     return "\n".join(f"{i}. {text}" for i, text in enumerate(sentences, 1)) or "none"

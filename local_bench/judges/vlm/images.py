@@ -1,4 +1,4 @@
-"""How the judge is shown images: resized here, once, to its pixel budget, so that vLLM has nothing left to resize."""
+"""Prepares images for the judge: each is resized once to the judge's pixel budget, so that vLLM does not resize it."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ PREPARATION: dict[str, Any] = {"filter": "bicubic", "format": "png", "sheet": 1}
 
 @dataclass(frozen=True)
 class Prepared:
-    """A picture as it is sent: a PNG file and its sha256, which names it to vLLM's caches."""
+    """An image as sent to the judge: a PNG file and its sha256, the key for vLLM's caches."""
 
     png: bytes
     sha256: str
@@ -29,7 +29,7 @@ class Prepared:
 
 
 def prepare(shown: Shown, load: Callable[[str], Image.Image], multiple: int) -> Prepared:
-    """`shown` as a PNG with sides that are multiples of `multiple`; `load` gives an image by its pixel digest."""
+    """Encode `shown` as a PNG whose sides are multiples of `multiple`; `load` returns an image by its pixel digest."""
     if shown.collage is None:
         (sha256,) = shown.images
         picture = load(sha256)

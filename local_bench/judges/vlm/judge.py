@@ -1,4 +1,4 @@
-"""The judge as the ledger knows it: who it is, and what one question to it is."""
+"""The identity of a judge and of its questions, and the requests for one question."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
 
 @dataclass(frozen=True)
 class JudgeSpec:
-    """All that decides a verdict besides the question and the machine."""
+    """Everything that determines a verdict except the question and the machine."""
 
     card: str
     weights_sha256: str
@@ -24,19 +24,19 @@ class JudgeSpec:
     seed: int
     protocol: Protocol = "json"
     min_pixels: int = 1
-    """Smaller images are enlarged to this, as the model's own processor would."""
+    """Smaller images are enlarged to this size, as the model's own processor does."""
     max_tokens: int | None = None
-    """At most so many tokens an answer; the rubric's own number if None."""
+    """Maximum number of tokens per answer; None: the rubric's value."""
     extra_args: tuple[str, ...] = ()
-    """What our engine is told besides: it may change answers, so it is part of who the judge is."""
+    """Additional engine arguments. They may change answers, so they are part of the identity."""
     rubrics: RubricSet = DEFAULT_SET
-    """The wording of its questions."""
+    """The variant of the rubrics."""
     source_max_pixels: int | None = None
-    """The pixel budget of each image of a question that compares with a source; as other images if None."""
+    """The pixel budget of each image in a question with a source image; None: `max_pixels`."""
 
     @cached_property
     def judge_id(self) -> str:
-        """The machine-independent identity: model, weights, protocol, image preparation, the words around a rubric."""
+        """The machine-independent identity: model, weights, protocol, image preparation and system prompt."""
         return digest(
             {
                 "card": self.card,
@@ -55,13 +55,13 @@ class JudgeSpec:
 
     @property
     def _wording(self) -> dict[str, Any]:
-        """What of the wording and the images' sizes is not as it was before there was a choice."""
+        """Settings of rubrics and image sizes that differ from the defaults of older digests."""
         named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
         named |= {"options": self.rubrics.options} if self.rubrics.options else {}
         return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:
-        """The identity of asking `question` of this judge on a machine with that numerics signature."""
+        """The identity of `question` for this judge on a machine with this numerics signature."""
         question = self.rubrics.fitted(question)
         return digest(
             {
@@ -77,8 +77,8 @@ class JudgeSpec:
         )
 
     def requests(self, question: Question) -> list[Request]:
-        """What `question` takes: one request under `json`, one a criterion under `logit`, alike but at the end."""
-        asked, question = self.rubrics[question.rubric], self.rubrics.fitted(question)
+        """The requests for `question`: one with `json`; one per criterion, with a common prefix, with `logit`."""
+        rubric, question = self.rubrics[question.rubric], self.rubrics.fitted(question)
         as_json = protocol_for(question, self.protocol) == "json"
         shown = self._shown(question)
         return [
@@ -86,31 +86,31 @@ class JudgeSpec:
                 system=system().text,
                 shown=shown,
                 text=text,
-                max_tokens=(self.max_tokens or asked.max_tokens) if criterion is None else 1,
-                temperature=asked.temperature if as_json else 0,
+                max_tokens=(self.max_tokens or rubric.max_tokens) if criterion is None else 1,
+                temperature=rubric.temperature if as_json else 0,
                 seed=self._seed(question),
-                name=asked.id,
-                schema=asked.answer_schema(dict(question.slots)) if criterion is None else None,
+                name=rubric.id,
+                schema=rubric.answer_schema(dict(question.slots)) if criterion is None else None,
                 labels=() if criterion is None else criterion.tokens,
-                captions=asked.captions(question.roles) if question.roles else (),
+                captions=rubric.captions(question.roles) if question.roles else (),
             )
             for text, criterion in texts(question, self.protocol, self.rubrics)
         ]
 
     def _seed(self, question: Question) -> int:
-        """The judge's, and under `json` for rubrics that are sampled one of its own for every repeat."""
-        asked = self.rubrics[question.rubric]
-        if asked.temperature == 0 or protocol_for(question, self.protocol) == "logit":
+        """The sampling seed: the judge's seed, or with `json` and a temperature above 0 a separate one per repeat."""
+        rubric = self.rubrics[question.rubric]
+        if rubric.temperature == 0 or protocol_for(question, self.protocol) == "logit":
             return self.seed
         return int(digest([self.seed, question.slots, question.images, question.repeat])[:8], 16)
 
     def _shown(self, question: Question) -> tuple[Shown, ...]:
-        asked = self.rubrics[question.rubric]
-        most = min(asked.max_pixels or self.max_pixels, self.max_pixels)
+        rubric = self.rubrics[question.rubric]
+        most = min(rubric.max_pixels or self.max_pixels, self.max_pixels)
         if self.source_max_pixels and "source" in question.roles:
             most = self.source_max_pixels
-        least = min(max(asked.min_pixels or 1, self.min_pixels), most)
+        least = min(max(rubric.min_pixels or 1, self.min_pixels), most)
         if question.collage is None:
             return tuple(Shown((sha,), None, least, most) for sha in question.images)
-        most *= max(1, len(question.images))  # a sheet has room for all that is on it
+        most *= max(1, len(question.images))  # a collage gets the budget of all its images
         return (Shown(question.images, question.collage, least, most),)

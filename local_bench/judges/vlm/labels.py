@@ -1,4 +1,4 @@
-"""Whether a judge's tokenizer has a token of its own for each label that the `logit` protocol asks for."""
+"""Checks that a judge's tokenizer has a single, unique token for each label of the `logit` protocol."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,8 +10,10 @@ from local_bench.judges.vlm.rubrics import rubric
 
 
 def single_tokens(weights: Path, labels: Iterable[str]) -> list[str]:
-    """Those of `labels` which the tokenizer in `weights` does not write as exactly one token that reads back as the
-    label, or writes with the token of another label; in their order, each once. WeightsError without a tokenizer."""
+    """The labels that the tokenizer in `weights` does not encode as one unique token that decodes to the label.
+
+    In order, without duplicates. Raises WeightsError if the tokenizer cannot be loaded.
+    """
     encode, decode = _tokenizer(weights)
     tokens = {label: encode(label) for label in labels}
     owners = Counter(ids[0] for ids in tokens.values() if len(ids) == 1)
@@ -21,9 +23,9 @@ def single_tokens(weights: Path, labels: Iterable[str]) -> list[str]:
 
 
 def check_labels(card_name: str, weights: Path) -> None:
-    """ConfigError if the judge of that card cannot answer every shipped rubric by one token a criterion."""
-    wanted = dict.fromkeys(label for name in rubric_names() for c in rubric(name).criteria for label in c.tokens)
-    bad = single_tokens(weights, wanted)
+    """Raise ConfigError unless the judge of that card has a single token for every label of the shipped rubrics."""
+    labels = dict.fromkeys(label for name in rubric_names() for c in rubric(name).criteria for label in c.tokens)
+    bad = single_tokens(weights, labels)
     if bad:
         raise ConfigError(
             f"judge.protocol: logit needs a single token for each label, and the tokenizer of {card_name} has none for "
@@ -32,7 +34,7 @@ def check_labels(card_name: str, weights: Path) -> None:
 
 
 def _tokenizer(weights: Path) -> tuple[Callable[[str], list[int]], Callable[[list[int]], str]]:
-    """Encode and decode of the tokenizer in that folder; `tokenizer.json` needs no transformers, slow to load."""
+    """The tokenizer's encode and decode functions; `tokenizer.json` avoids the slow import of transformers."""
     file = weights / "tokenizer.json"
     try:
         if file.is_file():
@@ -45,6 +47,6 @@ def _tokenizer(weights: Path) -> tuple[Callable[[str], list[int]], Callable[[lis
         slow = AutoTokenizer.from_pretrained(weights, local_files_only=True, trust_remote_code=False)
     except Exception as e:  # the tokenizers library raises nothing narrower
         raise WeightsError(
-            f"the tokenizer in {weights} cannot be read ({e}): fetch or give the judge's whole folder"
+            f"the tokenizer in {weights} cannot be read ({e}): fetch it or give the judge's complete folder"
         ) from e
     return lambda text: slow.encode(text, add_special_tokens=False), slow.decode

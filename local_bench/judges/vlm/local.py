@@ -1,15 +1,15 @@
-"""A judge in this process, by transformers and xgrammar: for a laptop, for Windows, for wherever vLLM does not run.
+"""A judge in this process, with transformers and xgrammar, for machines on which vLLM does not run.
 
-The model reads a system message and pictures once and every question about them from there, so a question costs its
-own words only. What is promised, on one machine with one set of libraries and torch's deterministic algorithms:
+The KV cache of the system message and the images is computed once and shared by all questions about them. Guarantees,
+on one machine with fixed library versions and torch's deterministic algorithms:
 
-- `logit` requests, and sampled ones, are read and answered one at a time. Their replies depend on nothing but the
-  request, bit for bit, whatever stands beside them.
-- greedy `json` requests about the same pictures are written up to `batch_size` at a time. Batches of other sizes round
-  otherwise in the last bits, which can change a word where two were all but equally probable; `batch_size=1` makes
-  these, too, depend on nothing but the request. On a CPU a batch gains nothing with models of real size.
-- vLLM makes the same tokens of a request, and the same pixels where its own limits leave the picture at its size. It
-  rounds otherwise: its answers are close, not equal.
+- `logit` requests and sampled requests are processed one at a time. Their replies depend only on the request, bit for
+  bit.
+- Greedy `json` requests about the same images are processed in batches of up to `batch_size`. Other batch sizes change
+  the rounding, which can change a token if two are almost equally probable; with `batch_size=1` these replies also
+  depend only on the request. On a CPU, batching does not speed up models of realistic size.
+- vLLM gets the same tokens for a request, and the same pixels unless its own limits resize the image. Its rounding
+  differs, so its answers are close but not equal.
 """
 
 import gc
@@ -40,33 +40,34 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 class _Refused(Exception):
-    """This request cannot be put to the model; the message says why."""
+    """The model cannot process the request; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class _Pictures:
-    """What the image processor makes of the pictures of a request."""
+    """The image processor's output for the images of a request."""
 
     pixel_values: torch.Tensor | None
-    """(patches of all pictures, channels x temporal x patch x patch)."""
+    """(patches of all images, channels x temporal x patch x patch)."""
     grid_thw: torch.Tensor | None
-    """(pictures, 3): patches in time, height and width."""
+    """(images, 3): patches in time, height and width."""
     tokens: tuple[int, ...]
-    """How many tokens each picture takes."""
+    """Number of tokens per image."""
 
 
 class Local:
     """A Qwen-VL judge loaded from the folder `weights`; implements `Transport`.
 
-    `load` gives the prepared picture; `device` is as torch names it, `dtype` float32, bfloat16 or float16. Entering
-    raises ConfigError for a model of another family or an unknown dtype, WeightsError for files that do not load.
+    `load` returns the prepared image; `device` is a torch device string, `dtype` float32, bfloat16 or float16. Raises
+    ConfigError for an unknown dtype; entering raises ConfigError for a model of another family and WeightsError for
+    files that cannot be loaded.
     """
 
     def __init__(
         self, weights: Path, load: Callable[[Shown], Prepared], device: str, dtype: str, batch_size: int = 8
     ) -> None:
         if dtype not in _DTYPES:
-            raise ConfigError(f"the judge's precision {dtype!r} is not known: use {', '.join(_DTYPES)}")
+            raise ConfigError(f"the judge's precision {dtype!r} is unknown: use {', '.join(_DTYPES)}")
         self._weights = weights
         self._load = load
         self._device = torch.device(device)
@@ -80,29 +81,29 @@ class Local:
     def __enter__(self) -> Self:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            config = AutoConfig.from_pretrained(self._weights, **here)
+            config = AutoConfig.from_pretrained(self._weights, **offline)
             if config.model_type not in FAMILIES:
                 raise ConfigError(
-                    f"judge.weights: {self._weights} holds a {config.model_type} model, and a judge in this process is "
-                    f"one of {', '.join(FAMILIES)}: choose another or serve it with vLLM"
+                    f"judge.weights: {self._weights} is a {config.model_type} model, and judge.transport=local "
+                    f"supports only {', '.join(FAMILIES)}: choose another model or serve it with vLLM"
                 )
-            self._processor = AutoProcessor.from_pretrained(self._weights, **here)
+            self._processor = AutoProcessor.from_pretrained(self._weights, **offline)
             self._model = AutoModelForImageTextToText.from_pretrained(
                 self._weights,
                 dtype=self._dtype,
                 device_map={"": self._device},
                 attn_implementation="sdpa",
                 use_safetensors=True,
-                **here,
+                **offline,
             ).eval()
         except (OSError, ValueError, KeyError) as e:
             raise WeightsError(
-                f"the judge in {self._weights} cannot be loaded ({e}): fetch or give its whole folder"
+                f"the judge in {self._weights} cannot be loaded ({e}): fetch it or give its complete folder"
             ) from e
         except torch.OutOfMemoryError:
-            raise self._no_room("to load") from None
+            raise self._out_of_memory("loading") from None
         self._tokenizer = self._processor.tokenizer
         self._config = self._model.config
         self._vocabulary = int(self._config.get_text_config().vocab_size)
@@ -119,28 +120,28 @@ class Local:
         self._free()
 
     def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
-        """Yields (key, reply) as `Transport.ask`; requests with the same pictures should follow one another.
+        """Yield (key, reply) as `Transport.ask`; requests with the same images should be consecutive.
 
-        A prompt that is too long for the model is refused in its reply. ServerError where the memory does not hold a
-        single question; batches shrink before that.
+        The reply to a prompt that is too long has `refusal` set. When memory runs out, the batch size is halved;
+        raises ServerError if a single question does not fit.
         """
         most = min(self._batch_size, at_once or self._batch_size)
-        for (_, shown, _), alike in itertools.groupby(
+        for (_, shown, _), group in itertools.groupby(
             requests, key=lambda kr: (kr[1].system, kr[1].shown, kr[1].captions)
         ):
             try:
-                yield from self._ask_alike(shown, alike, most)
+                yield from self._answer_group(shown, group, most)
             except torch.OutOfMemoryError:
-                raise self._no_room("for one question") from None
+                raise self._out_of_memory("one question") from None
 
     def restart(self) -> None:
         raise ServerError("the judge runs in this process and cannot be restarted: run the same command again")
 
     def counters(self) -> dict[str, float]:
-        """Tokens of all prompts without padding, and those of them that were read for an earlier question."""
+        """Tokens of all prompts without padding, and those served from the prefix cache."""
         return {"prompt_tokens": self._prompt_tokens, "cached_tokens": self._cached_tokens}
 
-    def _ask_alike(
+    def _answer_group(
         self, shown: tuple[Shown, ...], requests: Iterable[tuple[K, Request]], most: int
     ) -> Iterator[tuple[K, Reply]]:
         pictures: _Pictures | None = None
@@ -148,49 +149,49 @@ class Local:
         waiting: list[tuple[K, Request, list[int]]] = []
         for key, request in requests:
             try:
-                pictures = pictures or self._look(shown)
+                pictures = pictures or self._preprocess(shown)
                 ids = self._prompt(request, pictures)
             except _Refused as e:
                 yield key, Reply(str(e), refusal=REFUSED)
                 continue
             self._prompt_tokens += len(ids)
             if prefix is None:
-                prefix = self._begin(ids, pictures)
+                prefix = self._prefill(ids, pictures)
             else:
                 self._cached_tokens += len(prefix.ids)
             assert ids[: len(prefix.ids)] == prefix.ids
-            words = ids[len(prefix.ids) :]
+            suffix = ids[len(prefix.ids) :]
             if request.labels:
-                yield key, self._choose(prefix, request, words)
+                yield key, self._choose(prefix, request, suffix)
             elif request.temperature > 0:
-                yield key, self._write(prefix, [request], [words])[0]
+                yield key, self._generate(prefix, [request], [suffix])[0]
             else:
-                waiting.append((key, request, words))
-            if len(waiting) >= min(most, self._batch_size):  # which memory may have lowered
-                yield from self._written(prefix, waiting)
+                waiting.append((key, request, suffix))
+            if len(waiting) >= min(most, self._batch_size):  # may have been halved
+                yield from self._generate_all(prefix, waiting)
                 waiting = []
         if prefix and waiting:
-            yield from self._written(prefix, waiting)
+            yield from self._generate_all(prefix, waiting)
 
-    def _written(self, prefix: Prefix, batch: list[tuple[K, Request, list[int]]]) -> Iterator[tuple[K, Reply]]:
-        """Answers in one batch, or in smaller ones, now and from now on, where the memory does not hold it."""
+    def _generate_all(self, prefix: Prefix, batch: list[tuple[K, Request, list[int]]]) -> Iterator[tuple[K, Reply]]:
+        """Answer the requests in one batch; halve the batch size permanently when memory runs out."""
         while batch:
             now = batch[: self._batch_size]
             replies: list[Reply] | None = None
             try:
-                replies = self._write(prefix, [request for _, request, _ in now], [words for _, _, words in now])
+                replies = self._generate(prefix, [request for _, request, _ in now], [suffix for _, _, suffix in now])
             except torch.OutOfMemoryError:
                 if len(now) == 1:
                     raise
-            if replies is None:  # here, where the error no longer holds what the batch had filled
+            if replies is None:  # outside of `except`, so that the traceback no longer references the batch's tensors
                 self._batch_size = len(now) // 2
                 self._free()
                 continue
             yield from zip((key for key, _, _ in now), replies, strict=True)
             batch = batch[len(now) :]
 
-    def _look(self, shown: tuple[Shown, ...]) -> _Pictures:
-        """The pictures at the size they have: the processor's own resize is held to do nothing."""
+    def _preprocess(self, shown: tuple[Shown, ...]) -> _Pictures:
+        """Preprocess the images at their given sizes; the processor's own resizing is disabled."""
         if not shown:
             return _Pictures(None, None, ())
         processor = self._processor.image_processor
@@ -198,19 +199,17 @@ class Local:
         largest = max(image.width * image.height for image in images)
         size = {"shortest_edge": (processor.patch_size * processor.merge_size) ** 2, "longest_edge": largest}
         try:
-            seen = processor(images=images, size=size, return_tensors="pt")
-        except ValueError as e:  # sides of more than 200 to 1
+            inputs = processor(images=images, size=size, return_tensors="pt")
+        except ValueError as e:  # an aspect ratio of more than 200:1
             raise _Refused(str(e)) from e
-        grid = seen["image_grid_thw"]
-        as_prepared = [
-            (1, image.height // processor.patch_size, image.width // processor.patch_size) for image in images
-        ]
-        assert [tuple(row) for row in grid.tolist()] == as_prepared, (grid, size)
+        grid = inputs["image_grid_thw"]
+        expected = [(1, image.height // processor.patch_size, image.width // processor.patch_size) for image in images]
+        assert [tuple(row) for row in grid.tolist()] == expected, (grid, size)
         tokens = (grid.prod(dim=1) // processor.merge_size**2).tolist()
-        return _Pictures(seen["pixel_values"].to(self._device, self._dtype), grid.to(self._device), tuple(tokens))
+        return _Pictures(inputs["pixel_values"].to(self._device, self._dtype), grid.to(self._device), tuple(tokens))
 
     def _prompt(self, request: Request, pictures: _Pictures) -> list[int]:
-        """The tokens of the whole prompt by the judge's own chat template, pictures first, each after its caption."""
+        """The token ids of the prompt with the judge's chat template: images first, each after its caption."""
         pieces = interleaved(request, [{"type": "image"} for _ in pictures.tokens])
         messages = [
             {"role": "system", "content": [{"type": "text", "text": request.system}]},
@@ -221,14 +220,14 @@ class Local:
         ids = list(_with_pictures(ids, self._config.image_token_id, pictures.tokens))
         if len(ids) + request.max_tokens > self._longest:
             raise _Refused(
-                f"the prompt has {len(ids)} tokens, with {request.max_tokens} for the answer more than the judge's "
-                f"{self._longest}"
+                f"the prompt has {len(ids)} tokens, which with {request.max_tokens} for the answer exceeds the judge's "
+                f"maximum of {self._longest}"
             )
         return ids
 
     @torch.inference_mode()
-    def _begin(self, ids: list[int], pictures: _Pictures) -> Prefix:
-        """Reads the prompt up to the last picture, or nothing where there is none."""
+    def _prefill(self, ids: list[int], pictures: _Pictures) -> Prefix:
+        """Prefill the prompt up to the last image; without images the prefix is empty."""
         if pictures.grid_thw is None:
             return Prefix([], DynamicCache(), 0)
         image = self._config.image_token_id
@@ -251,27 +250,27 @@ class Local:
         return Prefix(ids, out.past_key_values, int(positions.max()) + 1)
 
     @torch.inference_mode()
-    def _choose(self, prefix: Prefix, request: Request, words: list[int]) -> Reply:
-        logits = PrefixBatch(self._model, self._device, prefix, [words]).read()[0]
+    def _choose(self, prefix: Prefix, request: Request, suffix: list[int]) -> Reply:
+        logits = PrefixBatch(self._model, self._device, prefix, [suffix]).read()[0]
         logprobs = torch.log_softmax(logits, dim=-1)
         tokens = {label: self._tokenizer.encode(label, add_special_tokens=False) for label in request.labels}
         assert all(len(ids) == 1 for ids in tokens.values()), tokens
-        found = {label: float(logprobs[ids[0]]) for label, ids in tokens.items()}
-        best = max(found, key=lambda label: (found[label], -int(label)))
-        return Reply(best, "length", found)
+        scores = {label: float(logprobs[ids[0]]) for label, ids in tokens.items()}
+        best = max(scores, key=lambda label: (scores[label], -int(label)))
+        return Reply(best, "length", scores)
 
     @torch.inference_mode()
-    def _write(self, prefix: Prefix, requests: Sequence[Request], words: Sequence[list[int]]) -> list[Reply]:
-        """Lets the model write an answer to each request, token by token, each held to its schema."""
-        rows = PrefixBatch(self._model, self._device, prefix, words)
+    def _generate(self, prefix: Prefix, requests: Sequence[Request], suffixes: Sequence[list[int]]) -> list[Reply]:
+        """Generate an answer to each request with decoding constrained to its schema."""
+        rows = PrefixBatch(self._model, self._device, prefix, suffixes)
         matchers = [xgrammar.GrammarMatcher(self._grammar(request)) for request in requests]
         allowed = xgrammar.allocate_token_bitmask(len(requests), self._vocabulary)
         generators = [torch.Generator().manual_seed(request.seed) for request in requests]
-        written: list[list[int]] = [[] for _ in requests]
+        generated: list[list[int]] = [[] for _ in requests]
         finished: list[str | None] = [None] * len(requests)
         logits = rows.read()  # (rows, vocabulary)
         while True:
-            following = [0] * len(requests)  # rows that are done go on with any token; nobody reads what comes of it
+            following = [0] * len(requests)  # finished rows continue with an arbitrary token, which is ignored
             for i, (request, matcher) in enumerate(zip(requests, matchers, strict=True)):
                 if finished[i]:
                     continue
@@ -279,29 +278,29 @@ class Local:
                 xgrammar.apply_token_bitmask_inplace(logits[i : i + 1], allowed[i : i + 1])
                 following[i] = pick(logits[i], request.temperature, generators[i])
                 assert matcher.accept_token(following[i])
-                written[i].append(following[i])
+                generated[i].append(following[i])
                 if matcher.is_terminated():
                     finished[i] = "stop"
-                elif len(written[i]) >= request.max_tokens:
+                elif len(generated[i]) >= request.max_tokens:
                     finished[i] = "length"
             if all(finished):
                 break
-            logits = rows.go_on(following)
-        texts = [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in written]
+            logits = rows.step(following)
+        texts = [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in generated]
         return [Reply(text, reason) for text, reason in zip(texts, finished, strict=True)]
 
     def _grammar(self, request: Request) -> xgrammar.CompiledGrammar:
-        schema = json.dumps(request.schema)  # as it is: the order of its properties is the order of the answer's
+        schema = json.dumps(request.schema)  # unsorted: the order of the properties is their order in the answer
         if schema not in self._grammars:
             self._grammars[schema] = self._compiler.compile_json_schema(
                 schema, any_whitespace=False, separators=(",", ":")
             )
         return self._grammars[schema]
 
-    def _no_room(self, what: str) -> ServerError:
+    def _out_of_memory(self, step: str) -> ServerError:
         return ServerError(
-            f"the memory of {self._device} has no room {what} of the judge in {self._weights}: use a smaller judge, or "
-            "free the memory, then run the same command again"
+            f"{self._device} has too little free memory for {step} with the judge in {self._weights}: use a smaller "
+            "judge, or free memory, then run the same command again"
         )
 
     def _free(self) -> None:
@@ -311,7 +310,8 @@ class Local:
 
 
 def _with_pictures(ids: Iterable[int], mark: int, tokens: Iterable[int]) -> Iterator[int]:
-    """The prompt with the first marks spread to as many as each picture takes; a mark in the words is only a word."""
+    """Repeat each of the first `len(tokens)` image tokens to the number of tokens of its image. Later occurrences of
+    `mark` are part of the text and unchanged."""
     sizes = iter(tokens)
     for i in ids:
         yield from itertools.repeat(i, next(sizes, 1) if i == mark else 1)

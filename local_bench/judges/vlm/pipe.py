@@ -1,7 +1,8 @@
-"""What both ends of the pipe to an embedded judge hold to. Imports nothing heavy.
+"""The protocol of the pipe to an embedded judge. Imports nothing heavy.
 
-A message is JSON, or a picture for the next one: `PICTURE`, 64 characters of its sha256, a PNG file. Both ends go
-through a request's pictures in its order and forget by the same rule, so the sender knows what the other still holds.
+A message is JSON, or an image for a later message: `PICTURE`, 64 characters of its sha256, a PNG file. Both ends
+process a request's images in order and evict by the same rule, so the sender can compute which images the receiver
+has cached.
 """
 
 from collections import OrderedDict
@@ -10,20 +11,20 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 PICTURE = b"P"
-KEPT = 256
+CACHE_SIZE = 256
 
 
 class Recent(Generic[T]):
-    """The `KEPT` things that were used last, by name."""
+    """An LRU cache with `CACHE_SIZE` entries."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[str, T] = OrderedDict()
+        self._entries: OrderedDict[str, T] = OrderedDict()
 
     def use(self, name: str, make: Callable[[], T]) -> T:
-        """The thing of that name, made where it is not held; what was used longest ago makes room."""
-        if name not in self._held:
-            self._held[name] = make()
-        self._held.move_to_end(name)
-        if len(self._held) > KEPT:
-            self._held.popitem(last=False)
-        return self._held[name]
+        """The entry of that name, created by `make` if it is missing; evicts the least recently used entry."""
+        if name not in self._entries:
+            self._entries[name] = make()
+        self._entries.move_to_end(name)
+        if len(self._entries) > CACHE_SIZE:
+            self._entries.popitem(last=False)
+        return self._entries[name]

@@ -1,7 +1,7 @@
-"""Judges that installed packages add: the base class, and the entry points by which they are found.
+"""Judge plug-ins: the base class, and discovery by entry points.
 
-An entry point `name = "package.module:Class"` in the group `local_bench.judges` names a subclass of `Judge`; a config
-chooses it with `judge: {card: …, transport: name}`. The card says what the judge is and where its weights are.
+An entry point `name = "package.module:Class"` in the group `local_bench.judges` refers to a subclass of `Judge`; a
+config selects it with `judge: {card: …, transport: name}`. The card describes the model and its weights.
 """
 
 import importlib.metadata
@@ -25,28 +25,28 @@ BUILT_IN = ("auto", "served", "embedded", "local")
 
 
 class Judge(ABC):
-    """A judge in this process, answering one request after the other. A context manager: `open`, `reply`…, `close`."""
+    """A judge in this process that answers requests one at a time. As a context manager: `open`, `reply`…, `close`."""
 
     version: ClassVar[str]
-    """Part of the numerics signature: another version is asked all questions again."""
+    """Part of the numerics signature: with another version, all questions are judged again."""
 
     def __init__(self, weights: Path, load: Callable[[Shown], Prepared], device: str, dtype: str) -> None:
-        """`weights` is the folder of the card's model; `device` as torch names it; `dtype` as in the card."""
+        """`weights` is the folder of the card's model, `device` a torch device string, `dtype` as in the card."""
         self.weights, self.device, self.dtype = weights, device, dtype
         self._load = load
 
     def open(self) -> None:  # noqa: B027 - a judge without weights has nothing to load
-        """Loads the model. WeightsError or ServerError where that fails."""
+        """Load the model. Raises WeightsError or ServerError on failure."""
 
     def close(self) -> None:  # noqa: B027
-        """Releases the model."""
+        """Release the model."""
 
     @abstractmethod
     def reply(self, request: Request, images: Sequence[Image.Image]) -> Reply:
         """The answer to one request. `images` are RGB and already resized, in the order of `request.shown`.
 
         With `request.schema` the reply's `text` is a JSON object of that schema; with `request.labels` its `logprobs`
-        has the log-probability of every label. The reply must depend on nothing else than the arguments.
+        has the log-probability of every label. The reply must depend only on the arguments.
         """
 
     def __enter__(self) -> Self:
@@ -71,12 +71,12 @@ class Judge(ABC):
 
 
 def plugin_names() -> list[str]:
-    """Names of the judges of installed packages."""
+    """Names of the installed judge plug-ins."""
     return sorted({point.name for point in _points()})
 
 
 def plugin(name: str) -> type[Judge]:
-    """The class of that name. ConfigError where there is none, or where it cannot be loaded."""
+    """The plug-in class of that name. Raises ConfigError if it does not exist or cannot be loaded."""
     point = next((point for point in _points() if point.name == name), None)
     if point is None:
         known = ", ".join((*BUILT_IN, *plugin_names()))
@@ -93,7 +93,7 @@ def plugin(name: str) -> type[Judge]:
 
 
 def plugin_numerics(name: str) -> dict[str, Any]:
-    """What decides a plugin's answers besides its card: its version and those of torch and transformers."""
+    """The numerics signature of a plug-in: its version and those of torch and transformers."""
     versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers")}
     return {"judge": name, "version": plugin(name).version} | versions
 

@@ -1,4 +1,4 @@
-"""Questions that go on from one prefix: read side by side, written token by token. For `local`."""
+"""Batched prefill and decoding of questions with a common prefix, for `local`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from transformers import DynamicCache
 
 @dataclass(frozen=True)
 class Prefix:
-    """The model's state after the system message and the pictures: the same for every question about them."""
+    """The KV cache after the system message and the images, shared by all questions about these images."""
 
     ids: list[int]
     cache: DynamicCache
     next_position: int
-    """Of the first token after it; less than its length, since a picture takes few positions."""
+    """Position of the first token after the prefix; less than its length, because an image has few positions."""
 
 
 class PrefixBatch:
-    """Several questions after one prefix, read together: padded on the left, each at positions of its own."""
+    """A left-padded batch of questions after one prefix, each with its own positions."""
 
-    def __init__(self, model: Any, device: torch.device, prefix: Prefix, words: Sequence[list[int]]) -> None:
+    def __init__(self, model: Any, device: torch.device, prefix: Prefix, suffixes: Sequence[list[int]]) -> None:
         self._model, self._device = model, device
-        width = max(map(len, words))
-        blank = [width - len(ids) for ids in words]
-        self._next = [[0] * n + ids for n, ids in zip(blank, words, strict=True)]
+        width = max(map(len, suffixes))
+        blank = [width - len(ids) for ids in suffixes]
+        self._next = [[0] * n + ids for n, ids in zip(blank, suffixes, strict=True)]
         self._positions = torch.arange(width) + prefix.next_position - torch.tensor(blank)[:, None]  # (rows, width)
         self._mask: torch.Tensor | None = None
         if any(blank):
             seen = torch.arange(width) >= torch.tensor(blank)[:, None]
-            self._mask = torch.cat([torch.ones(len(words), len(prefix.ids), dtype=torch.bool), seen], dim=1).long()
+            self._mask = torch.cat([torch.ones(len(suffixes), len(prefix.ids), dtype=torch.bool), seen], dim=1).long()
         self._cache = DynamicCache()
         for i, layer in enumerate(prefix.cache.layers):
-            spread = (layer.keys.expand(len(words), -1, -1, -1), layer.values.expand(len(words), -1, -1, -1))
+            spread = (layer.keys.expand(len(suffixes), -1, -1, -1), layer.values.expand(len(suffixes), -1, -1, -1))
             self._cache.update(*spread, i)
 
     def read(self) -> torch.Tensor:
@@ -48,7 +48,7 @@ class PrefixBatch:
         )
         return out.logits[:, -1].float().cpu()  # type: ignore[no-any-return]
 
-    def go_on(self, tokens: Sequence[int]) -> torch.Tensor:
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """As `read`, after one more token in each row."""
         self._next = [[token] for token in tokens]
         self._positions = self._positions[:, -1:] + 1
@@ -58,7 +58,7 @@ class PrefixBatch:
 
 
 def pick(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
-    """The most probable token (a tie: the lower), or one drawn with the generator. `logits`: (vocabulary)."""
+    """The most probable token (ties: the lowest id), or a token sampled with the generator. `logits`: (vocabulary)."""
     if temperature == 0:
         return int(logits.argmax())
     return int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=generator))

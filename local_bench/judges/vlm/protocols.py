@@ -1,8 +1,8 @@
-"""The two answer protocols: what one question is as requests to the model, and what the replies mean.
+"""The two answer protocols: converting a question to requests and the replies to a verdict.
 
-`json`: one request, answered by a schema-bound object. `logit`: one request a criterion, answered by one token, of
-whose probabilities over the allowed labels the score is the expectation. Both give the same fields under the same
-names; what the judge writes in words (rubrics with `writes`) is always asked as `json` and is never a score.
+`json`: one request, answered by a JSON object of a fixed schema. `logit`: one request per criterion, answered by one
+token; the score is the expectation over the probabilities of the allowed labels. Both return the same fields. Rubrics
+with generated text (`writes`) always use `json`, and their answers are never scores.
 """
 
 import math
@@ -18,17 +18,17 @@ from local_bench.judges.vlm.variants import DEFAULT_SET, RubricSet
 
 Protocol = Literal["json", "logit"]
 VERSIONS: dict[Protocol, str] = {"json": "json-2", "logit": "logit-1"}
-"""Part of who a judge is: images first, then the rubric, its closing last; `json` with compact whitespace."""
+"""Part of a judge's identity: images first, then the rubric, then its closing; `json` with compact white space."""
 _PROBABILITY_DIGITS = 6
 _REASON = 40
-"""Characters of a server's word for how an answer ended."""
+"""Maximum number of characters of a server's finish reason in a message."""
 _NEVER = -9999.0
-"""The log-probability that vLLM gives to what cannot be."""
+"""The log-probability that vLLM returns for impossible tokens."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One picture as the judge is to see it: an image, or several on a sheet, within a number of pixels."""
+    """One image in a request: a stored image, or several in a collage, resized to a range of pixels."""
 
     images: tuple[str, ...]
     """Pixel digests."""
@@ -39,10 +39,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Request:
-    """One message to the model, whatever carries it: the system's words, the pictures, then the text.
-
-    With `captions` each picture has a text of its own right before it.
-    """
+    """One transport-independent request to the model: system prompt, images (each after its caption, if any), text."""
 
     system: str
     shown: tuple[Shown, ...]
@@ -52,34 +49,34 @@ class Request:
     seed: int
     name: str
     schema: dict[str, Any] | None = None
-    """The answer is an object of this JSON schema, or"""
+    """JSON schema of the answer; None with `labels`."""
     labels: tuple[str, ...] = ()
-    """one of these, each a single token, told with the log-probability of each."""
+    """The allowed single-token answers, whose log-probabilities are returned; empty with `schema`."""
     captions: tuple[str, ...] = ()
-    """One a picture, or none at all."""
+    """One per image, or empty."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back for one request."""
+    """The model's reply to one request."""
 
     text: str | None
     finish_reason: str | None = None
     logprobs: Mapping[str, float] | None = None
     """Log-probability of the labels as the first token."""
     refusal: str | None = None
-    """Why there is no answer at all, in our words; `text` then holds theirs."""
+    """Why there is no answer; `text` is then the original error message."""
 
 
 def protocol_for(question: Question, protocol: Protocol) -> Protocol:
-    """The judge's protocol, or `json` where something is to be written."""
+    """The judge's protocol, or `json` for rubrics with generated text."""
     return "json" if rubric(question.rubric).writes is not None else protocol
 
 
 def texts(
     question: Question, protocol: Protocol, rubrics: RubricSet = DEFAULT_SET
 ) -> list[tuple[str, Criterion | None]]:
-    """The text of each request that `question` takes, with the criterion that it is for under `logit`."""
+    """The text of each request for `question`, with its criterion if the protocol is `logit`."""
     asked, question = rubrics[question.rubric], rubrics.fitted(question)
     body = asked.render(dict(question.slots), question.roles)
     if protocol_for(question, protocol) == "json":
@@ -88,9 +85,9 @@ def texts(
 
 
 def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubrics: RubricSet = DEFAULT_SET) -> Verdict:
-    """What the replies to a question's requests, in order, mean: an answer that fits the rubric, or unscored with the
-    reason and the raw words. Never a guess."""
-    raw = _kept(replies[0].text or "" if len(replies) == 1 else canonical_json([reply.text for reply in replies]))
+    """Parse the ordered replies to a question's requests: a valid answer to the rubric, or unscored with the reason.
+    The raw text is stored in both cases."""
+    raw = _encodable(replies[0].text or "" if len(replies) == 1 else canonical_json([reply.text for reply in replies]))
     refusal = next((reply.refusal for reply in replies if reply.refusal), None)
     if refusal:
         return Verdict(None, refusal, raw)
@@ -103,11 +100,11 @@ def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubri
 
 def _read_json(question: Question, asked: Rubric, reply: Reply, raw: str) -> Verdict:
     if reply.finish_reason not in (None, "stop"):
-        return Verdict(None, f"the judge's answer was cut off ({_kept(reply.finish_reason[:_REASON])})", raw)
+        return Verdict(None, f"the judge's answer was cut off ({_encodable(reply.finish_reason[:_REASON])})", raw)
     try:
-        # The grammar lets control characters stand in what the judge writes; JSON proper would have them escaped.
+        # The grammar permits unescaped control characters in strings; strict JSON does not.
         answer = strictjson.loads(raw, strict=False)
-        canonical_json(answer).encode()  # "\\ud800", half a character, is JSON and yet nothing that can be kept
+        canonical_json(answer).encode()  # "\\ud800", a lone surrogate, is valid JSON but has no UTF-8 encoding
     except (ValueError, RecursionError):
         return Verdict(None, "the judge's answer is not JSON", raw)
     counted, fault = asked.read(answer, dict(question.slots))
@@ -132,7 +129,7 @@ def _read_labels(asked: Rubric, replies: Sequence[Reply], raw: str) -> Verdict:
 
 
 def _probabilities(logprobs: Mapping[str, float], tokens: Sequence[str]) -> dict[str, float] | None:
-    """The labels' share of the probability, from their log-probabilities; None unless each is there and one counts."""
+    """Normalized probabilities of the tokens; None if any is missing or invalid, or all are impossible."""
     given = [logprobs.get(token) for token in tokens]
     if any(isinstance(p, bool) or not isinstance(p, float | int) or not p <= 0 for p in given):  # also no NaN
         return None
@@ -145,6 +142,6 @@ def _probabilities(logprobs: Mapping[str, float], tokens: Sequence[str]) -> dict
     return {token: round(weight / total, _PROBABILITY_DIGITS) for token, weight in weights.items()}
 
 
-def _kept(text: str) -> str:
-    """The text as UTF-8 can hold it: halves of characters are written out."""
+def _encodable(text: str) -> str:
+    """The text with lone surrogates escaped, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Rubrics: versioned data that says what the judge is asked and which answers there are."""
+"""Rubrics: versioned data with the text of a question and its valid answers."""
 
 import hashlib
 import itertools
@@ -19,41 +19,41 @@ from local_bench.judges.vlm.rubric_files import FOLDER, rubric_file
 Label = bool | int
 Variant = Literal["improved", "paper", "miniature"]
 VARIANTS: tuple[Variant, ...] = ("improved", "paper", "miniature")
-"""`improved`: our wording, with evidence before the labels and every image labelled in place. `paper`: each benchmark's
-own criteria and anchors. `miniature`: the wording that the trained miniature judge was taught."""
+"""`improved`: the default wording, with evidence before the labels and a caption before every image. `paper`: the
+criteria and anchors of each benchmark's paper. `miniature`: the wording that the miniature judge was trained on."""
 DEFAULT: Variant = "improved"
 PICTURES = "{pictures}"
 OPTIONS = "{options}"
 _LATER = ("defaults", "evidence", "in_place", "options")
-"""Fields that are part of a rubric's digest only where they are set, so that older digests hold."""
+"""Fields that are part of a rubric's digest only if they are set, so that older digests do not change."""
 EVIDENCE_CHARACTERS = 400
 _CONTROL = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response)>)")
-"""Where a control token of the Qwen family's chat templates begins: a tokenizer reads it as one wherever it stands."""
+"""The start of a control token of Qwen's chat templates, which the tokenizer recognises anywhere in the text."""
 
 
 class System(Strict):
-    """The words before every rubric, and those that close it under each answer protocol."""
+    """The system prompt, and the closing text of a rubric for each answer protocol."""
 
     version: int
     text: str
     json_closing: str
-    """`{fields}`: the answer's fields, a line each."""
+    """Contains `{fields}`: the answer's fields, one per line."""
     logit_closing: str
-    """`{field}` and `{labels}`."""
+    """Contains `{field}` and `{labels}`."""
     flag_closing: str
-    """`{flag}` and `{meaning}`: whether a flag is to be raised, 1 or 0."""
+    """Contains `{flag}` and `{meaning}`; the answer is 1 if the flag applies, else 0."""
 
 
 class Flags(Strict):
-    """A field whose answer is a list of any of these names."""
+    """A field whose value is a list of zero or more of these names."""
 
     any_of: dict[str, str] = Field(min_length=1)
-    """Name -> what it means."""
+    """Name -> meaning."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What one token can answer: a field, or one flag of a field."""
+    """A question that one token can answer: a field, or one flag of a field."""
 
     field: str
     labels: tuple[Label, ...]
@@ -65,81 +65,80 @@ class Criterion:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The labels as they are asked for: numbers; 1 and 0 for true and false."""
+        """The labels as tokens: numbers; 1 and 0 for true and false."""
         return tuple(str(int(label)) for label in self.labels)
 
 
 class Rubric(Strict):
-    """One rubric. It scores (`answer`: an object of one of these forms, each field one of its labels), or it has the
-    judge write (`writes`: a JSON schema), which never becomes a score."""
+    """One rubric: either it scores (`answer`: the alternative forms of the answer, each field with its labels), or the
+    judge generates text (`writes`: its JSON schema), which is never a score."""
 
     id: str
     version: int
     source: str
-    """The paper and the place in it that the criteria, scale and fields are from."""
+    """The paper and the section of it that defines the criteria, scale and fields."""
     slots: list[str] = Field(default=[])
-    """What comes from outside: each stands in the text once, in marks of its own."""
+    """Untrusted inputs: each occurs in the text once and is filled in between its own delimiters."""
     defaults: dict[str, str] = Field(default={})
-    """Slots that a question may leave out -> the text that it has then."""
+    """Optional slots -> their default text."""
     numbers: list[str] = Field(default=[])
-    """Those of the slots that are numbers of ours and stand as they are."""
+    """Slots with trusted numbers, filled in without delimiters."""
     pictures: dict[str, str] = Field(default={})
-    """What an image in each role is; told in the place of `{pictures}`, or before each image (`in_place`)."""
+    """Role -> description of its images, inserted at `{pictures}`, or before each image with `in_place`."""
     in_place: bool = False
-    """Whether each image has its number, role and description as text right before it, in place of a legend."""
+    """Whether each image is preceded by its number, role and description, instead of a legend."""
     layouts: list[list[str]] = Field(default=[])
-    """The roles that may be shown together, in their order; several images in a row may share one."""
+    """The valid sequences of roles; consecutive images may share a role."""
     text: str
     answer: list[dict[str, list[Label] | Flags]] = Field(default=[])
     evidence: dict[str, str] = Field(default={}, max_length=1)
-    """A field with text and what it says: under `json` the judge writes it before the labels. Never a score."""
+    """A text field -> its description: with `json` the judge generates it before the labels. Never a score."""
     options: dict[str, str] = Field(default={})
-    """Further criteria, true or false, that are off unless a run's config turns them on: name -> the text about it,
-    which takes the place of `{options}`."""
+    """Optional boolean criteria that a run's config can enable: name -> the text inserted at `{options}`."""
     writes: dict[str, Any] | None = None
-    """The JSON schema of what is written; a value "$NAME" is the number in slot NAME."""
+    """The JSON schema of the generated text; a value "$NAME" is the number in slot NAME."""
     max_tokens: int = 64
     temperature: float = 0
-    """Above 0, every repeat has a seed of its own."""
+    """If above 0, every repeat has its own seed."""
     min_pixels: int | None = None
     max_pixels: int | None = None
-    """An image is resized to lie within these, where the judge can take as much; left out: the judge's own budget."""
+    """Images are resized to this range, as far as the judge's limit permits; None: the judge's own budget."""
 
     @model_validator(mode="after")
-    def _holds_together(self) -> "Rubric":
+    def _check_consistency(self) -> "Rubric":
         for slot in self.slots:
             if self.text.count(f"{{{slot}}}") != 1:
-                raise ValueError(f"the slot {{{slot}}} must stand once in the text")
+                raise ValueError(f"the slot {{{slot}}} must occur once in the text")
         if (set(self.numbers) | set(self.defaults)) - set(self.slots):
             raise ValueError("numbers and defaults must be among the slots")
         if self.text.count(PICTURES) != bool(self.pictures and not self.in_place):
-            raise ValueError(f"{PICTURES} must be in the text once where there are pictures with a legend, else not")
+            raise ValueError(f"{PICTURES} must occur in the text once if the images have a legend, and not otherwise")
         if self.text.count(OPTIONS) != bool(self.options):
-            raise ValueError(f"{OPTIONS} must be in the text once where there are options, else not")
+            raise ValueError(f"{OPTIONS} must occur in the text once if the rubric has options, and not otherwise")
         if {role for layout in self.layouts for role in layout} != set(self.pictures):
-            raise ValueError("the layouts must use each of the pictures' roles and no other")
+            raise ValueError("the layouts must use exactly the roles in pictures")
         if bool(self.answer) == bool(self.writes):
             raise ValueError("a rubric has an answer or writes, not both")
         return self
 
     @cached_property
     def sha256(self) -> str:
-        """Names the rubric by all that it says."""
-        said = self.model_dump()
-        return digest({name: value for name, value in said.items() if name not in _LATER or value})
+        """The digest of the rubric's content."""
+        content = self.model_dump()
+        return digest({name: value for name, value in content.items() if name not in _LATER or value})
 
     def with_options(self, names: Sequence[str]) -> "Rubric":
-        """The rubric with those of its options as further criteria of every form, and without the others."""
+        """The rubric with the selected options as additional criteria of every form, and without the other options."""
         if not self.options:
             return self
         chosen = [name for name in self.options if name in names]
-        said = self.model_dump() | {"options": {}}
-        said["text"] = self.text.replace(f"{OPTIONS}\n", "".join(self.options[name] for name in chosen))
-        said["answer"] = [form | {name: [False, True] for name in chosen} for form in said["answer"]]
-        return Rubric.model_validate(said)
+        content = self.model_dump() | {"options": {}}
+        content["text"] = self.text.replace(f"{OPTIONS}\n", "".join(self.options[name] for name in chosen))
+        content["answer"] = [form | {name: [False, True] for name in chosen} for form in content["answer"]]
+        return Rubric.model_validate(content)
 
     def arranged(self, roles: Sequence[str]) -> list[int]:
-        """The places of images with these roles in the order of the layout that has the same roles."""
+        """The indices that sort images with these roles into the order of the layout with the same roles."""
         layout = next((one for one in self.layouts if set(one) == set(roles)), None)
         return (
             list(range(len(roles)))
@@ -148,7 +147,7 @@ class Rubric(Strict):
         )
 
     def captions(self, roles: Sequence[str]) -> tuple[str, ...]:
-        """The text right before each image; none where the images have a legend or no roles."""
+        """The text before each image; empty if the rubric has a legend instead."""
         if not self.in_place:
             return ()
         self._check_layout(roles)
@@ -156,7 +155,7 @@ class Rubric(Strict):
 
     @cached_property
     def criteria(self) -> tuple[Criterion, ...]:
-        """Everything that one token can answer, in the order in which it is asked."""
+        """All criteria of the rubric, in the order of their requests."""
         found: dict[str, list[Label]] = {}
         flags: dict[str, dict[str, str]] = {}
         for form in self.answer:
@@ -170,7 +169,7 @@ class Rubric(Strict):
         return (*plain, *(Criterion(name, (False, True), flag) for name, of in flags.items() for flag in of))
 
     def answer_schema(self, slots: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON schema of an answer: the union of its forms, or what is to be written."""
+        """The JSON schema of an answer: the union of its forms, or the schema of the generated text."""
         if self.writes is not None:
             return _numbered(self.writes, slots)  # type: ignore[no-any-return]
         forms = [
@@ -188,8 +187,11 @@ class Rubric(Strict):
     def read(
         self, answer: Any, slots: Mapping[str, str], labels_only: bool = False
     ) -> tuple[dict[str, Any] | None, str | None]:
-        """The answer as it counts (flags once each, in the rubric's order), or why it is none of the forms. With
-        `labels_only` the evidence may be absent, as in answers under `logit`."""
+        """Validate and normalize an answer (flags without duplicates, in the rubric's order).
+
+        Returns (answer, None), or (None, reason) if it fits none of the forms. With `labels_only` the evidence may be
+        absent, as in answers under `logit`.
+        """
         if not isinstance(answer, dict):
             return None, "the answer is not a JSON object"
         if self.writes is not None:
@@ -198,22 +200,22 @@ class Rubric(Strict):
             except RecursionError:
                 return None, f"the answer does not fit {self.id}: it is nested too deeply"
             return (answer, None) if error is None else (None, f"the answer does not fit {self.id}: {_short(error)}")
-        said = {name: answer[name] for name in self.evidence if name in answer}
-        wanted = set() if labels_only else set(self.evidence)
-        forms = [form for form in self.answer if set(form) == set(answer) - set(said) and wanted <= set(said)]
+        evidence = {name: answer[name] for name in self.evidence if name in answer}
+        required = set() if labels_only else set(self.evidence)
+        forms = [form for form in self.answer if set(form) == set(answer) - set(evidence) and required <= set(evidence)]
         if not forms:
             fields = ", ".join(sorted(answer))[:200] or "none"
             return None, f"the answer has the fields {fields}, which is no form of {self.id}"
-        if not all(isinstance(text, str) and len(text) <= EVIDENCE_CHARACTERS for text in said.values()):
+        if not all(isinstance(text, str) and len(text) <= EVIDENCE_CHARACTERS for text in evidence.values()):
             return None, f"the answer's evidence is not a text of at most {EVIDENCE_CHARACTERS} characters"
         for form in forms:
             if all(_fits(answer[name], labels) for name, labels in form.items()):
-                return said | {name: _counted(answer[name], labels) for name, labels in form.items()}, None
+                return evidence | {name: _normalized(answer[name], labels) for name, labels in form.items()}, None
         misfit = next(name for name, labels in forms[0].items() if not _fits(answer[name], labels))
         return None, f"the answer's {misfit} is out of range for {self.id}"
 
     def from_labels(self, best: Mapping[str, Label]) -> dict[str, Any]:
-        """The answer whose criteria (by name) have these labels: the first form that they fit."""
+        """The answer with these labels (by criterion name), in the first form that they fit."""
         answer: dict[str, Any] = {}
         for form in self.answer:
             answer = {
@@ -225,13 +227,13 @@ class Rubric(Strict):
         raise AssertionError((self.id, best))
 
     def labels_of(self, answer: Mapping[str, Any]) -> dict[str, Label]:
-        """The label of every criterion that `answer` speaks of, by the criterion's name."""
+        """The label of every criterion in `answer`, by the criterion's name."""
         return {
             c.name: c.flag in answer[c.field] if c.flag else answer[c.field] for c in self.criteria if c.field in answer
         }
 
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
-        """The text with its slots filled, each text inside marks that it cannot forge (they hold its own digest)."""
+        """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them."""
         assert set(slots) == set(self.slots), (self.id, slots)
         parts = []
         rest = self.text
@@ -243,7 +245,7 @@ class Rubric(Strict):
         return "".join(parts) + rest
 
     def _legend(self, roles: Sequence[str]) -> str:
-        """`Image 1: what it is.` a line for each run of images of one role."""
+        """One line per group of consecutive images with the same role, such as `Image 1: description.`"""
         runs = self._check_layout(roles)
         lines, at = [], 1
         for role, n in runs:
@@ -253,7 +255,7 @@ class Rubric(Strict):
         return "\n".join(lines)
 
     def _check_layout(self, roles: Sequence[str]) -> list[tuple[str, int]]:
-        """The roles with how many images in a row have each."""
+        """The run-length encoding of the roles."""
         runs = [(role, len(list(run))) for role, run in itertools.groupby(roles)]
         assert [role for role, _ in runs] in self.layouts, (self.id, roles)
         return runs
@@ -261,9 +263,9 @@ class Rubric(Strict):
 
 @cache
 def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ()) -> Rubric:
-    """The rubric of that name and variant, with these of its options. ConfigError where there is none.
+    """Load the rubric of that name and variant, with these options. Raises ConfigError for an unknown name.
 
-    Rubrics that have the judge write, and those that are not shipped, are the same in all variants.
+    Rubrics with generated text, and those that are not shipped, are the same in all variants.
     """
     path = rubric_file(name, variant)
     loaded = load_yaml(path, Rubric)
@@ -274,35 +276,35 @@ def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ())
 
 @cache
 def system() -> System:
-    """The judge's system message."""
+    """The system prompt and closing texts."""
     return load_yaml(FOLDER / "_system.yaml", System)
 
 
-def closing_json(asked: Rubric) -> str:
-    """The words that ask for the whole answer as one JSON object."""
-    return system().json_closing.replace("{fields}", "\n".join(_field_lines(asked)))
+def closing_json(of_rubric: Rubric) -> str:
+    """The closing text that requests the answer as one JSON object."""
+    return system().json_closing.replace("{fields}", "\n".join(_field_lines(of_rubric)))
 
 
-def closing_logit(asked: Rubric, criterion: Criterion) -> str:
-    """The words that ask for one criterion's label and nothing else."""
+def closing_logit(of_rubric: Rubric, criterion: Criterion) -> str:
+    """The closing text that requests only one criterion's label."""
     if criterion.flag is None:
         labels = ", ".join(criterion.tokens)
         if isinstance(criterion.labels[0], bool):
             labels += " (1 is true, 0 is false)"
         return system().logit_closing.replace("{labels}", labels).replace("{field}", criterion.field)
-    meanings = next(of.any_of for form in asked.answer for of in form.values() if isinstance(of, Flags))
+    meanings = next(of.any_of for form in of_rubric.answer for of in form.values() if isinstance(of, Flags))
     return system().flag_closing.replace("{flag}", criterion.flag).replace("{meaning}", meanings[criterion.flag])
 
 
-def _field_lines(asked: Rubric) -> Iterator[str]:
-    if asked.writes is not None:
-        yield from (f'"{name}": as told above' for name in asked.writes["properties"])
-    for i, form in enumerate(asked.answer):
+def _field_lines(of_rubric: Rubric) -> Iterator[str]:
+    if of_rubric.writes is not None:
+        yield from (f'"{name}": as told above' for name in of_rubric.writes["properties"])
+    for i, form in enumerate(of_rubric.answer):
         if i:
             yield "or"
         yield from (
             f'"{name}": written first, at most {EVIDENCE_CHARACTERS} characters: {what}'
-            for name, what in asked.evidence.items()
+            for name, what in of_rubric.evidence.items()
         )
         for name, of in form.items():
             if isinstance(of, Flags):
@@ -313,7 +315,7 @@ def _field_lines(asked: Rubric) -> Iterator[str]:
 
 
 def _marked(name: str, text: str) -> str:
-    """The text between marks that hold its digest; a control token in it is broken up, for all to see."""
+    """The text between delimiters with its digest; control tokens in it are split by a visible space."""
     mark = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"[{name} {mark}]\n{_CONTROL.sub('< ', text)}\n[end {name} {mark}]"
 
@@ -333,7 +335,7 @@ def _fits(given: Any, labels: list[Label] | Flags) -> bool:
     return any(type(given) is type(label) and given == label for label in labels)
 
 
-def _counted(given: Any, labels: list[Label] | Flags) -> Any:
+def _normalized(given: Any, labels: list[Label] | Flags) -> Any:
     return [flag for flag in labels.any_of if flag in given] if isinstance(labels, Flags) else given
 
 
@@ -345,7 +347,7 @@ def _numbered(schema: Any, slots: Mapping[str, str]) -> Any:
     return int(slots[schema[1:]]) if isinstance(schema, str) and schema.startswith("$") else schema
 
 
-def _whole_pattern(_validator: Any, pattern: str, given: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+def _full_match(_validator: Any, pattern: str, given: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
     if isinstance(given, str) and not re.fullmatch(pattern, given):
         yield jsonschema.ValidationError(f"{given!r} does not match {pattern!r}")
 
@@ -353,10 +355,10 @@ def _whole_pattern(_validator: Any, pattern: str, given: Any, _schema: Any) -> I
 _extend: Any = jsonschema.validators.extend  # its stub has no types
 _STRICT = _extend(
     jsonschema.Draft202012Validator,
-    {"pattern": _whole_pattern},
+    {"pattern": _full_match},
     type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, given: type(given) is int),
 )
-"""JSON schema as the grammar has it: 1.0 and true are no integers, and a pattern leaves no newline over at the end."""
+"""JSON schema with the rules of the grammar: 1.0 and true are not integers, a pattern must match the full string."""
 
 
 def _short(error: jsonschema.ValidationError) -> str:

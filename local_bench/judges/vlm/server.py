@@ -1,4 +1,4 @@
-"""The judge's server: one that we start as a child and stop on every way out, or one that runs elsewhere."""
+"""The judge's server: a managed child process that is stopped on every exit path, or an external server."""
 
 import os
 import re
@@ -23,13 +23,13 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class Server(Protocol):
-    """Where the judge answers."""
+    """An OpenAI-compatible server for the judge."""
 
     base_url: str
     api_key: str | None
     model: str
     content_ids: bool
-    """Whether pictures may be named to its caches (vLLM's own extension)."""
+    """Whether the server accepts image ids for its caches (a vLLM extension)."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -37,12 +37,12 @@ class Server(Protocol):
     ) -> None: ...
     def alive(self) -> bool: ...
     def restart(self) -> None:
-        """Brings a dead server back. ServerError where that is not ours to do or did not work."""
+        """Restart a server that has ended. Raises ServerError if it is not managed here or does not start."""
 
 
 @dataclass
 class ManagedServer:
-    """A vLLM server of our own, as a context manager, on the loopback with a key that only we know."""
+    """A managed vLLM server on the loopback interface with a random API key, as a context manager."""
 
     engine: Engine
     child: Child
@@ -96,13 +96,13 @@ class ManagedServer:
 
 @dataclass
 class ExternalServer:
-    """A server that somebody else runs. We look whether it is there and never start or stop it."""
+    """A server that is managed elsewhere: only its availability is checked; it is never started or stopped."""
 
     base_url: str
     api_key: str | None
     model: str = ""
     timeout_s: float = 10.0
-    """For its list of models."""
+    """Time limit for the request of its model list."""
     content_ids: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
@@ -115,11 +115,11 @@ class ExternalServer:
             self.content_ids = any(m.get("owned_by") == "vllm" for m in listed)
         except httpx.HTTPStatusError as e:
             raise ServerError(
-                f"the judge at {self.base_url} answers {e.response.status_code}: check judge.api_key_env"
+                f"the judge at {self.base_url} returned status {e.response.status_code}: check judge.api_key_env"
             ) from e
         except ResponseTooLarge:
             raise ServerError(
-                f"no judge answers at {self.base_url} ({TOO_LARGE}): start it or mend judge.base_url"
+                f"no judge answers at {self.base_url} ({TOO_LARGE}): start it or correct judge.base_url"
             ) from None
         except (
             httpx.HTTPError,
@@ -130,7 +130,7 @@ class ExternalServer:
             TypeError,
             AttributeError,
         ) as e:
-            raise ServerError(f"no judge answers at {self.base_url} ({e}): start it or mend judge.base_url") from e
+            raise ServerError(f"no judge answers at {self.base_url} ({e}): start it or correct judge.base_url") from e
         if (self.model and self.model not in served) or not served:
             raise ConfigError(
                 f"judge.served_model: {self.base_url} serves {', '.join(served) or 'nothing'}: name one of these"
@@ -153,9 +153,9 @@ class ExternalServer:
 
 
 def key_from(variable: str) -> str | None:
-    """The server's API key in an environment variable, None where it is not set.
+    """The server's API key from an environment variable, or None if the variable is not set.
 
-    ConfigError, which does not contain the key, for one that no HTTP header can hold.
+    Raises ConfigError, without the key in its message, for a key that is not valid in an HTTP header.
     """
     key = os.environ.get(variable)
     if key and not _KEY.fullmatch(key):
@@ -167,7 +167,7 @@ def key_from(variable: str) -> str | None:
 
 
 def claim_port(port: int | None) -> int:
-    """A port on the loopback that is free now. ConfigError if the one asked for is in use."""
+    """A free port on the loopback interface. Raises ConfigError if `port` is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

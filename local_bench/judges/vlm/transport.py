@@ -1,4 +1,4 @@
-"""What carries requests to a judge and replies back, and how several of them work side by side."""
+"""Transports, which send requests to a judge and return its replies, and replicas on several GPUs."""
 
 import itertools
 import queue
@@ -16,11 +16,11 @@ K = TypeVar("K")
 
 
 class Unreachable(Exception):
-    """The judge could not be reached in several attempts, or has ended; what it had not answered is not answered."""
+    """The judge could not be reached in several attempts, or has ended; pending requests have no reply."""
 
 
 class Transport(Protocol):
-    """A judge that answers, as a context manager: served, embedded or in this process."""
+    """A connection to a judge (served, embedded or in this process), as a context manager."""
 
     def __enter__(self) -> Self: ...
 
@@ -29,45 +29,46 @@ class Transport(Protocol):
     ) -> None: ...
 
     def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
-        """Yields (key, reply) as replies come in, in no fixed order, at most `at_once` under way.
+        """Yield (key, reply) as replies arrive, in no fixed order, with at most `at_once` concurrent requests.
 
-        Raises Unreachable once every reply that came was yielded; LocalBenchError for what no restart mends.
+        Raises Unreachable after all received replies have been yielded; LocalBenchError for errors that a restart
+        does not fix.
         """
         ...
 
     def restart(self) -> None:
-        """Brings a judge that went down back. ServerError where that is not ours to do or did not work."""
+        """Restart a judge that has ended. Raises ServerError if it is not managed here or does not start."""
         ...
 
     def counters(self) -> dict[str, float]:
-        """The engine's own counts since it started, `prompt_tokens` and of these `cached_tokens`; empty without any."""
+        """The engine's `prompt_tokens` and `cached_tokens` since its start; empty if it does not count them."""
         ...
 
 
 def answers(
     transport: Transport, spec: JudgeSpec, questions: Iterable[tuple[K, Question]], at_once: int | None = None
 ) -> Iterator[tuple[K, Verdict]]:
-    """Yields (key, verdict) as soon as every request of a question is answered. Raises as `Transport.ask`."""
-    open_: dict[K, tuple[Question, list[Reply | None]]] = {}
+    """Yield (key, verdict) once every request of a question has a reply. Raises the errors of `Transport.ask`."""
+    pending: dict[K, tuple[Question, list[Reply | None]]] = {}
 
     def requests() -> Iterator[tuple[tuple[K, int], Request]]:
         for key, question in questions:
-            wanted = spec.requests(question)
-            open_[key] = question, [None] * len(wanted)
-            for i, request in enumerate(wanted):
+            parts = spec.requests(question)
+            pending[key] = question, [None] * len(parts)
+            for i, request in enumerate(parts):
                 yield (key, i), request
 
     for (key, i), reply in transport.ask(requests(), at_once):
-        question, replies = open_[key]
+        question, replies = pending[key]
         replies[i] = reply
-        whole = [r for r in replies if r is not None]
-        if len(whole) == len(replies):
-            del open_[key]
-            yield key, read(question, spec.protocol, whole, spec.rubrics)
+        received = [r for r in replies if r is not None]
+        if len(received) == len(replies):
+            del pending[key]
+            yield key, read(question, spec.protocol, received, spec.rubrics)
 
 
 class Replicas:
-    """Several judges of one kind, each on a GPU of its own; what shares a picture goes to the same one."""
+    """Replicas of one judge, each on its own GPU; consecutive requests with the same first image use one replica."""
 
     def __init__(self, members: Sequence[Transport]) -> None:
         self._members = members
@@ -103,7 +104,7 @@ class Replicas:
                     replies.put(reply)
                     if abandoned.is_set():
                         return
-            except Exception as e:  # noqa: BLE001  # the edge of a thread: whoever listens raises it
+            except Exception as e:  # noqa: BLE001  # raised again in the main thread
                 failures.append(e)
                 groups.close()
             finally:
@@ -120,7 +121,7 @@ class Replicas:
                     ended += 1
                 else:
                     yield reply
-        finally:  # also where nobody listens any more
+        finally:  # also if the caller stops iterating
             abandoned.set()
             groups.close()
             for thread in threads:
@@ -141,7 +142,7 @@ class Replicas:
 
 
 class _Shared(Iterator[list[tuple[K, Request]]]):
-    """An iterator that several threads may draw from."""
+    """A thread-safe iterator."""
 
     def __init__(self, items: Iterator[list[tuple[K, Request]]]) -> None:
         self._items = items
@@ -161,5 +162,5 @@ class _Shared(Iterator[list[tuple[K, Request]]]):
 def _enter(stack: ExitStack, member: Transport, faults: list[Exception]) -> None:
     try:
         stack.enter_context(member)
-    except Exception as e:  # noqa: BLE001  # the edge of a thread: whoever started it raises it
+    except Exception as e:  # noqa: BLE001  # raised again in the main thread
         faults.append(e)

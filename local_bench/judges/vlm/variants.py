@@ -1,4 +1,4 @@
-"""Which wording of the rubrics a judge gets, and answers read back whatever wording they were given under."""
+"""Selection of rubric variants, and parsing of stored answers to any variant."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from local_bench.judges.vlm.rubrics import DEFAULT, VARIANTS, Rubric, Variant, r
 from local_bench.models.cards import ModelCard
 
 HYPE_USABLE = "usable"
-"""HYPE-EDIT-1's third criterion, ours and not the paper's, as an option of `hype_edit`."""
+"""An additional third criterion for HYPE-EDIT-1 (not from the paper), as an option of `hype_edit`."""
 
 
 @dataclass(frozen=True)
 class RubricSet:
-    """All rubrics in one wording, with the options that are on."""
+    """All rubrics of one variant, with the selected options."""
 
     variant: Variant = DEFAULT
     options: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class RubricSet:
         return rubric(name, self.variant, self.options)
 
     def fitted(self, question: Question) -> Question:
-        """The question as this wording has it: the slots that it uses, the images in the order of its layout."""
+        """The question with the slots of this variant and the images in the order of its layout."""
         asked = self[question.rubric]
         order = asked.arranged(question.roles)
         given = {name: text for name, text in question.slots if name in asked.slots}
@@ -39,18 +39,18 @@ DEFAULT_SET = RubricSet()
 
 
 def rubrics_of(described: ModelCard) -> RubricSet:
-    """The wording that a judge answers where nothing else is chosen: the one its card names, else the default."""
+    """The default rubric variant of a judge: the one in its card, or `DEFAULT`."""
     return RubricSet(described.rubrics or DEFAULT)
 
 
 def wordings(name: str) -> list[Rubric]:
-    """The rubric of that name in every wording that answers can have been given under."""
+    """The rubric of that name in every variant, with and without options, without duplicates."""
     found = [rubric(name, variant, options) for options in ((), (HYPE_USABLE,)) for variant in VARIANTS]
     return list({one.sha256: one for one in found}.values())
 
 
 def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | None]:
-    """A stored answer to the rubric of that name, in whichever wording it fits, or why it fits none."""
+    """Parse a stored answer with the first variant of the rubric that it fits, or return why it fits none."""
     read: tuple[dict[str, Any] | None, str | None] = None, f"there is no rubric {name!r}"
     for one in wordings(name):
         read = one.read(answer, {}, labels_only=True)
@@ -60,7 +60,9 @@ def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | No
 
 
 def wording_of(name: str, fields: Iterable[str]) -> Rubric:
-    """The first wording of the rubric whose answers can have all of these fields; the default one if none can."""
-    wanted = set(fields)
-    found = wordings(name)
-    return next((one for one in found if wanted <= {c.field for c in one.criteria} | set(one.evidence)), found[0])
+    """The first variant of the rubric whose answers can have all of these fields, or else the default variant."""
+    required = set(fields)
+    variants = wordings(name)
+    return next(
+        (one for one in variants if required <= {c.field for c in one.criteria} | set(one.evidence)), variants[0]
+    )

@@ -127,7 +127,7 @@ def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path)
     network = Means("swayed", swayed=True)
     _, steps = run(Evaluator({"a": Likeness(network, "a")}), made)
     assert set(network.batches[2:]) == {1}
-    assert any(isinstance(step, Told) and "one by one" in step.sentence for step in steps)
+    assert any(isinstance(step, Told) and "the batch size is 1" in step.sentence for step in steps)
     again = Means("swayed", swayed=True)  # remembered: no second trial, and what was read is found
     run(Evaluator({"a": Likeness(again, "a")}), made)
     assert again.batches == []
