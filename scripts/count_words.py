@@ -1,4 +1,4 @@
-"""Counts the words that docs/map.md and the documentation avoid, in the package, the documentation and the tests.
+"""Counts the words that the documentation avoids, in the package, the documentation and the tests.
 
     scripts/count_words.py [--json] [FOLDER]
 

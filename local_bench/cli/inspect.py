@@ -15,7 +15,7 @@ from local_bench.core.tables import table
 @click.argument("folder", metavar="[FOLDER]", type=PATH, required=False)
 @JSON
 def list_runs(folder: Path | None, as_json: bool) -> int:
-    """List the runs in FOLDER [default: runs/]: suite, models, progress and revenue share."""
+    """List the runs in FOLDER [default: runs/]: suite, models and progress."""
     from local_bench.core.errors import UserError
     from local_bench.core.paths import runs_dir
 

@@ -80,7 +80,7 @@ def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
     wrong = [
         ((name, empty), "holds no pictures"),
         ((name, tmp_path / "nowhere"), "is no folder"),
-        ((name, out, out), "one at a time"),
+        ((name, out, out), "from one folder at a time"),
         ((name, files[0], "--run", run_dir), "both --run RUN and --labels"),
         ((other, files[0], "--run", run_dir, "--labels", tmp_path / "l"), "has no images that files of"),
         (("icebench", out), "there is no layout"),

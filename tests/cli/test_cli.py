@@ -26,6 +26,7 @@ def test_the_commands_are_these():
             "agreement",
             "compare",
             "digest",
+            "ls",
             "recover",
             "verify",
             "models",
@@ -72,7 +73,7 @@ def test_help_is_quick(cli):
         (["measure", ".", "--metrics", "piqe"], "holds no"),
         (["models", "show", "flux"], "there is no model 'flux'"),
         (["suites", "show", "hype"], "there is no suite 'hype'"),
-        (["nonsense"], "No such command"),
+        (["nonsense"], "there is no command"),
         (["run"], "Missing argument"),
     ],
 )
@@ -125,7 +126,7 @@ def test_doctor_checks_a_device(cli):
     assert "written: cpu.json" in done.stderr
     refused = cli("doctor", "--only", "disk")
     assert refused.returncode == 2
-    assert "--only belongs to --gpu" in refused.stderr
+    assert "--only requires --gpu" in refused.stderr
 
 
 def test_words_from_outside_cannot_drive_the_terminal():

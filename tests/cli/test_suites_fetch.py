@@ -254,7 +254,7 @@ def test_what_cannot_be_had_is_one_sentence(lab, monkeypatch):
     lab.fetch("servimage", "--revision", "main").refused("is not a full commit", again[:-1])
     lab.fetch("servimage", "--revision", commit_of("none")).refused("answers HTTP 404", again)
     lab.fetch("servimages").refused("did you mean 'servimage'?")
-    lab.fetch("printshop").refused("ships with local-bench")
+    lab.fetch("printshop").refused("is included in local-bench")
     lab.entries["servimage"]["bytes"] = 10**18
     lab.fetch("servimage").refused("needs 2000000000.0 GB", "larger disk")
     lab.entries["servimage"] |= {"bytes": 1000}

@@ -184,7 +184,7 @@ def test_a_server_that_is_not_there_is_one_sentence():
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ({}, "give one of repo, base_url, gather and build"),
+        ({}, "give one of repo, base_url, folder, gather and build"),
         ({"repo": "a/b", "build": "a:b"}, "give one of"),
         ({"base_url": "https://a/b"}, "base_url needs files"),
         ({"base_url": "http://a/b", "files": ["x"]}, "must begin with https://"),

@@ -12,8 +12,11 @@ from local_bench.cli.main import main
     [
         (["ice", "f"], "there is no suite 'ice' with result files of its own: did you mean 'ice-bench'?"),
         (["studio", "f"], "there are ice-bench, idea-bench, hype-edit-1, servimage"),
-        (["ice-bench", "f", "--costs", "c"], "--costs is for servimage and hype-edit-1: leave it out for ice-bench"),
-        (["servimage", "f", "--retry-cap", "3"], "--retry-cap is for hype-edit-1"),
+        (
+            ["ice-bench", "f", "--costs", "c"],
+            "--costs applies to servimage and hype-edit-1: leave it out for ice-bench",
+        ),
+        (["servimage", "f", "--retry-cap", "3"], "--retry-cap applies to hype-edit-1"),
         (["servimage", "f"], "say with --tasks where they are"),
         (["ice-bench", "f", "g"], "ice-bench has its results in one file, and 2 are given"),
         (["hype-edit-1", "f", "--review-seconds", "x"], "--review-seconds is a number from 0 on, not 'x'"),
