@@ -63,7 +63,7 @@ class JudgeConfig(Strict):
     port: int | None = Field(None, ge=1, le=65535)
     """For our own server; a free one if left out."""
     in_flight: int | None = Field(None, ge=1, le=4096)
-    """Requests under way at a server; tuned as it works if left out."""
+    """Concurrent requests to a server (default 128)."""
     rubrics: Variant | None = None
     """The wording of the questions: `improved` (ours), `paper` (each benchmark's own criteria), `miniature` (that of
     the trained miniature judge). Left out: the one that the card names, else `improved`."""

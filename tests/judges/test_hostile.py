@@ -12,7 +12,6 @@ from PIL import Image
 from local_bench.core.errors import ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm import client as module
-from local_bench.judges.vlm import concurrency as flight
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.http import MAX_BYTES, TOO_LARGE
@@ -300,22 +299,15 @@ def test_a_path_or_a_key_that_is_wrong_is_one_sentence(hostile, status):
 
 METRICS = [
     b"",
-    b"vllm:num_requests_waiting many\nvllm:prefix_cache_queries_total many\n",
-    b"vllm:num_requests_waiting NaN\nvllm:prefix_cache_queries_total \xff\xfe\n",
-    b"vllm:num_requests_waiting{" + b"a" * 100_000,
-    b"vllm:num_requests_waiting 1e308\nvllm:num_requests_waiting +Inf\n",
+    b"vllm:prefix_cache_hits_total many\nvllm:prefix_cache_queries_total many\n",
+    b"vllm:prefix_cache_hits_total NaN\nvllm:prefix_cache_queries_total \xff\xfe\n",
+    b"vllm:prefix_cache_hits_total{" + b"a" * 100_000,
+    b"vllm:prefix_cache_hits_total 1e308\nvllm:prefix_cache_hits_total +Inf\n",
 ]
 
 
 @pytest.mark.parametrize("metrics", METRICS)
-def test_metrics_that_are_none_disturb_nobody(hostile, monkeypatch, metrics):
-    monkeypatch.setattr(flight, "TUNING_INTERVAL_S", 0.02)
+def test_metrics_that_are_none_disturb_nobody(hostile, metrics):
     hostile.metrics = metrics
-    points = [f"good {i}" for i in range(300)]
-    found, error = ask(hostile, JSON, points, in_flight=None)
-    assert error is None
-    assert {verdict.unscored for verdict in found.values()} == {None}
-    assert len(found) == 300
-    assert hostile.asked["/metrics"] > 1  # one bad look is not the last
     with Client(ExternalServer(hostile.url, None), Composer(lambda _: None, 32), 1, 10) as client:
         assert all(isinstance(count, float | int) for count in client.counters().values())

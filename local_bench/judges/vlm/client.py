@@ -1,10 +1,10 @@
-"""Sends concurrent requests to a server, with a tuned concurrency limit and retries for transport errors only."""
+"""Sends concurrent requests to a server, with retries for transport errors only."""
 
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,8 +15,7 @@ import tenacity
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm.chat_api import NOT_ITS_FORMAT, REFUSED, reply
 from local_bench.judges.vlm.composer import Composer
-from local_bench.judges.vlm.concurrency import ConcurrentRequests
-from local_bench.judges.vlm.concurrency_limit import MOST, Tuner
+from local_bench.judges.vlm.concurrency import MAX_CONCURRENCY, ConcurrentRequests
 from local_bench.judges.vlm.http import TOO_LARGE, ResponseTooLarge, fetch, fetch_now
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.server import Server
@@ -39,11 +38,10 @@ class Client:
     server: Server
     composer: Composer
     in_flight: int | None
-    """Maximum number of concurrent requests. None: tuned from the server's metrics and its reply rate."""
+    """Maximum number of concurrent requests. None: `MAX_CONCURRENCY`."""
     timeout_s: float
     transport: httpx.AsyncBaseTransport | None = None
     """For tests: `httpx.MockTransport`."""
-    tuner: Tuner = field(default_factory=Tuner)
 
     def __enter__(self) -> Self:
         self.server.__enter__()
@@ -62,7 +60,7 @@ class Client:
 
         Raises Unreachable after all received replies have been yielded.
         """
-        replies = self._ask(requests, at_once or self.in_flight)
+        replies = self._ask(requests, at_once or self.in_flight or MAX_CONCURRENCY)
 
         async def next_batch() -> list[tuple[K, Reply]]:
             return await anext(replies, [])
@@ -85,13 +83,11 @@ class Client:
             return {}
 
     async def _ask(
-        self, requests: Iterable[tuple[K, Request]], in_flight: int | None
+        self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
-        async with self._http(in_flight or MOST) as http:
-            flight = ConcurrentRequests(
-                iter(requests), partial(self._one, http), partial(self._waiting, http), in_flight or self.tuner
-            )
-            async with aclosing(flight.replies()) as replies:
+        async with self._http(in_flight) as http:
+            concurrent = ConcurrentRequests(iter(requests), partial(self._one, http), in_flight)
+            async with aclosing(concurrent.replies()) as replies:
                 async for batch in replies:
                     yield batch
 
@@ -106,14 +102,6 @@ class Client:
 
     def _metrics_url(self) -> str:
         return self.server.base_url.removesuffix("/v1") + "/metrics"
-
-    async def _waiting(self, http: httpx.AsyncClient) -> float:
-        """Number of requests in the server's queue; 0 if the server does not report it."""
-        try:
-            received = await fetch(http, "GET", self._metrics_url(), METRICS_S)
-            return _metric(_text(received), "vllm:num_requests_waiting")
-        except (httpx.HTTPError, ValueError, ResponseTooLarge):
-            return 0
 
     async def _one(self, http: httpx.AsyncClient, request: Request) -> Reply:
         server = self.server

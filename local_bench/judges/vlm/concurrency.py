@@ -1,39 +1,33 @@
-"""Concurrent requests to one server, with a fixed or tuned concurrency limit."""
+"""Concurrent requests to one server, at most a fixed number at a time."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.judges.vlm.concurrency_limit import MOST, Limiter, Tuner
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
-TUNING_INTERVAL_S = 1.0
+MAX_CONCURRENCY = 128
+"""Requests at a time where a config names no number; vLLM queues what exceeds its batch."""
 
 
 class ConcurrentRequests(Generic[K]):
-    """`one` sends one request; `waiting` returns the length of the server's queue."""
+    """Sends `requests` through `one`, `max_concurrency` at a time."""
 
     def __init__(
         self,
         requests: Iterator[tuple[K, Request]],
         one: Callable[[Request], Awaitable[Reply]],
-        waiting: Callable[[], Awaitable[float]],
-        window: int | Tuner,
+        max_concurrency: int = MAX_CONCURRENCY,
     ) -> None:
         self._requests = requests
         self._one = one
-        self._waiting = waiting
-        self._tuner = window if isinstance(window, Tuner) else None
-        self._max_concurrency = window if isinstance(window, int) else MOST
-        self._gate = Limiter(window.limit if isinstance(window, Tuner) else window)
+        self._max_concurrency = max_concurrency
         self._replies: asyncio.Queue[tuple[K, Reply] | None] = asyncio.Queue()
         self._failures: list[Exception] = []
-        self._done = 0
 
     async def replies(self) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         """Yield non-empty lists of received replies, then raise the first error of `one`, if any."""
@@ -57,34 +51,16 @@ class ConcurrentRequests(Generic[K]):
             raise self._failures[0]
 
     async def _work(self) -> None:
-        tuning = asyncio.create_task(self._tune(self._tuner)) if self._tuner else None
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._max_concurrency):
                     group.create_task(self._send_requests())
         finally:
-            if tuning:
-                tuning.cancel()
             self._replies.put_nowait(None)
 
     async def _send_requests(self) -> None:
         try:
-            while not self._failures:
-                async with self._gate:
-                    item = next(self._requests, None)
-                    if item is None:
-                        return
-                    self._replies.put_nowait((item[0], await self._one(item[1])))
-                self._done += 1
+            while not self._failures and (item := next(self._requests, None)) is not None:
+                self._replies.put_nowait((item[0], await self._one(item[1])))
         except (Unreachable, LocalBenchError) as e:
             self._failures.append(e)
-
-    async def _tune(self, tuner: Tuner) -> None:
-        last_done, last_time = 0, time.monotonic()
-        while True:
-            await asyncio.sleep(TUNING_INTERVAL_S)
-            if self._done - last_done < self._gate.limit:
-                continue  # too few replies to estimate a rate
-            now = time.monotonic()
-            rate, last_done, last_time = (self._done - last_done) / (now - last_time), self._done, now
-            await self._gate.set(tuner.update(rate, await self._waiting()))
