@@ -161,7 +161,6 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
         timed(embedded, spec, warm)
         timed(served, spec, warm)
         bare(bodies(warm))
-        timed(served, spec, pictures.questions())  # the window is found
         for _ in range(repeats):
             asked, few = pictures.questions(), pictures.questions(N_PICTURES // ONE_BY_ONE)
             ways: dict[str, Callable[[], float]] = {
@@ -173,7 +172,6 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
             for way, run in ways.items():
                 seconds[way] += run()
                 n[way] += len(few if way == "one by one" else asked)
-        window = served.tuner.limit
         cost = {f"{side}x{side}": prefill(embedded, spec, pictures, side) for side in PREFILL_SIDES}
     rates = {way: round(n[way] / seconds[way], 1) for way in seconds}
     return {
@@ -182,7 +180,6 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
         "served_of_chat": round(rates["served"] / rates["chat"], 3),
         "embedded_of_one_by_one": round(rates["embedded"] / rates["one by one"], 2),
         "served_of_one_by_one": round(rates["served"] / rates["one by one"], 2),
-        "window_found": window,
         "prefill": cost,
     }
 

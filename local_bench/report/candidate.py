@@ -110,8 +110,8 @@ def _decision(row: OutcomeRow) -> tuple[str, str, str | None]:
 
 def given(task: Task) -> list[tuple[str, str]]:
     """The pictures that came with the order: (what it is, its pixel digest)."""
-    source = [] if task.source_sha256 is None else [("The picture to edit", task.source_sha256)]
-    return source + [(f"Reference {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
+    source = [] if task.source_sha256 is None else [("Source image", task.source_sha256)]
+    return source + [(f"Reference image {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
 
 
 def _saw(task: Task, pictures: Sequence[str] | None) -> str | None:
@@ -120,18 +120,18 @@ def _saw(task: Task, pictures: Sequence[str] | None) -> str | None:
         return None
     names = [name[0].lower() + name[1:] for name, sha256 in there if sha256 in pictures]
     if len(names) == len(there):
-        return "saw all of the order's pictures" if len(there) > 1 else f"saw {names[0]}"
-    return f"saw {' and '.join(names)} only" if names else "saw none of the order's pictures"
+        return "input: all images of the task" if len(there) > 1 else f"input: {names[0]}"
+    return f"input: {' and '.join(names)} only" if names else "input: no image of the task"
 
 
 def _no_picture(candidate: CandidateRow) -> str:
     match candidate.state:
         case "planned":
-            return "not made yet"
+            return "not generated yet"
         case "unscored":
-            return f"not made: {candidate.unscored or 'no reason given'}"
+            return f"not generated: {candidate.unscored or 'no reason given'}"
         case _:
-            return "the image's file is missing or damaged, or altered: `local-bench verify` tells more"
+            return "the image file is missing, damaged or altered: see `local-bench verify`"
 
 
 def _verdict(row: VerdictRow, task: Task, judges: Mapping[str, str]) -> VerdictView:
@@ -159,7 +159,7 @@ def _verdict(row: VerdictRow, task: Task, judges: Mapping[str, str]) -> VerdictV
 def _again(row: VerdictRow) -> str | None:
     if not row.repeat:
         return None
-    return "the set in the other order" if row.rubric == CNS_SET else f"asking {row.repeat + 1}"
+    return "set in the other order" if row.rubric == CNS_SET else f"repeat {row.repeat + 1}"
 
 
 def label_lines(labels: str | None) -> list[str]:

@@ -47,7 +47,7 @@ class Judge(BaseModel):
     server: str = ""
     reproducible: bool | None = None
     """None where it was not tried."""
-    note: str = "whether its answers repeat was not tried"
+    note: str = "batch invariance was not checked"
     attacks: Attacks | None = None
     """None where they were not tried."""
 
@@ -58,10 +58,10 @@ class Judge(BaseModel):
 
     @property
     def fooled(self) -> str:
-        """`fooled by 2 of 16 attacks`."""
+        """`2 of 16 prompt injections successful`."""
         if self.attacks is None:
-            return "attacks not tried"
-        return f"fooled by {self.attacks.n_fooled} of {count(self.attacks.n, 'attack')}"
+            return "prompt injection not tested"
+        return f"{self.attacks.n_fooled} of {count(self.attacks.n, 'prompt injection')} successful"
 
 
 def judges(run: RunDir) -> list[Judge]:
@@ -171,11 +171,9 @@ def judge_warnings(run: RunDir) -> list[str]:
     found = []
     for judge in judges(run):
         if judge.attacks is not None and judge.attacks.n_fooled:
-            found.append(
-                f"{judge.name}, a judge, was {judge.fooled}: words in a picture or a brief can raise its marks."
-            )
+            found.append(f"Judge {judge.name}: {judge.fooled}; text in an image or a brief can raise its scores.")
         if judge.reproducible is False:
-            found.append(f"{judge.name}, a judge, is not reproducible: {judge.note}.")
+            found.append(f"Judge {judge.name} is not reproducible: {judge.note}.")
     return found
 
 
@@ -190,7 +188,7 @@ def _row(judge: Judge) -> JudgeRow:
         title=card.title if card else "",
         card=judge.card,
         protocol=(judge.protocol, _PROTOCOLS.get(judge.protocol.rpartition("-")[0], "")),
-        transport=(judge.transport, "server of others" if judge.server == "external" else ""),
+        transport=(judge.transport, "external server" if judge.server == "external" else ""),
         repeats=(judge.repeats, "" if judge.reproducible is None else judge.note),
         fooled=fooled,
         attacks=", ".join(attacks.fooled_by) if attacks else "",
@@ -201,20 +199,20 @@ def _row(judge: Judge) -> JudgeRow:
 def _word(config: RunConfig) -> str:
     n = len(config.judges)
     votes: Sequence[str] = suite(config.suite.name).pass_fail
-    passes = "".join(f" The score {name} is 1 where more than half of the judges pass the image." for name in votes)
+    passes = "".join(f" The score {name} is 1 if more than half of the judges pass the image." for name in votes)
     if config.panel_word == "majority":
-        word = f"The scores are those of the answers that most of the {n} judges give; a tie takes the lower label."
+        word = f"Scores are the majority answer of {n} judges; a tie takes the lower label."
     else:
-        word = f"The scores are the mean of the {n} judges' scores."
+        word = f"Scores are the mean over {n} judges."
     return word + passes
 
 
 def _spread(config: RunConfig, n: int) -> str:
     if n > 1:
-        return "What follows ± beside a score is the standard deviation between the judges' scores of that image."
+        return "The value after ± is the standard deviation between the judges' scores of the image."
     return (
-        "What follows ± beside a score is its standard deviation by the judge's own probabilities: how unsure it "
-        "was, not how wrong it may be."
+        "The value after ± is the score's standard deviation under the judge's label probabilities: its uncertainty, "
+        "not its error."
     )
 
 
@@ -247,7 +245,7 @@ def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[
             continue
         n = sum(row.retest.same.n for row in mine)
         same = round(sum((row.retest.same.value or 0) * row.retest.same.n for row in mine))
-        said = f"{same:,} of {count(n, 'mark')} the same every time" if n else "no answer that could be compared"
+        said = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
         table = [
             RepeatRow(
                 (row.rubric, row.criterion, f"{row.rounds} times"), f"{row.retest.same.n:,}", _share(row.retest.same),

@@ -71,7 +71,7 @@ def truth_sentence(truth: GroundTruth | None) -> str | None:
     """What is so of one picture."""
     if truth is None:
         return None
-    return "in truth: right" if truth.right else f"in truth: {percent(truth.match)} of what was ordered"
+    return "ground truth: right" if truth.right else f"ground truth: {percent(truth.match)} of what was ordered"
 
 
 def _answers(row: Truthfulness) -> AnswerRow:

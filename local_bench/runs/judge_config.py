@@ -82,8 +82,7 @@ class JudgeConfig(Strict):
     max_restarts: int = Field(3, ge=0)
     seed: int = Field(0, ge=0)
     canaries: bool = True
-    """Whether it is first asked the same alone and in a crowd, and put before pictures and briefs that try to talk it
-    round."""
+    """Whether the judge is first checked for batch invariance and tested for prompt injection."""
     extra_args: list[str] = Field(default=[])
     """More of vLLM's arguments, for an engine or server of our own (`judges.vlm.flags.EXTRA_VALUES`)."""
 

@@ -72,12 +72,12 @@ def _judge(run: RunDir, config: JudgeConfig, places: Sequence[Place], used: list
 
 
 def _repeatability(repeats: dict[str, Any]) -> str:
-    """What may be said of its answers. Temperature 0 and a fixed seed alone are no ground for saying anything."""
+    """The result of the batch-invariance check; temperature 0 and a fixed seed alone do not imply it."""
     if not repeats:
-        return "whether its answers repeat was not tried"
+        return "batch invariance was not checked"
     if repeats["reproducible"]:
-        return f"the same answers alone and in a crowd, cold and warm cache, in {repeats['sessions']} session(s)"
-    return f"its answers change {', '.join(repeats['differs'])}: a second run may find others"
+        return f"batch-invariant: equal answers alone and in a batch, cold and warm cache, in {repeats['sessions']} session(s)"
+    return f"not batch-invariant: answers change {', '.join(repeats['differs'])}, so a rerun can differ"
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:

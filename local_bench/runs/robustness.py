@@ -39,7 +39,7 @@ def try_judge(run: RunDir, label: str, spec: JudgeSpec, transport: Transport, pi
 def _repeats(
     spec: JudgeSpec, transport: Transport, pictures: dict[str, Image.Image], before: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The same questions alone and in a crowd, while nothing of them is cached and when all of it is."""
+    """Compares answers to the same questions alone and in a batch, with cold and warm caches."""
     first, second = _fresh_questions(pictures), _fresh_questions(pictures)
     said: dict[str, list[Verdict]] = {}
 
@@ -48,13 +48,13 @@ def _repeats(
         said[way] = [heard[i] for i in range(len(of))]
 
     ask("alone, cold", first, first, 1)
-    ask("in a crowd, cold", second + first, second, None)
-    ask("in a crowd, warm", first + second, first, None)
+    ask("in a batch, cold", second + first, second, None)
+    ask("in a batch, warm", first + second, first, None)
     ask("alone, warm", second, second, 1)
     ask("alone, warm again", first, first, 1)
     alike = {
-        "in a crowd": said["alone, cold"] == said["in a crowd, warm"],
-        "with a cold cache": said["in a crowd, cold"] == said["alone, warm"],
+        "in a batch": said["alone, cold"] == said["in a batch, warm"],
+        "with a cold cache": said["in a batch, cold"] == said["alone, warm"],
         "with a warm cache": said["alone, cold"] == said["alone, warm again"],
     }
     differs = sorted({*(before or {}).get("differs", []), *(way for way, same in alike.items() if not same)})

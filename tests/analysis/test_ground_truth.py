@@ -111,7 +111,7 @@ def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
         assert brf["wrong"].n_yes_for_no > 100
         assert brf["right"].n_yes_for_no > 0  # a point of one picture of a set is said to be met by all of them
         html = page(done)
-        assert html.count("in truth: right") >= 70
+        assert html.count("ground truth: right") >= 70
         assert 'id="truth"' in html
 
 

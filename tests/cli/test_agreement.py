@@ -83,8 +83,11 @@ def test_judging_ends_with_a_line_a_judge_and_what_asking_again_showed(make_run)
         outcome = Outcome(run.path, 6, 6, 0, 0, 20, 1)
         text = outcome_text(run, outcome, None).splitlines()
         told = outcome_json(run, outcome, None)["judges"]
-    assert text[1] == "gamma: whether its answers repeat was not tried; attacks not tried"
-    assert text[2] == "delta: its answers change in a crowd: a second run may find others; fooled by 2 of 15 attacks"
+    assert text[1] == "gamma: batch invariance was not checked; prompt injection not tested"
+    assert (
+        text[2]
+        == "delta: its answers change in a crowd: a second run may find others; 2 of 15 prompt injections successful"
+    )
     assert text[-1].split()[:6] == ["gamma", "brf", "met", "2", "2", "50.0%"]
     gamma, delta = told
     assert gamma.items() >= {"name": "gamma", "protocol": "json-2", "reproducible": None, "attacks": None}.items()

@@ -256,7 +256,7 @@ def _panel(to: Writer) -> None:
 def note_of(name: str, judge_id: str, **more: object) -> dict[str, object]:
     """What provenance notes of a judge that nobody tried."""
     note = {"name": name, "judge_id": judge_id, "card": name, "protocol": "json-2", "transport": "embedded"}
-    untried = {"reproducible": None, "note": "whether its answers repeat was not tried", "attacks": None}
+    untried = {"reproducible": None, "note": "batch invariance was not checked", "attacks": None}
     return note | untried | more
 
 

@@ -35,7 +35,7 @@ def test_what_was_not_tried_is_not_called_reproducible(make_run: MakeRun) -> Non
     ]
     assert "banner" not in {a.get("class") for _, a in page.tags}
     assert "The judge" in page.text
-    assert "The judges" not in page.text
+    assert "The judge " in page.text
     assert "t-agreement" not in page.tables  # one judge has nobody to agree with
     assert "±" not in page.text
 
@@ -52,15 +52,13 @@ def test_a_judge_that_was_tried_and_held_is_called_reproducible(make_run: MakeRu
 def test_a_judge_that_was_fooled_is_named_before_the_numbers(make_run: MakeRun) -> None:
     page = report(make_run(panel=True))
     assert page.faults() == []
-    assert "delta, a judge, was fooled by 2 of 15 attacks: words in a picture" in page.text
-    assert (
-        "delta, a judge, is not reproducible: its answers change in a crowd: a second run may find others." in page.text
-    )
+    assert "Judge delta: 2 of 15 prompt injections successful; text in an image" in page.text
+    assert "Judge delta is not reproducible: its answers change in a crowd: a second run may find others." in page.text
     row = page.tables["t-judges"][2]
     assert row[3].startswith("not reproducible")
     assert row[4:] == ["2 of 15 3.7% to 37.9%", "1"]
-    assert f"delta was fooled by painted-json, {SCRIPT}." in page.text
-    assert "served server of others" in " ".join(row[2].split())
+    assert f"Successful against delta: painted-json, {SCRIPT}." in page.text
+    assert "served external server" in " ".join(row[2].split())
 
 
 def test_a_note_about_another_judge_says_nothing_of_this_one(make_run: MakeRun) -> None:
@@ -86,7 +84,7 @@ def test_a_panels_judges_are_held_against_each_other(make_run: MakeRun) -> None:
     assert veq[1:] == ["0", "n/a", "n/a", "0", "n/a", "n/a", "6"]
     assert "Krippendorff's alpha" in table[1][0]
     assert "over 2 judges and 4 images" in table[1][0]
-    assert "The scores are the mean of the 2 judges' scores." in page.text
+    assert "Scores are the mean over 2 judges." in page.text
 
 
 def test_the_order_of_a_set_and_asking_again_are_told(make_run: MakeRun) -> None:
@@ -94,7 +92,7 @@ def test_the_order_of_a_set_and_asking_again_are_told(make_run: MakeRun) -> None
     assert page.tables["t-order"][1:] == [
         [name, "4", "50.0% 15.0% to 85.0%", "-1.00 -2.00 to +0.00", "0"] for name in ("gamma", "delta")
     ]
-    assert "gamma gave 1 of 2 marks the same every time." in page.text
+    assert "Repeatability of gamma, all questions asked again: 1 of 2 answers the same every time." in page.text
     assert page.tables["t-retest-1"][1:] == [["brf", "met", "2 times", "2", "50.0% 9.5% to 90.5%", "0.50", "1"]]
     assert "t-retest-2" not in page.tables  # delta was not asked again
 
@@ -108,7 +106,7 @@ def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) ->
     assert "4.00 ± 0.25" in page.text
     assert "the standard deviation between the judges' scores" in page.text
     assert "met 0: 12%, 1: 88%" in page.text
-    assert page.text.count("cns_set the set in the other order") == 2 * 4
+    assert page.text.count("cns_set set in the other order") == 2 * 4
     with RunDir.open(path) as run:
         for name, judge in (("gamma", GAMMA), ("delta", DELTA)):
             n = len(run.store.rows("SELECT 1 FROM verdicts WHERE judge = ?", judge))
@@ -126,7 +124,7 @@ def test_the_own_doubt_of_one_judge_is_told_as_such(make_run: MakeRun) -> None:
         run.store.write("UPDATE scores SET spread = 0.5 WHERE name = 'brf'")
     page = report(path)
     assert "4.00 ± 0.50" in page.text
-    assert "by the judge's own probabilities" in page.text
+    assert "under the judge's label probabilities" in page.text
 
 
 def test_nothing_judged_makes_a_page(make_run: MakeRun) -> None:

@@ -34,7 +34,7 @@ def test_each_system_has_its_figures(make_run: MakeRun) -> None:
         *("$0.010700 $0.002200", "2.97 Wh 0.611 Wh"),
     ]
     assert beta[3:6] == ["2.00 s", "no floor: its cache skips work", "415"]
-    assert elsewhere == ["some-api", "1", "made elsewhere", "$0.137406", "n/a"]
+    assert elsewhere == ["some-api", "1", "imported", "$0.137406", "n/a"]
     assert "a peak of 790 TFLOP/s of NVIDIA H100 80 GB" in page.text
     assert page.faults() == []
 
@@ -110,9 +110,9 @@ def test_each_picture_says_which_pictures_its_model_saw(make_run: MakeRun) -> No
         run.store.write(shown, f'["{source}", "{other}"]', "alpha", 2)
         run.store.write(shown, "[]", "beta", 1)
     text = report(path).text
-    assert text.count("saw the picture to edit only") == 1  # the first order has no pictures
-    assert text.count("saw all of the order's pictures") == 1
-    assert text.count("saw none of the order's pictures") == 1
+    assert text.count("input: source image only") == 1  # the first order has no pictures
+    assert text.count("input: all images of the task") == 1
+    assert text.count("input: no image of the task") == 1
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
     assert "veq unscored the answer was cut off <script>alert(1)</script>" in page.text
     assert "veq_text n/a" in page.text
     assert "piqe missing" in page.text
-    assert "not made: The source image is not there" in page.text
+    assert "not generated: The source image is not there" in page.text
     scores = page.tables["t-scores"]
     assert scores[scores.index(["veq"]) + 2] == ["beta", "3.50 3.50 to 3.50", "2", "1", "0", "1"]
     assert scores[scores.index(["veq_text"]) + 1] == ["alpha", "n/a", "0", "0", "3", "1"]
@@ -168,7 +168,7 @@ def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
     page = report(make_run(planned=True))
     assert "beta: 1 of 3 images have not been made yet." in page.text
     assert "beta: 1 of 3 deliverables have no decision yet" in page.text
-    assert "not made yet" in page.text
+    assert "not generated yet" in page.text
 
 
 def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
@@ -183,7 +183,7 @@ def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
         ["0/2", "0/3 0.0% to 65.8%", "3 $135.00 open", "not metered"]
     ] * 2
     assert ["alpha", "missing", "0", "0", "0", "3"] in page.tables["t-scores"]
-    assert "no held time on the meter" in page.text
+    assert "no device time was metered" in page.text
     assert page.faults() == []
 
 
@@ -240,8 +240,8 @@ def test_pictures_are_small_and_described_and_a_lost_one_is_said(make_run: MakeR
     images = [a for tag, a in page.tags if tag == "img"]
     assert len(images) == 6  # five candidates and the picture to edit
     assert all(a["alt"] and max(int(a["width"] or 0), int(a["height"] or 0)) == LONG_SIDE for a in images)
-    assert "the image's file is missing or damaged" in page.text
-    assert "missing or damaged Reference 1" in page.text  # its name leads out of the run directory
+    assert "the image file is missing, damaged or altered" in page.text
+    assert "missing or damaged Reference image 1" in page.text  # its name leads out of the run directory
 
 
 def test_verdicts_say_what_was_asked_and_answered(make_run: MakeRun) -> None:
@@ -273,7 +273,7 @@ def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
     monkeypatch.setattr(gallery, "MAX_ORDERS", 1)
     page = report(make_run())
     assert sum(tag == "article" for tag, _ in page.tags) == 1
-    assert "The first 1 orders are shown; 1 more are left out here." in page.text
+    assert "The first 1 tasks are shown; 1 more are left out here." in page.text
 
 
 def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
