@@ -127,7 +127,8 @@ def commands() -> Iterator[str]:
                     command.commands[name], click.Context(command.commands[name], context, name, terminal_width=100)
                 )
 
-    yield from walk(cli, click.Context(cli, info_name="local-bench", terminal_width=100))
+    context = click.Context(cli, info_name="local-bench", terminal_width=100, help_option_names=["-h", "--help"])
+    yield from walk(cli, context)
 
 
 def pages() -> dict[str, str]:

@@ -76,7 +76,7 @@ def _repeatability(repeats: dict[str, Any]) -> str:
     if not repeats:
         return "batch invariance was not checked"
     if repeats["reproducible"]:
-        return f"batch-invariant: equal answers alone and in a batch, cold and warm cache, in {repeats['sessions']} session(s)"
+        return f"equal answers alone and in a batch, with cold and warm caches, in {repeats['sessions']} session(s)"
     return f"not batch-invariant: answers change {', '.join(repeats['differs'])}, so a rerun can differ"
 
 

@@ -105,4 +105,4 @@ def test_the_page_and_the_exports_charge_the_same_images_of_several_attempts(tmp
 def test_the_page_says_how_a_panel_decides_a_pass(tmp_path):
     settings = config("hype-edit-1", tmp_path, {"one": tmp_path})
     settings = settings.model_copy(update={"panel": [settings.judge]})
-    assert "The score pass is 1 where more than half of the judges pass the image." in judging._word(settings)
+    assert "The score pass is 1 if more than half of the judges pass the image." in judging._word(settings)
