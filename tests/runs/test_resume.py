@@ -116,7 +116,7 @@ def test_killed_and_run_again(command, digest, whole, folder, moment):
 def test_interrupted_says_so_and_goes_on(command, digest, whole, folder):
     ended = command("interrupt", "interrupted")
     assert ended.returncode == 130
-    assert "the same command goes on from here" in ended.stderr
+    assert "run the same command again to continue" in ended.stderr
     assert "Traceback" not in ended.stderr
     with RunDir.open(folder / "interrupted") as run:
         assert run.store.rows("SELECT ended FROM sessions")[0]["ended"] == "interrupted"
