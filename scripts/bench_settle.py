@@ -77,7 +77,7 @@ def our_cells(rows: PrefixBatch) -> Any:
 
 
 def our_standard(rows: PrefixBatch, cells: Any) -> Figures:
-    from local_bench.settle.earnings import by_category, earned
+    from local_bench.settle.settlement import by_category, earned
 
     all_of = [earned(cells), *by_category(cells).values()]
     return [

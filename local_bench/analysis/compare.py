@@ -11,7 +11,7 @@ from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats, Method, task_sums
 from local_bench.settle.paired import Difference, adjusted_bh, adjusted_holm, paired_differences
-from local_bench.settle.standard import Line
+from local_bench.settle.table import Line
 
 REVENUE, ORDERS, IMAGES = "revenue", "orders accepted", "images accepted"
 _TOP = 5

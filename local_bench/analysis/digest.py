@@ -8,7 +8,7 @@ from local_bench.analysis.settlement import lines
 from local_bench.core.identity import canonical_json
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
-from local_bench.settle.standard import settle
+from local_bench.settle.settlement import settle
 
 
 def digests(run: RunDir) -> dict[str, str]:

@@ -12,8 +12,8 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
-from local_bench.settle.earnings import Earned, earned
 from local_bench.settle.savings import Saved, savings
+from local_bench.settle.settlement import Earned, earned
 from local_bench.settle.table import OutcomeTable, table_of_lines
 from local_bench.suites.api_prices import api_prices
 

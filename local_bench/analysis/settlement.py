@@ -7,7 +7,8 @@ from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import Held, PhaseCost, generation_costs, phase_costs
-from local_bench.settle.standard import Line, Settlement, settle
+from local_bench.settle.settlement import Settlement, settle
+from local_bench.settle.table import Line
 
 NOT_SETTLED = "it has not been settled"
 

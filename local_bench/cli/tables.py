@@ -16,7 +16,7 @@ from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ground_truth import Reckoning
-from local_bench.settle.standard import Settlement, Total
+from local_bench.settle.settlement import Settlement, Total
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:

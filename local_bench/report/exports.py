@@ -26,7 +26,7 @@ from local_bench.report.view import model_order
 from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
-from local_bench.settle.standard import Settlement, Total
+from local_bench.settle.settlement import Settlement, Total
 
 
 def write_exports(run: RunDir) -> list[Path]:

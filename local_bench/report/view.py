@@ -11,7 +11,7 @@ from local_bench.report.text import amount, count, interval, percent
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
-from local_bench.settle.standard import Settlement, Total
+from local_bench.settle.settlement import Settlement, Total
 
 
 @dataclass(frozen=True)

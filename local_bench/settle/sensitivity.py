@@ -7,8 +7,8 @@ from itertools import combinations, product
 
 import numpy as np
 
-from local_bench.settle.earnings import earned
 from local_bench.settle.hype import Reliability, review_usd
+from local_bench.settle.settlement import earned
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, outcome_table
 
 Setting = tuple[tuple[str, Fraction], ...]

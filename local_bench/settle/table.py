@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.money import MICRO
-from local_bench.settle.standard import Line
+from local_bench.core.money import MICRO, split
+from local_bench.core.types import Decision
 
 Ints = NDArray[Any]
 """int64, or Python integers where those would overflow."""
@@ -143,8 +143,35 @@ def outcome_table(
     )
 
 
+@dataclass(frozen=True)
+class Line:
+    """One deliverable of one order as one model made it."""
+
+    model: str
+    task_id: str
+    category: str
+    price_micro_usd: int
+    """Of the whole order."""
+    deliverable: int
+    """From 1."""
+    deliverables: int
+    """Of the whole order."""
+    decision: Decision
+    made: bool = True
+    """Whether there is an image; without one its decision is open."""
+
+    @property
+    def part_micro_usd(self) -> int:
+        """What this deliverable pays when it is accepted."""
+        return split(self.price_micro_usd, self.deliverables)[self.deliverable - 1]
+
+    @property
+    def revenue_micro_usd(self) -> int:
+        return self.part_micro_usd if self.decision.accepted else 0
+
+
 def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> OutcomeTable:
-    """A run's lines (one an image, `standard`) as a table: orders and models in the order of their names. A line
+    """A run's lines as a table: orders and models in the order of their names. A line
     without an image is missing: its model does not compete with it and pays nothing for it.
 
     `scores`: (model, order, deliverable) -> the image's summed scores; left out for those that have not all of them.

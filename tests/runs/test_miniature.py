@@ -15,7 +15,7 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ground_truth import ALL
-from local_bench.settle.standard import settle
+from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.damage import damage
 from local_bench.suites.printshop.drawing import draw, render, sample_hand

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from local_bench.settle.competition import Competition, Ranking, compete
-from local_bench.settle.earnings import Earned, by_category, earned
 from local_bench.settle.intervals import wilson
 from local_bench.settle.savings import Saved, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
+from local_bench.settle.settlement import Earned, by_category, earned
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
 from local_bench.suites.grids import grid_json, grid_table
 from local_bench.suites.published import Published, dollars, figure, listed, number, percent

@@ -1,6 +1,7 @@
 from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
-from local_bench.settle.standard import Line, settle
+from local_bench.settle.settlement import settle
+from local_bench.settle.table import Line
 
 YES, NO, OPEN = Decision(True), Decision(False), Decision(None, "no answer")
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from local_bench.core.types import Decision
-from local_bench.settle.earnings import by_category, earned
-from local_bench.settle.standard import Line, settle
-from local_bench.settle.table import ACCEPTED, amounts, orders, outcome_table, table_of_lines, whole
+from local_bench.settle.settlement import by_category, earned, settle
+from local_bench.settle.table import ACCEPTED, Line, amounts, orders, outcome_table, table_of_lines, whole
 
 
 def test_units_are_fine_enough_for_every_amount_and_no_finer():

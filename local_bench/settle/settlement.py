@@ -1,0 +1,224 @@
+"""The standard settlement: each model is evaluated on every task by itself (ServImage, sec. 3.1, eq. 1; tables 2, 8).
+
+A task's price is split equally over its deliverables, and a deliverable pays its part when it is accepted:
+V_t = sum_i S_ti p_t / Q_t. What could not be settled pays nothing and is counted separately.
+
+The equation is evaluated twice, on different data: `settle` sums one run's lines, each part in whole micro-dollars
+(the amounts of a run partition its prices exactly); `earned` sums whole tables of outcomes as exact fractions.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from local_bench.settle.intervals import bootstrap_revenue, wilson_clustered
+from local_bench.settle.table import Ints, Line, Mask, Orders, OutcomeTable
+
+# ---- one run, in micro-dollars
+
+
+@dataclass(frozen=True)
+class Total:
+    """What one model earned over a set of orders, and how sure that is."""
+
+    value_micro_usd: int
+    """What the orders are worth in all, unscored ones included."""
+    revenue_micro_usd: int
+    revenue_interval_micro_usd: tuple[int, int] | None
+    """95 % bootstrap over orders; None for fewer than two orders."""
+    open_micro_usd: int
+    """What the unscored deliverables would add if every one were accepted."""
+    n_tasks: int
+    n_tasks_accepted: int
+    """Orders with every deliverable accepted."""
+    n_tasks_unscored: int
+    """Orders with a deliverable that could not be settled."""
+    n: int
+    """Deliverables settled."""
+    n_accepted: int
+    n_unscored: int
+    deliverable_acceptance_low: float
+    deliverable_acceptance_high: float
+
+    @property
+    def share(self) -> float | None:
+        """Of the orders' whole value, in [0, 1]; None where that is nothing."""
+        return self.revenue_micro_usd / self.value_micro_usd if self.value_micro_usd else None
+
+    @property
+    def coverage(self) -> float:
+        """The part of the orders' value that could be settled."""
+        return 1 - self.open_micro_usd / self.value_micro_usd if self.value_micro_usd else 1.0
+
+    @property
+    def deliverable_acceptance(self) -> float | None:
+        """Accepted of all deliverables, unscored ones counted as not accepted; None where there are none."""
+        total = self.n + self.n_unscored
+        return self.n_accepted / total if total else None
+
+    @property
+    def task_acceptance(self) -> float | None:
+        return self.n_tasks_accepted / self.n_tasks if self.n_tasks else None
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """The standard scenario for one model."""
+
+    model: str
+    total: Total
+    by_category: dict[str, Total]
+    cost_micro_usd: int | None
+    """What making the images cost on the devices held for it; None where there is no price."""
+
+    @property
+    def profit_micro_usd(self) -> int | None:
+        return None if self.cost_micro_usd is None else self.total.revenue_micro_usd - self.cost_micro_usd
+
+
+def total(lines: Sequence[Line]) -> Total:
+    """One model's lines, summed."""
+    tasks: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        tasks[line.task_id].append(line)
+    earned = [sum(x.revenue_micro_usd for x in group) for _, group in sorted(tasks.items())]
+    values = [group[0].price_micro_usd for _, group in sorted(tasks.items())]
+    settled = [x for x in lines if x.decision.accepted is not None]
+    accepted = sum(x.decision.accepted is True for x in settled)
+    passed = [sum(x.decision.accepted is True for x in group) for group in tasks.values()]
+    acceptance_low, acceptance_high = wilson_clustered(passed, [len(group) for group in tasks.values()])
+    return Total(
+        value_micro_usd=sum(values),
+        revenue_micro_usd=sum(earned),
+        revenue_interval_micro_usd=bootstrap_revenue(earned, values),
+        open_micro_usd=sum(x.part_micro_usd for x in lines if x.decision.accepted is None),
+        n_tasks=len(tasks),
+        n_tasks_accepted=sum(all(x.decision.accepted for x in group) for group in tasks.values()),
+        n_tasks_unscored=sum(any(x.decision.accepted is None for x in group) for group in tasks.values()),
+        n=len(settled),
+        n_accepted=accepted,
+        n_unscored=len(lines) - len(settled),
+        deliverable_acceptance_low=acceptance_low,
+        deliverable_acceptance_high=acceptance_high,
+    )
+
+
+def settle(lines: Iterable[Line], costs_micro_usd: dict[str, int | None]) -> list[Settlement]:
+    """The standard scenario for every model in `lines`, the highest revenue first (then by name)."""
+    by_model: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_model[line.model].append(line)
+    settlements = []
+    for model, mine in by_model.items():
+        categories = sorted({x.category for x in mine})
+        settlements.append(
+            Settlement(
+                model=model,
+                total=total(mine),
+                by_category={c: total([x for x in mine if x.category == c]) for c in categories},
+                cost_micro_usd=costs_micro_usd.get(model),
+            )
+        )
+    return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
+
+
+# ---- tables of outcomes, exact
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What one model earned on some orders, all of which count; `_high`: were all open images accepted."""
+
+    value_usd: Fraction
+    revenue_usd: Fraction
+    revenue_high_usd: Fraction
+    n_tasks: int
+    n_tasks_accepted: int
+    """Orders whose every image was accepted."""
+    n_tasks_accepted_high: int
+    n_deliverables: int
+    n_accepted: int
+    n_unscored: int
+    n_missing: int
+
+    @property
+    def share(self) -> Fraction | None:
+        """Of the orders' value; None where that is nothing."""
+        return _ratio(self.revenue_usd, self.value_usd)
+
+    @property
+    def share_high(self) -> Fraction | None:
+        return _ratio(self.revenue_high_usd, self.value_usd)
+
+    @property
+    def task_acceptance(self) -> Fraction | None:
+        return _ratio(self.n_tasks_accepted, self.n_tasks)
+
+    @property
+    def task_acceptance_high(self) -> Fraction | None:
+        return _ratio(self.n_tasks_accepted_high, self.n_tasks)
+
+    @property
+    def deliverable_acceptance(self) -> Fraction | None:
+        return _ratio(self.n_accepted, self.n_deliverables)
+
+    @property
+    def deliverable_acceptance_high(self) -> Fraction | None:
+        return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
+
+
+def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
+    """Each model's earnings on the orders in a (T,) mask (all without one), in the table's order of models."""
+    asked = table.orders
+    mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
+    revenue = revenue_usd(asked, table.accepted, mask)
+    revenue_high = revenue_usd(asked, table.at_best, mask)
+    counts = [
+        (table.accepted == asked.deliverables)[:, mask].sum(axis=1),
+        (table.at_best == asked.deliverables)[:, mask].sum(axis=1),
+        table.accepted[:, mask].sum(axis=1),
+        table.unscored[:, mask].sum(axis=1),
+        table.missing[:, mask].sum(axis=1),
+    ]
+    value, n_tasks, n_deliverables = asked.worth_usd(mask), int(mask.sum()), int(asked.deliverables[mask].sum())
+    result = []
+    for m in range(len(table.models)):
+        whole, whole_high, accepted, unscored, missing = (int(count[m]) for count in counts)
+        result.append(
+            Earned(
+                value_usd=value,
+                revenue_usd=revenue[m],
+                revenue_high_usd=revenue_high[m],
+                n_tasks=n_tasks,
+                n_tasks_accepted=whole,
+                n_tasks_accepted_high=whole_high,
+                n_deliverables=n_deliverables,
+                n_accepted=accepted,
+                n_unscored=unscored,
+                n_missing=missing,
+            )
+        )
+    return result
+
+
+def by_category(table: OutcomeTable) -> dict[str, list[Earned]]:
+    """`earned` on each category's orders (table 8)."""
+    asked = table.orders
+    return {name: earned(table, asked.category == i) for i, name in enumerate(asked.categories)}
+
+
+def revenue_usd(of: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:
+    """Eq. 1 summed over the orders in `mask`, for every row of an (M, T) table of accepted images."""
+    totals = [Fraction(0)] * len(accepted)
+    for q in np.unique(of.deliverables[mask]):  # orders of one size divide by the same number
+        those = mask & (of.deliverables == q)
+        sums = accepted[:, those] @ of.price[those]
+        totals = [t + Fraction(int(s), int(q) * of.units_per_usd) for t, s in zip(totals, sums, strict=True)]
+    return totals
+
+
+def _ratio(part: Fraction | int, all_of: Fraction | int) -> Fraction | None:
+    return Fraction(part) / all_of if all_of else None
