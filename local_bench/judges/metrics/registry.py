@@ -40,35 +40,35 @@ class _Entry:
     """Of the models that it can be read off; None for a plugin's, which sees to that itself."""
 
 
-_HOUSE = "local_bench.judges.metrics."
+_PACKAGE = "local_bench.judges.metrics."
 _METRICS = {
-    "aes_v2.5": _Entry(f"{_HOUSE}aesthetic:make", "aesthetic-v2-5", "aesthetic_v2_5"),
-    "brisque": _Entry(f"{_HOUSE}brisque:make", "pyiqa:brisque", "pyiqa"),
-    "clip_cap": _Entry(f"{_HOUSE}clip_cap:make", "clip-vit-l-14-336", "open_clip"),
-    "clip_ref": _Entry(f"{_HOUSE}clip_ref:make", "clip-vit-l-14-336", "open_clip"),
-    "clip_src": _Entry(f"{_HOUSE}clip_src:make", "clip-vit-l-14-336", "open_clip"),
-    "clipiqa": _Entry(f"{_HOUSE}clipiqa:make", "pyiqa:clipiqa", "pyiqa"),
-    "colorfulness": _Entry(f"{_HOUSE}colorfulness:make"),
-    "dino_ref": _Entry(f"{_HOUSE}dino_ref:make", "dinov2-giant", "dinov2"),
-    "entropy": _Entry(f"{_HOUSE}entropy:make"),
-    "face_ref": _Entry(f"{_HOUSE}face_ref:make", "buffalo-l", "insightface"),
-    "l1_aligned": _Entry(f"{_HOUSE}l1_aligned:make"),
-    "l1_canny": _Entry(f"{_HOUSE}l1_canny:make"),
-    "l1_colorize": _Entry(f"{_HOUSE}l1_colorize:make"),
-    "l1_depth": _Entry(f"{_HOUSE}l1_depth:make", "dpt-hybrid-midas", "dpt"),
-    "l1_pose": _Entry(f"{_HOUSE}l1_pose:make", "openpose", "openpose"),
-    "l1_raw": _Entry(f"{_HOUSE}l1_raw:make"),
-    "laion_aes": _Entry(f"{_HOUSE}laion_aes:make", "laion-aesthetic", "laion_aesthetic"),
-    "lpips": _Entry(f"{_HOUSE}lpips:make", "pyiqa:lpips", "pyiqa"),
-    "musiq": _Entry(f"{_HOUSE}musiq:make", "pyiqa:musiq", "pyiqa"),
-    "musiq_koniq": _Entry(f"{_HOUSE}musiq_koniq:make", "pyiqa:musiq", "pyiqa"),
-    "nima": _Entry(f"{_HOUSE}nima:make", "pyiqa:nima", "pyiqa"),
-    "niqe": _Entry(f"{_HOUSE}niqe:make", "pyiqa:niqe", "pyiqa"),
-    "piqe": _Entry(f"{_HOUSE}piqe:make"),
-    "psnr": _Entry(f"{_HOUSE}psnr:make"),
-    "ssim": _Entry(f"{_HOUSE}ssim:make"),
-    "ssim_aligned": _Entry(f"{_HOUSE}ssim_aligned:make"),
-    "style_ref": _Entry(f"{_HOUSE}style_ref:make", "csd-vit-l", "csd"),
+    "aes_v2.5": _Entry(f"{_PACKAGE}aesthetic:make", "aesthetic-v2-5", "aesthetic_v2_5"),
+    "brisque": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:brisque", "pyiqa"),
+    "clip_cap": _Entry(f"{_PACKAGE}clip_cap:make", "clip-vit-l-14-336", "open_clip"),
+    "clip_ref": _Entry(f"{_PACKAGE}clip_ref:make", "clip-vit-l-14-336", "open_clip"),
+    "clip_src": _Entry(f"{_PACKAGE}clip_src:make", "clip-vit-l-14-336", "open_clip"),
+    "clipiqa": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:clipiqa", "pyiqa"),
+    "colorfulness": _Entry(f"{_PACKAGE}colorfulness:make"),
+    "dino_ref": _Entry(f"{_PACKAGE}dino_ref:make", "dinov2-giant", "dinov2"),
+    "entropy": _Entry(f"{_PACKAGE}entropy:make"),
+    "face_ref": _Entry(f"{_PACKAGE}face_ref:make", "buffalo-l", "insightface"),
+    "l1_aligned": _Entry(f"{_PACKAGE}l1_aligned:make"),
+    "l1_canny": _Entry(f"{_PACKAGE}l1_canny:make"),
+    "l1_colorize": _Entry(f"{_PACKAGE}l1_colorize:make"),
+    "l1_depth": _Entry(f"{_PACKAGE}l1_depth:make", "dpt-hybrid-midas", "dpt"),
+    "l1_pose": _Entry(f"{_PACKAGE}l1_pose:make", "openpose", "openpose"),
+    "l1_raw": _Entry(f"{_PACKAGE}l1_raw:make"),
+    "laion_aes": _Entry(f"{_PACKAGE}laion_aes:make", "laion-aesthetic", "laion_aesthetic"),
+    "lpips": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:lpips", "pyiqa"),
+    "musiq": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:musiq", "pyiqa"),
+    "musiq_koniq": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:musiq", "pyiqa"),
+    "nima": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:nima", "pyiqa"),
+    "niqe": _Entry(f"{_PACKAGE}pyiqa_table:make", "pyiqa:niqe", "pyiqa"),
+    "piqe": _Entry(f"{_PACKAGE}piqe:make"),
+    "psnr": _Entry(f"{_PACKAGE}psnr:make"),
+    "ssim": _Entry(f"{_PACKAGE}ssim:make"),
+    "ssim_aligned": _Entry(f"{_PACKAGE}ssim_aligned:make"),
+    "style_ref": _Entry(f"{_PACKAGE}style_ref:make", "csd-vit-l", "csd"),
 }
 
 
@@ -124,7 +124,7 @@ def check_metrics(names: Sequence[str]) -> None:
 def make_metric(name: str) -> Metric:
     """The metric of that name. Light: a network is opened by whoever uses it. Errors as `check_metric`."""
     described = metric_card(name)
-    where = f"{_HOUSE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
+    where = f"{_PACKAGE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
     module, _, function = where.partition(":")
     try:
         make = getattr(importlib.import_module(module), function)
