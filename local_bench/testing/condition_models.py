@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from local_bench.judges.metrics.face_network import DETECTOR, RECOGNISER
+from local_bench.judges.metrics.face_ref import DETECTOR, RECOGNISER
 from local_bench.judges.metrics.pose_decoding import FIELDS, JOINTS, LIMBS
 from local_bench.judges.metrics.pose_network import CONFIDENCES, STAGES, TRUNK, WEIGHTS, stage
 from local_bench.judges.metrics.pose_network import FIELDS as FIELD_MAPS

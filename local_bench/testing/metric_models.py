@@ -11,7 +11,7 @@ from open_clip.transformer import QuickGELU, VisionTransformer
 from safetensors.torch import save_file
 from transformers import Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
-from local_bench.judges.metrics import aesthetic, csd_network, laion_aes
+from local_bench.judges.metrics import aesthetic, laion_aes, style_ref
 from local_bench.models.cards import ModelCard
 from local_bench.models.random_init import amplify
 
@@ -125,11 +125,11 @@ def build_dinov2(folder: Path, card: ModelCard) -> None:
 
 def build_csd(folder: Path, card: ModelCard) -> None:
     """Saves a CSD of 0.8 M parameters into `folder`, under the names of the published checkpoint once converted."""
-    width, embedding = 2 * csd_network.HEAD_WIDTH, 64
+    width, embedding = 2 * style_ref.HEAD_WIDTH, 64
     with torch.random.fork_rng():
         torch.manual_seed(SEED + 6)
         tower = VisionTransformer(
-            image_size=csd_network.SIZE_PX,
+            image_size=style_ref.SIZE_PX,
             patch_size=32,
             width=width,
             layers=2,
@@ -142,13 +142,13 @@ def build_csd(folder: Path, card: ModelCard) -> None:
     amplify(tower, {"": 4.0})
     state = {name: tensor.contiguous() for name, tensor in tower.state_dict().items()}
     style = state.pop("proj")
-    saved = {f"{csd_network.BACKBONE}{name}": tensor for name, tensor in state.items()}
+    saved = {f"{style_ref.BACKBONE}{name}": tensor for name, tensor in state.items()}
     saved |= {
-        csd_network.STYLE: style,
-        csd_network.STYLE.replace("style", "content"): content,
+        style_ref.STYLE: style,
+        style_ref.STYLE.replace("style", "content"): content,
         "optimizer_state_dict.state.0.exp_avg": torch.zeros(width),
     }
-    save_file(saved, folder / csd_network.FILE)
+    save_file(saved, folder / style_ref.FILE)
 
 
 def _save_clip(folder: Path, model: open_clip.CLIP, described: dict[str, Any]) -> None:

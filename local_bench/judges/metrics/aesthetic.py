@@ -23,7 +23,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.clip_network import mend, normalised, rows
-from local_bench.judges.metrics.dino_network import load_transformer, read_processor
+from local_bench.judges.metrics.dino_ref import load_transformer, read_processor
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.weights import weights_digest
 

@@ -1,17 +1,156 @@
-"""How well the reference's face is kept: the cosine of its ArcFace embedding with the likest face of the result.
+"""The faces in a picture as InsightFace's buffalo_l sees them, by onnxruntime on the CPU: an SCRFD detector (Guo et al.
+2021, arXiv 2105.04714) and an ArcFace recogniser (Deng et al. 2018, arXiv 1801.07698).
+
+The library is written for BGR pictures. ICE-Bench's evaluator hands it RGB ones, so both networks see red and blue
+exchanged. We do the same: the published numbers are of these networks' answers to such pictures. It is stated in
+`PREPARED`, and a metric with the right order is another metric.
+
+How well the reference's face is kept: the cosine of its ArcFace embedding with the likest face of the result.
 
 ICE-Bench B.5 (eq. 8) as its code (evaluators/face_sim.py) has it: InsightFace buffalo_l; of the reference the first
 face in the detector's order, of the result all. In [-1, 1], higher is better; 0 where the result has no face. A
 reference without a face says nothing of the result: that is unscored here and 0 there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+from PIL import Image
 
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.face_network import PREPARED, FaceNetwork
+from local_bench.core.errors import WeightsError
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
+
+DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
+SIZES = (640, 480, 384, 256, 128)
+"""Sides of the detector's square input, tried in turn until a face is found."""
+SIDE, WIDTH = 112, 512
+THRESHOLD, OVERLAP = 0.5, 0.4
+PREPARED = (
+    "RGB8 taken as BGR by insightface (red and blue exchanged for both networks, as ICE-Bench's evaluator has it); "
+    f"detector: longer side to {', '.join(map(str, SIZES))} in turn until a face is found (bilinear, no antialiasing, "
+    f"OpenCV), zeros right and below, (x - 127.5) / 128, score >= {THRESHOLD}, suppressed over {OVERLAP} of overlap, "
+    "best score first; recogniser: similarity by five points onto 112x112 (bilinear, OpenCV), (x - 127.5) / 127.5; "
+    "embeddings divided by their norm; float32"
+)
+
+
+class FaceNetwork(Network):
+    """Reads the embeddings of all faces: float32 (n, 512) of norm 1 in the detector's order, (0, 512) without a face.
+
+    On the CPU whatever the device, one thread a picture: how many threads share a picture would be part of its
+    numbers, how many pictures are read beside one another is not.
+    """
+
+    batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 4}
+    on_cpu = True
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._detector: Any = None
+        self._recogniser: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def key(self) -> Hashable:
+        return ("faces", self._weights.card.name)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "model": self._weights.card.name,
+            "weights": weights_digest(_file(self._weights.folder, DETECTOR).parent),
+            "preprocessing": PREPARED,
+            "dtype": "float32",
+        }
+
+    def open(self, device: str) -> None:
+        """WeightsError where one of the two files is not there or not such a network."""
+        from insightface.model_zoo import SCRFD, ArcFaceONNX
+
+        folder = self._weights.folder
+        detector, recogniser = _file(folder, DETECTOR), _file(folder, RECOGNISER)
+        self._detector = SCRFD(str(detector), _session(detector), static_shape_sessions=False)
+        self._recogniser = ArcFaceONNX(str(recogniser), _session(recogniser))
+        if not self._detector.use_kps or self._recogniser.input_size != (SIDE, SIDE):
+            raise WeightsError(f"{folder} holds other networks than buffalo_l's: give the folder of that model")
+        self._detector.prepare(0, nms_thresh=OVERLAP, det_thresh=THRESHOLD)
+        self._pool = ThreadPoolExecutor(self.batch_size["cpu"], "faces")
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._detector = self._recogniser = self._pool = None
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> np.ndarray:
+        """Its pixels, (height, width, 3) uint8."""
+        (image,) = images
+        return np.asarray(image)
+
+    def run(self, prepared: Sequence[np.ndarray]) -> list[Array]:
+        assert self._pool is not None
+        return list(self._pool.map(self._faces, prepared))
+
+    def _faces(self, pixels: np.ndarray) -> Array:
+        points = np.empty((0, 5, 2), np.float32)
+        short, long = sorted(pixels.shape[:2])
+        for size in SIZES:
+            if short * size < 2 * long:
+                break  # nothing would be left of the shorter side
+            _, points = self._detector.detect(pixels, (size, size))
+            if len(points):
+                break
+        embeddings = [self._recogniser.get_feat(_aligned(pixels, five))[0] for five in points]
+        found = np.asarray(embeddings, np.float32).reshape(len(embeddings), WIDTH)
+        unit: Array = found / np.linalg.norm(found, axis=1, keepdims=True)
+        return unit
+
+
+def _aligned(pixels: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The face on the recogniser's template, (112, 112, 3) uint8; `points` are eyes, nose and corners of the mouth.
+
+    What insightface's `norm_crop` does, by the call that scikit-image has put in the place of the one it makes.
+    """
+    import cv2
+    from insightface.utils.face_align import arcface_dst
+    from skimage.transform import SimilarityTransform
+
+    found = SimilarityTransform.from_estimate(points, arcface_dst)
+    assert found, "five points of a face are never one"
+    face: np.ndarray = cv2.warpAffine(pixels, found.params[:2], (SIDE, SIDE), borderValue=0.0)
+    return face
+
+
+def _session(path: Path) -> Any:
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import (
+        Fail,
+        InvalidArgument,
+        InvalidGraph,
+        InvalidProtobuf,
+        NoModel,
+    )
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except (Fail, InvalidArgument, InvalidGraph, InvalidProtobuf, NoModel) as e:
+        raise WeightsError(f"{path} cannot be read as an ONNX network ({e}): fetch its model again") from e
+
+
+def _file(folder: Path, name: str) -> Path:
+    """Where the file lies; its repository may keep it in a folder of its own."""
+    found = sorted(folder.rglob(name))
+    if not found:
+        raise WeightsError(f"{folder} holds no {name}: fetch its model again (`local-bench models fetch NAME`)")
+    return found[0]
+
 
 FACE_REF = "face_ref"
 

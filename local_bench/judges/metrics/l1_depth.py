@@ -1,15 +1,152 @@
-"""How well an image follows a depth map: 1 - mean |MiDaS(image) - L(condition)| / 255.
+"""A picture's depth map by MiDaS 3.0 DPT-hybrid (Ranftl et al. 2021, arXiv 2103.13413), and how like a condition it is.
+
+The steps are those of scepter 1.4's MidasDetector, which ICE-Bench's evaluator uses; the network is transformers' and
+its weights Intel's conversion of dpt_hybrid-midas-501f0c75. transformers refuses sizes other than the one trained at
+and sides that differ, where MiDaS stretches its position embeddings; both are said to it here.
+
+How well an image follows a depth map: 1 - mean |MiDaS(image) - L(condition)| / 255.
 
 ICE-Bench B.6 (eq. 9) for Depth-guided Generation, MiDaS DPT-hybrid as its code (evaluators/l1_dist.py) has it. In
 [0, 1], higher is better, 1 where the depth map is the condition's.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.depth_network import PREPROCESSING, DepthNetwork
+import numpy as np
+from PIL import Image
+
+from local_bench.core.errors import WeightsError
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
+
+MULTIPLE = 64
+LONGEST_SHORT_SIDE = 1024
+MAX_INPUT = 4 * 1024 * 1024
+"""Pixels of the network's input; each million of them wants about 2 GB."""
+UNUSED = "neck.fusion_stage.layers.0.residual_layer1."
+"""Weights that are never used, and that some conversions leave out."""
+PREPROCESSING = (
+    f"{PREPARED}; shorter side to at most {LONGEST_SHORT_SIDE}, each side to the nearest multiple of {MULTIPLE} (area, "
+    "OpenCV); x / 127.5 - 1, RGB; inverse depth - its minimum, / its maximum, * 255 cut to 8 bits, back to the "
+    f"condition's size (area, OpenCV); {COMPARED}; float32"
+)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    pixels: np.ndarray
+    """(H, W, 3) uint8, sides multiples of 64."""
+    condition: Image.Image
+
+
+class DepthNetwork(Network):
+    """Reads how like the first picture's depth map is to the second picture: float32 (1,) in [0, 1]; NaN where the map
+    is the same everywhere."""
+
+    max_pixels: ClassVar[int] = 16 * 1024 * 1024
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._model: Any = None
+        self._device = "cpu"
+
+    @property
+    def key(self) -> Hashable:
+        return ("depth", self._weights.card.name)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "model": self._weights.card.name,
+            "weights": weights_digest(self._weights.folder, self._weights.parts),
+            "preprocessing": PREPROCESSING,
+            "dtype": "float32",
+        }
+
+    def open(self, device: str) -> None:
+        """WeightsError where the folder does not hold such a network."""
+        self._device = device
+        self._model = load(self._weights.folder).to(device)
+
+    def close(self) -> None:
+        self._model = None
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> _Pair:
+        import cv2
+
+        image, condition = images[0], images[-1]
+        width, height = _input_size(*condition.size)
+        pixels = np.asarray(as_condition(image, condition))
+        return _Pair(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), condition)
+
+    def run(self, prepared: Sequence[_Pair]) -> list[Array]:
+        depths = [(pair, self._depth(pair)) for pair in prepared]
+        likenesses = [math.nan if depth is None else likeness(depth, pair.condition) for pair, depth in depths]
+        return [np.array([one], np.float32) for one in likenesses]
+
+    def _depth(self, pair: _Pair) -> np.ndarray | None:
+        """(height, width) uint8 in the condition's size, near is bright; None where nothing is nearer than the rest."""
+        import cv2
+        import torch
+
+        with torch.inference_mode():
+            x_1CHW = torch.from_numpy(pair.pixels).to(self._device, torch.float32).permute(2, 0, 1)[None] / 127.5 - 1
+            depth_HW = self._model(x_1CHW).predicted_depth[0]
+            depth_HW = depth_HW - depth_HW.min()
+            highest = depth_HW.max()
+            if not highest > 0:
+                return None
+            map_HW = (depth_HW / highest * 255).clamp(0, 255).to(torch.uint8).cpu().numpy()
+        resized: np.ndarray = cv2.resize(map_HW, pair.condition.size, interpolation=cv2.INTER_AREA)
+        return resized
+
+
+def load(folder: Path) -> Any:
+    """transformers' DPTForDepthEstimation in float32 that takes any sides that are multiples of 32. WeightsError where
+    the folder holds no such model."""
+    from safetensors.torch import load_file
+    from transformers import DPTConfig, DPTForDepthEstimation
+
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) != 1 or not (folder / "config.json").is_file():
+        raise WeightsError(f"{folder} must hold config.json and one .safetensors file: fetch its model again")
+    config = DPTConfig.from_json_file(folder / "config.json")
+    model = DPTForDepthEstimation(config).float().eval()
+    missing, _ = model.load_state_dict(load_file(files[0]), strict=False)
+    if not config.is_hybrid or any(not name.startswith(UNUSED) for name in missing):
+        raise WeightsError(f"{folder} holds another network than DPT-hybrid: give the folder of that model")
+    model.dpt.embeddings.register_forward_pre_hook(_any_size, with_kwargs=True)
+    model.neck.register_forward_pre_hook(_any_aspect)
+    return model
+
+
+def _any_size(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return args, kwargs | {"interpolate_pos_encoding": True}
+
+
+def _any_aspect(_: Any, args: tuple[Any, ...]) -> tuple[Any, int, int]:
+    """The neck is told how many patches stand over and beside one another, by the first stage's map (a quarter)."""
+    features = args[0]
+    height, width = features[0].shape[-2:]
+    return features, height // 4, width // 4
+
+
+def _input_size(width: int, height: int) -> tuple[int, int]:
+    """The network's (width, height) for a condition's; Unscorable where there is none."""
+    scale = min(LONGEST_SHORT_SIDE, width, height) / min(width, height)
+    wide, high = (int(np.round(side * scale / MULTIPLE)) * MULTIPLE for side in (width, height))
+    if not wide or not high:
+        raise Unscorable(f"a condition of {width}x{height} pixels is too small for a depth map")
+    if wide * high > MAX_INPUT:
+        raise Unscorable(f"a condition of {width}x{height} pixels is too long for a depth map")
+    return wide, high
+
 
 L1_DEPTH = "l1_depth"
 

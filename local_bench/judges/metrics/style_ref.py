@@ -1,15 +1,109 @@
-"""Style-ref: how close a picture's style is to its reference's, as the cosine of CSD's embeddings of both.
+"""CSD: an embedding of a picture's style, apart from what it shows.
+
+Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models": the vision tower of OpenAI's CLIP ViT-L/14
+(QuickGELU), trained on, with a projection for style in the place of CLIP's own. Arrays are (width,) float32 of length
+1.
+
+Style-ref: how close a picture's style is to its reference's, as the cosine of CSD's embeddings of both.
 
 Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models"; ICE-Bench (arXiv 2503.14482), section B.5, eq.
 8, with CSD ViT-L; of several references the first counts. In [-1, 1], higher is better, 1 for the same picture.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
-from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, NetworkMetric, Subject
-from local_bench.judges.metrics.clip_network import cosine
-from local_bench.judges.metrics.csd_network import CsdNetwork
+import torch
+from open_clip.transformer import QuickGELU, VisionTransformer
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+
+from local_bench.core.errors import WeightsError
+from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
+from local_bench.judges.metrics.clip_network import clip_transform, cosine, mend, refuse_slender, rows
 from local_bench.judges.metrics.registry import Weights
+from local_bench.models.weights import weights_digest
+
+FILE = "pytorch_model.safetensors"
+BACKBONE = "model_state_dict.module.backbone."
+STYLE = "model_state_dict.module.last_layer_style"
+"""Where they stand in the published checkpoint, which was saved with the state of its training."""
+HEAD_WIDTH = 64
+"""Of each attention head, in every CLIP of OpenAI's."""
+SIZE_PX = 224
+
+
+class CsdNetwork(Network):
+    """CLIP's vision tower with the projection for style; looks are single pictures."""
+
+    batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._transform, self.words = clip_transform({"size": SIZE_PX})
+
+    @property
+    def key(self) -> Hashable:
+        return (type(self).__name__, self._weights.folder)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "model": "CSD: open_clip VisionTransformer with QuickGELU and the projection for style",
+            "weights": weights_digest(self._weights.folder),
+            "preprocessing": " ".join(str(self._transform).split()),
+            "output": "normalised style embedding",
+            "dtype": "float32",
+        }
+
+    def open(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._tower = load_tower(self._weights).to(self._device)
+
+    def close(self) -> None:
+        del self._tower
+
+    def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
+        refuse_slender(images[0], SIZE_PX)
+        return self._transform(images[0])  # (3, 224, 224) float32
+
+    @torch.inference_mode()
+    def run(self, prepared: Sequence[Any]) -> list[Array]:
+        style = self._tower(torch.stack(list(prepared)).to(self._device))  # (batch, width)
+        return rows(torch.nn.functional.normalize(style, dim=-1))
+
+
+def load_tower(weights: Weights) -> Any:
+    """The tower with the projection for style as its own, of the sizes that the checkpoint's tensors have.
+
+    Nothing else of the checkpoint is read: not the projection for content, not what its training left. WeightsError
+    where a tensor is missing or does not fit.
+    """
+    path = weights.folder / FILE
+    try:
+        with safe_open(path, "pt") as file:
+            names = [name for name in file.keys() if name.startswith(BACKBONE)]  # noqa: SIM118 (it is no dict)
+            state = {name.removeprefix(BACKBONE): file.get_tensor(name).float() for name in names}
+            state["proj"] = file.get_tensor(STYLE).float()  # (tower's width, width)
+        width, _, patch, _ = state["conv1.weight"].shape
+        if (state["positional_embedding"].shape[0] - 1) * patch**2 != SIZE_PX**2:
+            raise ValueError(f"it is not for {SIZE_PX} px")
+        tower = VisionTransformer(
+            image_size=SIZE_PX,
+            patch_size=patch,
+            width=width,
+            layers=sum(name.endswith("attn.in_proj_weight") for name in state),
+            heads=width // HEAD_WIDTH,
+            mlp_ratio=state["transformer.resblocks.0.mlp.c_fc.weight"].shape[0] / width,
+            output_dim=state["proj"].shape[1],
+            act_layer=QuickGELU,
+        )
+        tower.load_state_dict(state, strict=True)
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as e:
+        raise WeightsError(f"{path} is not CSD's checkpoint ({e}): {mend(weights)}") from e
+    return tower.eval()
+
 
 STYLE_REF = "style_ref"
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from local_bench.judges.metrics.dino_network import DinoNetwork
+from local_bench.judges.metrics.dino_ref import DinoNetwork
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve

@@ -11,8 +11,8 @@ from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Norma
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.csd_network import CsdNetwork
 from local_bench.judges.metrics.registry import Weights, make_metric
+from local_bench.judges.metrics.style_ref import CsdNetwork
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 

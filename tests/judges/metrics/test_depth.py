@@ -11,7 +11,7 @@ from transformers import DPTForDepthEstimation
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.depth_network import DepthNetwork, _input_size
+from local_bench.judges.metrics.l1_depth import DepthNetwork, _input_size
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.models.weights import resolve
 

@@ -10,7 +10,7 @@ from transformers import AutoImageProcessor, AutoModel
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject, Unscorable
-from local_bench.judges.metrics.dino_network import DinoNetwork, paint_outside
+from local_bench.judges.metrics.dino_ref import DinoNetwork, paint_outside
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.metrics.base import FeatureInput, Subject
-from local_bench.judges.metrics.face_network import DETECTOR, RECOGNISER, SIZES, FaceNetwork
+from local_bench.judges.metrics.face_ref import DETECTOR, RECOGNISER, SIZES, FaceNetwork
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.testing.condition_models import FACE_COLOUR, build_faces
 
