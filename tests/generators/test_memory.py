@@ -128,7 +128,7 @@ def test_a_familys_own_limit_comes_first(name, given, size):
 def test_asking_for_more_than_the_limit_is_told():
     found = plan("tiny-omnigen", batch_size=8)
     assert found.batch_size == 1
-    assert found.sentences == ("it makes at most 1 image at once here, not 8",)
+    assert found.sentences == ("the batch size is limited to 1 here, not 8",)
 
 
 def test_eight_bit_weights_fit_where_the_model_does_not():
