@@ -47,7 +47,7 @@ def test_qwen_image_fits_48_gb_and_streams_on_40(gpu_name, offload):
     assert all(phase.fits for phase in found.phases.values())
     if offload:
         (sentence,) = found.sentences
-        assert "stream in from host memory (about 82 GB there)" in sentence
+        assert "offloaded to host memory (about 82 GB)" in sentence
         assert found.host_gb == pytest.approx(82, abs=1)
         assert found.peak_gb <= gpu(gpu_name).memory_gb - RESERVE_GB
     else:
