@@ -1,7 +1,7 @@
-"""What generators are made of: the pieces of `configs/architectures.yaml`, built with seeded random weights.
+"""Builds the pipeline components described in `configs/architectures.yaml`, with seeded random weights.
 
-One data file serves three ends: the small models that we save and load like real ones, real ones with random weights
-(`load: random`), and counting on meta tensors.
+The same file is used for small test models that are saved and loaded like real ones, for full-size models with random
+weights (`load: random`), and for FLOP counting on meta tensors.
 """
 
 from typing import Any
@@ -21,12 +21,13 @@ from local_bench.models.random_init import amplify
 def components(
     card: ModelCard, device: str | torch.device, dtype: torch.dtype, without: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The pipeline's components by its own names, None for those in `without`; same card and device, same weights.
+    """Return the pipeline's components by name, None for those in `without`.
 
-    On "meta" nothing is allocated. ConfigError where the card has no architecture.
+    The same card and device always give the same weights. On "meta" nothing is allocated. Raises ConfigError if the
+    card has no architecture.
     """
     if not card.architecture:
-        raise ConfigError(f"the card {card.name} names no architecture: it cannot be built with random weights")
+        raise ConfigError(f"the card {card.name} has no architecture, so it cannot be built with random weights")
     parts = {name: part for name, part in card.architecture.items() if isinstance(part, str)}
     flags = {name: flag for name, flag in card.architecture.items() if not isinstance(flag, str)}
     built = {name: None if name in without else build(part, device, dtype) for name, part in parts.items()}
@@ -34,24 +35,24 @@ def components(
 
 
 def build(name: str, device: str | torch.device, dtype: torch.dtype) -> Any:
-    """One piece, seeded by its name."""
-    made_of = piece(name)
-    if made_of.tokenizer:
-        return getattr(tokenizers, made_of.tokenizer)(**made_of.config)
-    assert made_of.model
-    of_diffusers = hasattr(diffusers, made_of.model)
-    kind = getattr(diffusers if of_diffusers else transformers, made_of.model)
-    device = torch.device(device if issubclass(kind, torch.nn.Module) else "cpu")  # schedulers reckon on the host
+    """Build one component; its random weights are seeded by its name."""
+    spec = piece(name)
+    if spec.tokenizer:
+        return getattr(tokenizers, spec.tokenizer)(**spec.config)
+    assert spec.model
+    in_diffusers = hasattr(diffusers, spec.model)
+    cls = getattr(diffusers if in_diffusers else transformers, spec.model)
+    device = torch.device(device if issubclass(cls, torch.nn.Module) else "cpu")  # schedulers compute on the CPU
     cuda = [device.index or 0] if device.type == "cuda" else []
-    usual = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     with torch.random.fork_rng(cuda), torch.device(device):
         torch.manual_seed(seed_of(name))
         torch.set_default_dtype(dtype)
         try:
-            made = kind(**made_of.config) if of_diffusers else kind(kind.config_class(**made_of.config))
+            component = cls(**spec.config) if in_diffusers else cls(cls.config_class(**spec.config))
         finally:
-            torch.set_default_dtype(usual)
-    if isinstance(made, torch.nn.Module):
-        amplify(made, made_of.amplify)
-        made = made.eval().requires_grad_(False)
-    return made
+            torch.set_default_dtype(default_dtype)
+    if isinstance(component, torch.nn.Module):
+        amplify(component, spec.amplify)
+        component = component.eval().requires_grad_(False)
+    return component

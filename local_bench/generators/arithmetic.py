@@ -1,7 +1,7 @@
-"""How many operations an image takes and what is in memory meanwhile: shipped, remembered on this machine, or counted.
+"""Number of operations and memory per image: from the shipped file, from this machine's cache, or counted.
 
-`configs/operations.json` has what the shipped cards take at their own size (`scripts/count_flops.py --write`), so that
-planning needs no torch; another size or architecture is counted over the real modules (`generators.counting`).
+`configs/operations.json` has the counts of the shipped cards at their default size (`scripts/count_flops.py --write`),
+so that planning needs no torch. Other sizes and architectures are counted on the real modules (`generators.counting`).
 """
 
 import json
@@ -20,18 +20,19 @@ from local_bench.generators.shapes import Sizes, sizes
 from local_bench.models.cards import ModelCard
 
 _VERSION = 1
-"""Of this arithmetic: a higher number counts anew what is shipped and remembered."""
+"""Version of these computations: a higher number invalidates shipped and cached counts."""
 SAME_AREA = 0.05
-"""A size that takes a picture's aspect is counted as the card's own where its area is that near to it."""
+"""A size whose area differs from the card's by at most this fraction is counted as the card's size."""
 SHIPPED_PICTURES = 4
-"""Up to so many input pictures the shipped counts go."""
+"""The largest number of input images in the shipped counts."""
 
 
 def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Operations:
-    """What one image takes. `text_tokens` are a prompt's own, where nothing pads it (64 if left out).
+    """Count the operations and memory of one image.
 
-    No time where it is shipped; else some seconds at first, then remembered below the user's cache. For a card without
-    an architecture (a family of another package) these are the card's own figures.
+    `text_tokens` is the prompt's length for families that do not pad it (default 64). Shipped counts return at once;
+    others take some seconds the first time and are then cached in the user's cache folder. A card without an
+    architecture (a family of another package) returns the figures declared on the card.
     """
     if not card.architecture:
         return _declared(card, sampler)
@@ -52,8 +53,9 @@ def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int
 
 
 def _declared(card: ModelCard, sampler: Sampler) -> Operations:
-    """What the card says: memory by phase in `vram_by_phase_gb`, else `vram_gb` in each; operations where it has
-    `pflop_per_image` (at its own size and steps). Layers are not known, so nothing streams in."""
+    """The figures declared on the card: memory by phase from `vram_by_phase_gb`, else `vram_gb` for each phase;
+    operations from `pflop_per_image` (at the card's size and steps), if present. Layer sizes are unknown, so weights
+    are not offloaded."""
     gb = {name: card.vram_by_phase_gb.get(name, card.vram_gb) for name in ("encode", "denoise", "decode")}
     encoder_bytes, transformer_bytes = int(gb["encode"] * 1e9), int(gb["denoise"] * 1e9)
     return Operations(
@@ -81,18 +83,20 @@ def _declared(card: ModelCard, sampler: Sampler) -> Operations:
 
 @cache
 def shipped_counts() -> dict[str, dict[str, Any]]:
-    """`configs/operations.json`: `Operations` of one step by `counts_key`; none where a user's configs have no such
+    """`configs/operations.json`: `Operations` of one step by `counts_key`; empty if the config folder has no such
     file."""
     try:
-        found: dict[str, dict[str, Any]] = json.loads((configs_dir() / "operations.json").read_text("utf-8"))
+        counts: dict[str, dict[str, Any]] = json.loads((configs_dir() / "operations.json").read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    return found
+    return counts
 
 
 def usual_size(card: ModelCard, sampler: Sampler) -> Sampler:
-    """The card's own height and width where `sampler` has about that area: what a size takes depends on its area, so
-    pictures of many aspects need not be counted one by one."""
+    """`sampler` with the card's height and width if its area is about the same.
+
+    The cost depends on the area, so images of different aspect ratios need not be counted separately.
+    """
     own = card.sampler.height * card.sampler.width
     if abs(sampler.height * sampler.width / own - 1) > SAME_AREA:
         return sampler
@@ -100,13 +104,13 @@ def usual_size(card: ModelCard, sampler: Sampler) -> Sampler:
 
 
 def usual_pictures(card: ModelCard) -> int:
-    """How many pictures a card's own figures are counted with: one for an editor, else none."""
+    """Number of input images assumed for a card's figures: one for editing models, else none."""
     edits = card.takes.pictures == 1 and card.takes.size_from_picture
     return 1 if edits or not card.takes.text_alone else 0
 
 
 def counts_key(card: ModelCard, s: Sizes) -> str:
-    """Names a count by all that decides it."""
+    """Cache key of a count: a digest of everything that affects it."""
     return digest(
         {
             "version": _VERSION,
@@ -119,6 +123,5 @@ def counts_key(card: ModelCard, s: Sizes) -> str:
 
 
 def shipped_kinds(card: ModelCard) -> list[int]:
-    """The numbers of input pictures that a card's shipped counts are for; none at all is planned for an editor that has
-    no order."""
+    """Numbers of input images for which a card's counts are shipped, beginning with 0."""
     return list(range(min(card.takes.pictures, SHIPPED_PICTURES) + 1))

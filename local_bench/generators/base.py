@@ -1,8 +1,9 @@
-"""What a family of generators does, in three stages: encode, then denoise, then decode.
+"""Data types of the three generation stages: encode, denoise, decode.
 
-A family is a diffusers pipeline used in parts. Its encoders are loaded, used and dropped before its transformer comes;
-the VAE (0.1 to 0.3 GB) stays beside the transformer so that a batch is decoded, written and committed as soon as it is
-made, and because some pipelines (Qwen-Image-Edit, FLUX.2) read their pictures through it while they denoise.
+A family wraps a diffusers pipeline whose parts are loaded in stages. The encoders are loaded, used and released before
+the transformer is loaded. The VAE (0.1 to 0.3 GB) stays loaded with the transformer, so that each batch is decoded,
+written and committed as soon as it is generated, and because some pipelines (Qwen-Image-Edit, FLUX.2) encode their
+input images with it while denoising.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from local_bench.generators.sampler import Sampler
 
 @dataclass(frozen=True)
 class Picture:
-    """An input picture, as canonical RGB pixels, with their digest."""
+    """An input image: canonical RGB pixels and their digest."""
 
     sha256: str
     pixels: Image.Image = field(compare=False)
@@ -26,43 +27,43 @@ class Picture:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """All that one image is made from, but for its seed."""
+    """Everything that defines one generated image, except its seed."""
 
     prompt: str
     sampler: Sampler
     pictures: tuple[Picture, ...] = ()
     mask: Picture | None = None
-    """For a family that fills a mask: white where the first picture is to be changed."""
+    """For inpainting families: white where the first image is to be changed."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What must be equal in a batch: the sampler and the sizes of the pictures."""
+        """What must be equal within a batch: the sampler settings and the sizes of the input images."""
         return (self.sampler, tuple(picture.pixels.size for picture in self.pictures))
 
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """Something encoded once, on the CPU."""
+    """An encoded prompt or image, stored on the CPU."""
 
     tensors: dict[str, torch.Tensor]
-    """By the pipeline's own argument names, batch axis 1."""
+    """By the pipeline's argument names; the batch dimension has size 1."""
     truncated_tokens: dict[str, int] = field(default_factory=dict)
-    """How many tokens of the prompt each encoder did not see."""
+    """Number of prompt tokens that each encoder truncated."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What must be equal in a batch (Qwen's text is as long as its prompt: no padding, so no mask)."""
+        """What must be equal within a batch (Qwen's embeddings are not padded, so that no mask is needed)."""
         return tuple((name, *tensor.shape) for name, tensor in sorted(self.tensors.items()))
 
 
 @dataclass(frozen=True)
 class Item:
-    """One image to make."""
+    """One image to generate."""
 
     brief: GenerationRequest
     text: EncodedPrompt
     pictures: tuple[EncodedPrompt, ...]
-    """The brief's pictures as the family encodes them; empty where it reads them while denoising."""
+    """The request's input images as the family encodes them; empty if it encodes them while denoising."""
     seed: int
 
     @property
@@ -72,20 +73,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Machine:
-    """On what a family runs, and how; every field can change bytes and is part of the numerics signature."""
+    """Device and execution settings. Every field can change bytes and is part of the numerics signature."""
 
     device: torch.device
     dtype: torch.dtype
     attention: str
     compile: bool = False
     offload: tuple[str, ...] = ()
-    """Parts that do not fit and stream in group by group: "encode", "denoise". A copy: changes no bytes."""
+    """Phases whose weights do not fit and are offloaded to host memory: "encode", "denoise". Changes no bytes."""
     lossy: dict[str, Any] = field(default_factory=dict)
-    """What makes this another model: see `generators.lossy`."""
+    """Settings that change the results, see `generators.lossy`."""
 
 
 def text_key(family: str, prompt: str, sampler: Sampler, pictures: Sequence[str] = ()) -> str:
-    """Names an encoded prompt by all that decides it; `pictures` are the digests of those that the encoder sees."""
+    """Cache key of an encoded prompt; `pictures` are the digests of the images that the text encoder reads."""
     return digest(
         {
             "family": family,
@@ -99,18 +100,18 @@ def text_key(family: str, prompt: str, sampler: Sampler, pictures: Sequence[str]
 
 
 def picture_key(family: str, sha256: str, sampler: Sampler) -> str:
-    """Names an encoded picture by all that decides it."""
+    """Cache key of an encoded image."""
     return digest({"family": family, "picture": sha256, "height": sampler.height, "width": sampler.width})
 
 
 def tokens_over(tokenizer: Any, prompt: str, limit: int) -> int:
-    """How many tokens of `prompt` lie beyond an encoder's `limit`."""
+    """Number of tokens of `prompt` beyond an encoder's `limit`."""
     return max(0, len(tokenizer(prompt, truncation=False, verbose=False).input_ids) - limit)
 
 
 def cat(
     tensors: Sequence[dict[str, torch.Tensor]], device: torch.device, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """One batch of several dictionaries; floating-point tensors in `dtype`, others (masks) as they are."""
+    """Concatenate dictionaries into one batch; floating-point tensors are cast to `dtype`, others (masks) are not."""
     joined = {name: torch.cat([t[name] for t in tensors]).to(device) for name in tensors[0]}
     return {name: t.to(dtype) if t.is_floating_point() else t for name, t in joined.items()}

@@ -1,4 +1,4 @@
-"""Law 2: batches never change bytes. One fixed shape a bucket, short batches padded, a probe that proves it here."""
+"""Batches of one fixed shape, and the check that batching does not change an image's bytes (batch invariance)."""
 
 import random
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from local_bench.generators.staged import Staged
 
 T = TypeVar("T")
 PROBE_STEPS = 2
-"""One would do but for Qwen-Image's schedule, which divides by zero then."""
+"""Qwen-Image's schedule divides by zero with one step."""
 
 
 def deal(items: Sequence[T], size: int, order: str) -> list[list[T]]:
-    """`items` in batches of at most `size`: in the given order, in reverse, or shuffled (with a fixed seed)."""
+    """Split `items` into batches of at most `size`: in the given order, in reverse, or shuffled with a fixed seed."""
     items = list(items)
     if order == "reverse":
         items.reverse()
@@ -27,36 +27,38 @@ def deal(items: Sequence[T], size: int, order: str) -> list[list[T]]:
 
 
 def padded(items: Sequence[T], size: int) -> list[T]:
-    """Exactly `size` items: the last is repeated where there are too few."""
+    """Pad `items` to `size` by repeating the last one."""
     return [*items, *[items[-1]] * (size - len(items))]
 
 
 def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
-    """A first short run of the real model at the real shape: what is compiled or chosen at first use is made here, from
-    a prompt of a fixed length where the family's prompts have none."""
+    """Run the model for a few steps at the real shape, so that compilation and kernel selection happen here.
+
+    Families with unpadded prompts use a prompt of a fixed length.
+    """
     short = generator.canonical(_short(item))
     generator.decode(generator.denoise([short] * batch_size), short.brief.sampler)
 
 
 def batch_is_neutral(generator: Staged, items: Sequence[Item], batch_size: int) -> bool:
-    """Whether an image's bytes are the same in the first and the last slot, beside any neighbours and beside itself.
+    """Whether an image's bytes are independent of its position in the batch and of the other images (batch invariance).
 
-    Two steps of the real model at the real shape on this machine, latents and decoded pixels compared bit by bit.
-    `items` are of one bucket; one is enough.
+    Runs two steps of the real model at the real shape on this machine and compares latents and decoded pixels bit for
+    bit. All `items` must have one shape; one item is enough.
     """
-    canary = replace(_short(items[0]), seed=seed_of("probe"))
+    probe = replace(_short(items[0]), seed=seed_of("probe"))
     others = [
         replace(_short(items[i % len(items)]), seed=seed_of(f"neighbour {i}")) for i in range(1, 2 * batch_size - 1)
     ]
-    alone = [canary] * batch_size
-    first = [canary, *others[: batch_size - 1]]
-    last = [*others[batch_size - 1 :], canary]
-    seen = []
-    for batch, slot in ((alone, 0), (first, 0), (last, batch_size - 1)):
+    repeated = [probe] * batch_size
+    first = [probe, *others[: batch_size - 1]]
+    last = [*others[batch_size - 1 :], probe]
+    results = []
+    for batch, slot in ((repeated, 0), (first, 0), (last, batch_size - 1)):
         latents = generator.denoise(batch)
-        picture = generator.decode(latents, canary.brief.sampler)[slot]
-        seen.append((latents[slot].cpu(), picture.tobytes()))
-    return all(torch.equal(latents, seen[0][0]) and pixels == seen[0][1] for latents, pixels in seen)
+        image = generator.decode(latents, probe.brief.sampler)[slot]
+        results.append((latents[slot].cpu(), image.tobytes()))
+    return all(torch.equal(latents, results[0][0]) and pixels == results[0][1] for latents, pixels in results)
 
 
 def _short(item: Item) -> Item:

@@ -1,4 +1,4 @@
-"""How much memory there is here, in decimal GB."""
+"""Memory of the device and the host, in decimal GB."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def device_memory_gb(device: "torch.device") -> float | None:
-    """Of a GPU, what this process can have now: what is free and what it holds already; None for the CPU."""
+    """GPU memory available to this process: free memory plus its own reservation; None for the CPU."""
     if device.type == "cpu":
         return None
     import torch
@@ -26,18 +26,18 @@ def device_memory_gb(device: "torch.device") -> float | None:
 
 
 def host_memory_gb() -> float:
-    """Of the host, what this process may use: all of the machine's, or its control group's limit where that is less."""
+    """Host memory available to this process: the machine's memory, or the control group's limit if that is lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup_limit(_CGROUPS, _OWN_CGROUP.read_text("utf-8") if _OWN_CGROUP.exists() else "")
     return (machine if limit is None else min(machine, limit)) / 1e9
 
 
 def cgroup_limit(root: Path, own: str) -> int | None:
-    """The smallest memory limit in bytes on the way from a process's control group up to `root`; None without one.
+    """The smallest memory limit in bytes of a process's control group and its parents up to `root`; None if unlimited.
 
     `own` is the text of /proc/self/cgroup: `0::/a/b` for version 2, `4:memory:/a/b` for version 1.
     """
-    found = []
+    limits = []
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -48,5 +48,5 @@ def cgroup_limit(root: Path, own: str) -> int | None:
             file = top.joinpath(*parts[:n], name)
             text = file.read_text("utf-8").strip() if file.is_file() else ""
             if text.isdigit():
-                found.append(int(text))
-    return min(found, default=None)
+                limits.append(int(text))
+    return min(limits, default=None)

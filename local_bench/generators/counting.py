@@ -1,9 +1,9 @@
-"""Counts operations and memory over the real modules.
+"""Counts operations and memory on the real modules.
 
-Every module runs once, whole, on meta tensors (nothing is computed or allocated) at the real sizes of one image.
-`FlopCounterMode` counts matrix products, convolutions and attention, a multiplication with its addition as two, and
-attention in full where it is causal. `_Live` adds up the tensors that are alive at once. Fused attention is taken for
-granted: no matrix of all scores exists.
+Every module runs once on meta tensors (nothing is computed or allocated) at the real sizes of one image.
+`FlopCounterMode` counts matrix products, convolutions and attention; a multiply-add counts as two operations, and
+causal attention counts in full. `_Live` measures the peak of live tensors. Fused attention is assumed, so no full score
+matrix is materialized.
 """
 
 import weakref
@@ -28,22 +28,22 @@ _NO_MODULES = ("scheduler", "tokenizer", "tokenizer_2", "tokenizer_3", "processo
 
 
 def count_modules(card: ModelCard, s: Sizes) -> Operations:
-    """One image's operations and memory, with one step; some seconds for a large model."""
+    """Count one image's operations and memory, with one step. Takes some seconds for a large model."""
     dtype: torch.dtype = getattr(torch, card.dtype)
     parts = {n: p for n, p in components(card, "meta", dtype, _NO_MODULES).items() if isinstance(p, torch.nn.Module)}
     denoiser = _ready(parts["unet" if "unet" in parts else "transformer"], s, dtype)
     vae = parts["vae"]
     encoders = {name: part for name, part in parts.items() if name.endswith("_encoder") or "_encoder_" in name}
 
-    text = [_measure(parts[name], _reading(parts[name], tokens, dtype)) for name, tokens in s.encoded.items()]
-    eyes = [_measure(*_eyes(encoders, s, dtype))] if s.grids or s.clip_pictures else []
+    text = [_measure(parts[name], _text_call(parts[name], tokens, dtype)) for name, tokens in s.encoded.items()]
+    vision = [_measure(*_vision_call(encoders, s, dtype))] if s.grids or s.clip_pictures else []
     forward = _measure(denoiser, lambda: denoiser(**forward_inputs(denoiser, s, dtype)))
-    read = [_measure(vae, _vae_call(vae, "encode", size, dtype)) for size in s.pictures]
+    vae_reads = [_measure(vae, _vae_call(vae, "encode", size, dtype)) for size in s.pictures]
     decode = _measure(vae, _vae_call(vae, "decode", s.result, dtype))
-    looked = s.encodings if s.grids else 1  # the language model looks anew for the negative prompt
+    vision_passes = s.encodings if s.grids else 1  # the language model reads the images again for the negative prompt
     return Operations(
         encode_flop=s.encodings * sum(cost.flop for cost in text),
-        picture_flop=sum(cost.flop for cost in read) + looked * sum(cost.flop for cost in eyes),
+        picture_flop=sum(cost.flop for cost in vae_reads) + vision_passes * sum(cost.flop for cost in vision),
         forward_flop=forward.flop,
         passes=s.passes,
         together=s.together,
@@ -57,18 +57,18 @@ def count_modules(card: ModelCard, s: Sizes) -> Operations:
         vae_bytes=_bytes(vae),
         encoder_layer_bytes=max(map(_layer_bytes, encoders.values()), default=0),
         transformer_layer_bytes=_layer_bytes(denoiser),
-        encode_live_bytes=max((cost.live_bytes for cost in (*text, *eyes)), default=0),
-        picture_live_bytes=max((cost.live_bytes for cost in read), default=0),
+        encode_live_bytes=max((cost.live_bytes for cost in (*text, *vision)), default=0),
+        picture_live_bytes=max((cost.live_bytes for cost in vae_reads), default=0),
         forward_live_bytes=forward.live_bytes,
         decode_live_bytes=decode.live_bytes,
     )
 
 
-# ---- what a module is and does
+# ---- modules and their calls
 
 
 def parameters(module: torch.nn.Module) -> int:
-    """How many parameters a module has; shared ones once."""
+    """Number of parameters of a module; shared ones count once."""
     return sum(p.numel() for p in module.parameters())
 
 
@@ -84,21 +84,21 @@ def _empty(*shape: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
     return torch.empty(shape, device="meta", dtype=dtype)
 
 
-def _reading(encoder: Any, tokens: int, dtype: torch.dtype) -> Callable[[], Any]:
+def _text_call(encoder: Any, tokens: int, dtype: torch.dtype) -> Callable[[], Any]:
     kind = type(encoder).__name__
     if kind.startswith("CLIPText"):
         tokens = min(tokens, encoder.config.max_position_embeddings)
     ids = _empty(1, tokens)
     if kind.startswith(("CLIPText", "T5")):
         return lambda: encoder(ids)
-    places = _empty(3, 1, tokens) if kind.startswith("Qwen2_5_VL") else _empty(1, tokens)
-    mask = _empty(1, 1, tokens, tokens, dtype=dtype)  # whole, or the library would look into its values
+    positions = _empty(3, 1, tokens) if kind.startswith("Qwen2_5_VL") else _empty(1, tokens)
+    mask = _empty(1, 1, tokens, tokens, dtype=dtype)  # 4D: for a 2D mask the library reads its values
     return lambda: encoder(
-        input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False, output_hidden_states=True
+        input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False, output_hidden_states=True
     )
 
 
-def _eyes(encoders: dict[str, Any], s: Sizes, dtype: torch.dtype) -> tuple[Any, Callable[[], Any]]:
+def _vision_call(encoders: dict[str, Any], s: Sizes, dtype: torch.dtype) -> tuple[Any, Callable[[], Any]]:
     if s.clip_pictures:
         clip = encoders["image_encoder"]
         side = clip.config.image_size
@@ -122,14 +122,14 @@ def _vae_call(vae: Any, way: str, size: tuple[int, int], dtype: torch.dtype) -> 
 
 def _ready(denoiser: Any, s: Sizes, dtype: torch.dtype) -> Any:
     if s.family == "omnigen":
-        denoiser.rope = _Turns(denoiser.config.hidden_size // denoiser.config.num_attention_heads)
+        denoiser.rope = _MetaRope(denoiser.config.hidden_size // denoiser.config.num_attention_heads)
     if s.family == "flux_ip_adapter":
-        _lay_adapter(denoiser, dtype)
+        _add_ip_adapter(denoiser, dtype)
     return denoiser
 
 
-class _Turns(torch.nn.Module):
-    """In the place of OmniGen's rotary embedding, which looks into its input's values; it takes next to nothing."""
+class _MetaRope(torch.nn.Module):
+    """Replaces OmniGen's rotary embedding, which reads its input's values; its cost is negligible."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -140,8 +140,8 @@ class _Turns(torch.nn.Module):
         return both[0], both[1]  # (tokens, width) each
 
 
-def _lay_adapter(transformer: Any, dtype: torch.dtype) -> None:
-    """Adds an IP-Adapter: a cross-attention over a picture's tokens in every double block."""
+def _add_ip_adapter(transformer: Any, dtype: torch.dtype) -> None:
+    """Add an IP-Adapter: cross-attention over an image's tokens in every double block."""
     from diffusers.models.embeddings import ImageProjection, MultiIPAdapterImageProjection
     from diffusers.models.transformers.transformer_flux import FluxIPAdapterAttnProcessor
 
@@ -179,14 +179,14 @@ def _measure(module: torch.nn.Module, run: Callable[[], Any]) -> _Cost:
 
 
 class _Fused(TorchFunctionMode):
-    """Attention as one kernel, as it runs on a GPU; on meta tensors torch would take it apart."""
+    """Attention as one fused kernel, as on a GPU; on meta tensors torch would decompose it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        query, key, value = given["query"], given["key"], given["value"]
+        inputs = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        query, key, value = inputs["query"], inputs["key"], inputs["value"]
         shared = query.shape[1] // key.shape[1]  # grouped-query attention: heads that share keys and values
         if shared > 1:
             key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
@@ -194,7 +194,7 @@ class _Fused(TorchFunctionMode):
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most bytes of tensors that were alive at once, a module's own weights left out."""
+    """Peak number of bytes of simultaneously live tensors, excluding a module's weights."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -203,18 +203,18 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes = {t.untyped_storage()._cdata: 0 for t in (*module.parameters(), *module.buffers())}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._sizes:
                     self._sizes[storage._cdata] = storage.nbytes()
                     self._now += storage.nbytes()
                     self.peak = max(self.peak, self._now)
-                    weakref.finalize(storage, self._gone, storage._cdata)
-        return made
+                    weakref.finalize(storage, self._released, storage._cdata)
+        return result
 
-    def _gone(self, storage: int) -> None:
+    def _released(self, storage: int) -> None:
         self._now -= self._sizes.pop(storage)
 
 

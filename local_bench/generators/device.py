@@ -1,6 +1,6 @@
-"""Where a pipeline's parts lie, which attention kernel runs, what is compiled: chosen once, pinned, and signed for.
+"""Device placement, attention kernel and compilation of a pipeline; all of it is part of the numerics signature.
 
-Nothing here changes bytes between two runs with the same `Machine`; offloading (copies only) changes none at all.
+Two runs with the same `Machine` give the same bytes. Offloading only copies weights and changes no bytes.
 """
 
 import os
@@ -18,7 +18,7 @@ from local_bench.generators.lossy import make_lossy
 from local_bench.generators.numerics import cudnn_attention_allowed
 
 Axes = Callable[..., Iterable[tuple[torch.Tensor, int]]]
-"""From a block's arguments, the tensors and axes whose length differs between prompts."""
+"""Returns, for a block's arguments, the tensors and axes whose length differs between prompts."""
 
 _KERNELS = {
     "_native_flash": SDPBackend.FLASH_ATTENTION,
@@ -29,7 +29,7 @@ _KERNELS = {
 
 
 def place_encoder(pipe: Any, encoders: Sequence[str], machine: Machine) -> None:
-    """Brings a pipeline's encoders to the device, or lets them stream in where they do not fit."""
+    """Move a pipeline's encoders to the device, or enable group offloading for them if the plan says so."""
     streamed = encoders if "encode" in machine.offload else ()
     for name in streamed:
         module = getattr(pipe, name, None)
@@ -39,51 +39,52 @@ def place_encoder(pipe: Any, encoders: Sequence[str], machine: Machine) -> None:
 
 
 def place_denoiser(pipe: Any, name: str, machine: Machine, varying: Axes | None = None) -> None:
-    """Brings transformer and VAE to the device, pins the attention kernel, compiles the blocks and makes it lossy.
+    """Move transformer and VAE to the device, set the attention kernel, compile the blocks, apply lossy settings.
 
-    `varying` names the axes of a block's inputs that are as long as the prompt, where that is not one length.
+    `varying` returns the axes of a block's inputs that are as long as the prompt, for families with unpadded prompts.
     """
     module = getattr(pipe, name)
-    if machine.compile:  # before the hooks of lossy ways: what they wrap is then a whole graph
+    if machine.compile:  # before the hooks of lossy settings, so that they wrap a full graph
         compile_regions(module, varying)
     make_lossy(module, machine.lossy)
     streamed = (name,) if "denoise" in machine.offload else ()
     if streamed:
         _stream(module, machine)
     _rest_to_device(pipe, streamed, machine)
-    if _takes_a_backend(module):
+    if _supports_backends(module):
         module.set_attention_backend(machine.attention)
     elif machine.attention not in ("native", *_KERNELS):
         raise ConfigError(
-            f"engine.attention_backend: {type(module).__name__} runs torch's own kernels only, not "
+            f"engine.attention_backend: {type(module).__name__} supports only torch's own kernels, not "
             f"{machine.attention!r}: use auto or one of {', '.join(_KERNELS)}"
         )
 
 
 @contextmanager
 def attend(module: Any, machine: Machine) -> Iterator[None]:
-    """Makes the pinned attention kernel the one that runs.
+    """Use the configured attention kernel within this context.
 
-    cuDNN's kernel needs torch's leave under determinism. Classes that ignore `set_attention_backend` (SD3, PixArt,
-    OmniGen, UNets) get the kernel from torch: a shape that it cannot take (a VAE's heads of 512) goes to the next of a
-    fixed list, never to torch's own choice.
+    Under deterministic algorithms torch must explicitly allow cuDNN's kernel. For classes that ignore
+    `set_attention_backend` (SD3, PixArt, OmniGen, UNets) the kernel is set through torch; shapes that it does not
+    support (a VAE's heads of 512) use the next kernel of a fixed list, never torch's own choice.
     """
     kernel = _KERNELS.get(machine.attention)
     with ExitStack() as stack:
         if kernel is not None and machine.device.type == "cuda":
             if kernel is SDPBackend.CUDNN_ATTENTION:
                 stack.enter_context(cudnn_attention_allowed())
-            if not _takes_a_backend(module):
+            if not _supports_backends(module):
                 order = list(dict.fromkeys([kernel, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))
                 stack.enter_context(sdpa_kernel(order, set_priority=True))
         yield
 
 
 def compile_regions(module: Any, varying: Axes | None = None) -> None:
-    """Compiles the blocks that repeat, each whole: static shapes but for `varying`, and no choice by timing
-    (`torch._inductor.config.deterministic`), so that two processes pick the same kernels.
+    """Compile each repeated block as one full graph.
 
-    Every bucket's shape is compiled anew; past the usual limit torch would go on uncompiled without a word.
+    Shapes are static except the axes of `varying`, and kernels are not selected by timing
+    (`torch._inductor.config.deterministic`), so that two processes select the same ones. Each new shape is compiled
+    again; the recompilation limit is raised because torch would otherwise silently run uncompiled beyond it.
     """
     torch._inductor.config.deterministic = True
     torch._dynamo.config.recompile_limit = 4096
@@ -99,13 +100,13 @@ def _blocks(module: Any) -> Iterator[torch.nn.Module]:
     if repeated:
         yield from (part for part in module.modules() if type(part).__name__ in repeated)
         return
-    for child in module.children():  # SD3, PixArt and OmniGen name no repeated blocks: theirs are the module lists
+    for child in module.children():  # SD3, PixArt and OmniGen declare no repeated blocks: use their module lists
         if isinstance(child, torch.nn.ModuleList):
             yield from child
 
 
 def _marked(compiled: Callable[..., Any], varying: Axes) -> Callable[..., Any]:
-    """Calls `compiled` with the axes of `varying` marked dynamic: one graph for all their lengths."""
+    """Wrap `compiled` so that the axes of `varying` are marked dynamic: one graph for all their lengths."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         for tensor, axis in varying(*args, **kwargs):
@@ -116,12 +117,12 @@ def _marked(compiled: Callable[..., Any], varying: Axes) -> Callable[..., Any]:
 
 
 def keep_compiled(signature: str) -> None:
-    """Keeps what the compiler makes below our cache, by numerics signature; call before anything is compiled."""
+    """Store compiled code in the cache folder, by numerics signature. Call before anything is compiled."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir() / "inductor" / signature)
     os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
 
 
-def _takes_a_backend(module: Any) -> bool:
+def _supports_backends(module: Any) -> bool:
     processors = (getattr(part, "processor", None) for part in module.modules())
     return any(hasattr(processor, "_attention_backend") for processor in processors)
 
@@ -142,7 +143,7 @@ def _stream(module: torch.nn.Module, machine: Machine) -> None:
 
 
 def _rest_to_device(pipe: Any, streamed: Sequence[str], machine: Machine) -> None:
-    """Moves every part that does not stream in. Other hooks than streaming's (float8, caches) move with their part."""
+    """Move every module that is not offloaded; other hooks (float8, caches) move with their module."""
     for name, part in pipe.components.items():
         if isinstance(part, torch.nn.Module) and name not in streamed:
             part.to(machine.device)

@@ -1,6 +1,6 @@
-"""The NVIDIA driver: whether torch can use the GPUs that it shows. Read through NVML, so no CUDA context is made.
+"""Checks whether torch can use the GPUs of the NVIDIA driver, through NVML, so no CUDA context is created.
 
-Torch is imported only to say why it cannot use a GPU.
+Torch is imported only in `unusable_gpu`.
 """
 
 import ctypes
@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 NEEDED_DRIVER = {"13": 580, "12": 525}
-"""The oldest driver branch by torch's major CUDA version (NVIDIA's CUDA compatibility table)."""
+"""The oldest supported driver branch by torch's major CUDA version (NVIDIA's CUDA compatibility table)."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """What the driver says of itself."""
+    """Version and GPUs reported by the driver."""
 
     version: str
     gpus: tuple[str, ...]
@@ -22,13 +22,13 @@ class Driver:
 
     @property
     def branch(self) -> int:
-        """535 of 535.183.01; 0 where that cannot be read."""
+        """535 for 535.183.01; 0 if it cannot be parsed."""
         first = self.version.partition(".")[0]
         return int(first) if first.isdigit() else 0
 
 
 def driver() -> Driver | None:
-    """The NVIDIA driver of this machine with its GPUs; None where there is none, or no GPU."""
+    """The NVIDIA driver of this machine with its GPUs; None if there is no driver or no GPU."""
     import pynvml
 
     with suppress(pynvml.NVMLError):
@@ -43,7 +43,7 @@ def driver() -> Driver | None:
 
 
 def may_have_gpu() -> bool:
-    """False where torch can have no CUDA device: NVML shows no GPU and there is no CUDA driver library."""
+    """False if torch cannot have a CUDA device: NVML reports no GPU and there is no CUDA driver library."""
     if driver() is not None:
         return True
     try:
@@ -54,9 +54,9 @@ def may_have_gpu() -> bool:
 
 
 def unusable_gpu() -> str | None:
-    """Why torch cannot use a GPU that the driver shows, and what to do, as a sentence; None where there is no such GPU.
+    """A sentence why torch cannot use a GPU of this machine, and what to do; None if there is no such GPU.
 
-    An environment that was made for the CPU (`scripts/setup cpu`) need not use one.
+    Also None in an environment installed for the CPU (`scripts/setup cpu`).
     """
     import torch
 
@@ -74,8 +74,8 @@ def unusable_gpu() -> str | None:
             "update the driver, or set engine.device=cpu"
         )
     return (
-        f"{found}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES names it "
-        "and that the container was started with --gpus all, or set engine.device=cpu"
+        f"{found}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES includes "
+        "it and that the container was started with --gpus all, or set engine.device=cpu"
     )
 
 

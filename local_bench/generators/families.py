@@ -1,4 +1,4 @@
-"""The classes that run families of generators, and small models of them."""
+"""Imports the classes of generator families, and saves small models of them."""
 
 import importlib
 from pathlib import Path
@@ -12,13 +12,13 @@ from local_bench.models.cards import ModelCard
 
 
 def family(name: str) -> type[Staged]:
-    """The class that runs a family. ConfigError for a card's family that does not exist."""
+    """Import a family's class. Raises ConfigError if the family does not exist."""
     module, _, attribute = traits(name).implementation.partition(":")
-    where = f"local_bench.generators.{module}" if name in FAMILIES else module
-    found: type[Staged] = getattr(importlib.import_module(where), attribute)
-    return found
+    path = f"local_bench.generators.{module}" if name in FAMILIES else module
+    cls: type[Staged] = getattr(importlib.import_module(path), attribute)
+    return cls
 
 
 def save_small(folder: Path, card: ModelCard) -> None:
-    """Builds the card's model in float32 on the CPU and saves it into `folder` in the Hub's layout."""
+    """Build the card's model in float32 on the CPU and save it to `folder` in the Hub's layout."""
     family(card.family).save(folder, components(card, "cpu", torch.float32))

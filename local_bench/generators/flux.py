@@ -1,4 +1,4 @@
-"""FLUX.1 [dev] and [schnell], text to image, through diffusers' own `FluxPipeline`."""
+"""FLUX.1 [dev] and [schnell], text-to-image, through diffusers' `FluxPipeline`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from local_bench.generators.staged import Staged
 
 
 class Flux(Staged):
-    """Text by T5 (padded to its full length, so no mask) and CLIP; guidance distilled into the model."""
+    """Text embeddings of T5 (padded to full length, so no mask) and CLIP; distilled guidance."""
 
     pipeline = FluxPipeline
     encoders = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "image_encoder", "feature_extractor")

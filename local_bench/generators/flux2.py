@@ -1,7 +1,7 @@
-"""FLUX.2 [dev] and [klein]: text to image and edits with several pictures, through diffusers' own pipelines.
+"""FLUX.2 [dev] and [klein]: text-to-image and editing with several input images, through diffusers' pipelines.
 
-The pipelines share their pictures over the whole batch, so an image with pictures is made alone. Pictures are read by
-the VAE at up to 1 megapixel while denoising, each once.
+The pipelines use the same input images for the whole batch, so requests with input images run with batch size 1. The
+VAE encodes each input image once, at up to 1 megapixel, while denoising.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from local_bench.generators.staged import Staged
 
 
 class Flux2(Staged):
-    """Text by Mistral (three of its layers side by side), padded to its full length; distilled guidance."""
+    """Text embeddings of Mistral (three of its layers, concatenated), padded to full length; distilled guidance."""
 
     pipeline = Flux2Pipeline
 
@@ -32,12 +32,12 @@ class Flux2(Staged):
         return EncodedPrompt(tensors, {"mistral": max(0, self._n_tokens(brief.prompt) - limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        asked = super().call(items, generators)
-        pictures = [picture.pixels for picture in items[0].brief.pictures]
-        if pictures:
+        arguments = super().call(items, generators)
+        images = [picture.pixels for picture in items[0].brief.pictures]
+        if images:
             assert len(items) == 1
-            asked["image"] = pictures
-        return asked
+            arguments["image"] = images
+        return arguments
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         pipe = self.pipe
@@ -50,20 +50,20 @@ class Flux2(Staged):
         pixels: torch.Tensor = pipe.vae.decode(latents, return_dict=False)[0]
         return pixels
 
-    def _embeds(self, words: str, limit: int) -> torch.Tensor:
+    def _embeds(self, text: str, limit: int) -> torch.Tensor:
         with torch.inference_mode():
-            embeds, _ = self.pipe.encode_prompt(prompt=words, device=self.machine.device, max_sequence_length=limit)
-        seen: torch.Tensor = embeds.cpu()
-        return seen  # (1, limit, layers x width)
+            embeds, _ = self.pipe.encode_prompt(prompt=text, device=self.machine.device, max_sequence_length=limit)
+        on_cpu: torch.Tensor = embeds.cpu()
+        return on_cpu  # (1, limit, layers x width)
 
     def _n_tokens(self, prompt: str) -> int:
-        """Of the whole conversation that the encoder reads, the pipeline's own words included."""
+        """Number of tokens of the encoder's whole input, including the pipeline's system message."""
         messages = format_input([prompt], self.pipe.system_message)[0]
         return len(self.pipe.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"][0])
 
 
 class Flux2Klein(Flux2):
-    """Text by Qwen3; the base models are guided by a second pass on the empty prompt, the distilled ones not."""
+    """Text embeddings of Qwen3; base models use classifier-free guidance with an empty prompt, distilled ones none."""
 
     pipeline = Flux2KleinPipeline
 
@@ -75,7 +75,7 @@ class Flux2Klein(Flux2):
         return EncodedPrompt(tensors, {"qwen3": max(0, self._n_tokens(brief.prompt) - limit)})
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        pixels: torch.Tensor = self.pipe.vae.decode(latents, return_dict=False)[0]  # this pipeline has unpacked them
+        pixels: torch.Tensor = self.pipe.vae.decode(latents, return_dict=False)[0]  # already unpacked by this pipeline
         return pixels
 
     def _n_tokens(self, prompt: str) -> int:

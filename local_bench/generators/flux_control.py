@@ -1,7 +1,7 @@
-"""FLUX.1 Control (depth, canny, pose): draws to a condition picture, through diffusers' `FluxControlPipeline`.
+"""FLUX.1 Control (depth, canny, pose): generates from a condition image, through diffusers' `FluxControlPipeline`.
 
-The condition is given as a picture; it is read once by the VAE. The pipeline samples from what the VAE says with the
-image's own generator before it draws the starting noise, and so do we: the bytes are those of the one-shot call.
+The VAE encodes the condition image once. Like the pipeline, this class samples from the VAE's latent distribution with
+the image's own generator before the initial noise is drawn, so the bytes equal those of a plain pipeline call.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,12 @@ class FluxControl(Flux):
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         pipe = self.pipe
         pixels = pipe.image_processor.preprocess(picture.pixels, height=sampler.height, width=sampler.width)
-        pixels = pixels.contiguous()  # as the pipeline lays them out: another layout would take another kernel
+        pixels = pixels.contiguous()  # the pipeline's memory layout: another layout selects another kernel
         with torch.inference_mode():
-            seen = pipe.vae.encode(pixels.to(self.machine.device, pipe.vae.dtype)).latent_dist
-        return EncodedPrompt({"mean": seen.mean.cpu(), "std": seen.std.cpu()})  # (1, 16, height / 8, width / 8)
+            distribution = pipe.vae.encode(pixels.to(self.machine.device, pipe.vae.dtype)).latent_dist
+        return EncodedPrompt(
+            {"mean": distribution.mean.cpu(), "std": distribution.std.cpu()}
+        )  # (1, 16, height / 8, width / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         config = self.pipe.vae.config

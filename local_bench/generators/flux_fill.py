@@ -1,7 +1,7 @@
-"""FLUX.1 Fill: fills the masked part of a picture, through diffusers' `FluxFillPipeline`.
+"""FLUX.1 Fill: inpaints the masked part of an image, through diffusers' `FluxFillPipeline`.
 
-The transformer reads 384 channels: the noisy latents, the latents of the source without its masked part (64 each,
-packed 2 x 2) and the mask at full resolution (256).
+The transformer's input has 384 channels: the noisy latents and the latents of the masked source (64 each, packed
+2 x 2), and the mask at full resolution (256).
 """
 
 from collections.abc import Sequence

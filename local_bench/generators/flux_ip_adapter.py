@@ -1,7 +1,7 @@
-"""IP-Adapter on FLUX.1 [dev]: a reference picture speaks through CLIP beside the words.
+"""IP-Adapter on FLUX.1 [dev]: conditions on a reference image through CLIP, in addition to the prompt.
 
-The adapter's weights are laid onto the transformer; its image encoder is an encoder like the others: used before the
-transformer comes, then dropped. Both come from the model's own folder or from `parts` of the card.
+The adapter's weights are added to the transformer. Its image encoder is used before the transformer is loaded and then
+released, like the other encoders. Both are loaded from the model's folder or from `parts` of the card.
 """
 
 from collections.abc import Sequence
@@ -34,17 +34,17 @@ class FluxIpAdapter(Flux):
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
         with torch.inference_mode():
             embeds = self.pipe.encode_image(picture.pixels, self.machine.device, 1)
-        return EncodedPrompt({"image_embeds": embeds[:, None].cpu()})  # (1, 1 picture, projection)
+        return EncodedPrompt({"image_embeds": embeds[:, None].cpu()})  # (1, 1 image, projection)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        asked = super().call(items, generators)
+        arguments = super().call(items, generators)
         self.pipe.set_ip_adapter_scale(items[0].brief.sampler.adapter_scale)
         if items[0].pictures:
             embeds = torch.cat([item.pictures[0].tensors["image_embeds"] for item in items])
             embeds = embeds.to(self.machine.device, self.machine.dtype)
-            # straight to the transformer: the pipeline's own argument would repeat a batch of pictures for every prompt
-            asked["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [embeds]}
-        return asked
+            # directly to the transformer: the pipeline's own argument would repeat a batch of images for every prompt
+            arguments["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [embeds]}
+        return arguments
 
     def _load(self, without: Sequence[str]) -> Any:
         pipe = super()._load(without)
@@ -89,7 +89,7 @@ def adapter_layers(transformer: Any) -> dict[str, tuple[int, int]]:
 
 
 def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
-    """Seeded weights under the published names."""
+    """Seeded random weights with the published names."""
     text = transformer.config.joint_attention_dim
     generator = torch.Generator("cpu").manual_seed(seed_of("ip-adapter"))
     state = {
@@ -103,7 +103,7 @@ def _random_adapter(transformer: Any) -> dict[str, torch.Tensor]:
 
 
 def _by_part(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """The published names as the transformer's loader wants them."""
+    """Convert the published names to those that the transformer's loader expects."""
     split: dict[str, dict[str, torch.Tensor]] = {"image_proj": {}, "ip_adapter": {}}
     for name, tensor in state.items():
         part = "image_proj" if name.startswith("ip_adapter_proj_model") else "ip_adapter"

@@ -1,7 +1,7 @@
-"""FLUX.1 Kontext: edits a picture as told, or draws from words alone, through diffusers' `FluxKontextPipeline`.
+"""FLUX.1 Kontext: instruction-based editing, or text-to-image, through diffusers' `FluxKontextPipeline`.
 
-The pipeline takes a picture's latents in its place, so each distinct source is read once by the VAE, at the size of the
-result, and no batch is ever squashed to the aspect of its first picture.
+The pipeline accepts latents instead of an image. Each distinct source is therefore encoded once by the VAE, at the
+result's size, and a batch is never resized to the aspect ratio of its first image.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ class FluxKontext(Flux):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         sampler = items[0].brief.sampler
-        asked = super().call(items, generators)
-        # the size is the plan's, a multiple of 16: the pipeline's own area must not change it
-        asked |= {"max_area": sampler.height * sampler.width, "_auto_resize": False}
+        arguments = super().call(items, generators)
+        # the planned size is a multiple of 16: the pipeline's default area must not change it
+        arguments |= {"max_area": sampler.height * sampler.width, "_auto_resize": False}
         if items[0].pictures:
             image = torch.cat([item.pictures[0].tensors["image"] for item in items])
-            asked["image"] = image.to(self.machine.device, self.machine.dtype)
-        return asked
+            arguments["image"] = image.to(self.machine.device, self.machine.dtype)
+        return arguments

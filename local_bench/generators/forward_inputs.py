@@ -1,4 +1,4 @@
-"""What a family's transformer is given for one image, as meta tensors."""
+"""Inputs of a family's transformer for one image, as meta tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Inputs = dict[str, Any]
 
 
 def forward_inputs(module: Any, s: Sizes, dtype: torch.dtype) -> Inputs:
-    """Arguments for one pass of one image through the transformer or UNet, as meta tensors."""
+    """Arguments of one forward pass of the transformer or UNet for one image, as meta tensors."""
     return _FORWARD[s.family](module.config, s, lambda *shape: torch.empty(shape, device="meta", dtype=dtype))
 
 
@@ -89,19 +89,19 @@ def _unet(config: Any, s: Sizes, empty: Empty) -> Inputs:
 
 
 def _omnigen(config: Any, s: Sizes, empty: Empty) -> Inputs:
-    start, places, latents = 0, [], []
+    start, spans, latents = 0, [], []
     for height, width in s.in_sequence:
-        places.append([start, start + _tokens((height, width))])
+        spans.append([start, start + _tokens((height, width))])
         latents.append(empty(1, config.in_channels, height // 8, width // 8))
-        start = places[-1][1]
+        start = spans[-1][1]
     condition = start + s.text
-    length = condition + 1 + _tokens(s.result)  # one token tells the time
+    length = condition + 1 + _tokens(s.result)  # one token for the timestep
     return {
         "hidden_states": empty(1, config.in_channels, s.result[0] // 8, s.result[1] // 8),
         "timestep": empty(1),
         "input_ids": torch.empty(1, condition, device="meta", dtype=torch.long),
         "input_img_latents": latents,
-        "input_image_sizes": {0: places} if places else {},
+        "input_image_sizes": {0: spans} if spans else {},
         "attention_mask": empty(1, length, length),
         "position_ids": torch.empty(1, length, device="meta", dtype=torch.long),
     }

@@ -1,4 +1,4 @@
-"""Pictures made elsewhere enter as candidates: closed APIs, other houses, human designers. Imports no torch."""
+"""Imports images generated elsewhere (closed APIs, other tools, human designers) as candidates, without torch."""
 
 import json
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Found:
-    """One picture and what it cost where it was made; None where nobody says."""
+    """One image file and its cost; None if unknown."""
 
     path: Path
     cost_micro_usd: int | None = None
@@ -44,30 +44,31 @@ class ManifestLine(Strict):
 
 
 def find_images(place: Path, wanted: Iterable[Key]) -> dict[Key, Found]:
-    """The pictures at `place` (a folder or a manifest) for what is wanted; what is missing is left out.
+    """Find the images of the requested candidates at `place` (a folder or a manifest); missing ones are left out.
 
-    ConfigError where there is no such place or two files claim to be one picture; TaskFileError names the line.
+    Raises ConfigError if `place` does not exist or two files match one candidate, and TaskFileError for a faulty line
+    of a manifest.
     """
     if place.is_dir():
         return _in_folder(place, list(wanted))
     if place.is_file():
         return _in_manifest(place, set(wanted))
-    raise ConfigError(f"imported.images: {place} is neither a folder nor a manifest: put the pictures there")
+    raise ConfigError(f"imported.images: {place} is neither a folder nor a manifest: put the images there")
 
 
 def _in_folder(folder: Path, wanted: list[Key]) -> dict[Key, Found]:
-    there: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in SUFFIXES and path.is_file():
-            there.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
+            files.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
     found = {}
     for key in wanted:
-        claims = [path for name in _names(key) for path in there.get(name, [])]
-        if len(claims) > 1:
-            files = " and ".join(str(path.relative_to(folder)) for path in claims[:2])
-            raise ConfigError(f"imported.images: in {folder}, {files} claim to be one picture: keep one")
-        if claims:
-            found[key] = Found(claims[0])
+        matches = [path for name in _names(key) for path in files.get(name, [])]
+        if len(matches) > 1:
+            both = " and ".join(str(path.relative_to(folder)) for path in matches[:2])
+            raise ConfigError(f"imported.images: in {folder}, {both} match the same image: keep one")
+        if matches:
+            found[key] = Found(matches[0])
     return found
 
 
@@ -91,16 +92,16 @@ def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
         line = _line(text, where)
         key = (line.task_id, line.deliverable, line.attempt)
         if key in first:
-            raise TaskFileError(f"{where}: this picture stands on line {first[key]} too: keep one")
+            raise TaskFileError(f"{where}: line {first[key]} is for the same image: keep one")
         first[key] = number
         if key not in wanted:
             raise TaskFileError(
-                f"{where}: the run asks for no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}: "
-                "mend or drop the line"
+                f"{where}: the run has no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}: "
+                "correct or remove the line"
             )
         path = safe_join(manifest.parent, line.file)
         if not path.is_file():
-            raise TaskFileError(f"{where}: {line.file} is not there: put it there or drop the line")
+            raise TaskFileError(f"{where}: {line.file} does not exist: add it or remove the line")
         found[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
     return found
 
@@ -109,7 +110,7 @@ def _line(text: str, where: str) -> ManifestLine:
     try:
         data = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as e:
-        raise TaskFileError(f"{where}: this is not one JSON object ({e}): mend the line") from None
+        raise TaskFileError(f"{where}: this is not a JSON object ({e}): correct the line") from None
     try:
         return ManifestLine.model_validate(data)
     except ValidationError as e:

@@ -1,7 +1,7 @@
-"""InstructPix2Pix and MagicBrush (the same pipeline, other weights), through diffusers' own pipeline.
+"""InstructPix2Pix and MagicBrush (the same pipeline, other weights), through diffusers' pipeline.
 
-Each step runs an image three times (words and picture, picture alone, neither). The sampler draws fresh noise at every
-step, from the image's own generator. The safety checker, which blackens pictures, is not loaded.
+Each step has three forward passes per image (text and image, image only, neither). The scheduler draws new noise at
+every step, from the image's own generator. The safety checker, which replaces images by black ones, is not loaded.
 """
 
 from collections.abc import Sequence
@@ -49,9 +49,9 @@ class InstructPix2Pix(Staged):
         return cls.pipeline(**unused, **parts, requires_safety_checker=False)
 
     def _size(self, sampler: Sampler) -> dict[str, int]:
-        return {}  # the picture's
+        return {}  # the input image's size
 
-    def _embeds(self, words: str) -> torch.Tensor:
+    def _embeds(self, text: str) -> torch.Tensor:
         with torch.inference_mode():
-            embeds: torch.Tensor = self.pipe._encode_prompt(words, self.machine.device, 1, False)
+            embeds: torch.Tensor = self.pipe._encode_prompt(text, self.machine.device, 1, False)
         return embeds.cpu()  # (1, 77, width)

@@ -1,7 +1,7 @@
 """LoRA adapters of a card, fused into the denoiser's weights before it is placed on its device.
 
-A fused adapter costs no time and no memory per step, and the batch-invariance check and compilation see ordinary
-weights. The library's own loader reads the file (diffusers, kohya, XLabs and other layouts), through PEFT.
+A fused adapter takes no additional time or memory per step, and the batch-invariance check and compilation work on
+ordinary weights. Diffusers' loader reads the file (diffusers, kohya, XLabs and other layouts), through PEFT.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from local_bench.core.errors import ConfigError, WeightsError
 
 
 def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: Mapping[str, Path], name: str) -> None:
-    """Adds `scale * B @ A` of each adapter to the weights of `pipe`'s denoiser, in the order of `scales`.
+    """Add `scale * B @ A` of each adapter to the weights of `pipe`'s denoiser, in the order of `scales`.
 
-    `parts` has each adapter's folder with its one `.safetensors` file; `name` is the card's. ConfigError for a pipeline
-    that takes no adapters, and for one that also changes a text encoder; WeightsError for a file that is no LoRA of
-    this model.
+    `parts` has each adapter's folder, which contains one `.safetensors` file; `name` is the card's. Raises ConfigError
+    if the pipeline does not support adapters or an adapter also changes a text encoder, and WeightsError if a file is
+    not a LoRA adapter of this model.
     """
     if not scales:
         return
     if not hasattr(pipe, "load_lora_weights"):
-        raise ConfigError(f"{name}: {type(pipe).__name__} takes no LoRA adapters: leave `lora` out of its card")
+        raise ConfigError(f"{name}: {type(pipe).__name__} does not support LoRA adapters: remove `lora` from its card")
     shapes = _shapes(pipe, denoiser)
     for adapter, scale in scales.items():
         file = _file(parts[adapter], name)
@@ -39,9 +39,9 @@ def fuse_adapters(pipe: Any, denoiser: str, scales: Mapping[str, float], parts: 
             pipe.fuse_lora(components=[denoiser], lora_scale=scale, safe_fusing=True, adapter_names=[adapter])
             pipe.unload_lora_weights()
         except (ValueError, RuntimeError, KeyError) as e:  # what diffusers and PEFT raise for files that do not fit
-            raise WeightsError(f"{name}: {file} is no LoRA adapter of this model ({_first_line(e)})") from e
+            raise WeightsError(f"{name}: {file} is not a LoRA adapter of this model ({_first_line(e)})") from e
         if _shapes(pipe, denoiser) != shapes:  # the library widens layers for adapters of control models
-            raise WeightsError(f"{name}: {file} is an adapter for other input channels than this model's: leave it out")
+            raise WeightsError(f"{name}: {file} is an adapter for a different number of input channels: remove it")
 
 
 def _shapes(pipe: Any, denoiser: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _file(folder: Path, name: str) -> Path:
     files = sorted(folder.glob("*.safetensors"))
     if len(files) != 1:
         raise WeightsError(
-            f"{name}: {folder} has {len(files)} .safetensors files at its top, and a LoRA adapter is one: keep one file"
+            f"{name}: {folder} has {len(files)} .safetensors files at its top level; a LoRA adapter must be one file"
         )
     return files[0]
 

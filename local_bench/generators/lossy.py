@@ -1,8 +1,8 @@
-"""Law 8: ways to be quicker or smaller that change what the model draws. Each is a system of its own, with a name.
+"""Lossy settings: faster or smaller, but they change the generated images. Each combination is a separate system.
 
-`weights: float8_e4m3fn` keeps the transformer's weights in 8 bits and computes in the model's own precision.
-`first_block_cache: 0.08` skips blocks while the first one's output changes by less than that part; it decides over the
-whole batch, so such a system draws one picture at a time.
+`weights: float8_e4m3fn` stores the transformer's weights in 8 bits and computes in the model's own precision.
+`first_block_cache: 0.08` skips blocks while the relative change of the first block's output is below that threshold.
+It decides for the whole batch, so such a system runs with batch size 1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ NEIGHBOURS_MATTER = ("first_block_cache",)
 
 
 def check_lossy(lossy: Iterable[str], family: str, ways: Sequence[str]) -> None:
-    """ConfigError for a lossy way that a family does not have."""
+    """Raise ConfigError for a lossy setting that the family does not support."""
     other = next((way for way in lossy if way not in ways), None)
     if other is not None:
-        raise ConfigError(f"lossy.{other}: the family {family} has only {', '.join(ways)}: leave it out")
+        raise ConfigError(f"lossy.{other}: the family {family} supports only {', '.join(ways)}: remove it")
 
 
 def make_lossy(module: Any, lossy: dict[str, Any]) -> None:
-    """Turns a denoiser into the lossy system that the config names."""
+    """Apply the config's lossy settings to a denoiser."""
     import torch
     from diffusers import FirstBlockCacheConfig
 

@@ -1,4 +1,4 @@
-"""What the inpainting families share: the source and its mask go into the pipeline's own call.
+"""Shared code of the inpainting families: the source and its mask are arguments of the pipeline's call.
 
 Each of these pipelines samples the latents of the source, and of the source without its masked part, with the image's
 own generator, before and after it draws the noise. These latents therefore depend on the image's seed and cannot be

@@ -1,4 +1,4 @@
-"""The one place that decides how numbers come about on this machine, and the signature that says so."""
+"""Selects device, determinism, attention kernel and compilation, and describes them in the numerics signature."""
 
 import hashlib
 import importlib.metadata
@@ -16,8 +16,11 @@ from local_bench.generators.driver import unusable_gpu
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` is the first CUDA device, or the CPU. ConfigError where the one wanted is not there, and for `auto` where
-    the machine has a GPU that torch cannot use: nobody wants hours on its CPU."""
+    """Select the device; `auto` is the first CUDA device, or the CPU.
+
+    Raises ConfigError if the requested device does not exist, and for `auto` if the machine has a GPU that torch cannot
+    use (instead of silently running on the CPU).
+    """
     if wanted == "auto":
         unusable = unusable_gpu()
         if unusable:
@@ -26,10 +29,10 @@ def choose_device(wanted: str) -> torch.device:
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise ConfigError(f"engine.device: {wanted!r} is no device: use auto, cpu, cuda or cuda:N") from None
+        raise ConfigError(f"engine.device: {wanted!r} is not a device: use auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-            unusable = unusable_gpu() or f"{wanted!r} is not on this machine: use auto or cpu"
+            unusable = unusable_gpu() or f"{wanted!r} does not exist on this machine: use auto or cpu"
             raise ConfigError(f"engine.device: {unusable}")
         return torch.device("cuda", device.index or 0)
     if device.type != "cpu":
@@ -38,8 +41,10 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_devices(wanted: str, workers: int | None) -> list[torch.device]:
-    """One device a worker: every GPU for `auto` and `cuda` where no number is given, else one. ConfigError where fewer
-    GPUs are here than asked for."""
+    """One device per worker: every GPU for `auto` and `cuda` if `workers` is None, else that many.
+
+    Raises ConfigError if there are fewer GPUs than workers.
+    """
     first = choose_device(wanted)
     if first.type == "cpu":
         return [first] * (workers or 1)
@@ -49,15 +54,17 @@ def choose_devices(wanted: str, workers: int | None) -> list[torch.device]:
         return [first]
     here = torch.cuda.device_count()
     if (workers or 1) > here:
-        raise ConfigError(f"engine.workers: {workers} are asked for and {here} GPUs are here: lower it")
+        raise ConfigError(
+            f"engine.workers: {workers} workers need {workers} GPUs, and this machine has {here}: lower it"
+        )
     return [torch.device("cuda", i) for i in range(workers or here)]
 
 
 def set_determinism(threads: int) -> None:
-    """Makes torch repeatable for fixed shapes; call before CUDA is used.
+    """Make torch deterministic for fixed shapes. Call before CUDA is used.
 
-    The lines of diffusers' `enable_full_determinism` except CUDA_LAUNCH_BLOCKING, which would cost speed for nothing.
-    An operation without a deterministic kernel is an error, also inside `cudnn_attention_allowed`.
+    The settings of diffusers' `enable_full_determinism` except CUDA_LAUNCH_BLOCKING, which is slower and not needed. An
+    operation without a deterministic kernel is an error, also inside `cudnn_attention_allowed`.
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
@@ -74,33 +81,34 @@ def set_determinism(threads: int) -> None:
 
 @contextmanager
 def cudnn_attention_allowed() -> Iterator[None]:
-    """Lets torch choose its cuDNN attention kernel, which it refuses while deterministic algorithms are enforced.
+    """Allow torch's cuDNN attention kernel, which is disabled while deterministic algorithms are enforced.
 
-    torch's check (`check_cudnn_deterministic` in ATen's sdp_utils.cpp) passes with `warn_only` alone. The forward pass
-    of that kernel is deterministic, its backward pass, which is never run here, is not. The warning that `warn_only`
+    torch's check (`check_cudnn_deterministic` in ATen's sdp_utils.cpp) passes only with `warn_only`. The kernel's
+    forward pass is deterministic; its backward pass, which is never run here, is not. The warning that `warn_only`
     gives for any other operation without a deterministic kernel is an error (`set_determinism`).
     """
-    was = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.is_deterministic_algorithms_warn_only_enabled()
     enforced = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(enforced, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(enforced, warn_only=was)
+        torch.use_deterministic_algorithms(enforced, warn_only=before)
 
 
 def attention_backend(
     wanted: str, device: torch.device, dtype: str, own: Mapping[str, str] | None = None, masks: bool = False
 ) -> str:
-    """The diffusers attention backend to pin: `auto` is the card's `own` for this GPU class, else cuDNN on Hopper and
-    later, FlashAttention-2 on Ampere and Ada, the memory-efficient kernel for a model that `masks`.
+    """Select the diffusers attention backend.
 
-    ConfigError for one that cannot be exact (int8 attention is another model; a mask is refused by the flash kernels)
-    or not run here (xformers has no build for the CUDA of our torch; torch's own kernels do the same work).
+    `auto` is the card's `own` for this compute capability, else the memory-efficient kernel for a model that `masks`,
+    cuDNN on Hopper and later, FlashAttention-2 on Ampere and Ada. Raises ConfigError for inexact backends (int8
+    attention changes the model), for backends that do not support masks if the model `masks`, and for xformers, which
+    has no build for this CUDA version (torch's kernels are equivalent).
     """
     if wanted.startswith(("sage", "_sage")):
         raise ConfigError(
-            f"engine.attention_backend: {wanted!r} rounds to int8 and so is another model: choose an exact one"
+            f"engine.attention_backend: {wanted!r} quantizes to int8, which changes the model: choose an exact one"
         )
     if wanted == "auto":
         if device.type != "cuda" or dtype == "float32":  # the fused kernels take half precision only
@@ -110,12 +118,12 @@ def attention_backend(
         return (own or {}).get(f"sm{major}{minor}") or ("_native_efficient" if masks else usual)
     if wanted == "xformers":
         raise ConfigError(
-            "engine.attention_backend: xformers has no build for this release of torch and CUDA: use auto, which takes "
+            "engine.attention_backend: xformers has no build for this release of torch and CUDA: use auto, which uses "
             "torch's own kernels"
         )
     if masks and wanted not in ("native", "_native_efficient", "_native_math"):
         raise ConfigError(
-            f"engine.attention_backend: {wanted!r} cannot read this model's attention mask rightly: use auto"
+            f"engine.attention_backend: {wanted!r} does not support this model's attention mask: use auto"
         )
     return wanted
 
@@ -125,8 +133,8 @@ def compiles(
 ) -> bool:
     """Whether the transformer's blocks are compiled: by default on a GPU.
 
-    Never while weights stream in, which would cut the graphs, and so the rounding, at other places; nor with weights
-    stored in float8, whose hooks on every layer cannot be traced into one graph.
+    Never with offloading, which would split the graphs, and so change the rounding; nor with weights stored in float8,
+    whose hooks on every layer cannot be traced into one graph.
     """
     if "denoise" in offload or "weights" in (lossy or {}):
         return False
@@ -134,16 +142,16 @@ def compiles(
 
 
 def device_name(device: torch.device) -> str:
-    """`cpu`, or what the GPU calls itself."""
+    """`cpu`, or the GPU's name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 @cache
 def cpu_arithmetic() -> dict[str, str]:
-    """How this CPU computes float32: torch's capability, and a digest of what a few kernels of torch and OpenCV give.
+    """Fingerprint of this CPU's float32 arithmetic: torch's capability, and a digest of some torch and OpenCV results.
 
-    The capability alone does not decide bytes: MKL and oneDNN choose kernels by vendor and model too, and OpenCV by
-    flags of its own. Two CPUs whose digests agree computed these kernels to the same bits.
+    The capability alone does not determine the bytes: MKL and oneDNN also select kernels by vendor and model, and
+    OpenCV by its own flags. CPUs with equal digests computed the same bits with these kernels.
     """
     import cv2
 
@@ -154,7 +162,7 @@ def cpu_arithmetic() -> dict[str, str]:
     with torch.inference_mode():
         convolved = torch.nn.functional.conv2d(x_1CHW, kernels, padding=1)[0].flatten(1)
         linear = torch.nn.functional.linear(convolved[:, :640], weights)
-        found = [
+        outputs = [
             convolved,
             torch.nn.functional.gelu(linear),
             torch.softmax(linear, 1),
@@ -162,7 +170,7 @@ def cpu_arithmetic() -> dict[str, str]:
         ]
     image_HW = x_1CHW[0, 0].numpy()
     resized = [cv2.resize(image_HW, (61, 37), interpolation=how) for how in (cv2.INTER_CUBIC, cv2.INTER_AREA)]
-    data = b"".join(array.tobytes() for array in (*(tensor.numpy() for tensor in found), *resized))
+    data = b"".join(array.tobytes() for array in (*(tensor.numpy() for tensor in outputs), *resized))
     return {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "float32": hashlib.sha256(data).hexdigest()[:16],
@@ -170,7 +178,7 @@ def cpu_arithmetic() -> dict[str, str]:
 
 
 def signature(device: torch.device, attention: str, dtype: str, compiled: bool = False) -> dict[str, Any]:
-    """What besides the work itself and the batch size decides the bytes: part of every image's identity."""
+    """Everything except the work item and the batch size that determines the bytes: part of every image's identity."""
     common = {
         "torch": torch.__version__,
         "diffusers": importlib.metadata.version("diffusers"),

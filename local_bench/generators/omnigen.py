@@ -1,7 +1,7 @@
-"""OmniGen: one transformer that reads words and pictures and draws, through diffusers' `OmniGenPipeline`.
+"""OmniGen: one transformer for text, input images and generation, through diffusers' `OmniGenPipeline`.
 
-It has no text encoder apart, so nothing is encoded before. It pads the words of a batch and masks them, so it
-makes one image a call. The tags that stand for pictures in its input are put before the prompt; the words stay.
+It has no separate text encoder, so nothing is encoded beforehand. It pads and masks the prompts of a batch, so it runs
+with batch size 1. The placeholder tags of input images are prepended to the prompt, which is otherwise unchanged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from local_bench.generators.staged import Staged
 _CANONICAL_PROMPT = "A poster for a small theatre, with the title in large letters above a drawing of the stage."
 
 
-def _as_long_as_the_sequence(
-    hidden_states: torch.Tensor,  # (B, tokens, width), words and pictures
+def _dynamic_axes(
+    hidden_states: torch.Tensor,  # (B, tokens, width), text and images
     attention_mask: torch.Tensor,  # (B, 1, tokens, tokens)
     image_rotary_emb: tuple[torch.Tensor, torch.Tensor],  # (tokens, head) each
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """Of the inputs of an `OmniGenBlock`."""
+    """Dynamic axes of the inputs of an `OmniGenBlock`."""
     yield hidden_states, 1
     yield attention_mask, attention_mask.dim() - 2
     yield attention_mask, attention_mask.dim() - 1
@@ -35,10 +35,10 @@ class OmniGen(Staged):
     pipeline = OmniGenPipeline
     encoders = ()
     masks = True
-    varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_sequence)
+    varying: ClassVar[Axes | None] = staticmethod(_dynamic_axes)
 
     def load_encoder(self) -> None:
-        """Nothing to load: the tokenizer serves the transformer itself."""
+        """Do nothing: there is no encoder."""
 
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         return EncodedPrompt({})
@@ -47,7 +47,7 @@ class OmniGen(Staged):
         return replace(item, brief=replace(item.brief, prompt=_CANONICAL_PROMPT))
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
-        # the VAE samples what it sees of a picture from torch's global generator: set it to the image's own seed
+        # the VAE samples an input image's latents with torch's global generator: use the image's own seed
         with torch.random.fork_rng():
             torch.manual_seed(items[0].seed)
             return super().denoise(items)
@@ -55,10 +55,10 @@ class OmniGen(Staged):
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         (item,) = items
         brief = item.brief
-        pictures = [picture.pixels for picture in brief.pictures]
-        tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(pictures) + 1))
-        asked = super().call(items, generators) | {"prompt": [tags + brief.prompt]}
-        if pictures:
-            asked["input_images"] = [pictures]
-            asked["img_guidance_scale"] = brief.sampler.image_guidance_scale
-        return asked
+        images = [picture.pixels for picture in brief.pictures]
+        tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(images) + 1))
+        arguments = super().call(items, generators) | {"prompt": [tags + brief.prompt]}
+        if images:
+            arguments["input_images"] = [images]
+            arguments["img_guidance_scale"] = brief.sampler.image_guidance_scale
+        return arguments

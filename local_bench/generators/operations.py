@@ -1,20 +1,20 @@
-"""The operations and memory that one image takes."""
+"""Operations and memory of one generated image."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Operations:
-    """One image's operations (flop), and what its modules weigh."""
+    """One image's operations (flop), and the sizes of the model's modules."""
 
     encode_flop: int
-    """All text encoders, a negative prompt's reading included."""
+    """All text encoders, including a negative prompt."""
     picture_flop: int
-    """All that looks at input pictures: VAE, image encoder, the language model's eyes."""
+    """Encoding of input images: VAE, CLIP image encoder, the language model's vision encoder."""
     forward_flop: int
-    """One pass of one image through the transformer or UNet."""
+    """One forward pass of one image through the transformer or UNet."""
     passes: int
-    """A step's passes: guidance takes two or three."""
+    """Forward passes per step: two or three with guidance."""
     together: bool
     """Whether an image's passes run as one batch."""
     steps: int
@@ -23,20 +23,20 @@ class Operations:
     transformer_parameters: int
     vae_parameters: int
     encoder_bytes: int
-    """Weights and buffers in the card's own precision; so the next two."""
+    """Weights and buffers in the card's dtype, as are the next two."""
     transformer_bytes: int
     vae_bytes: int
     encoder_layer_bytes: int
-    """The largest single layer, which must be whole on the device even where the rest streams in."""
+    """The largest single layer, which must fit on the device even with offloading."""
     transformer_layer_bytes: int
     encode_live_bytes: int
-    """The most that lives beside the weights while one prompt is encoded."""
+    """Peak of live tensors, without weights, while one prompt is encoded."""
     picture_live_bytes: int
-    """… while the VAE reads one picture."""
+    """The same while the VAE encodes one input image."""
     forward_live_bytes: int
-    """… in one pass of one image."""
+    """The same in one forward pass of one image."""
     decode_live_bytes: int
-    """… while one image is decoded."""
+    """The same while one image is decoded."""
 
     @property
     def denoise_flop(self) -> int:
@@ -48,5 +48,5 @@ class Operations:
 
     @property
     def pflop(self) -> float:
-        """`total_flop` in 10^15."""
+        """`total_flop` in units of 10^15."""
         return self.total_flop / 1e15

@@ -1,4 +1,4 @@
-"""The components of generators as data: the pieces of `configs/architectures.yaml`. Imports no torch."""
+"""Pipeline components as data, from `configs/architectures.yaml`. Imports no torch."""
 
 import copy
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from local_bench.models.cards import ModelCard
 
 
 class Piece(Strict):
-    """One component of a pipeline: a class of diffusers or transformers with its config, or a tokenizer of ours."""
+    """One pipeline component: a diffusers or transformers class with its config, or a tokenizer function."""
 
     model: str | None = None
     """The class's name."""
@@ -22,7 +22,7 @@ class Piece(Strict):
     """A function of `generators.tokenizers`."""
     config: dict[str, Any] = Field(default={})
     amplify: dict[str, float] = Field(default={})
-    """Small models only: what weight matrices are multiplied by, see `core.small.amplify`."""
+    """For small models: factors of the weight matrices, see `models.random_init.amplify`."""
 
 
 class Pieces(Strict):
@@ -30,7 +30,7 @@ class Pieces(Strict):
 
 
 _derived: dict[str, Piece] = {}
-"""Pieces made by `with_config`, by a name that says what differs."""
+"""Pieces created by `with_config`, by a name that includes the changes."""
 
 
 @cache
@@ -40,20 +40,22 @@ def pieces() -> dict[str, Piece]:
 
 
 def piece(name: str) -> Piece:
-    """The piece of that name, from the data file or made by `with_config`."""
+    """The piece of that name, from the data file or created by `with_config`."""
     return _derived.get(name) or pieces()[name]
 
 
 def with_config(card: ModelCard, changes: Mapping[str, Mapping[str, Any]]) -> ModelCard:
-    """The card with other config values in some of its components: `changes` by component name and dotted key, as
-    {"text_encoder": {"text_config.num_hidden_layers": 8}}. For checks and timings: the result is no published model.
+    """Return the card with changed config values of some components.
+
+    `changes` is by component name and dotted key: {"text_encoder": {"text_config.num_hidden_layers": 8}}. For checks
+    and timing runs: the result is not a published model.
     """
     architecture = dict(card.architecture)
     for component, values in changes.items():
-        usual = architecture[component]
-        assert isinstance(usual, str)
-        made = piece(usual)
-        config = copy.deepcopy(made.config)
+        base = architecture[component]
+        assert isinstance(base, str)
+        base_piece = piece(base)
+        config = copy.deepcopy(base_piece.config)
         for key, value in values.items():
             *outer, last = key.split(".")
             inner = config
@@ -61,12 +63,12 @@ def with_config(card: ModelCard, changes: Mapping[str, Mapping[str, Any]]) -> Mo
                 inner = inner[part]
             assert last in inner, key
             inner[last] = value
-        name = f"{usual}[{', '.join(f'{key}={value}' for key, value in values.items())}]"
-        _derived[name] = made.model_copy(update={"config": config})
+        name = f"{base}[{', '.join(f'{key}={value}' for key, value in values.items())}]"
+        _derived[name] = base_piece.model_copy(update={"config": config})
         architecture[component] = name
     return card.model_copy(update={"architecture": architecture})
 
 
 def architecture_digest(card: ModelCard) -> str:
-    """Names the random weights that `components` makes for this card."""
+    """Digest that identifies the random weights that `components` creates for this card."""
     return digest({n: piece(p).model_dump() if isinstance(p, str) else p for n, p in card.architecture.items()})

@@ -1,7 +1,7 @@
-"""PixArt-Sigma, text to image, through diffusers' `PixArtSigmaPipeline`.
+"""PixArt-Sigma, text-to-image, through diffusers' `PixArtSigmaPipeline`.
 
-T5's padding is masked in cross-attention: always at one fixed length, and by torch's own kernels, which read the mask
-right. The pipeline's cleaning of prompts and its snapping of sizes (with a resize of the result) are off.
+T5's padding is masked in cross-attention, always at one fixed length, and with torch's own kernels, which apply the
+mask correctly. The pipeline's prompt cleaning and resolution binning (which resizes the result) are disabled.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class PixArtSigma(Staged):
         return EncodedPrompt(tensors, {"t5": tokens_over(self.pipe.tokenizer, brief.prompt, limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        # with embeddings given, a negative prompt must be None, not the pipeline's default ""
+        # with prompt_embeds, negative_prompt must be None, not the pipeline's default ""
         return super().call(items, generators) | {
             "negative_prompt": None,
             "use_resolution_binning": False,

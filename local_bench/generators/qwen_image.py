@@ -1,7 +1,7 @@
-"""Qwen-Image, text to image, through diffusers' `QwenImagePipeline`.
+"""Qwen-Image, text-to-image, through diffusers' `QwenImagePipeline`.
 
-Its text is exactly as long as its prompt: padding would need a mask, and a mask would change the attention kernel (and
-be read wrongly by some). So prompts are encoded alone and batches hold prompts of one length only.
+Prompt embeddings are not padded: padding would need a mask, and a mask would change the attention kernel (and some
+kernels apply it incorrectly). Prompts are therefore encoded one by one, and a batch has prompts of one length only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,30 +17,30 @@ from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
 _CANONICAL_TOKENS = 251
-"""Of the prompt that compiled code is made from: about a brief's, and a prime, so that no divisor is assumed."""
+"""Prompt length used for compilation: close to a typical prompt, and a prime, so that no divisor is assumed."""
 
 
-def _as_long_as_the_prompt(
+def _dynamic_axes(
     hidden_states: torch.Tensor,
     encoder_hidden_states: torch.Tensor,  # (B, tokens, width)
     encoder_hidden_states_mask: torch.Tensor | None,
     temb: torch.Tensor,
-    image_rotary_emb: tuple[torch.Tensor, torch.Tensor],  # picture (pixels, head), text (tokens, head)
+    image_rotary_emb: tuple[torch.Tensor, torch.Tensor],  # image (tokens, head), text (tokens, head)
     **others: Any,
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """Of the inputs of a `QwenImageTransformerBlock`."""
+    """Dynamic axes of the inputs of a `QwenImageTransformerBlock`."""
     yield encoder_hidden_states, 1
     yield image_rotary_emb[1], 0
 
 
 class QwenImage(Staged):
     pipeline = QwenImagePipeline
-    varying: ClassVar[Axes | None] = staticmethod(_as_long_as_the_prompt)
+    varying: ClassVar[Axes | None] = staticmethod(_dynamic_axes)
 
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
         limit = brief.sampler.max_sequence_length or self.pipe.tokenizer_max_length
         tensors = self._embeds(brief, brief.prompt, limit, "")
-        if brief.sampler.negative_prompt is not None:  # without one the pipeline would silently not guide
+        if brief.sampler.negative_prompt is not None:  # without one the pipeline silently disables guidance
             tensors |= self._embeds(brief, brief.sampler.negative_prompt, limit, "negative_")
         return EncodedPrompt(tensors, self._truncated(brief.prompt, limit))
 
@@ -60,17 +60,17 @@ class QwenImage(Staged):
             torch.tensor(values).view(1, config.z_dim, 1, 1, 1).to(latents.device, latents.dtype)
             for values in (config.latents_mean, config.latents_std)
         )
-        latents = latents / (1.0 / std) + mean  # word for word as the pipeline does, for the same bits
+        latents = latents / (1.0 / std) + mean  # the same expression as in the pipeline, for the same bits
         pixels: torch.Tensor = pipe.vae.decode(latents, return_dict=False)[0][:, :, 0]
         return pixels
 
-    def _embeds(self, brief: GenerationRequest, words: str, limit: int, which: str) -> dict[str, torch.Tensor]:
+    def _embeds(self, brief: GenerationRequest, text: str, limit: int, prefix: str) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
             embeds, mask = self.pipe.encode_prompt(
-                prompt=words, device=self.machine.device, max_sequence_length=limit, **self._seen(brief)
+                prompt=text, device=self.machine.device, max_sequence_length=limit, **self._seen(brief)
             )
-        assert mask is None or bool(mask.all()), "a prompt that is encoded alone is not padded"
-        return {f"{which}prompt_embeds": embeds.cpu()}  # (1, its own length, width)
+        assert mask is None or bool(mask.all()), "a single prompt must not be padded"
+        return {f"{prefix}prompt_embeds": embeds.cpu()}  # (1, its own length, width)
 
     def _truncated(self, prompt: str, limit: int) -> dict[str, int]:
         whole = self.pipe.prompt_template_encode.format(prompt)
@@ -81,6 +81,6 @@ class QwenImage(Staged):
 
 
 def _of_length(embeds: torch.Tensor, tokens: int) -> torch.Tensor:
-    """(1, n, width) repeated and cut to (1, tokens, width)."""
+    """Repeat and cut (1, n, width) to (1, tokens, width)."""
     times = -(-tokens // embeds.shape[1])
     return embeds.repeat(1, times, 1)[:, :tokens]

@@ -1,8 +1,8 @@
-"""Qwen-Image-Edit: edits a picture as told, through diffusers' `QwenImageEditPipeline`.
+"""Qwen-Image-Edit: instruction-based editing, through diffusers' `QwenImageEditPipeline`.
 
-The language model looks at the picture too, at 1 megapixel. The pipeline takes pictures only as such and reads them
-through its VAE while it denoises, so the VAE stays with the transformer; what it has read once is remembered. In a
-mixed batch it would bring every picture to the first one's aspect: batches hold one aspect only.
+The language model also reads the input image, at 1 megapixel. The pipeline accepts images but not latents, and encodes
+them with its VAE in the denoising call; the latents are cached. It resizes all images of a batch to the first one's
+aspect ratio, so a batch has images of one aspect ratio only.
 """
 
 from collections import OrderedDict
@@ -17,11 +17,11 @@ from local_bench.generators.base import GenerationRequest, Item
 from local_bench.generators.qwen_image import QwenImage
 
 _REMEMBERED = 16
-"""Pictures' latents kept on the device: 0.5 MB each at 1 megapixel."""
+"""Maximum number of cached latents on the device: 0.5 MB each at 1 megapixel."""
 
 
 class Remembering:
-    """Reads each distinct picture once: pixels -> latents, by the bytes of the pixels."""
+    """Caches the VAE's encoding of each distinct image, by the bytes of its pixels."""
 
     def __init__(self, read: Any) -> None:
         self._read = read
@@ -33,7 +33,7 @@ class Remembering:
     def _one(self, pixels: torch.Tensor) -> torch.Tensor:
         key = pixels.float().cpu().numpy().tobytes()
         if key not in self._known:
-            self._known[key] = self._read(image=pixels, generator=None)  # the mean: draws nothing
+            self._known[key] = self._read(image=pixels, generator=None)  # the mean: uses no random numbers
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
@@ -52,7 +52,7 @@ class QwenImageEdit(QwenImage):
         return super().call(items, generators) | {"image": [item.brief.pictures[0].pixels for item in items]}
 
     def _truncated(self, prompt: str, limit: int) -> dict[str, int]:
-        return {}  # this pipeline cuts nothing
+        return {}  # this pipeline does not truncate
 
     def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
         picture = brief.pictures[0].pixels

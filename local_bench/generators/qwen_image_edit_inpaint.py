@@ -23,7 +23,9 @@ class QwenImageEditInpaint(QwenImageEdit):
     pipeline = QwenImageEditInpaintPipeline
 
     def load_denoiser(self) -> None:
-        QwenImage.load_denoiser(self)  # the source's latents are sampled with each image's generator: never shared
+        QwenImage.load_denoiser(
+            self
+        )  # the source's latents are sampled with each image's generator, so they cannot be cached
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         return super().call(items, generators) | source_and_mask(items)
@@ -35,12 +37,15 @@ class QwenImageEditInpaint(QwenImageEdit):
 
 @contextmanager
 def _result_of(sampler: Sampler) -> Iterator[None]:
-    """The pipeline (diffusers 0.42) takes no size: it brings the source, and so the result, to 1 megapixel. Here that
-    computation returns the planned size, which is the same one for an unchanged card."""
+    """Replace the pipeline's size computation by the planned size.
+
+    The pipeline (diffusers 0.42) ignores height and width and resizes the source, and so the result, to 1 megapixel.
+    For an unchanged card the planned size is the same.
+    """
     module = pipeline_qwenimage_edit_inpaint
-    usual = module.calculate_dimensions
+    original = module.calculate_dimensions
     module.calculate_dimensions = lambda area, ratio: (sampler.width, sampler.height, None)
     try:
         yield
     finally:
-        module.calculate_dimensions = usual
+        module.calculate_dimensions = original

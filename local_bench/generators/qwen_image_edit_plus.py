@@ -1,7 +1,7 @@
-"""Qwen-Image-Edit-2509 and -2511: edits with several pictures, through diffusers' `QwenImageEditPlusPipeline`.
+"""Qwen-Image-Edit-2509 and -2511: editing with several input images, through diffusers' `QwenImageEditPlusPipeline`.
 
-The pipeline makes one image a call. The language model sees each picture at 384 x 384 pixels' area, the VAE at 1
-megapixel, and stays with the transformer for that.
+The pipeline generates one image per call. Input images are resized to the area of 384 x 384 pixels for the language
+model, and to 1 megapixel for the VAE.
 """
 
 from collections.abc import Sequence

@@ -7,30 +7,30 @@ from importlib.metadata import entry_points
 from local_bench.core.errors import ConfigError
 
 PLUGINS = "local_bench.families"
-"""Group of entry points `name = "package.module:TRAITS"`, each a `Traits`; they cannot replace ours."""
+"""Entry-point group, `name = "package.module:TRAITS"`, each a `Traits`. Built-in families cannot be replaced."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What differs between families outside of their own code."""
+    """Properties of a family that planning needs."""
 
     implementation: str
-    """`module:class` in `local_bench.generators`; a plug-in gives its whole `package.module:class`."""
+    """`module:class` in `local_bench.generators`; for a plug-in, the full `package.module:class`."""
     encodes_pictures: bool = False
-    """Whether the VAE turns pictures into latents once, before denoising, and not in the pipeline's own call."""
+    """Whether the VAE encodes input images once, before denoising, and not in the pipeline's call."""
     sees_pictures: bool = False
-    """Whether the text encoder also reads the pictures."""
+    """Whether the text encoder also reads the input images."""
     exact_length: bool = False
-    """Whether prompts of different lengths need batches of their own."""
+    """Whether prompts of different lengths need separate batches."""
     max_batch: int | None = None
-    """The largest batch that the pipeline makes right; None for any."""
+    """The largest batch size that the pipeline supports correctly; None: no limit."""
     alone_with_pictures: bool = False
-    """Whether an image with input pictures must be made alone."""
+    """Whether requests with input images need batch size 1."""
     lossy_ways: tuple[str, ...] = ("weights",)
-    """The settings of `generators.lossy` that its pipeline can take."""
+    """The settings of `generators.lossy` that its pipeline supports."""
 
     def largest_batch(self, pictures: bool) -> int | None:
-        """How many images, with input pictures or without, the pipeline makes right in one call; None for any."""
+        """The largest batch size that the pipeline supports, with or without input images; None: no limit."""
         return 1 if pictures and self.alone_with_pictures else self.max_batch
 
 
@@ -38,7 +38,7 @@ FAMILIES = {
     "flux": Traits("flux:Flux", lossy_ways=("weights", "first_block_cache")),
     "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_pictures=True),
     "flux_control": Traits("flux_control:FluxControl", encodes_pictures=True),
-    "flux_ip_adapter": Traits(  # its projection asks for the dtype in which weights are kept, so no float8
+    "flux_ip_adapter": Traits(  # its projection reads the dtype of the stored weights, so no float8
         "flux_ip_adapter:FluxIpAdapter", encodes_pictures=True, lossy_ways=("first_block_cache",)
     ),
     "flux_fill": Traits("flux_fill:FluxFill"),
@@ -62,19 +62,19 @@ FAMILIES = {
 
 
 def traits(name: str) -> Traits:
-    """A family's traits, without importing torch. ConfigError where a card names a family that does not exist."""
+    """A family's traits, without importing torch. Raises ConfigError if the family does not exist."""
     if name in FAMILIES:
         return FAMILIES[name]
     point = next((point for point in entry_points(group=PLUGINS) if point.name == name), None)
     if point is None:
         plugins = sorted({point.name for point in entry_points(group=PLUGINS)})
-        raise ConfigError(f"there is no family of generators {name!r}: there are {', '.join((*FAMILIES, *plugins))}")
+        raise ConfigError(f"there is no generator family {name!r}: use one of {', '.join((*FAMILIES, *plugins))}")
     try:
-        found = point.load()
+        loaded = point.load()
     except (ImportError, AttributeError) as e:
         raise ConfigError(
-            f"the family {name!r} cannot be loaded from {point.value} ({e}): mend or remove that package"
+            f"the family {name!r} cannot be loaded from {point.value} ({e}): fix or uninstall that package"
         ) from e
-    if not isinstance(found, Traits):
-        raise ConfigError(f"the family {name!r}: {point.value} is no local_bench.Traits: mend that package")
-    return found
+    if not isinstance(loaded, Traits):
+        raise ConfigError(f"the family {name!r}: {point.value} is not a local_bench.Traits: fix that package")
+    return loaded

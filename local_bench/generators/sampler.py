@@ -1,11 +1,11 @@
-"""The settings that an image is sampled with. Imports no torch."""
+"""Sampler settings. Imports no torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """How a picture is sampled; all of it is part of the work's identity. None: the model has no such setting."""
+    """Sampler settings of an image; all are part of its work id. None: the model has no such setting."""
 
     height: int
     width: int

@@ -1,6 +1,6 @@
 """Stable Diffusion 3 and 3.5 (Medium, Large, Turbo), through diffusers' `StableDiffusion3Pipeline`.
 
-Guidance runs each image's [negative, positive] pair in one forward pass: a batch of B images is one of 2B.
+Guidance runs each image's [negative, positive] pair in one forward pass: B images give a batch of 2B.
 """
 
 import torch
@@ -39,5 +39,5 @@ class StableDiffusion3(Staged):
                 "negative_pooled_prompt_embeds": negative_pooled.cpu(),
             }
         clips = {"clip-l": pipe.tokenizer, "clip-g": pipe.tokenizer_2}
-        lost = {name: tokens_over(t, prompt, t.model_max_length) for name, t in clips.items()}
-        return EncodedPrompt(tensors, lost | {"t5": tokens_over(pipe.tokenizer_3, prompt, limit or 256)})
+        truncated = {name: tokens_over(t, prompt, t.model_max_length) for name, t in clips.items()}
+        return EncodedPrompt(tensors, truncated | {"t5": tokens_over(pipe.tokenizer_3, prompt, limit or 256)})

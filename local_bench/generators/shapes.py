@@ -1,7 +1,7 @@
-"""What a family's modules are given for one image, in shapes alone: its arithmetic and its memory follow from them.
+"""Input sizes of a family's modules for one image, from which operations and memory are counted.
 
-Every VAE here shrinks eightfold; a transformer's token is 16 x 16 pixels. A prompt counts as `TYPICAL_TOKENS` where
-nothing pads it. An input picture counts as large as the result, and not larger than its pipeline lets it be.
+Every VAE here downsamples by 8; one token of a transformer is 16 x 16 pixels. An unpadded prompt counts as
+`TYPICAL_TOKENS`. An input image is assumed to have the result's size, limited by the pipeline's maximum.
 """
 
 from dataclasses import dataclass
@@ -17,50 +17,50 @@ QWEN_TEMPLATE = {
     **dict.fromkeys(("qwen_image", "qwen_image_inpaint"), 34),
     **dict.fromkeys(("qwen_image_edit", "qwen_image_edit_inpaint", "qwen_image_edit_plus"), 64),
 }
-"""Tokens of the pipeline's own words before a prompt, read by the encoder and cut off after it."""
+"""Number of tokens of the pipeline's template before a prompt: encoded, then removed from the embeddings."""
 _SEEN_BY_QWEN = {"qwen_image_edit": 1024, "qwen_image_edit_inpaint": 1024, "qwen_image_edit_plus": 384}
-"""The side of the square whose area a picture has when the language model looks at it, in pixels."""
+"""Square root of the area to which images are resized for the language model, in pixels."""
 _PATCH = 28
 _IN_SEQUENCE = ("flux_kontext", "flux2", "flux2_klein", "omnigen", "qwen_image_edit", "qwen_image_edit_plus")
-"""Families whose transformer reads every input picture as further tokens."""
+"""Families whose transformer receives the input images as additional tokens."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """One image's sizes. Pictures and results are (height, width) in pixels."""
+    """Sizes for one generated image. Image sizes are (height, width) in pixels."""
 
     family: str
     result: tuple[int, int]
     text: int
-    """Tokens of text that the transformer reads."""
+    """Number of text tokens of the transformer."""
     encoded: dict[str, int]
-    """Tokens that each text encoder reads, by the pipeline's name for it."""
+    """Number of tokens of each text encoder, by the pipeline's component name."""
     encodings: int
-    """How often text is encoded: once, and once more for a negative prompt."""
+    """Number of encoded prompts: 1, or 2 with a negative prompt."""
     pictures: tuple[tuple[int, int], ...]
-    """As the VAE reads them; a picture with a mask is read twice, as it is and without its masked part."""
+    """Sizes of the VAE's inputs; an image with a mask is encoded twice, unchanged and without its masked part."""
     clip_pictures: int
-    """How many a CLIP image encoder looks at."""
+    """Number of images for the CLIP image encoder."""
     grids: tuple[tuple[int, int], ...]
-    """Patches (rows, columns) of the pictures that the language model looks at."""
+    """Patches (rows, columns) of the language model's input images."""
     passes: int
-    """Forward passes a step."""
+    """Forward passes per step."""
     together: bool
-    """Whether an image's passes are one batch."""
+    """Whether an image's passes run as one batch."""
 
     @property
     def in_sequence(self) -> tuple[tuple[int, int], ...]:
-        """Those of `pictures` whose tokens follow the result's in the transformer's sequence. Other families add the
-        picture's channels to the noise, or read it outside the transformer."""
+        """Those of `pictures` whose tokens follow the result's in the transformer's sequence. Other families
+        concatenate the image's channels with the noise, or use it outside the transformer."""
         if self.family == "qwen_image_edit_inpaint":
-            return self.pictures[: len(self.pictures) // 2]  # without its masked part it is only for the VAE
+            return self.pictures[: len(self.pictures) // 2]  # the masked copies are inputs of the VAE only
         return self.pictures if self.family in _IN_SEQUENCE else ()
 
 
 def sizes(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Sizes:
-    """The sizes of one image. `text_tokens` are a prompt's own, where nothing pads it.
+    """Return the sizes for one image. `text_tokens` is the prompt's length for families that do not pad it.
 
-    ConfigError for a family that does not exist.
+    Raises ConfigError if the family does not exist.
     """
     traits(card.family)
     own = text_tokens or TYPICAL_TOKENS
@@ -141,7 +141,7 @@ def _grids(family: str, pictures: int) -> tuple[tuple[int, int], ...]:
 
 def _seen_by_vae(family: str, result: tuple[int, int]) -> tuple[int, int]:
     if family in ("qwen_image_edit", "qwen_image_edit_plus"):
-        return MEGAPIXEL  # always brought to that area
+        return MEGAPIXEL  # always resized to that area
     if family in ("flux2", "flux2_klein", "omnigen") and result[0] * result[1] > MEGAPIXEL[0] * MEGAPIXEL[1]:
         return MEGAPIXEL
     return result

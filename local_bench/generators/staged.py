@@ -1,4 +1,4 @@
-"""The stages that all families share: loading in parts, one fixed batch through the pipeline's own loop, decoding."""
+"""Base class of the generator families: staged loading, denoising with the pipeline's own loop, decoding."""
 
 import gc
 from abc import ABC, abstractmethod
@@ -21,35 +21,35 @@ from local_bench.generators.registry import traits
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 
-# Saving and loading a pipeline looks this class up, and its module imports onnxruntime: diffusers' own placeholder for
-# where that is not installed does as well.
+# Saving and loading a pipeline accesses this class, whose module imports onnxruntime: use diffusers' placeholder for
+# environments without onnxruntime instead.
 diffusers.OnnxRuntimeModel = dummy_onnx_objects.OnnxRuntimeModel
 
 
 class Staged(ABC):
-    """A generator. In this order: `load_encoder`, `encode_text` and `encode_picture`…, `drop_encoder`,
-    `load_denoiser`, (`denoise`, `decode`)…, `drop_denoiser`.
+    """A generator. Call order: `load_encoder`, `encode_text` and `encode_picture` for each input, `drop_encoder`,
+    `load_denoiser`, `denoise` and `decode` for each batch, `drop_denoiser`.
 
-    What a family says of itself stands in the class variables; a family overrides the methods below them.
+    A family sets the class variables and overrides the first group of methods.
     """
 
     pipeline: ClassVar[type[DiffusionPipeline]]
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "tokenizer")
-    """The pipeline's parts that only encoding needs."""
+    """The pipeline's components that only encoding needs."""
     denoiser: ClassVar[str] = "transformer"
     varying: ClassVar[Axes | None] = None
-    """Where prompts are not padded to one length: which axes of a block's inputs are as long as the prompt. Compiled
-    code then takes any length; without this each length would be a graph of its own."""
+    """For families with unpadded prompts: the axes of a block's inputs that are as long as the prompt. One compiled
+    graph then supports all lengths; otherwise each length would need its own."""
     unused: ClassVar[tuple[str, ...]] = ()
-    """The pipeline's parts that are never loaded (a safety checker)."""
+    """The pipeline's components that are never loaded (a safety checker)."""
     masks: ClassVar[bool] = False
-    """Whether attention is masked, which flash and cuDNN kernels do not take."""
+    """Whether attention is masked, which flash and cuDNN kernels do not support."""
 
     def __init__(
         self, card: ModelCard, weights: Path | None, machine: Machine, parts: Mapping[str, Path] | None = None
     ) -> None:
-        """`weights` is the model's folder, `parts` what comes from other repositories by name; without a folder the
-        card's architecture is built with seeded random weights."""
+        """`weights` is the model's folder (None: the card's architecture with seeded random weights); `parts` are
+        folders of components from other repositories, by name."""
         self.card = card
         self.traits = traits(card.family)
         self.weights = weights
@@ -61,25 +61,27 @@ class Staged(ABC):
 
     @abstractmethod
     def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        """One prompt at a time, so that its embedding cannot depend on others. No prompt is changed."""
+        """Encode one unchanged prompt. Prompts are encoded one by one, so that embeddings are independent."""
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
-        """An input picture's latents, where `traits.encodes_pictures`; nothing where it is read while denoising."""
+        """Encode an input image if `traits.encodes_pictures`; empty for families that encode it while denoising."""
         return EncodedPrompt({})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        """The family's own arguments for its pipeline, beside prompt, size, steps and seeds."""
+        """The pipeline's family-specific arguments, in addition to prompt, size, steps and generators."""
         guidance = items[0].brief.sampler.guidance_scale
         return {} if guidance is None else {"guidance_scale": guidance}
 
     def canonical(self, item: Item) -> Item:
-        """`item` with a prompt of a fixed length, where `varying`: what compiled code is made from, so that it does not
-        depend on which prompt comes first."""
+        """`item` with a prompt of a fixed length, for families with `varying`.
+
+        It is used for compilation, so that compiled code does not depend on which prompt comes first.
+        """
         assert self.varying is None
         return item
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        """Pixels in [-1, 1], (1, 3, height, width), from one sample's latents as the pipeline returns them."""
+        """Decode one image's latents, as returned by the pipeline, to pixels in [-1, 1], (1, 3, height, width)."""
         config = self.pipe.vae.config
         latents = latents / config.scaling_factor + (config.shift_factor or 0.0)
         pixels: torch.Tensor = self.pipe.vae.decode(latents.to(self.pipe.vae.dtype), return_dict=False)[0]
@@ -88,7 +90,7 @@ class Staged(ABC):
     # ---- the stages
 
     def load_encoder(self) -> None:
-        """Loads what encoding needs; nothing of the transformer."""
+        """Load the components for encoding, without the transformer."""
         without = (self.denoiser,) if self.traits.encodes_pictures else (self.denoiser, "vae")
         self.pipe = self._load(without)
         place_encoder(self.pipe, self.encoders, self.machine)
@@ -97,7 +99,7 @@ class Staged(ABC):
         self._drop()
 
     def load_denoiser(self) -> None:
-        """Loads transformer, VAE and scheduler; none of the encoders. ConfigError for a lossy way it does not have."""
+        """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported lossy settings."""
         check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_ways)
         self.pipe = self._load(self.encoders)
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
@@ -106,7 +108,7 @@ class Staged(ABC):
             self.pipe.vae.enable_slicing()
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
-        """Latents of a whole batch, all of one shape. Each image's noise comes from its own CPU generator."""
+        """Return the latents of one batch of equal shapes. Each image's noise comes from its own CPU generator."""
         sampler = items[0].brief.sampler
         generators = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
         with torch.inference_mode(), attend(getattr(self.pipe, self.denoiser), self.machine):
@@ -122,13 +124,13 @@ class Staged(ABC):
         return latents
 
     def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        """RGB8 pixels of a batch on its device, uint8 (B, height, width, 3), each image decoded alone."""
+        """Decode each image separately. Returns uint8 (B, height, width, 3) on the device."""
         with torch.inference_mode():
-            alone = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
-            return torch.cat([as_rgb8(pixels) for pixels in alone])
+            decoded = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
+            return torch.cat([as_rgb8(pixels) for pixels in decoded])
 
     def decode(self, latents: torch.Tensor, sampler: Sampler) -> list[Image.Image]:
-        """The images of `pixels`."""
+        """Decode a batch to images, see `pixels`."""
         return [Image.fromarray(image) for image in self.pixels(latents, sampler).cpu().numpy()]
 
     def drop_denoiser(self) -> None:
@@ -136,25 +138,25 @@ class Staged(ABC):
 
     @classmethod
     def save(cls, folder: Path, parts: dict[str, Any]) -> None:
-        """Saves a pipeline made of `parts` as the Hub would lay it out."""
+        """Save a pipeline of these components in the Hub's layout."""
         cls.assemble(parts).save_pretrained(folder)
 
     @classmethod
     def assemble(cls, parts: dict[str, Any]) -> Any:
-        """The pipeline made of `parts`, by its own names."""
+        """Create the pipeline from its components, by name."""
         return cls.pipeline(**parts)
 
-    # ---- what families call
+    # ---- for use by families
 
     def to_latents(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The mean of what the VAE makes of pixels in [-1, 1]."""
+        """The mode of the VAE's latent distribution for pixels in [-1, 1]."""
         vae: AutoencoderKL = self.pipe.vae
         with torch.inference_mode():
             pixels = pixels.to(self.machine.device, vae.dtype)
             mode: torch.Tensor = vae.encode(pixels).latent_dist.mode()
         return mode
 
-    # ---- within
+    # ---- internal
 
     def _size(self, sampler: Sampler) -> dict[str, int]:
         return {"height": sampler.height, "width": sampler.width}
@@ -184,14 +186,16 @@ class Staged(ABC):
 
 
 def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:
-    """Pixels in [-1, 1], (B, 3, height, width), as uint8 (B, height, width, 3): rounded on their device, to the same
-    bytes as diffusers' `VaeImageProcessor.postprocess` does on the host."""
+    """Convert pixels in [-1, 1], (B, 3, height, width), to uint8 (B, height, width, 3) on their device.
+
+    The bytes equal those of diffusers' `VaeImageProcessor.postprocess`, which rounds on the host.
+    """
     unit = (pixels * 0.5 + 0.5).clamp(0, 1)
     return (unit.permute(0, 2, 3, 1).float() * 255).round().to(torch.uint8)
 
 
 def resized(pipe: Any, picture: Picture, sampler: Sampler) -> torch.Tensor:
-    """A picture at the result's size as the pipeline itself would resize it, (1, 3, height, width) in [-1, 1]."""
+    """Resize an input image to the result's size as the pipeline does, (1, 3, height, width) in [-1, 1]."""
     image = pipe.image_processor.resize(picture.pixels, sampler.height, sampler.width)
     pixels: torch.Tensor = pipe.image_processor.preprocess(image, sampler.height, sampler.width)
     return pixels

@@ -1,6 +1,6 @@
-"""Tokenizers that we can make anywhere: one token a byte or a character, nothing learnt, so nothing can differ.
+"""Tokenizers that need no files: one token per byte or character, without learned merges.
 
-They stand in the small models, and in real ones that are timed with random weights before their files are fetched.
+They are used in small models, and in full-size models with random weights whose files have not been downloaded.
 """
 
 import string
@@ -39,21 +39,21 @@ _PARTS = """\
 
 
 def clip_tokenizer() -> CLIPTokenizer:
-    """CLIP's form, one token a byte, 77 tokens."""
+    """A CLIP tokenizer with one token per byte and a maximum of 77 tokens."""
     characters = byte_characters()
     pieces = [*characters, *(f"{c}</w>" for c in characters), "<|startoftext|>", "<|endoftext|>"]
     return CLIPTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=77)
 
 
 def t5_tokenizer() -> T5Tokenizer:
-    """T5's form, one token a character (the rarer ones are unknown)."""
+    """A T5 tokenizer with one token per character (rare characters are unknown)."""
     characters = ["▁", *string.printable.strip(), *(chr(c) for c in range(0xA1, 0x17F))]
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((c, -float(i + 1)) for i, c in enumerate(characters))]
     return T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=512)
 
 
 def qwen_tokenizer() -> Qwen2Tokenizer:
-    """Qwen's form, one token a byte, with its special tokens and a chat template."""
+    """A Qwen tokenizer with one token per byte, the special tokens and a chat template."""
     tokenizer = Qwen2Tokenizer(
         vocab={c: i for i, c in enumerate((*byte_characters(), *_QWEN_SPECIAL))},
         merges=[],
@@ -65,7 +65,7 @@ def qwen_tokenizer() -> Qwen2Tokenizer:
 
 
 def qwen_vl_processor() -> Qwen2VLProcessor:
-    """What Qwen2.5-VL sees pictures through: patches of 14, merged 2 x 2."""
+    """The Qwen2.5-VL processor: patches of 14 pixels, merged 2 x 2."""
     pixels = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 28 * 28, "max_pixels": 1003520}
     return Qwen2VLProcessor(
         image_processor=Qwen2VLImageProcessor(**pixels),
@@ -76,7 +76,7 @@ def qwen_vl_processor() -> Qwen2VLProcessor:
 
 
 def pixtral_processor() -> ProcessorMixin:
-    """What Mistral 3 reads FLUX.2's prompts through."""
+    """The Mistral 3 processor of FLUX.2."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     special = ("<unk>", "<s>", "</s>", "<pad>", "[IMG]", "[IMG_BREAK]", "[IMG_END]")
@@ -99,7 +99,7 @@ def pixtral_processor() -> ProcessorMixin:
 
 
 def llama_tokenizer() -> LlamaTokenizer:
-    """OmniGen's form (Phi-3's), one token a byte, with the tags of its turns."""
+    """OmniGen's tokenizer (Phi-3's format) with one token per byte and the chat tags."""
     tags = ("<|user|>", "<|assistant|>", "<|end|>", "<|diffusion|>")
     pieces = ("<unk>", "<s>", "</s>", *tags, *(f"<0x{b:02X}>" for b in range(256)), "▁")
     return LlamaTokenizer(
@@ -111,5 +111,5 @@ def llama_tokenizer() -> LlamaTokenizer:
 
 
 def clip_image_processor(size: int = 224) -> CLIPImageProcessor:
-    """What a CLIP image encoder sees pictures through, at `size` x `size`."""
+    """The image processor of a CLIP image encoder, at `size` x `size`."""
     return CLIPImageProcessor(size={"shortest_edge": size}, crop_size={"height": size, "width": size})

@@ -52,7 +52,7 @@ def test_random_weights_are_those_that_are_saved(ready, machine, name):
 def test_a_lossy_model_draws_otherwise_and_the_same_twice(ready, machine, name, lossy):
     mine, asked = ready(name), replace(machine, lossy=lossy)
     if not {*lossy} <= {*mine.generator.traits.lossy_ways}:
-        with pytest.raises(ConfigError, match=f"the family {name} has only"):
+        with pytest.raises(ConfigError, match=f"the family {name} supports only"):
             drawn(name, asked)
         return
     other = drawn(name, asked)

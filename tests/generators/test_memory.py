@@ -47,7 +47,7 @@ def test_qwen_image_fits_48_gb_and_streams_on_40(gpu_name, offload):
     assert all(phase.fits for phase in found.phases.values())
     if offload:
         (sentence,) = found.sentences
-        assert "stream in from host memory (about 82 GB there)" in sentence
+        assert "offloaded to host memory (about 82 GB)" in sentence
         assert found.host_gb == pytest.approx(82, abs=1)
         assert found.peak_gb <= gpu(gpu_name).memory_gb - RESERVE_GB
     else:
@@ -128,7 +128,7 @@ def test_a_familys_own_limit_comes_first(name, given, size):
 def test_asking_for_more_than_the_limit_is_told():
     found = plan("tiny-omnigen", batch_size=8)
     assert found.batch_size == 1
-    assert found.sentences == ("it makes at most 1 image at once here, not 8",)
+    assert found.sentences == ("the batch size is limited to 1 here, not 8",)
 
 
 def test_eight_bit_weights_fit_where_the_model_does_not():

@@ -214,8 +214,8 @@ def test_adapters_that_do_not_fit_are_one_sentence(lab, tmp_path):
     wide = {n: torch.nn.functional.pad(w, (0, 64)) if "lora_A" in n else w for n, w in good.items()}
     for state, error, sentence in (
         (encoder, ConfigError, "changes text_encoder"),
-        (short, WeightsError, "is no LoRA adapter of this model"),
-        (wide, WeightsError, "LoRA|adapter for other input channels"),
+        (short, WeightsError, "is not a LoRA adapter of this model"),
+        (wide, WeightsError, "LoRA|a different number of input channels"),
         ({"a": torch.ones(1)}, ConfigError, "changes a"),
     ):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
@@ -225,7 +225,7 @@ def test_adapters_that_do_not_fit_are_one_sentence(lab, tmp_path):
             fuse_adapters(pipe, "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
     with pytest.raises(WeightsError, match=r"has 0 \.safetensors files"):
         fuse_adapters(pipe, "transformer", {"style": 1.0}, {"style": tmp_path}, "my-flux")
-    with pytest.raises(ConfigError, match="takes no LoRA adapters"):
+    with pytest.raises(ConfigError, match="does not support LoRA adapters"):
         fuse_adapters(object(), "transformer", {"style": 1.0}, {"style": folder}, "my-flux")
 
 

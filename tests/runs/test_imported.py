@@ -119,12 +119,12 @@ def test_a_manifest_names_files_and_costs(folder):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"task_id": "mug", "file": "gone.png"}', "line 1: gone.png is not there"),
-        ('{"task_id": "cup", "file": "a.png"}', "line 1: the run asks for no image 1 of 'cup'"),
+        ('{"task_id": "mug", "file": "gone.png"}', "line 1: gone.png does not exist"),
+        ('{"task_id": "cup", "file": "a.png"}', "line 1: the run has no image 1 of 'cup'"),
         ('{"task_id": "mug", "file": "../../etc/passwd"}', "leads out of"),
         ('{"task_id": "mug", "file": "a.png", "cost_usd": -1}', "cost is a number of US dollars"),
         ("[1]", "line 1"),
-        ("nonsense", "line 1: this is not one JSON object"),
+        ("nonsense", "line 1: this is not a JSON object"),
     ],
 )
 def test_a_bad_line_is_one_sentence(folder, line, complaint):
@@ -138,7 +138,7 @@ def test_a_bad_line_is_one_sentence(folder, line, complaint):
 def test_two_files_for_one_picture_and_files_that_are_no_pictures_are_refused(folder):
     image(folder / "made/mug/1.png")
     image(folder / "made/mug/1.jpg")
-    with pytest.raises(ConfigError, match="claim to be one picture"):
+    with pytest.raises(ConfigError, match="match the same image"):
         run(folder, {"images": "made"})
     (folder / "made/mug/1.jpg").unlink()
     (folder / "made/mug/1.png").write_bytes(b"GIF89a nothing")
