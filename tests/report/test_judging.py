@@ -34,8 +34,8 @@ def test_what_was_not_tried_is_not_called_reproducible(make_run: MakeRun) -> Non
         "",
     ]
     assert "banner" not in {a.get("class") for _, a in page.tags}
-    assert "The judge" in page.text
-    assert "The judges" not in page.text
+    assert "Judge" in page.text
+    assert "Judges" not in page.text
     assert "t-agreement" not in page.tables  # one judge has nobody to agree with
     assert "±" not in page.text
 
@@ -52,15 +52,13 @@ def test_a_judge_that_was_tried_and_held_is_called_reproducible(make_run: MakeRu
 def test_a_judge_that_was_fooled_is_named_before_the_numbers(make_run: MakeRun) -> None:
     page = report(make_run(panel=True))
     assert page.faults() == []
-    assert "delta, a judge, was fooled by 2 of 15 attacks: words in a picture" in page.text
-    assert (
-        "delta, a judge, is not reproducible: its answers change in a crowd: a second run may find others." in page.text
-    )
+    assert "judge delta was fooled by 2 of 15 attacks: text in an image" in page.text
+    assert "judge delta is not reproducible: its answers change in a crowd: a second run may find others." in page.text
     row = page.tables["t-judges"][2]
     assert row[3].startswith("not reproducible")
     assert row[4:] == ["2 of 15 3.7% to 37.9%", "1"]
-    assert f"delta was fooled by painted-json, {SCRIPT}." in page.text
-    assert "served server of others" in " ".join(row[2].split())
+    assert f"Successful attacks on delta: painted-json, {SCRIPT}." in page.text
+    assert "served external server" in " ".join(row[2].split())
 
 
 def test_a_note_about_another_judge_says_nothing_of_this_one(make_run: MakeRun) -> None:
@@ -94,7 +92,7 @@ def test_the_order_of_a_set_and_asking_again_are_told(make_run: MakeRun) -> None
     assert page.tables["t-order"][1:] == [
         [name, "4", "50.0% 15.0% to 85.0%", "-1.00 -2.00 to +0.00", "0"] for name in ("gamma", "delta")
     ]
-    assert "gamma gave 1 of 2 marks the same every time." in page.text
+    assert "gamma gave 1 of 2 answers identical in every round." in page.text
     assert page.tables["t-retest-1"][1:] == [["brf", "met", "2 times", "2", "50.0% 9.5% to 90.5%", "0.50", "1"]]
     assert "t-retest-2" not in page.tables  # delta was not asked again
 
@@ -106,7 +104,7 @@ def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) ->
     assert scores[scores.index(["brf"]) + 1][1] == "4.00 4.00 to 4.00 each ± 0.25"
     assert scores[scores.index(["piqe"]) + 1][1] == "41.25 41.25 to 41.25"
     assert "4.00 ± 0.25" in page.text
-    assert "the standard deviation between the judges' scores" in page.text
+    assert "the standard deviation of the image's score over the judges" in page.text
     assert "met 0: 12%, 1: 88%" in page.text
     assert page.text.count("cns_set the set in the other order") == 2 * 4
     with RunDir.open(path) as run:
@@ -126,14 +124,14 @@ def test_the_own_doubt_of_one_judge_is_told_as_such(make_run: MakeRun) -> None:
         run.store.write("UPDATE scores SET spread = 0.5 WHERE name = 'brf'")
     page = report(path)
     assert "4.00 ± 0.50" in page.text
-    assert "by the judge's own probabilities" in page.text
+    assert "under the judge's answer probabilities" in page.text
 
 
 def test_nothing_judged_makes_a_page(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("DELETE FROM meta WHERE key IN ('judges', 'provenance')")
-    assert "Nothing has been judged yet." in report(path).text
+    assert "No image has been judged yet." in report(path).text
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_each_system_has_its_figures(make_run: MakeRun) -> None:
         *("$0.010700 $0.002200", "2.97 Wh 0.611 Wh"),
     ]
     assert beta[3:6] == ["2.00 s", "no floor: its cache skips work", "415"]
-    assert elsewhere == ["some-api", "1", "made elsewhere", "$0.137406", "n/a"]
+    assert elsewhere == ["some-api", "1", "imported images", "$0.137406", "n/a"]
     assert "a peak of 790 TFLOP/s of NVIDIA H100 80 GB" in page.text
     assert page.faults() == []
 
@@ -83,8 +83,8 @@ def test_what_was_smaller_or_made_besides_is_said(make_run: MakeRun) -> None:
         "beta: batches of 4 were planned, and 3 images were made one by one, as larger batches changed bytes"
         in page.text
     )
-    assert "alpha: 1 batch did not fit and was made anew, smaller." in page.text
-    assert "alpha: 1 image was made besides, lost or cut off before the end." in page.text
+    assert "alpha: 1 batch did not fit in memory and was generated again in smaller batches." in page.text
+    assert "alpha: 1 image was generated again, because of lost or interrupted work." in page.text
     assert cells(page, "t-making")[1][2:4] == ["4, 2", "3.30 s"]  # 13.2 s for four that were made
 
 

@@ -156,7 +156,7 @@ def test_a_metric_says_which_way_is_better_and_shows_the_places_in_which_models_
 
 def test_the_banner_stands_below_the_coverage_asked_for_and_not_above(make_run: MakeRun) -> None:
     page = report(make_run(coverage_min=0.7))
-    assert "beta: 63.0% of the orders' value could be settled, less than the 70.0%" in page.text
+    assert "beta: 63.0% of the orders' value could be settled, less than the required 70.0%" in page.text
     assert "alpha: 1" not in page.text
 
 
@@ -166,7 +166,7 @@ def test_there_is_no_banner_where_all_is_settled(make_run: MakeRun) -> None:
 
 def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
     page = report(make_run(planned=True))
-    assert "beta: 1 of 3 images have not been made yet." in page.text
+    assert "beta: 1 of 3 images have not been generated yet." in page.text
     assert "beta: 1 of 3 deliverables have no decision yet" in page.text
     assert "not made yet" in page.text
 
@@ -178,12 +178,12 @@ def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
             run.store.write(f"DELETE FROM {table}")
         run.store.write("UPDATE candidates SET state = 'planned', pixels_sha256 = NULL, identity = NULL")
     page = report(path)
-    assert "alpha: 3 of 3 images have not been made yet." in page.text
+    assert "alpha: 3 of 3 images have not been generated yet." in page.text
     assert [row[3:7] for row in page.tables["t-settlement"][1:]] == [
         ["0/2", "0/3 0.0% to 65.8%", "3 $135.00 open", "not metered"]
     ] * 2
     assert ["alpha", "missing", "0", "0", "0", "3"] in page.tables["t-scores"]
-    assert "no held time on the meter" in page.text
+    assert "no device time recorded" in page.text
     assert page.faults() == []
 
 
@@ -213,14 +213,14 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
     assert rows[-1][1] == "1 min 20 s"
     assert rows[3][:5] == ["judge", "whole run", "1 min 01 s", "12", "9.0 J"]
     assert rows[-1][3] == "at least 18.0 J"
-    assert "on none of the rows" not in page.text
+    assert "in none of the rows" not in page.text
 
 
 def test_held_time_off_the_meter_is_said(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
-    assert "5.0 s of held time is on none of the rows." in report(path).text
+    assert "5.0 s of reserved device time is in none of the rows." in report(path).text
 
 
 def test_without_a_price_costs_are_not_zero(make_run: MakeRun) -> None:
@@ -273,7 +273,7 @@ def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
     monkeypatch.setattr(gallery, "MAX_ORDERS", 1)
     page = report(make_run())
     assert sum(tag == "article" for tag, _ in page.tags) == 1
-    assert "The first 1 orders are shown; 1 more are left out here." in page.text
+    assert "The first 1 orders are shown; 1 more are omitted from this page." in page.text
 
 
 def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
