@@ -1,4 +1,4 @@
-"""The run in the other scenarios, for people: a competition, what a client saves, and where it meets an API's price."""
+"""The economics section of the report: competition, client savings, workflows, and break-even with API prices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,94 +19,94 @@ from local_bench.suites.api_prices import api_prices
 
 _MICRO = 1_000_000
 _SMALLEST_USD, _LARGEST_USD = Fraction(1, 1_000_000), Fraction(100)
-"""The ends of the curve's axis of prices."""
+"""Range of the price axis."""
 
 
 @dataclass(frozen=True)
 class ScenarioRow:
-    """One model among the others, and as a client's first try."""
+    """Competition and savings of one model."""
 
     model: str
     won: tuple[str, str]
-    """Revenue in competition, and between what and what open images leave it."""
+    """Revenue in competition, and its range given undecided images."""
     rank: str
     orders: tuple[str, str]
-    """Won alone, and shared."""
+    """Orders won, and orders shared."""
     cost: str
     savings: str
     contribution: str
     ratio: str
     api: tuple[str, str, str] | None
-    """The same at an API's price: cost, savings and ratio; None where the config has no price for the model."""
+    """Cost, savings and ratio at an API's price; None if the config has no price for the model."""
 
 
 @dataclass(frozen=True)
 class WayRow:
-    """One model, worked with in one way."""
+    """One model in one workflow."""
 
     model: str
     way: str
     passed: tuple[str, str]
-    """Of what was asked for, and with everything open passed."""
+    """Orders passed, and orders passed if all undecided images pass."""
     images: str
     looks: str
     earned: str
     cost: str
-    """Of the images that the way takes."""
+    """Cost of the images used by the workflow."""
 
 
 @dataclass(frozen=True)
 class SweptView:
-    """Every model's figure over the settings of one assumption."""
+    """Value for each model over the settings of one assumption."""
 
     settings: list[str]
     rows: list[tuple[str, list[str]]]
     flips: list[str]
-    """A sentence for each pair that changes places."""
+    """One sentence per pair of models whose ranking changes."""
 
 
 @dataclass(frozen=True)
 class BreakEvenRow:
-    """One model against one API's price."""
+    """Break-even of one model with one API price."""
 
     model: str
     api: tuple[str, str]
-    """Its price for an image, and whose it is."""
+    """Price per image, and name of the API."""
     local: tuple[str, str]
-    """What an image costs here: its part of the run, and one more."""
+    """Local cost per image: average over the run, and marginal."""
     usd_per_hour: tuple[str, str]
-    """Up to which price of a GPU-hour: a job of the run's size, and an endless one."""
+    """Maximum price per GPU-hour for a job of the run's size, and for an unlimited one."""
     images: str
 
 
 @dataclass(frozen=True)
 class CurveView:
-    """Cost an image over the size of the job, both logarithmic, in a box of 100 by 60."""
+    """Cost per image over job size on logarithmic axes, in a 100 by 60 box."""
 
     model: str
     line: str
     apis: list[tuple[float, str]]
-    """Height of each API's level, and what it says."""
+    """Height and text of each API's price line."""
     said: str
-    """The same in words."""
+    """Text description of the curve."""
 
 
 @dataclass(frozen=True)
 class EconomicsView:
     rows: list[ScenarioRow]
     n_open: int
-    """Orders of the competition that open images could still decide."""
+    """Orders whose winner depends on undecided images."""
     ways: list[WayRow]
     break_even: list[BreakEvenRow]
     curves: list[CurveView]
     thresholds: SweptView | None
     prices: SweptView | None
     source: str
-    """Where the APIs' prices are from."""
+    """Source of the API prices."""
 
 
 def economics_view(run: RunDir, money: Accounting) -> EconomicsView | None:
-    """None where nothing is settled yet, or nothing is worth anything."""
+    """Build the economics section; None if nothing is settled or all orders have price 0."""
     found = economics_of(run, money)
     if found is None:
         return None
@@ -214,7 +214,7 @@ def _across(point: Point) -> float:
 
 
 def _height(price: Fraction) -> float:
-    """0 at the top (100 dollars), 60 below (a millionth)."""
+    """Map a price to a height: 0 at the top (100 dollars), 60 at the bottom (one micro-dollar)."""
     kept = min(max(price, _SMALLEST_USD), _LARGEST_USD)
     return 60 * log10(_LARGEST_USD / kept) / log10(_LARGEST_USD / _SMALLEST_USD)
 

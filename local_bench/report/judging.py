@@ -1,5 +1,4 @@
-"""The judges, for people: who they are, whether they repeat themselves, whether they can be talked round, and how far
-they agree with each other and with themselves."""
+"""The judging section of the report: judges, repeatability, prompt-injection robustness, and inter-judge agreement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +23,10 @@ _PROTOCOLS = {"json": "a JSON object", "logit": "the labels' probabilities"}
 
 
 class Attacks(BaseModel):
-    """What came of the attempts to talk a judge round."""
+    """Results of the prompt-injection test of one judge."""
 
     n: int = Field(ge=0)
-    """Those that it answered, with and without the attacking words."""
+    """Attacks with a usable answer both with and without the injected text."""
     n_unscored: int = Field(ge=0)
     fooled_by: list[str]
 
@@ -37,7 +36,7 @@ class Attacks(BaseModel):
 
 
 class Judge(BaseModel):
-    """One judge of a run, as its provenance has it."""
+    """One judge of a run, as stored in the provenance."""
 
     name: str
     judge_id: str
@@ -46,14 +45,14 @@ class Judge(BaseModel):
     transport: str = NOT_NOTED
     server: str = ""
     reproducible: bool | None = None
-    """None where it was not tried."""
+    """None if it was not tested."""
     note: str = "batch invariance was not checked"
     attacks: Attacks | None = None
-    """None where they were not tried."""
+    """None if they were not tested."""
 
     @property
     def repeats(self) -> str:
-        """What its answers may be called; only what was tried may be called reproducible."""
+        """Repeatability of the answers; `reproducible` only if it was tested."""
         return {None: NOT_TRIED, True: "reproducible", False: "not reproducible"}[self.reproducible]
 
     @property
@@ -65,7 +64,7 @@ class Judge(BaseModel):
 
 
 def judges(run: RunDir) -> list[Judge]:
-    """Those whose verdicts the ledger holds, in the config's order. LedgerError where its notes are damaged."""
+    """Return the judges with verdicts in the ledger, in config order. LedgerError if their metadata is damaged."""
     noted = run.store.json_meta("provenance") or {}
     configs = {config.label: config for config in run.config.judges}
     try:
@@ -78,13 +77,13 @@ def judges(run: RunDir) -> list[Judge]:
         ]
     except (ValidationError, AttributeError, TypeError):
         raise LedgerError(
-            f"what {run.store.path} notes of its judges cannot be read: run `local-bench judge {run.path}` again"
+            f"the judge metadata in {run.store.path} cannot be read: run `local-bench judge {run.path}` again"
         ) from None
 
 
 @dataclass(frozen=True)
 class JudgeRow:
-    """A cell of two is (what it says, what stands below it)."""
+    """One judge. A cell with two strings is (value, text below it)."""
 
     name: str
     title: str
@@ -93,9 +92,9 @@ class JudgeRow:
     transport: tuple[str, str]
     repeats: tuple[str, str]
     fooled: tuple[str, str]
-    """And the 95% interval of the rate."""
+    """Successful attacks, and the 95% interval of their share."""
     attacks: str
-    """The names of those that worked."""
+    """Names of the successful attacks."""
     unscored: str
 
 
@@ -113,7 +112,7 @@ class AgreementRow:
 
 @dataclass(frozen=True)
 class RepeatRow:
-    """How often the same was said again, of whatever `what` names."""
+    """Repeatability for the group named by `what`."""
 
     what: tuple[str, ...]
     n: str
@@ -124,38 +123,38 @@ class RepeatRow:
 
 @dataclass(frozen=True)
 class Judging:
-    """All of the section."""
+    """Content of the judging section."""
 
     judges: list[JudgeRow]
     word: str | None
-    """What several judges' word is."""
+    """How the scores of several judges are combined; None for a single judge."""
     spread: str | None
-    """What stands behind a ±; None where no score has one."""
+    """Meaning of the value after ±; None if no score has one."""
     top_k: int
     agreement: dict[str, tuple[str, list[AgreementRow]]]
-    """Dimension -> (alpha among all, a row for every two judges); empty for one judge."""
+    """Dimension -> (alpha over all judges, one row per pair of judges); empty for one judge."""
     retests: dict[str, tuple[str, list[RepeatRow]]]
-    """Judge -> (all of it in a sentence, a row a criterion)."""
+    """Judge -> (summary sentence, one row per criterion)."""
     order_swaps: list[RepeatRow]
 
 
 def judging(run: RunDir) -> Judging:
-    """What the page says of the judges. LedgerError where the ledger's notes are damaged."""
-    there = judges(run)
+    """Build the judging section. LedgerError if the stored judge metadata is damaged."""
+    run_judges = judges(run)
     found: dict[str, tuple[str, list[AgreementRow]]] = {}
-    if len(there) > 1:
+    if len(run_judges) > 1:
         held = agreement(run, top_k=TOP_K, intervals=False)
         alphas = {alpha.dimension: alpha for alpha in held.alphas}
         for pair in held.pairs:
             found.setdefault(pair.dimension, (_alpha(alphas.get(pair.dimension)), []))[1].append(_pair(pair))
     has_spread = run.store.has_spreads()
     return Judging(
-        judges=[_row(judge) for judge in there],
-        word=_word(run.config) if len(there) > 1 else None,
-        spread=_spread(run.config, len(there)) if has_spread else None,
+        judges=[_row(judge) for judge in run_judges],
+        word=_word(run.config) if len(run_judges) > 1 else None,
+        spread=_spread(run.config, len(run_judges)) if has_spread else None,
         top_k=TOP_K,
         agreement=found,
-        retests=_retests(retest_rows(run), [judge.name for judge in there]),
+        retests=_retests(retest_rows(run), [judge.name for judge in run_judges]),
         order_swaps=[
             RepeatRow(
                 (swap.judge,), f"{swap.same.n:,}", _share(swap.same),
@@ -167,7 +166,7 @@ def judging(run: RunDir) -> Judging:
 
 
 def judge_warnings(run: RunDir) -> list[str]:
-    """What a reader of the scores has to know of the judges, a sentence each."""
+    """Return one warning per problem found with the judges."""
     found = []
     for judge in judges(run):
         if judge.attacks is not None and judge.attacks.n_fooled:
@@ -224,7 +223,7 @@ def _alpha(alpha: Alpha | None) -> str:
 
 
 def _pair(pair: Pair) -> AgreementRow:
-    assert pair.rate is not None, pair  # only what decides is compared without people
+    assert pair.rate is not None, pair  # without annotations, only acceptance decisions are compared
     return AgreementRow(
         judges=(pair.judge, pair.against),
         images=f"{pair.rate.n:,}",

@@ -1,4 +1,4 @@
-"""What making the pictures took, for people: one row a system, the cut prompts, the batches that had to be smaller."""
+"""The image generation section of the report: one row per model, truncated prompts, and reduced batches."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,20 @@ NO_COUNTER = "no counter"
 
 @dataclass(frozen=True)
 class MakingRow:
-    """One system. A cell of two is (figure, what stands below it)."""
+    """One model. A cell with two strings is (value, text below it)."""
 
     model: str
     images: tuple[str, str]
-    """And their size."""
+    """Number of images, and their size."""
     elsewhere: bool
     at_once: str
     time: str
     floor: str
     operations: str
     utilisation: tuple[str, str]
-    """And how many times the floor the time is."""
+    """MFU, and time divided by the floor."""
     no_floor: str | None
-    """Stands in the place of floor and utilisation."""
+    """Reason why there is no floor; shown instead of floor and utilisation."""
     per_hour: str
     cost: tuple[str, str]
     """And the marginal one."""
@@ -35,27 +35,27 @@ class MakingRow:
 
 
 def making_rows(makings: list[GenerationStats], priced: bool) -> list[MakingRow]:
-    """One row a system, in the given order."""
+    """Return one row per model, in the given order."""
     return [_row(m, priced) for m in makings]
 
 
 def peak_sentence(makings: list[GenerationStats]) -> str | None:
-    """At which peak the floors stand; None where there is none."""
+    """Return a sentence with the peak throughput used for the floors; None if no floor is known."""
     names = sorted({device for m in makings if m.timing.floor_s is not None for device in m.timing.devices})
     gpus = {gpu.name: gpu for gpu in map(gpu_of, names) if gpu is not None}
     if not gpus:
         return None
     peaks = " and ".join(f"{gpu.peak_tflops:g} TFLOP/s of {gpu.title}" for gpu in gpus.values())
-    return f"Floors and utilisation (MFU) stand against a peak of {peaks}, dense bfloat16."
+    return f"Floors and utilisation (MFU) are relative to a peak of {peaks} (dense bfloat16)."
 
 
 def hour(makings: list[GenerationStats]) -> str:
-    """What an hour of these devices is called."""
+    """Return the name of an hour of device time."""
     return "CPU-hour" if all(device == "cpu" for m in makings for device in m.timing.devices) else "GPU-hour"
 
 
 def batch_sentences(makings: list[GenerationStats]) -> list[str]:
-    """Where fewer images were made at once than planned, or some more than once, and what is known of the reason."""
+    """Return one sentence per model and reason for reduced batches or repeated images."""
     found = []
     for m in makings:
         for (planned, used), n in m.halved.items():
@@ -68,11 +68,14 @@ def batch_sentences(makings: list[GenerationStats]) -> list[str]:
         if m.timing.n_made > m.n_images and not m.imported:
             anew = m.timing.n_made - m.n_images
             found.append(
-                f"{m.model}: {count(anew, 'image')} {_was(anew)} made besides, lost or cut off before the end."
+                f"{m.model}: {count(anew, 'image')} {_was(anew)} generated again, because of lost or interrupted work."
             )
         if m.n_out_of_memory:
             times = count(m.n_out_of_memory, "batch", "batches")
-            found.append(f"{m.model}: {times} did not fit and {_was(m.n_out_of_memory)} made anew, smaller.")
+            found.append(
+                f"{m.model}: {times} did not fit in memory and {_was(m.n_out_of_memory)} "
+                "generated again in smaller batches."
+            )
     return found
 
 
@@ -112,7 +115,7 @@ def _seconds(value: float | None) -> str:
 
 def _cost(m: GenerationStats, priced: bool) -> tuple[str, str]:
     if m.image_micro_usd is None:
-        return ("not told" if m.imported else "not metered" if priced else "no price"), ""
+        return ("not reported" if m.imported else "not metered" if priced else "no price"), ""
     marginal = m.marginal_image_micro_usd
     return _fine(m.image_micro_usd), "" if marginal is None else _fine(marginal)
 

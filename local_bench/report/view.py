@@ -1,4 +1,4 @@
-"""The page's head and its settlement tables, ready to be laid out: every cell is text for people."""
+"""The header and settlement tables of the report, with every cell formatted as text."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from local_bench.settle.settlement import Settlement, Total
 
 @dataclass(frozen=True)
 class SettlementRow:
-    """What one model earned over some orders."""
+    """Revenue of one model over a set of orders."""
 
     model: str
     value: str
@@ -24,7 +24,7 @@ class SettlementRow:
     revenue_interval: str
     share: str
     bar: tuple[float, float, float] | None
-    """Low end, point and high end of the revenue as parts of the value, cut at 1; None where the value is nothing."""
+    """Low end, estimate and high end of the revenue as fractions of the value, at most 1; None if the value is 0."""
     tasks: str
     deliverables: str
     deliverables_interval: str
@@ -35,7 +35,7 @@ class SettlementRow:
 
 
 def model_order(run: RunDir) -> list[str]:
-    """The config's models in its order, then any others that the ledger holds, by name."""
+    """Return the models in config order, then any other models in the ledger by name."""
     labels = [m.label for m in run.config.models]
     return labels + [model for model in run.store.models() if model not in labels]
 
@@ -46,14 +46,14 @@ def thresholds(run: RunDir) -> dict[str, float]:
 
 
 def size_line(run: RunDir) -> str:
-    """How large the run is: `12 orders worth $1,234.50, 2 models, 32 images`."""
+    """Return the size of the run: `12 orders worth $1,234.50, 2 models, 32 images`."""
     n_tasks, value = run.store.task_totals()
     worth = f"{count(n_tasks, 'order')} worth {usd(value)}"
     return f"{worth}, {count(len(model_order(run)), 'model')}, {count(run.store.counts().done, 'image')}"
 
 
 def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
-    """What a reader has to know before the numbers: low coverage and unfinished work, a sentence each."""
+    """Return one warning per problem: small models, judges, low coverage, unfinished work."""
     known = cards()
     small = [
         known[name]
@@ -61,15 +61,15 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
         if name in known and known[name].source.build
     ]
     found = [
-        f"{card.name} is a small model with random weights, for trials: nothing that it makes or says means anything."
+        f"{card.name} is a small model with random weights for testing: its outputs are meaningless."
         for card in small
         if card.source.random
     ]
     trained = [card.name for card in small if not card.source.random]
     if trained:
         found.append(
-            f"{', '.join(trained)}: small models that know one small world, the print shop's figures. Their numbers "
-            "are true of that world and say nothing about large models."
+            f"{', '.join(trained)}: small models trained only on the synthetic printshop images. Their results "
+            "are valid for these images only and do not apply to large models."
         )
     found += judge_warnings(run)
     least = run.config.settlement.coverage_min
@@ -77,7 +77,7 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
         if s.total.coverage < least:
             found.append(
                 f"{s.model}: {percent(s.total.coverage)} of the orders' value could be settled, "
-                f"less than the {percent(least)} that this run asks for."
+                f"less than the required {percent(least)} (settlement.coverage_min)."
             )
     by_model: dict[str, list[OutcomeRow]] = {}
     for row in run.store.outcomes():
@@ -87,17 +87,17 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
         first = [row for row in rows if row.candidate.attempt == 1]
         undecided = sum(row.decision is None for row in first)
         if planned:
-            found.append(f"{model}: {planned:,} of {count(len(rows), 'image')} have not been made yet.")
+            found.append(f"{model}: {planned:,} of {count(len(rows), 'image')} have not been generated yet.")
         if undecided:
             found.append(
                 f"{model}: {undecided:,} of {count(len(first), 'deliverable')} have no decision yet "
                 "and count as unscored."
             )
-    return found + [f"{model}: nothing has been planned yet." for model in model_order(run) if model not in by_model]
+    return found + [f"{model}: no images are planned yet." for model in model_order(run) if model not in by_model]
 
 
 def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:
-    """One row a model, over all orders, the highest revenue first."""
+    """Return one row per model over all orders, highest revenue first."""
     imported = {m.label for m in run.config.models if m.imported is not None}
     rows = []
     for s in accounting.settlements:
@@ -108,7 +108,7 @@ def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:
 
 
 def category_rows(settlements: list[Settlement]) -> dict[str, list[SettlementRow]]:
-    """For every category, one row a model."""
+    """Return one row per model for every category."""
     categories = sorted({category for s in settlements for category in s.by_category})
     return {c: [_row(s.model, s.by_category[c]) for s in settlements if c in s.by_category] for c in categories}
 

@@ -83,8 +83,8 @@ def test_what_was_smaller_or_made_besides_is_said(make_run: MakeRun) -> None:
         "beta: batches of 4 were planned, and 3 images were made one by one, as larger batches changed bytes"
         in page.text
     )
-    assert "alpha: 1 batch did not fit and was made anew, smaller." in page.text
-    assert "alpha: 1 image was made besides, lost or cut off before the end." in page.text
+    assert "alpha: 1 batch did not fit in memory and was generated again in smaller batches." in page.text
+    assert "alpha: 1 image was generated again, because of lost or interrupted work." in page.text
     assert cells(page, "t-making")[1][2:4] == ["4, 2", "3.30 s"]  # 13.2 s for four that were made
 
 

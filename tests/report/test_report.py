@@ -156,7 +156,7 @@ def test_a_metric_says_which_way_is_better_and_shows_the_places_in_which_models_
 
 def test_the_banner_stands_below_the_coverage_asked_for_and_not_above(make_run: MakeRun) -> None:
     page = report(make_run(coverage_min=0.7))
-    assert "beta: 63.0% of the orders' value could be settled, less than the 70.0%" in page.text
+    assert "beta: 63.0% of the orders' value could be settled, less than the required 70.0%" in page.text
     assert "alpha: 1" not in page.text
 
 
@@ -166,7 +166,7 @@ def test_there_is_no_banner_where_all_is_settled(make_run: MakeRun) -> None:
 
 def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
     page = report(make_run(planned=True))
-    assert "beta: 1 of 3 images have not been made yet." in page.text
+    assert "beta: 1 of 3 images have not been generated yet." in page.text
     assert "beta: 1 of 3 deliverables have no decision yet" in page.text
     assert "not generated yet" in page.text
 
@@ -178,7 +178,7 @@ def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
             run.store.write(f"DELETE FROM {table}")
         run.store.write("UPDATE candidates SET state = 'planned', pixels_sha256 = NULL, identity = NULL")
     page = report(path)
-    assert "alpha: 3 of 3 images have not been made yet." in page.text
+    assert "alpha: 3 of 3 images have not been generated yet." in page.text
     assert [row[3:7] for row in page.tables["t-settlement"][1:]] == [
         ["0/2", "0/3 0.0% to 65.8%", "3 $135.00 open", "not metered"]
     ] * 2
