@@ -3,7 +3,7 @@ round (ServImage, appendix H, tables 10 and 11). The figures are those of `settl
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,6 @@ from local_bench.settle.agreement import (
     Level,
     agreement_rate,
     cohen_kappa,
-    interval,
     krippendorff_alpha,
     spearman,
     top_k_overlap,
@@ -197,12 +196,9 @@ class _Table:
         )
 
     def _kappa(self, units: Sequence[str], a: Mapping[str, Rating], b: Mapping[str, Rating]) -> Agreement:
-        orders: dict[str, list[tuple[bool | None, bool | None]]] = defaultdict(list)
-        for unit in units:
-            orders[self.places[unit][1]].append((_decision(a, unit), _decision(b, unit)))
-        found = _kappa_of(list(orders.values()))
-        ends = interval(list(orders.values()), _kappa_of) if self.intervals and found.value is not None else None
-        return found if ends is None else replace(found, low=ends[0], high=ends[1])
+        tasks = {task: i for i, task in enumerate(dict.fromkeys(self.places[unit][1] for unit in units))}
+        clusters = [tasks[self.places[unit][1]] for unit in units] if self.intervals else None
+        return cohen_kappa([_decision(a, unit) for unit in units], [_decision(b, unit) for unit in units], clusters)
 
     def _model_means(
         self, units: Iterable[str], a: Mapping[str, Rating], b: Mapping[str, Rating], *, b_in_numbers: bool
@@ -216,10 +212,6 @@ class _Table:
         return [
             (fmean(x for x, _ in both), fmean(y for _, y in both)) if both else (None, None) for both in values.values()
         ]
-
-
-def _kappa_of(orders: Sequence[Sequence[tuple[bool | None, bool | None]]]) -> Agreement:
-    return cohen_kappa([x for order in orders for x, _ in order], [y for order in orders for _, y in order])
 
 
 def _decision(side: Mapping[str, Rating], unit: str) -> bool | None:

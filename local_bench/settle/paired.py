@@ -160,10 +160,8 @@ def adjusted_holm(p: Sequence[float | None]) -> list[float | None]:
 
 def adjusted_bh(p: Sequence[float | None]) -> list[float | None]:
     """Benjamini and Hochberg's step-up p-values (1995), in the order given; None as for `adjusted_holm`."""
-    known = sorted((value, i) for i, value in enumerate(p) if value is not None)
-    adjusted: list[float | None] = [None] * len(p)
-    lowest = 1.0
-    for rank, (value, i) in reversed(list(enumerate(known, 1))):
-        lowest = min(lowest, len(known) / rank * value)
-        adjusted[i] = lowest
-    return adjusted
+    from scipy.stats import false_discovery_control
+
+    known = [value for value in p if value is not None]
+    adjusted = iter(false_discovery_control(known).tolist() if known else [])
+    return [None if value is None else next(adjusted) for value in p]

@@ -39,7 +39,7 @@ def test_the_figures_under_their_names(cli, make_run, tmp_path):  # noqa: F811
         "undefined": None,
     }
     assert both["spearman"]["value"] is None
-    assert "no order" in both["spearman"]["undefined"]
+    assert "no ranking" in both["spearman"]["undefined"]
     assert {(a["dimension"], a["among"]) for a in told["krippendorff_alpha"]} >= {("brf", "judges")}
     assert told["order_swap"][0]["judge"] == "gamma"
     assert told["order_swap"][0]["same"]["value"] == 0.5
