@@ -1,4 +1,4 @@
-"""Who would pay: a stated rule over the scores, until there is a better predictor."""
+"""Acceptance by thresholds on the scores."""
 
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
@@ -9,8 +9,8 @@ from local_bench.core.types import Decision, Score
 def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> Decision:
     """Accepted when every score named in `thresholds` that applies reaches its threshold.
 
-    One that misses its threshold rejects whatever the others say. Otherwise a score that is unscored, or not there,
-    leaves the decision open, with the reason (law 5); so it stays where none of them applies.
+    A score below its threshold rejects regardless of the others. Otherwise an unscored or missing score leaves the
+    decision open, with the reason (invariant 5), and so does a set of thresholds of which none applies.
     """
     by_name = {score.name: score for score in scores}
     open_reason = None
@@ -28,9 +28,8 @@ def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> De
 
 
 def by_rules(decision: Decision, rules: Score | None) -> Decision:
-    """The decision where an image must also meet its order's hard rules: `rules` is the share of them that it meets,
-    None or not applicable where there are none. One that is not met rejects, one that cannot be told leaves an accepted
-    image open."""
+    """Decision of an image that must also meet its order's hard rules: `rules` is the share of them that it meets,
+    None or not applicable without rules. An unmet rule rejects; an undecided one leaves an accepted image open."""
     if rules is None or not rules.applies:
         return decision
     if rules.value is not None and rules.value < 1:
@@ -41,11 +40,11 @@ def by_rules(decision: Decision, rules: Score | None) -> Decision:
 
 
 def likely(scores: Sequence[Score], thresholds: Mapping[str, float]) -> float | None:
-    """How likely people's acceptance is, as a guess before any of them was asked; None where nothing can be said.
+    """Prior probability of human acceptance, before any annotation; None where the scores do not allow one.
 
     The normal probability of the margin, in points, by which the worst of the deciding scores clears its threshold: a
-    judge is supposed to be a point off two times of three. It is only to say whom to ask; `settle.predictors` has
-    probabilities that labels have taught.
+    judge is assumed to be within one point two times out of three. It only selects images to annotate;
+    `settle.predictors` has probabilities fitted to annotations.
     """
     of_deciding = [score for score in scores if score.name in thresholds and score.applies]
     margins = [score.value - thresholds[score.name] for score in of_deciding if score.value is not None]

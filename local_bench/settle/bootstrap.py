@@ -1,8 +1,8 @@
-"""The cluster bootstrap: how sure a figure is, when whole tasks might have been others (Efron and Tibshirani 1993).
+"""Cluster bootstrap over tasks (Efron and Tibshirani 1993).
 
-Every figure here is a function of sums over tasks: a rate is accepted over asked, a share is revenue over value. So a
-resample needs no rows. It gives each task a count, and the counts times the tasks' sums are the resample's sums, for
-all models and columns at once; two models are always held against each other on the same resampled tasks.
+Every statistic here is a function of sums over tasks: a rate is accepted / requested, a share is revenue / value. A
+resample is therefore a count per task, and counts @ sums are its sums, for all models and columns at once; two models
+are always compared on the same resampled tasks.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,38 +15,38 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
-"""Sums (..., columns) -> figures (..., statistics); NaN where a figure is not defined."""
+"""Sums (..., columns) -> statistics (..., n); NaN where undefined."""
 Method = Literal["percentile", "bca"]
 
 RESAMPLES = 1000
 _CHUNK_BYTES = 64_000_000
 TOO_FEW_TASKS = "fewer than two tasks"
-NOTHING_BELOW = "there is nothing to divide by"
-SELDOM_DEFINED = "it is not defined on more than half of the resamples"
+NOTHING_BELOW = "the denominator is 0"
+SELDOM_DEFINED = "undefined on more than half of the resamples"
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and its bootstrap interval; `low` and `high` are None together, and then `undefined` says why."""
+    """A statistic with its bootstrap interval; `low` and `high` are None together, with the reason in `undefined`."""
 
     estimate: float | None
-    """None where the figure itself is not defined."""
+    """None if the statistic is undefined."""
     low: float | None
     high: float | None
     level: float
     method: Method
-    """What was done: `percentile` also where the data have no BCa interval."""
+    """Method used: `percentile` also where the data have no BCa interval."""
     n_tasks: int
     n_resamples: int
     n_undefined: int = 0
-    """Resamples on which the figure is not defined; they are left out."""
+    """Excluded resamples, on which the statistic is undefined."""
     undefined: str | None = None
 
 
 def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
-    """Sums by task (n_tasks, columns) of `values` (rows,) or (rows, columns); `tasks` (rows,) numbers them from 0.
+    """Sums by task (n_tasks, columns) of `values` (rows,) or (rows, columns); `tasks` (rows,) are task numbers from 0.
 
-    Whole micro-USD stay exact up to 9 billion dollars a sum.
+    Integer micro-USD are exact up to 9 billion dollars per sum.
     """
     codes, table = np.asarray(tasks, dtype=np.intp), np.asarray(values, dtype=np.float64)
     columns = table.reshape(len(codes), -1).T
@@ -54,8 +54,8 @@ def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
 
 
 def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Floats]:
-    """How often each task stands in each resample, some resamples (some, n_tasks) at a time, in one array that is used
-    again. The draws depend on the seed and the number of tasks alone."""
+    """Yield counts of each task per resample, in chunks (chunk, n_tasks) of one reused array. The draws depend on the
+    seed and the number of tasks only."""
     rng = np.random.default_rng(seed)
     step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
     counts = np.empty((step, n_tasks))
@@ -67,8 +67,7 @@ def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) 
 
 
 def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """The sums (n_resamples, columns) of tasks drawn with replacement, as many as there are, from `sums` (tasks,
-    columns)."""
+    """Sums (n_resamples, columns) over `n_tasks` tasks drawn with replacement from `sums` (tasks, columns)."""
     return np.concatenate([counts @ sums for counts in resampled_counts(len(sums), n_resamples, seed)])
 
 
@@ -81,11 +80,11 @@ def bootstrap(
     n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Interval]:
-    """An interval for each of the statistic's figures over `sums` (tasks, columns).
+    """Interval of each statistic over `sums` (tasks, columns).
 
-    `bca` is bias-corrected and accelerated (Efron 1987, eq. 6.8), the acceleration by the jackknife over tasks, ties
-    with the estimate counted half. Where a figure gives no correction (all resamples on one side of it, or not defined
-    without one of the tasks) its interval is by percentiles and says so.
+    `bca` is bias-corrected and accelerated (Efron 1987, eq. 6.8), with the acceleration from the jackknife over tasks
+    and ties with the estimate counted half. Where the correction is undefined (all resamples on one side of the
+    estimate, or an undefined jackknife value) the percentile interval is used and `method` says so.
     """
     assert sums.ndim == 2, sums.shape
     n_tasks = len(sums)
@@ -112,14 +111,14 @@ def bootstrap(
 
 
 def ends(ordered: Floats, below: float, above: float) -> tuple[float, float]:
-    """The values (ascending) that leave the parts `below` and 1 - `above` outside, no more."""
+    """Quantiles `below` and `above` of ascending values, rounded outwards."""
     last = len(ordered) - 1
     first = min(last, int(below * len(ordered) + 1e-9))
     return float(ordered[first]), float(ordered[max(first, min(last, int(np.ceil(above * len(ordered) - 1e-9)) - 1))])
 
 
 def ratios(n: int) -> Statistic:
-    """The statistic of n ratios of sums, from 2n columns: all the numerators, then all the denominators."""
+    """Statistic of n ratios of sums, from 2n columns: first all numerators, then all denominators."""
     return lambda sums: sums[..., :n] / np.where(sums[..., n:] == 0, np.nan, sums[..., n:])
 
 
@@ -136,13 +135,13 @@ def ratio_intervals(
 
 def _accelerations(sums: Floats, statistic: Statistic) -> Floats:
     without = statistic(sums.sum(axis=0) - sums).reshape(len(sums), -1)  # tasks x statistics
-    apart = without.mean(axis=0) - without
-    spread = (apart**2).sum(axis=0)
-    return np.asarray((apart**3).sum(axis=0) / (6 * spread**1.5), dtype=np.float64)  # NaN where nothing moves
+    deviation = without.mean(axis=0) - without
+    spread = (deviation**2).sum(axis=0)
+    return np.asarray((deviation**3).sum(axis=0) / (6 * spread**1.5), dtype=np.float64)  # NaN if all are equal
 
 
 def _bca_tails(ordered: Floats, estimate: float, acceleration: float, tail: float) -> tuple[float, float] | None:
-    """Which parts of the resamples to leave out, or None where there is no correction."""
+    """Corrected lower and upper tail, or None where the correction is undefined."""
     below = (np.searchsorted(ordered, estimate) + np.searchsorted(ordered, estimate, side="right")) / 2 / len(ordered)
     if np.isnan(acceleration) or not 0 < below < 1:
         return None

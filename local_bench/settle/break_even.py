@@ -1,8 +1,8 @@
-"""When making an image on one's own GPUs beats the price of an API call.
+"""Break-even of generating images on own GPUs with the price of an API call.
 
 Local cost of n images: (once_s + n each_s) GPU-seconds at the hour's price, and the energy of the images. `once_s` is
-what is paid whatever n is (loading, compiling, the probe), in GPU-seconds. Marginal cost leaves it out, amortised cost
-spreads it over the images. An hour's price that already holds the electricity goes with an energy price of 0.
+independent of n (loading, compiling, the batch-invariance check), in GPU-seconds. Marginal cost excludes it, amortised
+cost spreads it over the images. With a GPU-hour price that includes electricity, the energy price is 0.
 """
 
 from collections.abc import Iterable
@@ -15,21 +15,21 @@ JOULES_PER_KWH = 3_600_000
 
 @dataclass(frozen=True)
 class Local:
-    """What a model takes on the devices at hand."""
+    """Resources used by one model on the devices of the run."""
 
     each_s: Fraction
-    """GPU-seconds an image: wall time times the GPUs held."""
+    """GPU-seconds per image: wall time times the number of GPUs held."""
     once_s: Fraction = Fraction(0)
     """GPU-seconds before the first image."""
     each_j: Fraction = Fraction(0)
-    """Joules an image; 0 where the hour's price holds the electricity."""
+    """Joules per image; 0 where the GPU-hour price includes electricity."""
 
     def marginal_usd(self, usd_per_hour: Fraction, usd_per_kwh: Fraction = Fraction(0)) -> Fraction:
-        """One image more, once everything is loaded."""
+        """Cost of one more image after loading."""
         return self.each_s * usd_per_hour / SECONDS_PER_HOUR + self.each_j * usd_per_kwh / JOULES_PER_KWH
 
     def amortised_usd(self, images: int, usd_per_hour: Fraction, usd_per_kwh: Fraction = Fraction(0)) -> Fraction:
-        """An image's part of a job of so many."""
+        """Cost per image of a job of `images` images."""
         assert images > 0, images
         return self.marginal_usd(usd_per_hour, usd_per_kwh) + self.once_s * usd_per_hour / SECONDS_PER_HOUR / images
 
@@ -37,9 +37,9 @@ class Local:
 def break_even_usd_per_hour(
     local: Local, api_usd: Fraction, images: int | None = None, usd_per_kwh: Fraction = Fraction(0)
 ) -> Fraction | None:
-    """The GPU-hour price up to which a job of so many images (None: endlessly many) is no dearer than the API.
+    """GPU-hour price up to which a job of `images` images (None: unlimited) costs no more than the API.
 
-    None where the energy alone costs more, or where the images take no time at all.
+    None where the energy alone costs more, or where the images take no time.
     """
     left = api_usd - local.each_j * usd_per_kwh / JOULES_PER_KWH
     seconds = local.each_s + (local.once_s / images if images else 0)
@@ -49,7 +49,7 @@ def break_even_usd_per_hour(
 def break_even_images(
     local: Local, api_usd: Fraction, usd_per_hour: Fraction, usd_per_kwh: Fraction = Fraction(0)
 ) -> int | None:
-    """From how many images on a job is no dearer than the API, 1 or more; None: never."""
+    """Smallest job size, 1 or more, that costs no more than the API; None: there is none."""
     gain = api_usd - local.marginal_usd(usd_per_hour, usd_per_kwh)
     once = local.once_s * usd_per_hour / SECONDS_PER_HOUR
     if gain <= 0:
@@ -59,13 +59,13 @@ def break_even_images(
 
 @dataclass(frozen=True)
 class Point:
-    """One place on the curve: a job of so many images."""
+    """One point of the curve: a job of `images` images."""
 
     images: int
     local_usd: Fraction
-    """An image, amortised."""
+    """Amortised cost per image."""
     api_usd: Fraction
-    """An image."""
+    """Price per image."""
 
 
 def curve(
@@ -75,5 +75,5 @@ def curve(
     usd_per_kwh: Fraction = Fraction(0),
     images: Iterable[int] = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000),
 ) -> list[Point]:
-    """Cost an image over the size of the job."""
+    """Cost per image over the size of the job."""
     return [Point(n, local.amortised_usd(n, usd_per_hour, usd_per_kwh), api_usd) for n in images]

@@ -1,12 +1,12 @@
-"""Crowdsourcing competition: every order is listed to all models, the best submission is paid (ServImage, sec. 5.3).
+"""Crowdsourcing competition: every order is open to all models, the best submission is paid (ServImage, sec. 5.3).
 
 The winner of an order has the most accepted images; a tie goes to the highest sum of BRF, VEQ and CNS over the order's
-images; a tie left after that is shared equally. The winner takes the order's full price, even with nothing accepted:
-so the paper's table 3 adds up to the whole budget. `require_success` pays only for orders accepted in full.
+images; a remaining tie is shared equally. The winner takes the order's full price, even with nothing accepted,
+because the paper's table 3 adds up to the whole budget. `require_success` pays only for orders accepted in full.
 
-A model that made nothing of an order does not compete for it. A leader with an image that has no scores cannot be
-placed among the leaders: it shares with the best of those that can (law 5: an absent score is not a 0), and the order
-is counted as open.
+A model without an image for an order does not compete for it. A leading model with an unscored image cannot be ranked
+among the tied leaders: it shares with the best ranked one (invariant 5: a missing score is not 0), and the order is
+counted as open.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from local_bench.settle.table import Ints, Mask, Orders, OutcomeTable
 
 @dataclass(frozen=True)
 class Ranking:
-    """What one model won."""
+    """Result of one model."""
 
     revenue_usd: Fraction
     revenue_low_usd: Fraction
-    """Were every open image decided against this model and for its rivals."""
+    """With every open image decided against this model and for its competitors."""
     revenue_high_usd: Fraction
     rank: int
     """1 + the number of models that earn strictly more."""
@@ -36,13 +36,13 @@ class Ranking:
 @dataclass(frozen=True)
 class Competition:
     placed: dict[str, Ranking]
-    """By model, in the table's order."""
+    """By model, in table order."""
     n_open: int
-    """Orders whose winner an open image or an absent score could change."""
+    """Orders whose winner an open image or a missing score could change."""
 
 
 def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
-    """Settles every order among all models of the table."""
+    """Settle every order among all models of the table."""
     asked = table.orders
     here = table.made > 0
     wins, undecided = _winners(table, here)
@@ -68,7 +68,7 @@ def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
 
 
 def _winners(table: OutcomeTable, here: Mask) -> tuple[Mask, Mask]:
-    """((M, T) who wins or shares, (T,) where an absent score leaves a tie undecided)."""
+    """((M, T) winners, alone or tied; (T,) orders whose tie a missing score leaves undecided)."""
     most = np.where(here, table.accepted, -1).max(axis=0, initial=-1)
     leads: Mask = here & (table.accepted == most)
     nobody = np.zeros(leads.shape[1], dtype=np.bool_)
@@ -82,7 +82,7 @@ def _winners(table: OutcomeTable, here: Mask) -> tuple[Mask, Mask]:
 
 
 def _shared(of: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
-    """Each row's part of the prices of the orders in `mask`."""
+    """Share of each row in the prices of the orders in `mask`."""
     totals = [Fraction(0)] * len(wins)
     for k in np.unique(shares[mask & (shares > 0)]):
         those = mask & (shares == k)
@@ -94,7 +94,7 @@ def _shared(of: Orders, wins: Mask, shares: Ints, mask: Mask) -> list[Fraction]:
 def _ends(
     table: OutcomeTable, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
 ) -> tuple[list[Fraction], list[Fraction], int]:
-    """(lower ends, upper ends, how many orders could still go to several or to nobody)."""
+    """(lower ends, upper ends, number of orders without a certain winner)."""
     asked = table.orders
     is_open = undecided | (table.at_best > table.accepted).any(axis=0)
     worst, best = table.accepted[:, is_open], table.at_best[:, is_open]
@@ -114,7 +114,7 @@ def _ends(
 
 
 def _rivals(counts: Ints) -> Ints:
-    """(M, T) the highest count among the other models; -1 where there is none."""
+    """(M, T) highest count among the other models; -1 without other models."""
     if len(counts) < 2:
         return np.full_like(counts, -1)
     top = np.sort(counts, axis=0)[-2:]

@@ -1,4 +1,4 @@
-"""What holding the devices cost, phase by phase, from the meter's rows (law 6)."""
+"""Cost of the held devices by phase, from the meter rows (invariant 6)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,15 +9,15 @@ from local_bench.core.money import allocate, held_cost
 
 @dataclass(frozen=True)
 class Held:
-    """A stretch of time for which a device was held, and for what."""
+    """One meter row: a period for which a device was held, and its purpose."""
 
     phase: str
     model: str | None
-    """The generator it was for; None for what serves the whole run."""
+    """Generator; None for phases that serve the whole run."""
     held_ns: int
     n_items: int
     energy_mj: int | None = None
-    """Millijoules by the device's own counter; None where it has none."""
+    """Millijoules from the device's counter; None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PhaseCost:
 
 
 def phase_costs(held: Iterable[Held], micro_usd_per_hour: int) -> list[PhaseCost]:
-    """Held time and cost by (phase, model), in order of first appearance; they add up to those of the whole time."""
+    """Held time and cost by (phase, model), in order of first appearance; they add up to the totals."""
     groups: dict[tuple[str, str | None], list[Held]] = defaultdict(list)
     for row in held:
         groups[row.phase, row.model].append(row)
@@ -44,13 +44,13 @@ def phase_costs(held: Iterable[Held], micro_usd_per_hour: int) -> list[PhaseCost
 
 
 def energy_mj(rows: Sequence[Held | PhaseCost]) -> int | None:
-    """The sum by the devices' own counters; None where one of the rows has none: absent is never 0."""
+    """Sum of the energy counters; None where one of the rows has none."""
     known = [row.energy_mj for row in rows if row.energy_mj is not None]
     return sum(known) if len(known) == len(rows) and known else None
 
 
 def generation_costs(costs: Iterable[PhaseCost]) -> dict[str, int]:
-    """What each generator's own rows cost: the benchmark's (judge, metrics, idle) stay apart."""
+    """Cost of each generator's own rows; those of judge, metrics and idle time are not included."""
     sums: dict[str, int] = defaultdict(int)
     for row in costs:
         if row.model is not None:

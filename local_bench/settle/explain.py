@@ -1,4 +1,4 @@
-"""What explains payment: any score beside people's labels (ServImage, sec. 5.5, figs. 3 and 5)."""
+"""Association of scores with human acceptance (ServImage, sec. 5.5, figs. 3 and 5)."""
 
 from dataclasses import dataclass
 
@@ -15,30 +15,30 @@ COMPOSITE = "composite"
 
 @dataclass(frozen=True)
 class Explained:
-    """How far one score goes along with payment, over the labelled images that have it."""
+    """Association of one score with acceptance, over the annotated images that have it."""
 
     name: str
     auc: float | None
-    """None where all were paid for or none was, as is `pr_auc`."""
+    """None if all or none are accepted, like `pr_auc`."""
     auc_low: float | None
-    """95 % cluster bootstrap over orders; None with `auc`, and where it is not defined on most resamples."""
+    """95 % cluster bootstrap over orders; None with `auc`, and if undefined on most resamples."""
     auc_high: float | None
     spearman: Agreement
-    """Of the score and the label, ties sharing their ranks."""
+    """Between score and annotation, ties with average ranks."""
     pr_auc: float | None
-    """Beside `base_rate`, which is what guessing gets."""
+    """Compare with `base_rate`, the value for random scores."""
     base_rate: float | None
-    """The part that was paid for; None for no image."""
+    """Share accepted; None without images."""
     n: int
     n_unscored: int
-    """Labelled images that should have this score and have not."""
+    """Annotated images that lack this score although it applies."""
     n_not_applicable: int
     n_unlabelled: int
 
 
 def explained(cells: Features, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
-    """A row a score, and if `together` one of their composite; `labels` (images,) are 1 or 0 for paid for or not, NaN
-    for none."""
+    """One row per score, and if `together` one for their composite; `labels` (images,) are 1 for accepted, 0 for
+    rejected, NaN for none."""
     given = np.asarray(labels, dtype=np.float64)
     columns = [*zip(cells.names, cells.scores.T, cells.applies.T, strict=True)]
     if together:
@@ -47,12 +47,12 @@ def explained(cells: Features, labels: ArrayLike, *, together: bool = True, seed
 
 
 def composite(cells: Features) -> Floats:
-    """The mean of the scores that apply (images,); NaN where one of these is missing or none applies.
+    """Mean of the scores that apply (images,); NaN where one of these is missing or none applies.
 
-    The paper does not say how its figure 3 puts BRF, VEQ and CNS together; the mean is our reading.
+    The paper does not define how its figure 3 combines BRF, VEQ and CNS; the mean is our interpretation.
     """
     applies = cells.applies.sum(axis=1)
-    total = np.where(cells.applies, cells.scores, 0.0).sum(axis=1)  # NaN for what is missing
+    total = np.where(cells.applies, cells.scores, 0.0).sum(axis=1)  # NaN if one is missing
     mean = np.full(len(total), np.nan)
     np.divide(total, applies, out=mean, where=applies > 0)
     return mean
@@ -92,8 +92,8 @@ def _explained(
 def auc_interval(
     numbers: Floats, accepted: Bools, tasks: NDArray[np.intp], seed: int = 0, level: float = 0.95
 ) -> tuple[float, float] | None:
-    """The percentile cluster bootstrap of the area under the ROC curve over tasks; None for fewer than two tasks or
-    where most resamples have only one kind of label."""
+    """Percentile cluster bootstrap interval of the area under the ROC curve over tasks; None for fewer than two tasks
+    or where most resamples have only one class."""
     places, codes = np.unique(tasks, return_inverse=True)
     if len(places) < 2:
         return None

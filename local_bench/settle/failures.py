@@ -1,9 +1,9 @@
-"""Why images were rejected: the lowest score of each, by category, and how far apart the accepted lie (ServImage,
-appendix I, table 12).
+"""Failure analysis: dominant (lowest) score of rejected images by category, and effect sizes (ServImage, appendix I,
+table 12).
 
-The paper breaks ties between lowest scores by a rule that it does not print; its one example with a tie (table 13,
-second row: clarity, realism and aesthetic all 4) goes to the first of them in the table's order. `first` does that;
-`share` gives each of the tied its equal part, so that the order of the columns decides nothing.
+The paper does not print its rule for ties between lowest scores; its one example with a tie (table 13, second row:
+clarity, realism and aesthetic all 4) goes to the first in the table's order. `first` does the same; `share` splits the
+image equally over the tied dimensions, independent of the order of the columns.
 """
 
 from dataclasses import dataclass
@@ -20,29 +20,29 @@ Ties = Literal["first", "share"]
 
 @dataclass(frozen=True)
 class Failure:
-    """One dimension's line."""
+    """One dimension."""
 
     name: str
     share: float | None
-    """Of the rejected images whose lowest score is known, the part that this one dominates; None for none."""
+    """Share of the rejected images with a known lowest score that this dimension dominates; None without any."""
     at_least: float
-    """Of all rejected images, if no open one is this dimension's."""
+    """Share of all rejected images if this dimension dominates no open one."""
     at_most: float
-    """Of all rejected images, if every open one that could be is this dimension's."""
+    """Share of all rejected images if this dimension dominates every open one that it can."""
     by_category: dict[str, float | None]
-    """`share` among each category's rejected images."""
+    """`share` within each category."""
     mean_accepted: float | None
-    """Of this score over the accepted images that have it; None for none."""
+    """Mean score of the accepted images; None without any."""
     mean_rejected: float | None
     cohens_d: float | None
-    """Accepted less rejected, in pooled standard deviations; None where there is no spread or too little to see one."""
+    """(mean accepted - mean rejected) / pooled standard deviation; None without variance or with too few images."""
     n_accepted: int
     n_rejected: int
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Table 12, and what it stands on."""
+    """Table 12 and its sample sizes."""
 
     rows: tuple[Failure, ...]
     ties: Ties
@@ -50,18 +50,19 @@ class Failures:
     n_tied: int
     """Rejected images with more than one lowest score."""
     n_unscored: int
-    """Rejected images that lack a score, so that their lowest is open."""
+    """Rejected images without a known lowest score, because one is missing."""
     n_unlabelled: int
-    """Images, accepted or not, that nobody labelled."""
+    """Images without an annotation."""
 
 
 def failures(cells: Features, labels: ArrayLike, ties: Ties = "first") -> Failures:
-    """The table for `cells`' scores in their order; `labels` (images,) are 1 or 0 for paid for or not, NaN for none."""
+    """Table 12 for the scores of `cells`, in order; `labels` (images,) are 1 for accepted, 0 for rejected, NaN for
+    none."""
     given = np.asarray(labels, dtype=np.float64)
     rejected, accepted = given < 0.5, given >= 0.5
     lowest, known = _lowest(cells)
     parts = _parts(lowest & known[:, None], ties)
-    # an open image may turn out any dimension's that is missing, or that of its lowest so far
+    # an open image may belong to any missing dimension, or to its lowest known one
     possible = lowest | (cells.applies & np.isnan(cells.scores))
     settled, open_ = rejected & known, rejected & ~known
     n = int(rejected.sum())
@@ -95,22 +96,22 @@ def failures(cells: Features, labels: ArrayLike, ties: Ties = "first") -> Failur
 
 
 def dominant(cells: Features) -> NDArray[np.intp]:
-    """(images,): the place in `cells.names` of the lowest score, the first of several (`first`); -1 where a score is
+    """(images,) index in `cells.names` of the lowest score, the first of several (`first`); -1 where one is
     missing or none applies."""
     lowest, known = _lowest(cells)
     return np.where(known, lowest.argmax(axis=1), -1)
 
 
 def _lowest(cells: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(images, dimensions): which scores are an image's lowest of those that there are; (images,): whether all that
-    apply are there, and any does."""
+    """((images, dimensions) scores equal to the lowest known one; (images,) whether all that apply are known and at
+    least one applies)."""
     scores = np.where(cells.applies, cells.scores, np.inf)
     least = np.fmin.reduce(scores, axis=1)
     return (scores == least[:, None]) & cells.applies, cells.known & cells.applies.any(axis=1)
 
 
 def _parts(lowest: np.ndarray[tuple[int, int], np.dtype[np.bool_]], ties: Ties) -> Floats:
-    """What each dimension has of each image (images, dimensions)."""
+    """Share of each dimension in each image (images, dimensions)."""
     if ties == "first":
         return np.asarray(lowest & (np.cumsum(lowest, axis=1) == 1), dtype=np.float64)
     return np.asarray(lowest / np.maximum(1, lowest.sum(axis=1, keepdims=True)), dtype=np.float64)

@@ -1,7 +1,7 @@
-"""What a judge is worth where the truth is known: how often its answers are true, and the money that it gets wrong.
+"""Accuracy of a judge against ground truth: its answers, and the revenue error that they cause.
 
-Three sums stand beside each other: what the judge's decisions pay; what the same rule would pay if the judge were
-faultless; what clients pay who see the truth. The first two differ by the judge's faults, the last two by the rule's.
+Three sums are compared: revenue by the judge's decisions; revenue by the same rule with correct answers; revenue by
+ground truth. The first two differ by the judge's errors, the last two by those of the rule.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ ALL = "all models"
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer beside the true one; None where there is none, or where truth could not be told."""
+    """One answer and the correct one; None without an answer, or without ground truth."""
 
     judge: str
     rubric: str
@@ -28,25 +28,25 @@ class Answered:
 
 @dataclass(frozen=True)
 class Truthfulness:
-    """How far one judge's answers to one rubric are true."""
+    """Accuracy of one judge's answers to one rubric."""
 
     judge: str
     rubric: str
     model: str
-    """`all models` for the sum of them."""
+    """`all models` for the total."""
     same: Agreement
-    """The share of answers that are the true one."""
+    """Share of correct answers."""
     n_yes_for_no: int | None
-    """Of a rubric of 0 and 1: answered 1 where 0 is true; None of other rubrics."""
+    """False positives of a rubric with labels 0 and 1; None for other rubrics."""
     n_no_for_yes: int | None
     rho: Agreement | None
-    """Spearman's, of a rubric with more than two labels."""
+    """Spearman's rho, for a rubric with more than two labels."""
     mean_difference: float | None
-    """Given less true, in the rubric's points; above 0 the judge is too kind. None where there is no pair."""
+    """Mean of answer - ground truth, in rubric points; above 0 the judge is too lenient. None without a pair."""
 
 
 def truthfulness(answers: Iterable[Answered]) -> list[Truthfulness]:
-    """One row for every judge and rubric over all models, then one for each model, in the order in which they come."""
+    """For every judge and rubric one row over all models, then one per model, in order of first appearance."""
     groups: dict[tuple[str, str], dict[str, list[Answered]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
         groups[answer.judge, answer.rubric][ALL].append(answer)
@@ -72,30 +72,30 @@ def _true(judge: str, rubric: str, model: str, answers: Sequence[Answered]) -> T
 
 @dataclass(frozen=True)
 class Paid:
-    """One deliverable as it was decided, and as it would be by those who know."""
+    """One deliverable with its decision and its ground truth."""
 
     model: str
     task_id: str
     part_micro_usd: int
-    """What this deliverable pays when it is accepted."""
+    """Revenue of this deliverable if accepted."""
     judged: bool | None
-    """Accepted by the rule, from the judge's answers; None where that is open, which pays nothing."""
+    """Accepted by the rule on the judge's answers; None if open, which earns nothing."""
     faultless: bool | None
-    """Accepted by the same rule, had the judge answered the truth."""
+    """Accepted by the same rule on correct answers."""
     right: bool | None
-    """Whether the client gets what was ordered; None where truth could not be told, or there is no picture."""
+    """Whether the image is what was ordered; None without ground truth, or without an image."""
     score: float | None
-    """The share of the evaluation points that the judge saw met, on the score's scale."""
+    """Score from the judge's answers."""
     true_score: float | None
 
 
 @dataclass(frozen=True)
 class Reckoning:
-    """One model's money, by the judge and in truth."""
+    """Revenue of one model by judge and by ground truth."""
 
     model: str
     n: int
-    """Deliverables whose truth is known."""
+    """Deliverables with ground truth."""
     n_unknown: int
     judged_micro_usd: int
     faultless_micro_usd: int
@@ -103,23 +103,23 @@ class Reckoning:
     true_interval_micro_usd: tuple[int, int] | None
     """95 % bootstrap over orders; None for fewer than two."""
     too_much_micro_usd: int
-    """Paid for deliverables that are not right."""
+    """Revenue of wrong deliverables."""
     too_little_micro_usd: int
-    """Not paid for deliverables that are right."""
+    """Revenue missed on correct deliverables."""
     off_micro_usd: int
-    """Judged less true."""
+    """Judged - true."""
     off_interval_micro_usd: tuple[int, int] | None
     n_right: int
     right_low: float
     right_high: float
     decided: Agreement
-    """The share of deliverables on which judge and client decide alike."""
+    """Share of deliverables with the same decision by judge and ground truth."""
     rho: Agreement
     """Spearman's between the judge's score and the true one, over deliverables."""
 
 
 def reckon(paid: Iterable[Paid]) -> list[Reckoning]:
-    """One row a model, in the order in which they come. What truth cannot tell is left out and counted."""
+    """One row per model, in order of first appearance. Deliverables without ground truth are excluded and counted."""
     models: dict[str, list[Paid]] = defaultdict(list)
     for each in paid:
         models[each.model].append(each)
@@ -155,7 +155,7 @@ def _sum(paid: Iterable[Paid], when: Callable[[Paid], bool]) -> int:
 
 
 def _interval(paid: Sequence[Paid], times: Callable[[Paid], int]) -> tuple[int, int] | None:
-    """Of the parts, each so many times, over resampled orders."""
+    """Bootstrap interval over orders of the sum of `times` x part."""
     orders: dict[str, list[Paid]] = defaultdict(list)
     for each in paid:
         orders[each.task_id].append(each)

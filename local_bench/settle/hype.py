@@ -1,8 +1,8 @@
-"""Reliability and what a success costs when one tries again (HYPE-EDIT-1, sec. 4.3 to 4.6).
+"""Reliability and effective cost with retries (HYPE-EDIT-1, sec. 4.3 to 4.6).
 
-Everything is a sum over tasks of a function of c, the task's passes among its K attempts; so a model is K + 1 counts
-and one number of first passes, and every figure is exact. An attempt without a verdict counts as not passed, as the
-benchmark divides by the images that were asked for; `at_best` has the same figures were all of them passes.
+Every statistic is a sum over tasks of a function of c, the task's passes among its K attempts; a model is therefore
+K + 1 counts and the number of first-attempt passes, and every statistic is exact. An attempt without a verdict counts
+as not passed, because the benchmark divides by the requested images; `at_best` counts them as passes.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ _TEN = 10
 
 PASS, FAIL, UNSCORED, MISSING = 1, 0, -1, -2
 Outcomes = NDArray[np.int8]
-"""(T, K) PASS, FAIL, UNSCORED (there, no verdict) or MISSING (not there)."""
+"""(T, K) PASS, FAIL, UNSCORED (image without verdict) or MISSING (no image)."""
 
 
 def expected_attempts(p: Fraction, cap: int = RETRY_CAP) -> Fraction:
-    """Tries until the first pass, `cap` at the most, at pass rate p (eq. 4): (1 - (1 - p)^A) / p, A at p = 0."""
+    """Expected attempts until the first pass, at most A = `cap` (eq. 4): (1 - (1 - p)^A) / p, A at p = 0."""
     return success_within(p, cap) / p if p else Fraction(cap)
 
 
 def success_within(p: Fraction, k: int = RETRY_CAP) -> Fraction:
-    """A pass within k tries at pass rate p (eq. 4): 1 - (1 - p)^k. With p estimated from the attempts this is the
-    plug-in estimate of pass@k, which is too low on average."""
+    """Probability of a pass within k attempts at pass rate p (eq. 4): 1 - (1 - p)^k. With p estimated from the attempts
+    this is the plug-in estimate of pass@k, which is biased low."""
     return 1 - (1 - p) ** k
 
 
@@ -43,12 +43,12 @@ def pass_at_k_unbiased(n: int, c: int, k: int) -> Fraction | None:
 
 
 def review_usd(usd_per_hour: Fraction, seconds: Fraction) -> Fraction:
-    """What a person's look at one image costs (eq. 3)."""
+    """Cost of one human review (eq. 3)."""
     return usd_per_hour * seconds / 3600
 
 
 def effective_cost(attempts: Fraction, usd_per_attempt: Fraction, success: Fraction) -> Fraction | None:
-    """US dollars a success (eq. 6): E x C_attempt / p@4; None where nothing ever passes."""
+    """US dollars per success (eq. 6): E x C_attempt / p@4; None if nothing passes."""
     return attempts * usd_per_attempt / success if success else None
 
 
@@ -59,7 +59,7 @@ class Reliability:
     attempts: int
     """K"""
     tasks_by_passes: tuple[int, ...]
-    """How many tasks have c passes, for c from 0 to K."""
+    """Number of tasks with c passes, for c from 0 to K."""
     first_passes: int
     """Tasks whose first attempt passes."""
 
@@ -68,23 +68,23 @@ class Reliability:
         return sum(self.tasks_by_passes)
 
     def mean(self, of: Callable[[int], Fraction]) -> Fraction | None:
-        """The mean over tasks of a function of c; None for no tasks."""
+        """Mean over tasks of a function of c; None without tasks."""
         total = sum((n * of(c) for c, n in enumerate(self.tasks_by_passes) if n), Fraction(0))
         return total / self.n_tasks if self.n_tasks else None
 
     @property
     def pass_rate(self) -> Fraction | None:
-        """R of eq. 1: passes among all images asked for."""
+        """R of eq. 1: passes among all requested images."""
         return self.mean(lambda c: Fraction(c, self.attempts))
 
     @property
     def pass_at_any(self) -> Fraction | None:
-        """The share of tasks with a pass among all K attempts."""
+        """Share of tasks with a pass among all K attempts."""
         return self.mean(lambda c: Fraction(int(c > 0)))
 
     @property
     def pass_at_first(self) -> Fraction | None:
-        """The share of tasks whose first attempt passes."""
+        """Share of tasks whose first attempt passes."""
         return Fraction(self.first_passes, self.n_tasks) if self.n_tasks else None
 
     def pass_at(self, k: int) -> Fraction | None:
@@ -92,7 +92,7 @@ class Reliability:
         return self.mean(lambda c: success_within(Fraction(c, self.attempts), k))
 
     def pass_at_unbiased(self, k: int) -> Fraction | None:
-        """pass@k without bias; None where there are fewer than k attempts."""
+        """Unbiased pass@k; None for fewer than k attempts."""
         return (
             None if k > self.attempts else self.mean(lambda c: pass_at_k_unbiased(self.attempts, c, k) or Fraction(0))
         )
@@ -102,20 +102,20 @@ class Reliability:
         return self.mean(lambda c: expected_attempts(Fraction(c, self.attempts), cap))
 
     def effective_cost_usd(self, usd_per_attempt: Fraction, cap: int = RETRY_CAP) -> Fraction | None:
-        """Eq. 6; None where nothing ever passes."""
+        """Eq. 6; None if nothing passes."""
         tries, success = self.expected_attempts(cap), self.pass_at(cap)
         return None if tries is None or success is None else effective_cost(tries, usd_per_attempt, success)
 
     @property
     def hype_gap(self) -> Fraction | None:
-        """pass@10 - pass@1 (eq. 7), with pass@1 from first attempts: only so do the printed gaps come out."""
+        """pass@10 - pass@1 (eq. 7), with pass@1 from first attempts, which reproduces the printed gaps."""
         best, first = self.pass_at_any, self.pass_at_first
         return None if best is None or first is None else best - first
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One model's attempts, counted: as they stand, and were every open one a pass."""
+    """Counted attempts of one model: open ones as not passed, and (`at_best`) as passed."""
 
     shown: Reliability
     at_best: Reliability
@@ -124,7 +124,7 @@ class Tried:
 
     @property
     def hype_gap_ends(self) -> tuple[Fraction, Fraction] | None:
-        """Between which the gap lies: an open attempt can raise either side of the difference."""
+        """Bounds of the gap: an open attempt can raise either term of the difference."""
         ends = (self.shown.pass_at_any, self.at_best.pass_at_first, self.at_best.pass_at_any, self.shown.pass_at_first)
         low, first_high, high, first_low = ends
         if low is None or high is None or first_low is None or first_high is None:
@@ -133,7 +133,7 @@ class Tried:
 
 
 def tried(outcomes: Outcomes) -> Tried:
-    """Counts one model's attempts."""
+    """Count the attempts of one model."""
     return Tried(
         _counted(outcomes == PASS),
         _counted(outcomes != FAIL),
@@ -149,14 +149,14 @@ def _counted(passes: NDArray[np.bool_]) -> Reliability:
 
 
 FIGURES = ("pass_rate", "pass_at_4", "pass_at_10", "pass_at_any", "expected_attempts", "effective_cost_usd", "hype_gap")
-"""What `intervals` gives, in the statistic's order."""
+"""Keys of `intervals`, in the order of the statistic."""
 
 
 def intervals(
     outcomes: Outcomes, usd_per_attempt: Fraction | None, cap: int = RETRY_CAP, seed: int = 0
 ) -> dict[str, Interval | None]:
-    """95 % percentile bootstrap intervals over whole tasks of one model's figures, as `Reliability` defines them; open
-    attempts count as not passed. None for pass@10 of fewer than ten attempts, and for a cost without a price."""
+    """95 % percentile bootstrap intervals over tasks of the statistics of `Reliability`; open attempts count as not
+    passed. None for pass@10 of fewer than ten attempts, and for a cost without a price."""
     passes = outcomes == PASS
     k, counts = passes.shape[1], passes.sum(axis=1).tolist()
     by_count = {

@@ -1,9 +1,10 @@
-"""ICE-Bench's composite (supplement, B.1 to B.6, eqs. 1 to 10): six dimensions of 31 tasks, weighted by one table.
+"""ICE-Bench's composite (supplement, B.1 to B.6, eqs. 1 to 10): six dimensions of 31 tasks, with one table of
+weights.
 
-Raw metrics are averaged over a task's items first and combined then; the whole is the plain mean over the tasks that
-there are (a task that a model does not support is missing, not 0). Where the paper and the official code disagree we
-follow the code, which made the published numbers: in Image Colorize prompt following is 0.75 x 2 clip_cap + 0.25 x
-colorfulness, where eq. 4 adds the two whole.
+Raw metrics are first averaged over a task's items, then combined; the overall score is the unweighted mean over the
+scored tasks (a task that a model does not support is missing, not 0). Where the paper and the official code disagree
+the code is followed, because it produced the published numbers: prompt following of Image Colorize is 0.75 x 2 clip_cap
++ 0.25 x colorfulness, while eq. 4 adds the two without weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 from math import fsum
 
 Means = Mapping[str, float]
-"""Raw metric -> its mean over a task's items, in the metric's own unit."""
+"""Raw metric -> mean over a task's items, in the unit of the metric."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a task's dimensions are weighted, and which metric stands for those that differ by task."""
+    """Weights of a task's dimensions, and the metrics of the dimensions that differ by task."""
 
     weights: Mapping[str, float]
     """Dimension -> weight; they add up to 1."""
@@ -63,7 +64,7 @@ TASKS: Mapping[str, Recipe] = {
 """The 31 tasks, by the names in the benchmark's own files."""
 
 RANGES = {"aes_v2.5": (0.0, 10.0), "musiq_koniq": (0.0, 100.0)}
-"""Between which a raw metric lies, where that is not 0 to 1."""
+"""Range of a raw metric, if other than 0 to 1."""
 _COSINES = ("clip_cap", "clip_src", "clip_ref", "dino_ref", "style_ref", "face_ref", "ssim")
 _SHARES = ("vllmqa", "colorfulness", "l1_raw", "l1_pose", "l1_depth", "l1_canny", "l1_colorize")
 LIMITS: Mapping[str, tuple[float, float]] = {
@@ -71,21 +72,21 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(_COSINES, (-1.0, 1.0)),
     **dict.fromkeys(_SHARES, (0.0, 1.0)),
 }
-"""The least and the greatest value that a raw metric can have: cosines and SSIM may be negative."""
+"""Smallest and largest possible value of a raw metric: cosines and SSIM may be negative."""
 DISTANCES = frozenset({"l1_raw"})
-"""Raw metrics of which less is better; the other l1_* are stored as 1 - distance."""
+"""Raw metrics where lower is better; the other l1_* are stored as 1 - distance."""
 
 
 def range_of(metric: str) -> tuple[float, float]:
-    """Between which the metric's values lie, the worse end first."""
+    """Range of the metric, worse end first."""
     low, high = RANGES.get(metric, (0.0, 1.0))
     return (high, low) if metric in DISTANCES else (low, high)
 
 
 def dimensions(task: str, means: Means) -> dict[str, float]:
-    """Each dimension of the task's recipe, in [0, 1] for metrics in their ranges."""
+    """Score of each dimension of the task, in [0, 1] for metrics within their ranges."""
     recipe = TASKS[task]
-    ways: dict[str, Callable[[], float]] = {
+    formulas: dict[str, Callable[[], float]] = {
         "aes": lambda: means["aes_v2.5"] / 10,
         "iqa": lambda: means["musiq_koniq"] / 100,
         "pf": lambda: fsum(weight * means[metric] for metric, weight in recipe.prompt),
@@ -93,11 +94,11 @@ def dimensions(task: str, means: Means) -> dict[str, float]:
         "rc": lambda: means[recipe.reference or ""],
         "ctrl": lambda: means[recipe.control or ""],
     }
-    return {dimension: ways[dimension]() for dimension in recipe.weights}
+    return {dimension: formulas[dimension]() for dimension in recipe.weights}
 
 
 def needed(task: str) -> tuple[str, ...]:
-    """The raw metrics that a task's score is made of."""
+    """Raw metrics needed for a task's score."""
     recipe = TASKS[task]
     source = ("clip_src", "l1_raw") if "sc" in recipe.weights else ()
     names = ("aes_v2.5", "musiq_koniq", *(m for m, _ in recipe.prompt), *source, recipe.reference, recipe.control)
@@ -105,12 +106,12 @@ def needed(task: str) -> tuple[str, ...]:
 
 
 def composite(task: str, means: Means) -> float:
-    """A task's score from the means of its raw metrics, which must hold all of `needed`."""
+    """Score of a task from the means of its raw metrics, which must contain all of `needed`."""
     scores = dimensions(task, means)
     return fsum(weight * scores[dimension] for dimension, weight in TASKS[task].weights.items())
 
 
 def overall(tasks: Mapping[str, float | None]) -> float | None:
-    """The plain mean over the tasks that have a score; None without any."""
+    """Unweighted mean over the scored tasks; None without any."""
     values = [value for value in tasks.values() if value is not None]
     return fsum(values) / len(values) if values else None

@@ -1,9 +1,9 @@
-"""IDEA-Bench's hierarchical score (sec. 3.3): six yes-or-no questions a case on three levels.
+"""IDEA-Bench's hierarchical score (sec. 3.3): six yes/no questions per case on three levels.
 
-Questions 1 and 2 are the task's requirements, 3 and 4 its completion, 5 and 6 detail and looks. Where a level is not
-answered yes throughout, the levels above it count 0. A case is the sum over 6, averaged over the repeats; a subtask the
-mean of its cases in percent, a category the mean of its subtasks, the whole the mean of the five categories, in which
-one that a model cannot do counts 0 ("-" in table 2).
+Questions 1 and 2 are task requirements, 3 and 4 completion, 5 and 6 detail and aesthetics. If a level has an answer
+other than yes, the levels above it count 0. A case scores its sum over 6, averaged over the repeats; a subtask is the
+mean of its cases in percent, a category the mean of its subtasks, the overall score the mean of the five categories,
+with 0 for one that a model does not support ("-" in table 2).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ Answers = NDArray[np.int8]
 
 
 def points(yes: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """What counts of six answers, 0 to 6: (..., 6) -> (...)."""
+    """Points of six answers, 0 to 6: (..., 6) -> (...)."""
     task, completion, detail = (yes[..., i : i + 2] for i in (0, 2, 4))
     through = task.all(axis=-1)
     counted = task.sum(axis=-1) + through * (completion.sum(axis=-1) + completion.all(axis=-1) * detail.sum(axis=-1))
@@ -32,7 +32,7 @@ def points(yes: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Subtask:
-    """One task (subtask of the paper's tables), in percent; `low` with open answers as no, `high` as yes."""
+    """Score of one task (a subtask in the paper), in percent; `low` with open answers as no, `high` as yes."""
 
     low: Fraction
     high: Fraction
@@ -42,7 +42,7 @@ class Subtask:
 
 
 def subtask(answers: Answers) -> Subtask:
-    """The score of one task's cases."""
+    """Score of one task from its cases."""
     ends = (_percent(points(answers == YES)), _percent(points(answers != NO)))
     return Subtask(*ends, len(answers), int((answers == UNSCORED).sum()), int((answers == MISSING).sum()))
 
@@ -52,12 +52,12 @@ def _percent(counted: NDArray[np.int64]) -> Fraction:
 
 
 def category(subtasks: Iterable[Fraction]) -> Fraction | None:
-    """The mean of a category's subtasks; None without any: the model cannot do it, or was not tried."""
+    """Mean of a category's subtasks; None without any: not supported by the model, or not run."""
     return _mean(list(subtasks))
 
 
 def overall(categories: Mapping[str, Fraction | None]) -> Fraction:
-    """The mean of the five categories, None and absent ones as 0 (table 2)."""
+    """Mean of the five categories, None and absent ones as 0 (table 2)."""
     return sum((categories.get(name) or Fraction(0) for name in CATEGORIES), Fraction(0)) / len(CATEGORIES)
 
 

@@ -1,9 +1,9 @@
-"""Which of two models is better, on the same tasks (paired), and which differences survive that many were looked at.
+"""Paired comparison of models on the same tasks, with correction for multiple comparisons.
 
-The interval of a difference is the cluster bootstrap's, both models on the same resampled tasks. Its p-value is that
-of a sign-flip test over tasks: if the models are alike, each task's difference is as likely to stand the other way
-round. With few tasks all flips are counted and the test is exact; else 9,999 are drawn (Phipson and Smyth 2010: the
-table as it is counts as one of them, so that p is never 0).
+The interval of a difference is that of the cluster bootstrap, both models on the same resampled tasks. Its p-value is
+that of a sign-flip permutation test over tasks: under the null hypothesis the sign of each task's difference is
+random. With few tasks all flips are enumerated and the test is exact; otherwise 9,999 are drawn (Phipson and Smyth
+2010: the observed table counts as one of them, so p is never 0).
 """
 
 from collections.abc import Sequence
@@ -17,33 +17,33 @@ from local_bench.settle.bootstrap import RESAMPLES, Floats, Method, bootstrap
 
 FLIPS = 9_999
 EXACT_UP_TO = 13
-"""Tasks that differ: 2^13 flips are fewer than are drawn otherwise."""
+"""Maximum number of differing tasks of the exact test: 2^13 flips are fewer than `FLIPS`."""
 _CHUNK_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`a` less `b` on the tasks that both did."""
+    """`a` - `b` on the tasks of both."""
 
     a: str
     b: str
     estimate: float | None
-    """In the figure's own unit; None where one of the two is not defined."""
+    """In the unit of the statistic; None if one of the two is undefined."""
     low: float | None
-    """Lower end of the cluster bootstrap's interval."""
+    """Lower end of the cluster bootstrap interval."""
     high: float | None
     method: Method
     p: float | None
-    """Two-sided, of this difference alone."""
+    """Two-sided, uncorrected."""
     p_holm: float | None
-    """With correction for all pairs: the chance of a single false finding among them (Holm 1979)."""
+    """Corrected for all pairs, family-wise error rate (Holm 1979)."""
     p_bh: float | None
-    """The part of false findings among those at least as clear (Benjamini and Hochberg 1995)."""
+    """Corrected for all pairs, false discovery rate (Benjamini and Hochberg 1995)."""
     n_tasks: int
     n_differ: int
-    """Tasks on which the two are not equal."""
+    """Tasks on which the two differ."""
     at_least: float | None = None
-    """The difference if everything unscored had gone against `a` and for `b`; None where nobody asked."""
+    """Difference with everything unscored decided against `a` and for `b`; None without `bounds`."""
     at_most: float | None = None
 
 
@@ -58,11 +58,11 @@ def paired_differences(
     n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Difference]:
-    """Every pair of models, in their order: differences of sums, or with `below` of ratios of sums.
+    """Compare every pair of models, in order: differences of sums, or with `below` of ratios of sums.
 
-    `above` and `below` are sums by task (tasks, models), such as accepted and asked. `bounds` has each model's figure
-    with everything unscored at its worst and at its best; a difference is bounded by these. Where two models were
-    asked for different things, their ratios are tested by linearised parts: a_g - r b_g, r the ratio of both together.
+    `above` and `below` are sums by task (tasks, models), such as accepted and requested. `bounds` has each model's
+    value with everything unscored at its worst and at its best; they bound the difference. Where two models have
+    different denominators, their ratios are tested by linearised contributions: a_g - r b_g, r the pooled ratio.
     """
     n = len(models)
     assert above.shape[1] == n
@@ -77,11 +77,11 @@ def paired_differences(
 
     sums = above if below is None else np.hstack([above, below])
     intervals = bootstrap(sums, difference, method=method, level=level, n_resamples=n_resamples, seed=seed)
-    apart = _apart(above, below, first, second)
-    # column i - n is that of the denominators, or i itself where there are none
+    contributions = _contributions(above, below, first, second)
+    # column i - n is the denominator, or i itself without denominators
     differ = (sums[:, first] != sums[:, second]) | (sums[:, first - n] != sums[:, second - n])
     defined = [interval.estimate is not None for interval in intervals]
-    p = [value if ok else None for value, ok in zip(sign_flip(apart, seed), defined, strict=True)]
+    p = [value if ok else None for value, ok in zip(sign_flip(contributions, seed), defined, strict=True)]
     holm, bh = adjusted_holm(p), adjusted_bh(p)
     found = []
     for k, (i, j) in enumerate(pairs):
@@ -98,8 +98,8 @@ def paired_differences(
     return found
 
 
-def _apart(above: Floats, below: Floats | None, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
-    """What each task adds to each pair's difference (tasks, pairs), linearised at the ratio of both together."""
+def _contributions(above: Floats, below: Floats | None, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
+    """Contribution of each task to the difference of each pair (tasks, pairs), linearised at the pooled ratio."""
     if below is None:
         return np.asarray(above[:, i] - above[:, j], dtype=np.float64)
     over, under = above.sum(axis=0), below.sum(axis=0)
@@ -111,9 +111,9 @@ def _apart(above: Floats, below: Floats | None, i: NDArray[np.intp], j: NDArray[
 
 
 def sign_flip(differences: Floats, seed: int = 0) -> list[float]:
-    """Two-sided p-values of the sums of each column (tasks, columns): how often flipped signs give as large a sum.
+    """Two-sided sign-flip p-values of the column sums (tasks, columns).
 
-    Exact for up to 13 tasks that differ in a column; 1 where none does. NaN differs by nothing.
+    Exact for up to 13 nonzero tasks in a column; 1 without any. NaN counts as 0.
     """
     table = np.nan_to_num(differences)
     sums = np.abs(table.sum(axis=0))
@@ -143,12 +143,12 @@ def _as_large(table: Floats, sums: Floats, seed: int) -> NDArray[np.int64]:
 
 
 def _just_below(sums: Floats) -> Floats:
-    """A sum of the same numbers in another order may be smaller by rounding."""
+    """Tolerance for the rounding of a sum in another order."""
     return np.asarray(sums * (1 - 1e-12), dtype=np.float64)
 
 
 def adjusted_holm(p: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down p-values (1979), in the order given; what is None is no test and counts as none."""
+    """Holm's step-down p-values (1979), in the given order; None is not a test and is not counted."""
     known = sorted((value, i) for i, value in enumerate(p) if value is not None)
     adjusted: list[float | None] = [None] * len(p)
     highest = 0.0
@@ -159,7 +159,7 @@ def adjusted_holm(p: Sequence[float | None]) -> list[float | None]:
 
 
 def adjusted_bh(p: Sequence[float | None]) -> list[float | None]:
-    """Benjamini and Hochberg's step-up p-values (1995), in the order given; None as for `adjusted_holm`."""
+    """Benjamini and Hochberg's step-up p-values (1995), in the given order; None as for `adjusted_holm`."""
     from scipy.stats import false_discovery_control
 
     known = [value for value in p if value is not None]

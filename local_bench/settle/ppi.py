@@ -1,8 +1,8 @@
-"""Prediction-powered estimates: a judge on everything, people on a few, and an interval that is honest about both.
+"""Prediction-powered inference: a judge on all images, annotations on a sample, and a valid interval from both.
 
-Angelopoulos et al., "Prediction-Powered Inference" (2023), and PPI++ (2023), whose power says how far the judge is
-relied on: 0 is people's labels alone, 1 the judge corrected by them. The judge may be wrong in any way: what it gets
-wrong on the labelled images, weighted by the probabilities with which they were drawn, is taken off its word on all.
+Angelopoulos et al., "Prediction-Powered Inference" (2023), and PPI++ (2023) with its power parameter: 0 uses the
+annotations alone, 1 the judge corrected by them. The judge may have any bias: its error on the annotated images,
+weighted by their inclusion probabilities, is subtracted from its mean over all images.
 """
 
 from dataclasses import dataclass
@@ -15,43 +15,43 @@ from scipy.special import stdtrit
 from local_bench.settle.bootstrap import Floats
 
 Over = Literal["these orders", "orders like these"]
-"""What is estimated: what people would say of all the images at hand, or of such orders at large."""
+"""Estimand: the annotations of all images of this run, or of the population of such orders."""
 Drawn = Literal["images", "orders"]
-"""What was drawn to be labelled: images one by one, or whole orders."""
-TOO_FEW = "too few of the {} that were drawn have labels"
+"""Sampling unit of the annotations: single images, or whole orders."""
+TOO_FEW = "too few of the sampled {} have annotations"
 
 
 @dataclass(frozen=True)
 class PpiEstimate:
-    """A weighted mean of labels over all images: with weights 1 a rate, with the images' prices a share of value."""
+    """Weighted mean of annotations over all images: with weights 1 a rate, with prices a share of value."""
 
     estimate: float
     low: float | None
-    """None where there are too few labels; `undefined` says so."""
+    """None with too few annotations; `undefined` has the reason."""
     high: float | None
     level: float
     over: Over
     power: float
     """Lambda of PPI++, in [0, 1]."""
     judge_alone: float
-    """The mean of the judge's column over everything, uncorrected: of the probabilities that `settle.acceptance.likely`
-    assumes, where that is the column, and not of the run's decisions."""
+    """Uncorrected mean of the judge's column over all images: of the probabilities of `settle.acceptance.likely`, if
+    those are the column, not of the run's decisions."""
     weight: float
-    """The sum of all weights: the estimate times this is the sum that people would accept."""
+    """Sum of all weights: estimate x weight is the accepted sum."""
     n: int
     n_labelled: int
     n_unpredicted: int
-    """Images on which the judge has no word; the mean of its words stands in, which costs precision, not truth."""
+    """Images without a prediction; the mean prediction is used, which costs precision but adds no bias."""
     n_unanswered: int
-    """Images that people were asked about in vain. The estimate supposes that they are like the answered ones."""
+    """Sampled images without an annotation. The estimate assumes that they are like the annotated ones."""
     at_least: float
-    """The estimate if all the unanswered were rejected; the estimate itself where there are none."""
+    """Estimate with all unanswered images rejected; equal to the estimate without any."""
     at_most: float
-    """The estimate if all the unanswered were accepted."""
+    """Estimate with all unanswered images accepted."""
     undefined: str | None = None
 
     def of_weight(self, value: float | None) -> float | None:
-        """`estimate`, `low` or another of these figures as a sum, in the weights' unit."""
+        """`estimate`, `low` or another of these values as a sum, in the unit of the weights."""
         return None if value is None else value * self.weight
 
 
@@ -60,14 +60,14 @@ class _Table:
     tasks: NDArray[np.intp]
     judge: Floats
     labels: Floats
-    """0 where there is none."""
+    """0 without an annotation."""
     weights: Floats
     chances: Floats
     answered: NDArray[np.bool_]
 
     @property
-    def pull(self) -> Floats:
-        """Each label's weight over the chance that it was drawn; 0 where there is no label."""
+    def label_weights(self) -> Floats:
+        """Weight / inclusion probability of each annotation; 0 without one."""
         return np.divide(self.weights, self.chances, out=np.zeros(len(self.weights)), where=self.answered)
 
 
@@ -84,33 +84,35 @@ def prediction_powered(
     power: float | None = None,
     level: float = 0.95,
 ) -> PpiEstimate:
-    """The weighted mean that people's labels would have over all images (PPI++, eqs. 3 and 6, with weights).
+    """Estimate the weighted mean of annotations over all images (PPI++, eqs. 3 and 6, with weights).
 
-    All are (images,): `tasks` numbers the orders, `judge` is its word (a probability or a decision; NaN for none),
-    `labels` people's in [0, 1] (NaN for none), `asked` whom they were asked about where that is more than they
-    answered. `probabilities` are those with which images came to be asked about, 1 for those that were sure to be;
-    left out, all were alike. `power` is tuned to the smallest variance where it is not given.
+    All are (images,): `tasks` numbers the orders, `judge` is the prediction (a probability or a decision; NaN for
+    none), `labels` the annotations in [0, 1] (NaN for none), `asked` the sampled images if more than were annotated.
+    `probabilities` are the inclusion probabilities, 1 for images sampled with certainty; equal for all by default.
+    `power` is tuned to the smallest variance by default.
 
-    The estimate is power x mean(judge) + mean over labels of (label - power x judge), the second mean weighted by
+    The estimate is power x mean(judge) + mean over annotations of (label - power x judge), the second mean weighted by
     weight / probability (Hajek). Over orders like these, its variance is that of the orders' contributions
-    (cluster-robust); over these orders only the drawing of labels counts, and once everything is labelled nothing is
-    open. Ends are by Student's t. Asserts that somebody was asked and that whoever was had a chance.
+    (cluster-robust); over these orders only the sampling counts, and the interval is a point once everything is
+    annotated. The interval uses Student's t. Asserts at least one annotation, and a positive probability for each.
     """
-    word, said = np.asarray(judge, dtype=np.float64), np.asarray(labels, dtype=np.float64)
-    answered = ~np.isnan(said)
-    wanted = answered if asked is None else np.asarray(asked, dtype=bool) | answered
-    assert answered.any(), "nobody has labelled anything"
+    predictions, given = np.asarray(judge, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    answered = ~np.isnan(given)
+    sampled = answered if asked is None else np.asarray(asked, dtype=bool) | answered
+    assert answered.any(), "no annotation"
     chances = (
-        np.full(len(word), wanted.mean()) if probabilities is None else np.asarray(probabilities, dtype=np.float64)
+        np.full(len(predictions), sampled.mean())
+        if probabilities is None
+        else np.asarray(probabilities, dtype=np.float64)
     )
-    assert ((chances > 0) | ~wanted).all(), "a label of something that could not be drawn"
-    known = ~np.isnan(word)
+    assert ((chances > 0) | ~sampled).all(), "an annotation with an inclusion probability of 0"
+    known = ~np.isnan(predictions)
     table = _Table(
         np.asarray(tasks, dtype=np.intp),
-        np.where(known, word, np.mean(word[known]) if known.any() else 0.0),
-        np.where(answered, said, 0.0),
-        np.ones(len(word)) if weights is None else np.asarray(weights, dtype=np.float64),
-        _reached(chances, wanted, answered),
+        np.where(known, predictions, np.mean(predictions[known]) if known.any() else 0.0),
+        np.where(answered, given, 0.0),
+        np.ones(len(predictions)) if weights is None else np.asarray(weights, dtype=np.float64),
+        _inclusion_and_response(chances, sampled, answered),
         answered,
     )
     labels_part, judge_part, free = _parts(table, over, drawn)
@@ -129,7 +131,7 @@ def prediction_powered(
         error = np.sqrt(free / (free - 1) * float(contributions @ contributions))
         half = float(stdtrit(free - 1 - tuned, (1 + level) / 2)) * float(error)
         low, high = max(0.0, estimate - half), min(1.0, estimate + half)
-    vain = wanted & ~answered
+    unanswered = sampled & ~answered
     return PpiEstimate(
         estimate=estimate,
         low=low,
@@ -139,50 +141,50 @@ def prediction_powered(
         power=power,
         judge_alone=float(np.average(table.judge, weights=table.weights)),
         weight=float(table.weights.sum()),
-        n=len(word),
+        n=len(predictions),
         n_labelled=int(answered.sum()),
         n_unpredicted=int((~known).sum()),
-        n_unanswered=int(vain.sum()),
-        at_least=_estimate(_filled(table, vain, chances, 0.0), power),
-        at_most=_estimate(_filled(table, vain, chances, 1.0), power),
+        n_unanswered=int(unanswered.sum()),
+        at_least=_estimate(_filled(table, unanswered, chances, 0.0), power),
+        at_most=_estimate(_filled(table, unanswered, chances, 1.0), power),
         undefined=undefined,
     )
 
 
-def _reached(chances: Floats, wanted: NDArray[np.bool_], answered: NDArray[np.bool_]) -> Floats:
-    """The chances that an image was drawn and answered, if of those that were drawn, and of those that were sure to be,
-    any was as likely to be answered."""
+def _inclusion_and_response(chances: Floats, sampled: NDArray[np.bool_], answered: NDArray[np.bool_]) -> Floats:
+    """Probability that an image was sampled and answered, with one response rate for images sampled with certainty and
+    one for the others."""
     reached = chances.copy()
     for alike in (chances >= 1, chances < 1):
-        if (alike & wanted).any():
-            reached[alike] *= (alike & answered).sum() / (alike & wanted).sum()
+        if (alike & sampled).any():
+            reached[alike] *= (alike & answered).sum() / (alike & sampled).sum()
     return reached
 
 
 def _estimate(table: _Table, power: float) -> float:
-    pull = table.pull
-    corrections = pull @ (table.labels - power * table.judge) / pull.sum()
+    w = table.label_weights
+    corrections = w @ (table.labels - power * table.judge) / w.sum()
     return float(power * (table.weights @ table.judge) / table.weights.sum() + corrections)
 
 
-def _filled(table: _Table, vain: NDArray[np.bool_], chances: Floats, label: float) -> _Table:
-    labels = np.where(vain, label, table.labels)
-    return _Table(table.tasks, table.judge, labels, table.weights, chances, table.answered | vain)
+def _filled(table: _Table, unanswered: NDArray[np.bool_], chances: Floats, label: float) -> _Table:
+    labels = np.where(unanswered, label, table.labels)
+    return _Table(table.tasks, table.judge, labels, table.weights, chances, table.answered | unanswered)
 
 
 def _parts(table: _Table, over: Over, drawn: Drawn) -> tuple[Floats, Floats, int]:
-    """What each group (order, or image drawn by itself) adds to the estimate's error: the labels' part, the judge's
-    part for a power of 1, and how many groups have labels that were left to chance."""
-    pull = table.pull / table.pull.sum()
+    """Contribution of each group (order, or single image) to the error of the estimate: the part of the annotations,
+    the part of the judge at power 1, and the number of groups sampled with a probability below 1."""
+    w = table.label_weights / table.label_weights.sum()
     finite = over == "these orders"
     by_image = finite and drawn == "images"
-    groups = np.arange(len(pull)) if by_image else table.tasks
-    left_to_chance = np.sqrt(np.maximum(0.0, 1 - table.chances)) if finite else np.ones(len(pull))
-    labels = left_to_chance * pull * (table.labels - pull @ table.labels)
-    judge = -left_to_chance * pull * (table.judge - pull @ table.judge)
+    groups = np.arange(len(w)) if by_image else table.tasks
+    sampling = np.sqrt(np.maximum(0.0, 1 - table.chances)) if finite else np.ones(len(w))
+    labels = sampling * w * (table.labels - w @ table.labels)
+    judge = -sampling * w * (table.judge - w @ table.judge)
     if not finite:
         share = table.weights / table.weights.sum()
         judge = judge + share * (table.judge - share @ table.judge)
-    free = np.unique(groups[table.answered & (left_to_chance > 0)])
+    free = np.unique(groups[table.answered & (sampling > 0)])
     added = [np.asarray(np.bincount(groups, part), dtype=np.float64) for part in (labels, judge)]
     return added[0], added[1], len(free)

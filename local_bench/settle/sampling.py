@@ -1,8 +1,8 @@
-"""How many labels an interval of a given width takes, and which images to ask people about next.
+"""Sample size and sampling of images for annotation.
 
-An image is drawn the likelier the more it could change the result: by its price, and by how unsure the judge is of it
-(Neyman 1934 for a single draw with unequal chances). The chances are told, so that what is estimated from the labels
-stays unbiased however good the guess of who is unsure was. What has been labelled already counts as known.
+An image's inclusion probability is proportional to its price and to the uncertainty of the judge (Neyman 1934). The
+probabilities are reported, so estimates from the annotations are unbiased whatever the quality of the uncertainty.
+Existing annotations count as known.
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from scipy.special import chdtri, stdtrit
 from local_bench.settle.bootstrap import Floats
 
 FLOOR = 0.05
-"""The variance that is supposed at least, which is that of being right 19 times of 20."""
+"""Smallest assumed variance: that of an accuracy of 19 in 20."""
 ASSURANCE = 0.8
 
 
 @dataclass(frozen=True)
 class LabelPlan:
-    """What to ask next."""
+    """Images to annotate next."""
 
     ask: NDArray[np.intp]
-    """Places of the images to be labelled, in the order in which they were given."""
+    """Indices of the images to annotate, ascending."""
     probabilities: Floats
-    """(images,): the chance with which each image was to be drawn; 1 for those that have labels already."""
+    """(images,) inclusion probability; 1 for annotated images."""
     width: float
-    """What the interval's width is to be, as the planner reckons, with the assurance asked for."""
+    """Expected width of the interval, with the requested assurance."""
     n_known: int
 
     @property
     def n_labels(self) -> int:
-        """How many more are needed."""
+        """Number of images to annotate."""
         return len(self.ask)
 
 
@@ -46,22 +46,21 @@ def plan_labels(
     assurance: float = ASSURANCE,
     seed: int = 0,
 ) -> LabelPlan:
-    """The fewest labels for an interval no wider than `width` (a fraction of the whole weight) over these images.
+    """Smallest sample for an interval no wider than `width` (a fraction of the total weight) over these images.
 
-    `judge` (images,) are probabilities of acceptance, NaN where it has no word; `weights` as for
-    `prediction_powered`; `labels` those that there are, NaN for none. They are counted as drawn for certain, and say
-    how far the judge's own doubt is to be believed. `assurance` is the chance that the interval, which the labels
-    decide, is as narrow as that (Kupper and Hafner 1989). Needs no more than to label everything.
+    `judge` (images,) are probabilities of acceptance, NaN for none; `weights` as for `prediction_powered`; `labels`
+    the existing annotations, NaN for none. They count as sampled with certainty, and calibrate the judge's variance.
+    `assurance` is the probability that the interval is at most that wide (Kupper and Hafner 1989). At most all images.
     """
     assert 0 < width <= 1, width
-    word = np.asarray(judge, dtype=np.float64)
-    value = np.ones(len(word)) if weights is None else np.asarray(weights, dtype=np.float64)
-    said = np.full(len(word), np.nan) if labels is None else np.asarray(labels, dtype=np.float64)
-    open_ = np.isnan(said)
-    doubt = doubts(word, said)
-    size = value * np.sqrt(doubt) * open_
+    predictions = np.asarray(judge, dtype=np.float64)
+    value = np.ones(len(predictions)) if weights is None else np.asarray(weights, dtype=np.float64)
+    given = np.full(len(predictions), np.nan) if labels is None else np.asarray(labels, dtype=np.float64)
+    open_ = np.isnan(given)
+    variance = label_variance(predictions, given)
+    size = value * np.sqrt(variance) * open_
 
-    def reach(n: int) -> float:
+    def width_of(n: int) -> float:
         chances = inclusion(size, n)
         drawn = (chances > 0) & (chances < 1)
         if not drawn.any():
@@ -69,26 +68,26 @@ def plan_labels(
         free = n - int((chances >= 1).sum()) - 2  # the mean and the power are estimated
         if free < 1:
             return float("inf")
-        variance = np.sum(value[drawn] ** 2 * doubt[drawn] * (1 / chances[drawn] - 1))
+        error = np.sum(value[drawn] ** 2 * variance[drawn] * (1 / chances[drawn] - 1))
         unlucky = chdtri(free, 1 - assurance) / free  # the quantile of chi-squared
-        return float(2 * stdtrit(free, (1 + level) / 2) * np.sqrt(variance * unlucky) / value.sum())
+        return float(2 * stdtrit(free, (1 + level) / 2) * np.sqrt(error * unlucky) / value.sum())
 
     fewest, most = 0, int(np.count_nonzero(size))
     if most:
         fewest = 1
     while fewest < most:
         middle = (fewest + most) // 2
-        fewest, most = (fewest, middle) if reach(middle) <= width else (middle + 1, most)
+        fewest, most = (fewest, middle) if width_of(middle) <= width else (middle + 1, most)
     chances = inclusion(size, fewest)
     ask = systematic(chances, seed)
-    return LabelPlan(ask, np.where(open_, chances, 1.0), reach(fewest) if fewest else 0.0, int((~open_).sum()))
+    return LabelPlan(ask, np.where(open_, chances, 1.0), width_of(fewest) if fewest else 0.0, int((~open_).sum()))
 
 
-def doubts(judge: Floats, labels: Floats) -> Floats:
-    """The variance (images,) that each label is supposed to have about the judge's word.
+def label_variance(judge: Floats, labels: Floats) -> Floats:
+    """Assumed variance (images,) of each annotation around the judge's probability p.
 
-    p (1 - p), not below `FLOOR`, 1/4 where the judge has no word; scaled to what the labels there are have shown, with
-    some six images' worth of trust beforehand.
+    p (1 - p), at least `FLOOR`, 1/4 without a prediction; scaled by the squared errors on existing annotations, with a
+    prior equivalent to about six images.
     """
     known = ~np.isnan(judge)
     p = np.where(known, judge, 0.5)
@@ -99,7 +98,7 @@ def doubts(judge: Floats, labels: Floats) -> Floats:
 
 
 def inclusion(size: Floats, n: int) -> Floats:
-    """Chances (images,) proportional to `size`, none above 1, that add up to `n`; 0 where the size is."""
+    """Inclusion probabilities (images,) proportional to `size`, at most 1, with sum `n`; 0 where the size is 0."""
     chances = np.zeros(len(size))
     rest = size > 0
     assert n <= rest.sum(), n
@@ -116,8 +115,7 @@ def inclusion(size: Floats, n: int) -> Floats:
 
 
 def systematic(chances: Floats, seed: int) -> NDArray[np.intp]:
-    """As many places as the chances add up to, each with its own chance: a systematic sample in random order (Madow
-    1949); in ascending order."""
+    """Systematic sample in random order (Madow 1949) with the given inclusion probabilities; ascending indices."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(np.flatnonzero(chances > 0))
     n = round(float(chances.sum()))

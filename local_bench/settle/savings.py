@@ -1,6 +1,6 @@
-"""What a client saves who lets a model go first and people redo what fails (ServImage, sec. 5.4, eqs. 5 to 8; table 7).
+"""Client savings if people redo the orders that the model fails (ServImage, sec. 5.4, eqs. 5 to 8; table 7).
 
-B is the orders' value, and an order succeeds when all its images are accepted:
+B is the value of the orders; an order succeeds if all its images are accepted:
 S = 1 - cost/B - sum_t Price(t) (1 - Success(t)) / B, M = sum_t Price(t) Success(t) / B and
 R = sum_t Price(t) Success(t) / (cost + sum_t Price(t) (1 - Success(t))), which is M / (1 - S).
 """
@@ -16,8 +16,8 @@ from local_bench.settle.table import Ints, Mask, OutcomeTable
 
 @dataclass(frozen=True)
 class Saved:
-    """One model's eqs. 6 to 8, as fractions of 1; None where the cost is not known or there is nothing to divide by.
-    `_high`: were all open images accepted."""
+    """Eqs. 6 to 8 for one model, as fractions; None with an unknown cost or a denominator of 0. `_high`: with all open
+    images accepted."""
 
     cost_usd: Fraction | None
     cost_savings: Fraction | None
@@ -29,7 +29,7 @@ class Saved:
 
 
 def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[Saved]:
-    """Each model's savings, in the table's order; `usd_per_image` by model. An image costs when it was made."""
+    """Savings of each model, in table order; `usd_per_image` by model. Every generated image is charged."""
     costs = [
         None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
         for m, model in enumerate(table.models)
@@ -38,7 +38,7 @@ def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[
 
 
 def saved(table: OutcomeTable, costs_usd: list[Fraction | None], of: Mask | None = None) -> list[Saved]:
-    """The same from what each model cost in all (by the GPU ledger, say), over the orders in a (T,) mask."""
+    """Savings from the total cost of each model (for example from its GPU time), over the orders in a (T,) mask."""
     asked = table.orders
     mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
     budget = asked.worth_usd(mask)
@@ -55,7 +55,7 @@ def _done_usd(table: OutcomeTable, accepted: Ints, mask: Mask) -> list[Fraction]
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:
-    """R = M / (1 - S) (eqs. 6 to 8); None where nothing is spent."""
+    """R = M / (1 - S) (eqs. 6 to 8); None if nothing is spent."""
     return contribution / (1 - savings) if savings != 1 else None
 
 

@@ -1,4 +1,4 @@
-"""How far a ranking hangs on what was assumed: its figures over a grid of settings, and who changes places."""
+"""Sensitivity of rankings to assumptions: results over a grid of settings, and rank changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from local_bench.settle.settlement import earned
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, outcome_table
 
 Setting = tuple[tuple[str, Fraction], ...]
-"""(what is set, to what), in the order of the grid's axes."""
+"""(parameter, value), in the order of the grid axes."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The models' figures under one setting; None where there is none."""
+    """Value of each model under one setting; None if undefined."""
 
     setting: Setting
     values: Mapping[str, Fraction | None]
@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Flip:
-    """Two models that change places: `ahead` leads at the base, and is strictly behind at these settings."""
+    """Rank change of two models: `ahead` leads at the base setting, and is strictly behind at these."""
 
     ahead: str
     behind: str
@@ -33,17 +33,17 @@ class Flip:
 
 
 def flips(base: Mapping[str, Fraction | None], grid: Sequence[Point], lower_is_better: bool) -> list[Flip]:
-    """Every pair whose order at the base is turned round somewhere on the grid, by name. A tie turns nothing round, nor
-    does a figure that is not there."""
+    """Every pair whose order at the base is reversed somewhere on the grid, by name. Ties and undefined values reverse
+    nothing."""
     found = []
     for pair in combinations(sorted(base), 2):
         side = _leader(base, *pair, lower_is_better)
         if side is None:
             continue
         ahead, behind = pair if side == pair[0] else pair[::-1]
-        turned = [p.setting for p in grid if _leader(p.values, ahead, behind, lower_is_better) == behind]
-        if turned:
-            found.append(Flip(ahead, behind, tuple(turned)))
+        reversed_at = [p.setting for p in grid if _leader(p.values, ahead, behind, lower_is_better) == behind]
+        if reversed_at:
+            found.append(Flip(ahead, behind, tuple(reversed_at)))
     return found
 
 
@@ -61,8 +61,8 @@ def effective_costs(
     usd_per_hour: Sequence[Fraction],
     retry_caps: Sequence[int],
 ) -> list[Point]:
-    """HYPE-EDIT-1's effective cost (eq. 6) at every combination of how long a look takes, what it is paid and how often
-    one tries; the models that have a price."""
+    """Effective cost of HYPE-EDIT-1 (eq. 6) at every combination of review time, review pay and retry cap, for models
+    with a price."""
     return [
         Point(
             (("review_seconds", s), ("review_usd_per_hour", h), ("retry_cap", Fraction(cap))),
@@ -85,10 +85,10 @@ def revenues(
     scored: Mask,
     thresholds: Sequence[tuple[Fraction, int]],
 ) -> list[Point]:
-    """The standard scenario's revenue where an image is accepted when all its scores reach a threshold.
+    """Revenue of the standard scenario if an image is accepted when all its scores reach a threshold.
 
-    Rows are those of `table`; `lowest` is an image's lowest score in whole units, and a threshold comes with its own
-    number of units. An image without scores is open, and earns nothing.
+    Rows as for `outcome_table`; `lowest` is the image's lowest score in integer units, and each threshold is given with
+    its number of units. An image without scores is open and earns nothing.
     """
     points = []
     for threshold, units in thresholds:
@@ -102,7 +102,7 @@ def revenues(
 def profits(
     revenue_usd: Mapping[str, Fraction], held_s: Mapping[str, Fraction], usd_per_hour: Sequence[Fraction]
 ) -> list[Point]:
-    """Revenue less held GPU-seconds at several prices of a GPU-hour; the models whose time is known."""
+    """Revenue - cost of GPU time at several prices per GPU-hour, for models with a known time."""
     return [
         Point(
             (("gpu_usd_per_hour", price),),

@@ -1,10 +1,10 @@
-"""The standard settlement: each model is evaluated on every task by itself (ServImage, sec. 3.1, eq. 1; tables 2, 8).
+"""Standard scenario: each model is paid for every order independently (ServImage, sec. 3.1, eq. 1; tables 2, 8).
 
-A task's price is split equally over its deliverables, and a deliverable pays its part when it is accepted:
-V_t = sum_i S_ti p_t / Q_t. What could not be settled pays nothing and is counted separately.
+The price of an order is split equally over its deliverables, and an accepted deliverable earns its part:
+V_t = sum_i S_ti p_t / Q_t. Undecided deliverables earn nothing and are counted separately.
 
-The equation is evaluated twice, on different data: `settle` sums one run's lines, each part in whole micro-dollars
-(the amounts of a run partition its prices exactly); `earned` sums whole tables of outcomes as exact fractions.
+The equation is evaluated on two kinds of data: `settle` sums the lines of one run in integer micro-USD (the amounts of
+a run partition its prices exactly); `earned` sums tables of outcomes as exact fractions.
 """
 
 from collections import defaultdict
@@ -22,22 +22,22 @@ from local_bench.settle.table import Ints, Line, Mask, Orders, OutcomeTable
 
 @dataclass(frozen=True)
 class Total:
-    """What one model earned over a set of orders, and how sure that is."""
+    """Revenue of one model over a set of orders, with its uncertainty."""
 
     value_micro_usd: int
-    """What the orders are worth in all, unscored ones included."""
+    """Value of the orders, unscored ones included."""
     revenue_micro_usd: int
     revenue_interval_micro_usd: tuple[int, int] | None
     """95 % bootstrap over orders; None for fewer than two orders."""
     open_micro_usd: int
-    """What the unscored deliverables would add if every one were accepted."""
+    """Value of the unscored deliverables."""
     n_tasks: int
     n_tasks_accepted: int
     """Orders with every deliverable accepted."""
     n_tasks_unscored: int
-    """Orders with a deliverable that could not be settled."""
+    """Orders with an undecided deliverable."""
     n: int
-    """Deliverables settled."""
+    """Decided deliverables."""
     n_accepted: int
     n_unscored: int
     deliverable_acceptance_low: float
@@ -45,17 +45,17 @@ class Total:
 
     @property
     def share(self) -> float | None:
-        """Of the orders' whole value, in [0, 1]; None where that is nothing."""
+        """Revenue / value, in [0, 1]; None if the value is 0."""
         return self.revenue_micro_usd / self.value_micro_usd if self.value_micro_usd else None
 
     @property
     def coverage(self) -> float:
-        """The part of the orders' value that could be settled."""
+        """Decided share of the value."""
         return 1 - self.open_micro_usd / self.value_micro_usd if self.value_micro_usd else 1.0
 
     @property
     def deliverable_acceptance(self) -> float | None:
-        """Accepted of all deliverables, unscored ones counted as not accepted; None where there are none."""
+        """Accepted / all deliverables, unscored ones counted as not accepted; None without any."""
         total = self.n + self.n_unscored
         return self.n_accepted / total if total else None
 
@@ -66,13 +66,13 @@ class Total:
 
 @dataclass(frozen=True)
 class Settlement:
-    """The standard scenario for one model."""
+    """Standard scenario of one model."""
 
     model: str
     total: Total
     by_category: dict[str, Total]
     cost_micro_usd: int | None
-    """What making the images cost on the devices held for it; None where there is no price."""
+    """Cost of the devices held to generate the images; None without a price."""
 
     @property
     def profit_micro_usd(self) -> int | None:
@@ -80,7 +80,7 @@ class Settlement:
 
 
 def total(lines: Sequence[Line]) -> Total:
-    """One model's lines, summed."""
+    """Sum the lines of one model."""
     tasks: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         tasks[line.task_id].append(line)
@@ -107,7 +107,7 @@ def total(lines: Sequence[Line]) -> Total:
 
 
 def settle(lines: Iterable[Line], costs_micro_usd: dict[str, int | None]) -> list[Settlement]:
-    """The standard scenario for every model in `lines`, the highest revenue first (then by name)."""
+    """Standard scenario of every model in `lines`, highest revenue first, then by name."""
     by_model: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_model[line.model].append(line)
@@ -146,7 +146,7 @@ class Earned:
 
     @property
     def share(self) -> Fraction | None:
-        """Of the orders' value; None where that is nothing."""
+        """Revenue / value; None if the value is 0."""
         return _ratio(self.revenue_usd, self.value_usd)
 
     @property
@@ -171,7 +171,7 @@ class Earned:
 
 
 def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
-    """Each model's earnings on the orders in a (T,) mask (all without one), in the table's order of models."""
+    """Earnings of each model on the orders in a (T,) mask (default: all), in table order."""
     asked = table.orders
     mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
     revenue = revenue_usd(asked, table.accepted, mask)
@@ -205,7 +205,7 @@ def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
 
 
 def by_category(table: OutcomeTable) -> dict[str, list[Earned]]:
-    """`earned` on each category's orders (table 8)."""
+    """`earned` by category (table 8)."""
     asked = table.orders
     return {name: earned(table, asked.category == i) for i, name in enumerate(asked.categories)}
 
@@ -213,7 +213,7 @@ def by_category(table: OutcomeTable) -> dict[str, list[Earned]]:
 def revenue_usd(of: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:
     """Eq. 1 summed over the orders in `mask`, for every row of an (M, T) table of accepted images."""
     totals = [Fraction(0)] * len(accepted)
-    for q in np.unique(of.deliverables[mask]):  # orders of one size divide by the same number
+    for q in np.unique(of.deliverables[mask]):  # orders with the same number of deliverables share the divisor
         those = mask & (of.deliverables == q)
         sums = accepted[:, those] @ of.price[those]
         totals = [t + Fraction(int(s), int(q) * of.units_per_usd) for t, s in zip(totals, sums, strict=True)]

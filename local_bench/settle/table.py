@@ -1,8 +1,8 @@
-"""Who made what of which order, and what its client said: the columns that ServImage's scenarios are settled from.
+"""Outcome tables: counts of accepted, unscored and missing images by model and order, the input of all scenarios.
 
-A cell is one model's work on one order. Prices and scores are whole numbers of a unit that is fine enough for all of
-them, so that every sum is exact (law 6); an amount leaves as a Fraction of US dollars. An image without a decision
-(unscored) or without a row (missing) counts as not accepted, and the upper end of every figure as accepted (law 5).
+A cell is one model on one order. Prices and scores are integers of a unit that represents all of them exactly
+(invariant 6); results are Fractions of US dollars. An image without a decision (unscored) or without a row (missing)
+counts as not accepted, and as accepted in the upper bound of every result (invariant 5).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from local_bench.core.money import MICRO, split
 from local_bench.core.types import Decision
 
 Ints = NDArray[Any]
-"""int64, or Python integers where those would overflow."""
+"""int64, or Python integers where int64 would overflow."""
 Mask = NDArray[np.bool_]
 
 ACCEPTED, REJECTED, UNSCORED = 1, 0, -1
@@ -28,54 +28,54 @@ _SAFE = 2**62
 
 @dataclass(frozen=True)
 class Orders:
-    """What was asked for: T orders."""
+    """T orders."""
 
     task_ids: tuple[str, ...]
     categories: tuple[str, ...]
     category: Ints
     """(T,) index into `categories`."""
     price: Ints
-    """(T,) of the whole order, in units."""
+    """(T,) price of the whole order, in units."""
     deliverables: Ints
-    """(T,) images asked for, 1 or more."""
+    """(T,) requested images, 1 or more."""
     units_per_usd: int
 
     @cached_property
     def value_usd(self) -> Fraction:
-        """What the orders are worth in all (ServImage, eq. 5)."""
+        """Total value of the orders (ServImage, eq. 5)."""
         return self.worth_usd(np.ones(len(self.task_ids), dtype=np.bool_))
 
     def worth_usd(self, of: Mask) -> Fraction:
-        """What the orders in a (T,) mask are worth."""
+        """Value of the orders in a (T,) mask."""
         return Fraction(int(self.price[of].sum()), self.units_per_usd)
 
 
 def orders(
     task_ids: Sequence[str], category: Sequence[str], price_usd: Sequence[Decimal], deliverables: Sequence[int]
 ) -> Orders:
-    """The table of orders, categories in the order of their names."""
+    """Build the table of orders, categories sorted by name."""
     names = tuple(sorted(set(category)))
-    place = {name: i for i, name in enumerate(names)}
+    index = {name: i for i, name in enumerate(names)}
     units_per_usd, prices = whole(price_usd, at_least=MICRO)
-    room = sum(prices) * max(deliverables, default=1)  # what all accepted images' prices add up to before the division
+    largest = sum(prices) * max(deliverables, default=1)  # largest sum before the division
     return Orders(
         tuple(task_ids),
         names,
-        np.array([place[name] for name in category], dtype=np.int64),
-        np.array(prices, dtype=np.int64 if room < _SAFE else object),
+        np.array([index[name] for name in category], dtype=np.int64),
+        np.array(prices, dtype=np.int64 if largest < _SAFE else object),
         np.array(deliverables, dtype=np.int64),
         units_per_usd,
     )
 
 
 def whole(amounts: Sequence[Decimal], at_least: int = 1) -> tuple[int, list[int]]:
-    """(units, the amounts as whole numbers of 1/units): the smallest power of ten from `at_least` on that fits all."""
-    finest = max((_places(amount) for amount in amounts), default=0)
+    """(units, amounts as integers of 1/units), with the smallest power of ten >= `at_least` that is exact for all."""
+    finest = max((_decimals(amount) for amount in amounts), default=0)
     units = max(at_least, 10**finest)
     return units, [int(Fraction(amount) * units) for amount in amounts]
 
 
-def _places(amount: Decimal) -> int:
+def _decimals(amount: Decimal) -> int:
     exponent = amount.normalize().as_tuple().exponent
     assert isinstance(exponent, int), amount
     return max(0, -exponent)
@@ -83,29 +83,29 @@ def _places(amount: Decimal) -> int:
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """What M models made of the orders: counts of images a cell."""
+    """Counts of images per cell, for M models and T orders."""
 
     orders: Orders
     models: tuple[str, ...]
     made: Ints
-    """(M, T) images that there are, decided or not."""
+    """(M, T) existing images, decided or not."""
     accepted: Ints
     """(M, T)"""
     unscored: Ints
-    """(M, T) images that there are without a decision."""
+    """(M, T) existing images without a decision."""
     score: Ints | None = None
-    """(M, T) summed scores of the images that have any, in whole units; None where nobody scored."""
+    """(M, T) summed scores of the scored images, in integer units; None without scores."""
     rated: Ints | None = None
-    """(M, T) images that have scores."""
+    """(M, T) scored images."""
 
     @property
     def missing(self) -> Ints:
-        """(M, T) images asked for that there are not: not delivered, or no kind of work for the model."""
+        """(M, T) requested images that do not exist: not delivered, or not supported by the model."""
         return self.orders.deliverables - self.made
 
     @property
     def at_best(self) -> Ints:
-        """(M, T) accepted images, were all open ones accepted."""
+        """(M, T) accepted images with all open ones accepted."""
         return self.accepted + self.unscored + self.missing
 
 
@@ -118,8 +118,8 @@ def outcome_table(
     score: Ints | None = None,
     scored: Mask | None = None,
 ) -> OutcomeTable:
-    """Sums rows (one an image of the first attempt: indices of model and order, ACCEPTED, REJECTED or UNSCORED, the
-    summed scores in whole units and whether there are any) into cells. Each image has one row at the most."""
+    """Sum rows into cells. A row is one image of the first attempt: indices of model and order, ACCEPTED, REJECTED or
+    UNSCORED, the summed scores in integer units, and whether it has scores. At most one row per image."""
     shape = (len(models), len(of.task_ids))
     cell = model.astype(np.int64) * shape[1] + task
 
@@ -145,24 +145,24 @@ def outcome_table(
 
 @dataclass(frozen=True)
 class Line:
-    """One deliverable of one order as one model made it."""
+    """One deliverable of one order by one model."""
 
     model: str
     task_id: str
     category: str
     price_micro_usd: int
-    """Of the whole order."""
+    """Price of the whole order."""
     deliverable: int
     """From 1."""
     deliverables: int
-    """Of the whole order."""
+    """Number of deliverables of the order."""
     decision: Decision
     made: bool = True
-    """Whether there is an image; without one its decision is open."""
+    """Whether there is an image; without one the decision is open."""
 
     @property
     def part_micro_usd(self) -> int:
-        """What this deliverable pays when it is accepted."""
+        """Revenue of this deliverable if accepted."""
         return split(self.price_micro_usd, self.deliverables)[self.deliverable - 1]
 
     @property
@@ -171,36 +171,36 @@ class Line:
 
 
 def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> OutcomeTable:
-    """A run's lines as a table: orders and models in the order of their names. A line
-    without an image is missing: its model does not compete with it and pays nothing for it.
+    """Lines of a run as a table, orders and models sorted by name. A line without an image is missing: it does not
+    compete and has no cost.
 
-    `scores`: (model, order, deliverable) -> the image's summed scores; left out for those that have not all of them.
+    `scores`: (model, order, deliverable) -> summed scores of the image; absent if one of them is missing.
     """
     rows = list(lines)
-    asked = {line.task_id: line for line in rows}
+    by_task = {line.task_id: line for line in rows}
     of = orders(
-        ids := sorted(asked),
-        [asked[i].category for i in ids],
-        [Decimal(asked[i].price_micro_usd) / MICRO for i in ids],
-        [asked[i].deliverables for i in ids],
+        ids := sorted(by_task),
+        [by_task[i].category for i in ids],
+        [Decimal(by_task[i].price_micro_usd) / MICRO for i in ids],
+        [by_task[i].deliverables for i in ids],
     )
     models = sorted({line.model for line in rows})
-    place, number = ({name: i for i, name in enumerate(names)} for names in (ids, models))
-    said = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    task_index, model_index = ({name: i for i, name in enumerate(names)} for names in (ids, models))
+    codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     rows = [line for line in rows if line.made]
-    found = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows]
+    sums = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows]
     return outcome_table(
         of,
         models,
-        np.array([number[line.model] for line in rows], dtype=np.int64),
-        np.array([place[line.task_id] for line in rows], dtype=np.int64),
-        np.array([said[line.decision.accepted] for line in rows], dtype=np.int64),
-        None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
-        None if scores is None else np.array([f is not None for f in found], dtype=np.bool_),
+        np.array([model_index[line.model] for line in rows], dtype=np.int64),
+        np.array([task_index[line.task_id] for line in rows], dtype=np.int64),
+        np.array([codes[line.decision.accepted] for line in rows], dtype=np.int64),
+        None if scores is None else amounts([x or Decimal(0) for x in sums]),
+        None if scores is None else np.array([x is not None for x in sums], dtype=np.bool_),
     )
 
 
 def amounts(scores: Sequence[Decimal]) -> Ints:
-    """Scores as whole numbers of one unit, wide enough to be summed over a table."""
+    """Scores as integers of one unit, in a type wide enough for their sum."""
     _, units = whole(scores)
     return np.array(units, dtype=np.int64 if sum(units) < _SAFE else object)

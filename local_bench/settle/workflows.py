@@ -1,9 +1,9 @@
-"""Ways of working with a model that can be asked again: one shot, the best of N by a judge, again until it passes, or
-one revision of what is refused by an editing model.
+"""Workflows with several attempts: single shot, best of N by a judge, retry until pass, and one revision of refused
+images by an editing model.
 
-The first three are settled on the same attempts as they came (HYPE-EDIT-1, sec. 7 asks for the second). A person looks
-at what is handed in: once for a shot or a pick, at every try where one tries until it passes, at a revision too. An
-outcome that is open counts as not passed; `_high` as passed (law 5).
+The first three use the same recorded attempts (HYPE-EDIT-1, sec. 7 proposes the second). Every submitted image has one
+human review: one for a shot or a pick, one per attempt with retries, one per revision. An open outcome counts as not
+passed, and as passed in `_high` (invariant 5).
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, Outcomes
 
 @dataclass(frozen=True)
 class Worked:
-    """One way of working over T tasks."""
+    """Result of one workflow over T tasks."""
 
     way: str
     n_tasks: int
@@ -34,38 +34,38 @@ class Worked:
         return Fraction(self.n_passed, self.n_tasks) if self.n_tasks else None
 
     def cost_usd(self, usd_per_image: Fraction, usd_per_review: Fraction) -> Fraction:
-        """Images and looks at them, over all tasks."""
+        """Cost of images and reviews over all tasks."""
         return self.n_images * usd_per_image + self.n_reviews * usd_per_review
 
     def usd_per_success(self, usd_per_image: Fraction, usd_per_review: Fraction) -> Fraction | None:
-        """None where nothing passes."""
+        """None if nothing passes."""
         return self.cost_usd(usd_per_image, usd_per_review) / self.n_passed if self.n_passed else None
 
 
 def single_shot(outcomes: Outcomes) -> Worked:
-    """The first attempt of each task, looked at once."""
+    """First attempt of each task, one review each."""
     first = outcomes[:, 0]
     return _worked("single shot", first == PASS, first != FAIL, len(first), len(first))
 
 
 def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Worked:
-    """Of the first n attempts the one that the judge scores highest, the earlier of equals, looked at once.
+    """Of the first n attempts the one with the highest judge score, the first of equals, with one review.
 
-    `scores` is (T, K), NaN where the judge gave none. Such an attempt is not picked; where none has a score the pick is
-    open: it passes in `_high` unless all n fail.
+    `scores` is (T, K), NaN for unscored. An unscored attempt is not selected; if all are unscored the outcome is open:
+    it passes in `_high` unless all n fail.
     """
-    shown, said = outcomes[:, :n], scores[:, :n]
-    known = ~np.isnan(said)
-    pick: NDArray[Any] = np.where(known, said, -np.inf).argmax(axis=1)
-    picked = shown[np.arange(len(shown)), pick]
+    first_n, given = outcomes[:, :n], scores[:, :n]
+    known = ~np.isnan(given)
+    pick: NDArray[Any] = np.where(known, given, -np.inf).argmax(axis=1)
+    picked = first_n[np.arange(len(first_n)), pick]
     judged = known.any(axis=1)
     passed = judged & (picked == PASS)
-    high = np.where(judged, picked != FAIL, (shown != FAIL).any(axis=1))
-    return _worked(f"best of {shown.shape[1]}", passed, high, shown.size, len(shown))
+    high = np.where(judged, picked != FAIL, (first_n != FAIL).any(axis=1))
+    return _worked(f"best of {first_n.shape[1]}", passed, high, first_n.size, len(first_n))
 
 
 def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
-    """Attempts in their order until one passes, `cap` at the most, each looked at."""
+    """Attempts in order until one passes, at most `cap`, one review each."""
     passes = outcomes[:, :cap] == PASS
     ever = passes.any(axis=1)
     tries = np.where(ever, passes.argmax(axis=1) + 1, passes.shape[1])
@@ -75,8 +75,8 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
 
 
 def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -> Worked:
-    """The first attempt of each task, and where that fails one revision of it, each looked at. Both (T,) outcomes;
-    MISSING in `then` where nothing was revised."""
+    """First attempt of each task and, if that fails, one revision, one review each. Both (T,) outcomes; MISSING in
+    `then` without a revision."""
     failed = first == FAIL
     done = failed & (then != MISSING)
     passed = (first == PASS) | (done & (then == PASS))

@@ -31,7 +31,7 @@ def test_by_hand():
     assert (found.n, found.n_labelled, found.n_unanswered, found.n_unpredicted) == (4, 2, 0, 0)
     tuned = prediction_powered([0, 1, 2, 3], [0.9, 0.7, 0.4, 0.4], [1, 0, np.nan, np.nan])
     assert tuned.low is None
-    assert tuned.undefined == "too few of the images that were drawn have labels"
+    assert tuned.undefined == "too few of the sampled images have annotations"
 
 
 def test_weights_and_chances_by_hand():
@@ -231,7 +231,7 @@ def test_what_the_judge_and_people_leave_open_is_counted_and_bounded():
 
 
 def test_nobody_asked_is_our_fault():
-    with pytest.raises(AssertionError, match="nobody"):
+    with pytest.raises(AssertionError, match="no annotation"):
         prediction_powered([0, 1], [0.5, 0.5], [np.nan, np.nan])
-    with pytest.raises(AssertionError, match="could not be drawn"):
+    with pytest.raises(AssertionError, match="inclusion probability of 0"):
         prediction_powered([0, 1], [0.5, 0.5], [1, np.nan], probabilities=[0, 1])

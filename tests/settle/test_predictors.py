@@ -212,7 +212,7 @@ def test_a_fitted_rule_says_how_often_it_is_right():
         found.predictor.paid_if_rejected,
     }
     assert found.quality.ece < 0.05
-    with pytest.raises(UserError, match="has seen no labels"):
+    with pytest.raises(UserError, match="without annotations has no probabilities"):
         Rule({"brf": 2.5}).probabilities(table)
 
 
@@ -265,7 +265,7 @@ def test_platt_finds_what_made_the_labels():
 def test_too_few_labels_are_a_sentence():
     table, _ = world(10)
     for labels in (np.ones(30), np.full(30, np.nan), np.array([1.0] * 3 + [0.0] * 27)):
-        with pytest.raises(UserError, match="label more images"):
+        with pytest.raises(UserError, match="annotate more images"):
             fit_concepts(table, labels)
     few = np.zeros(30)
     few[[0, 20]] = 1
@@ -276,7 +276,7 @@ def test_too_few_labels_are_a_sentence():
 
 def test_other_scores_than_it_learned_from_are_a_sentence(fitted):
     table = cells([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
-    with pytest.raises(UserError, match="has learned from brf, veq, cns, not from brf"):
+    with pytest.raises(UserError, match="was fitted to brf, veq, cns, not to brf"):
         fitted["logistic", "platt"].predictor.probabilities(table)
 
 
@@ -304,17 +304,17 @@ def test_a_hand_written_predictor():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no predictor"),
-        ("[]", "no predictor"),
+        ("", "not a predictor"),
+        ("[]", "not a predictor"),
         ('{"kind": "oracle"}', "oracle"),
-        ("[" * 100_000, "no predictor"),
+        ("[" * 100_000, "not a predictor"),
         ('{"kind": "rule", "thresholds": {"brf": NaN}}', "NaN"),
         (json.dumps(MODEL | {"cut": "0.5"}), "cut"),
         (json.dumps(MODEL | {"model": {"kind": "linear", "intercept": 0.0, "coefficients": [1.0]}}), "reads 1 columns"),
         (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [3]}]}}), "reads 4 columns"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [-1]}]}}), "lead from its root"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"left": [7]}]}}), "lead from its root"),
-        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"value": []}]}}), "lead from its root"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"feature": [-1]}]}}), "malformed"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"left": [7]}]}}), "malformed"),
+        (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"value": []}]}}), "malformed"),
     ],
 )
 def test_a_text_that_is_no_predictor_is_a_sentence(text, says):

@@ -1,1 +1,1 @@
-"""Who would pay, by a rule or by a model that people's labels have taught: probabilities and decisions, never mixed."""
+"""Acceptance predictors: threshold rules and models fitted to annotations; probabilities and decisions are separate."""

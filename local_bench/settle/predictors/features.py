@@ -1,4 +1,4 @@
-"""What a predictor is told about images: a table with a row each."""
+"""Feature table of the predictors: one row per image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,49 +16,49 @@ NOT_THERE = "was not scored"
 
 @dataclass(frozen=True)
 class Features:
-    """Scores, and what they are scores of."""
+    """Scores and attributes of images."""
 
     names: tuple[str, ...]
     """The scores' names."""
     scores: Floats
-    """(images, names); NaN where there is none."""
+    """(images, names); NaN if missing."""
     applies: NDArray[np.bool_]
-    """(images, names); False where there was nothing to score."""
+    """(images, names); False if the score does not apply."""
     categories: tuple[str, ...]
     """(images,)"""
     price_micro_usd: Micros
-    """(images,): what the image pays when it is accepted."""
+    """(images,) revenue of the image if accepted."""
     tasks: NDArray[np.intp]
-    """(images,): numbers of the orders."""
+    """(images,) order numbers."""
 
     def __post_init__(self) -> None:
         n = len(self.tasks)
         assert self.scores.shape == self.applies.shape == (n, len(self.names))
         assert len(self.categories) == len(self.price_micro_usd) == n
-        assert not (~self.applies & ~np.isnan(self.scores)).any(), "a score of what does not apply"
+        assert not (~self.applies & ~np.isnan(self.scores)).any(), "a score that does not apply"
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """(images,): every score that applies is there."""
+        """(images,) whether every score that applies is present."""
         return np.asarray((~self.applies | ~np.isnan(self.scores)).all(axis=1), dtype=bool)
 
     def reasons(self) -> dict[int, str]:
-        """Place -> which score is missing, for the images that are not `known`."""
+        """Index -> missing score, for the images that are not `known`."""
         missing = self.applies & np.isnan(self.scores)
         return {
             int(row): f"{self.names[int(np.argmax(missing[row]))]} {NOT_THERE}" for row in np.flatnonzero(~self.known)
         }
 
-    def rows(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "Features":
-        """The same table with these rows only."""
-        places = np.flatnonzero(kept) if kept.dtype == bool else kept
+    def rows(self, selected: NDArray[np.bool_] | NDArray[np.intp]) -> "Features":
+        """Table of the selected rows (mask or indices)."""
+        indices = np.flatnonzero(selected) if selected.dtype == bool else selected
         return Features(
             self.names,
-            self.scores[places],
-            self.applies[places],
-            tuple(self.categories[int(i)] for i in places),
-            self.price_micro_usd[places],
-            self.tasks[places],
+            self.scores[indices],
+            self.applies[indices],
+            tuple(self.categories[int(i)] for i in indices),
+            self.price_micro_usd[indices],
+            self.tasks[indices],
         )
 
 
@@ -69,7 +69,7 @@ def cells(
     task_ids: Sequence[str],
     names: Sequence[str] = CONCEPTS,
 ) -> Features:
-    """The table of images' scores; one that is not there counts as unscored, as an unscored one does."""
+    """Build the feature table; a missing score counts as unscored."""
     table = np.full((len(scores), len(names)), np.nan)
     applies = np.ones(table.shape, dtype=bool)
     for row, of_image in enumerate(scores):

@@ -1,8 +1,7 @@
-"""Predictors are learned here, from people's labels, by scikit-learn; what is kept is `models`' plain numbers.
+"""Fit predictors to annotations with scikit-learn; the fitted parameters are stored as plain numbers (`models`).
 
-Splits are by order, so that no order's images fall on both sides. The calibration is learned on log-odds from folds
-that the model had not seen, and so is what is told of the predictor's quality: for each fold, model and calibration
-are learned anew on the others.
+Splits are by order, so no order has images on both sides. The calibration is fitted to out-of-fold log-odds, and the
+reported quality is out-of-fold as well: for each fold, model and calibration are fitted on the other folds.
 """
 
 import warnings
@@ -26,18 +25,18 @@ _TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "early_st
 
 
 def _min_samples_leaf(n: int) -> int:
-    """scikit-learn's 20 from 400 images on; a hundred labels would make no tree with it."""
+    """scikit-learn's default of 20 from 400 images on; with 100 labels it would allow no split."""
     return max(5, min(20, n // 20))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A predictor, and how good it is on orders that it has not seen."""
+    """A predictor and its quality on held-out orders."""
 
     predictor: Rule | ConceptModel
     quality: Quality
     n_unscored: int
-    """Labelled images that taught nothing, because a score is missing."""
+    """Annotated images excluded because a score is missing."""
     n_unlabelled: int
 
 
@@ -50,33 +49,33 @@ def fit_concepts(
     folds: int = FOLDS,
     seed: int = 0,
 ) -> Fitted:
-    """A calibrated model of people's `labels` (images,): 1 or 0 for paid for or not, NaN for not labelled.
+    """Fit a calibrated model of the annotations `labels` (images,): 1 for accepted, 0 for rejected, NaN for none.
 
-    `logistic` is regression on standardised columns (L2, C = 1). `boosted` is histogram gradient boosting, held to
-    never fall as a score rises. UserError where there are fewer than two orders with, or without, an accepted image.
+    `logistic` is regression on standardised columns (L2, C = 1). `boosted` is histogram gradient boosting, constrained
+    to be monotonic in the scores. UserError for fewer than two orders with, or without, an accepted image.
     """
-    taught, accepted, n_unscored, n_unlabelled = _taught(cells, labels)
-    folds = _folds(taught, accepted, folds)
+    used, accepted, n_unscored, n_unlabelled = _annotated(cells, labels)
+    folds = _folds(used, accepted, folds)
     guesses = np.full(len(accepted), np.nan)
-    for learn, see in _splits(taught.tasks, accepted, folds, seed):
-        part = _fit(taught.rows(learn), accepted[learn], kind, calibration, folds, seed)
-        guesses[see] = part.probabilities(taught.rows(see)).values
-    model = _fit(taught, accepted, kind, calibration, folds, seed)
-    return Fitted(model, quality(guesses, accepted, taught.tasks), n_unscored, n_unlabelled)
+    for train, test in _splits(used.tasks, accepted, folds, seed):
+        part = _fit(used.rows(train), accepted[train], kind, calibration, folds, seed)
+        guesses[test] = part.probabilities(used.rows(test)).values
+    model = _fit(used, accepted, kind, calibration, folds, seed)
+    return Fitted(model, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
 
 
 def fit_rule(
     cells: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
 ) -> Fitted:
-    """The rule with the parts that people paid for of what it accepts and of what it rejects; labels as above."""
-    taught, accepted, n_unscored, n_unlabelled = _taught(cells, labels)
-    folds = _folds(taught, accepted, folds)
+    """The threshold rule with the annotated acceptance rates of what it accepts and rejects; `labels` as above."""
+    used, accepted, n_unscored, n_unlabelled = _annotated(cells, labels)
+    folds = _folds(used, accepted, folds)
     guesses = np.full(len(accepted), np.nan)
-    for learn, see in _splits(taught.tasks, accepted, folds, seed):
-        part = _rule(taught.rows(learn), accepted[learn], thresholds)
-        guesses[see] = part.probabilities(taught.rows(see)).values
-    rule = _rule(taught, accepted, thresholds)
-    return Fitted(rule, quality(guesses, accepted, taught.tasks), n_unscored, n_unlabelled)
+    for train, test in _splits(used.tasks, accepted, folds, seed):
+        part = _rule(used.rows(train), accepted[train], thresholds)
+        guesses[test] = part.probabilities(used.rows(test)).values
+    rule = _rule(used, accepted, thresholds)
+    return Fitted(rule, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
 
 
 def _rule(cells: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
@@ -85,7 +84,7 @@ def _rule(cells: Features, accepted: Bools, thresholds: Mapping[str, float]) -> 
     return Rule(dict(thresholds), paid[0], paid[1])
 
 
-def _taught(cells: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
+def _annotated(cells: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
     given = np.asarray(labels, dtype=np.float64)
     labelled = ~np.isnan(given)
     used = labelled & cells.known
@@ -93,12 +92,12 @@ def _taught(cells: Features, labels: ArrayLike) -> tuple[Features, Bools, int, i
 
 
 def _folds(cells: Features, accepted: Bools, folds: int) -> int:
-    """As many as there are orders of the rarer kind, at most `folds`. UserError for fewer than two."""
+    """Number of orders of the rarer class, at most `folds`. UserError for fewer than two."""
     fewest = min(len(np.unique(cells.tasks[accepted])), len(np.unique(cells.tasks[~accepted])))
     if fewest < 2:
         raise UserError(
-            f"the labels have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images whose scores "
-            "are there, and a predictor takes both in two orders or more: label more images"
+            f"the labels have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images with all "
+            "scores, and a predictor needs both in two orders or more: annotate more images"
         )
     return min(folds, fewest)
 
@@ -106,8 +105,7 @@ def _folds(cells: Features, accepted: Bools, folds: int) -> int:
 def _splits(
     tasks: NDArray[np.intp], accepted: Bools, folds: int, seed: int
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Places to learn from and to look at, in each fold whole orders, with as even a part of accepted images as orders
-    allow (else a fold that has many would be told few, and the reverse); none where there is only one order."""
+    """Train and test indices of each fold, grouped by order and stratified by acceptance; none for a single order."""
     from sklearn.model_selection import StratifiedGroupKFold
 
     folds = min(folds, len(np.unique(tasks)))
@@ -115,19 +113,19 @@ def _splits(
         return
     cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a fold may lack one kind, which `_log_odds` knows
+        warnings.simplefilter("ignore", UserWarning)  # a fold may lack one class, which `_log_odds` handles
         parts = list(cut.split(np.zeros(len(tasks)), accepted, tasks))
-    for learn, see in parts:
-        if len(learn) and len(see):
-            yield learn, see
+    for train, test in parts:
+        if len(train) and len(test):
+            yield train, test
 
 
 def _fit(cells: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> ConceptModel:
     layout = _layout(cells)
     table = layout.table(cells)
     odds = np.full(len(accepted), np.nan)
-    for learn, see in _splits(cells.tasks, accepted, folds, seed):
-        odds[see] = _log_odds(table[learn], accepted[learn], kind, layout, seed).log_odds(table[see])
+    for train, test in _splits(cells.tasks, accepted, folds, seed):
+        odds[test] = _log_odds(table[train], accepted[train], kind, layout, seed).log_odds(table[test])
     seen = ~np.isnan(odds)
     return ConceptModel(
         layout, _log_odds(table, accepted, kind, layout, seed), _calibrate(odds[seen], accepted[seen], calibration)
@@ -135,15 +133,15 @@ def _fit(cells: Features, accepted: Bools, kind: Kind, calibration: Calibration,
 
 
 def _layout(cells: Features) -> Layout:
-    held = [
+    fill = [
         float(column[applies].mean()) if applies.any() else 0.0
         for column, applies in zip(cells.scores.T, cells.applies.T, strict=True)
     ]
-    return Layout(cells.names, tuple(held), tuple(sorted(set(cells.categories))))
+    return Layout(cells.names, tuple(fill), tuple(sorted(set(cells.categories))))
 
 
 def _log_odds(table: Floats, accepted: Bools, kind: Kind, layout: Layout, seed: int) -> Linear | Trees:
-    if accepted.all() or not accepted.any():  # a fold may lack one kind: what is known is the rate, a little softened
+    if accepted.all() or not accepted.any():  # one class only: use the smoothed rate
         rate = (accepted.sum() + 0.5) / (len(accepted) + 1)
         return Linear(float(np.log(rate / (1 - rate))), (0.0,) * table.shape[1])
     return _linear(table, accepted) if kind == "logistic" else _trees(table, accepted, layout, seed)
@@ -184,7 +182,7 @@ def _tree(nodes: Any) -> Tree:
 
 def _calibrate(odds: Floats, accepted: Bools, calibration: Calibration) -> Platt | Isotonic:
     if not len(odds):
-        return Platt(1.0, 0.0)  # a single order says nothing of others
+        return Platt(1.0, 0.0)  # a single order cannot be split
     if calibration == "isotonic":
         from sklearn.isotonic import IsotonicRegression
 
@@ -196,7 +194,7 @@ def _calibrate(odds: Floats, accepted: Bools, calibration: Calibration) -> Platt
 
 
 def _platt(odds: Floats, accepted: Bools) -> Platt:
-    """With Platt's softened targets, so that folds which are told apart without a fault give no certainty."""
+    """Platt scaling with smoothed targets, which avoids probabilities of 0 and 1 for separable folds."""
     from scipy.optimize import minimize
 
     n_paid, n_not = int(accepted.sum()), int((~accepted).sum())
@@ -204,8 +202,8 @@ def _platt(odds: Floats, accepted: Bools) -> Platt:
 
     def loss(line: Floats) -> tuple[float, Floats]:
         z = line[0] * odds + line[1]
-        apart = 1 / (1 + np.exp(-np.clip(z, -700, 700))) - target
-        return float(np.sum(np.logaddexp(0, z) - target * z)), np.array([apart @ odds, apart.sum()])
+        residual = 1 / (1 + np.exp(-np.clip(z, -700, 700))) - target
+        return float(np.sum(np.logaddexp(0, z) - target * z)), np.array([residual @ odds, residual.sum()])
 
     start = np.array([1.0, 0.0])
     line = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None), (None, None)]).x

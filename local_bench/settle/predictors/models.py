@@ -1,8 +1,8 @@
-"""The predictors: what they make of a table of scores. They are plain numbers, and are kept as JSON.
+"""Fitted predictors as plain numbers, stored as JSON.
 
-A learned one is log-odds (linear, or a sum of small trees) over columns that its layout makes of the scores, and a
-calibration of these. It says nothing of an image with a score missing (law 5); one that does not apply is no gap: its
-place is held by the mean, and a flag says so.
+A fitted model is log-odds (linear, or a sum of small trees) over the columns of its layout, and a calibration. It makes
+no prediction for an image with a missing score (invariant 5); a score that does not apply is replaced by the mean, with
+an indicator column.
 """
 
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ NOTHING_APPLIES = "nothing that decides applies to it"
 
 
 class Predictor(Protocol):
-    """Who would pay for which image."""
+    """Predicts acceptance of images."""
 
     def decisions(self, cells: Features) -> Decisions:
-        """What it decides."""
+        """Predicted decisions."""
 
     def probabilities(self, cells: Features) -> Probabilities:
-        """How sure it is. UserError where it cannot say."""
+        """Predicted probabilities. UserError if the predictor has none."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Rule:
 
     thresholds: dict[str, float]
     paid_if_rejected: float | None = None
-    """The part of what the rule rejects that people paid for; None where no label has been seen."""
+    """Annotated acceptance rate of images that the rule rejects; None without annotations."""
     paid_if_accepted: float | None = None
     kind: Literal["rule"] = "rule"
 
@@ -45,7 +45,7 @@ class Rule:
             missing = np.ones(len(cells.tasks), dtype=bool)
             if name in cells.names:
                 at = cells.names.index(name)
-                rejected |= cells.scores[:, at] < threshold  # no score is below anything
+                rejected |= cells.scores[:, at] < threshold  # False for NaN
                 missing = cells.applies[:, at] & np.isnan(cells.scores[:, at])
             reasons |= {int(row): f"{name} {NOT_THERE}" for row in np.flatnonzero(missing & ~open_)}
             open_ |= missing
@@ -59,7 +59,7 @@ class Rule:
 
     def probabilities(self, cells: Features) -> Probabilities:
         if self.paid_if_accepted is None or self.paid_if_rejected is None:
-            raise UserError("a threshold rule that has seen no labels has no probabilities: fit it, or use decisions")
+            raise UserError("a threshold rule without annotations has no probabilities: fit it, or use decisions")
         decided = self.decisions(cells)
         values = np.where(decided.accepted, self.paid_if_accepted, self.paid_if_rejected)
         return Probabilities(np.where(decided.known, values, np.nan), decided.unscored)
@@ -67,11 +67,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Layout:
-    """How scores become columns: the scores, a flag each for what does not apply, log price, a column a category."""
+    """Columns of the design matrix: scores, not-applicable indicators, log price, one column per category."""
 
     names: tuple[str, ...]
     held: tuple[float, ...]
-    """What stands where a score does not apply."""
+    """Values for scores that do not apply."""
     categories: tuple[str, ...]
 
     @property
@@ -80,11 +80,10 @@ class Layout:
         return (*self.names, *flags, "log(1 + price in USD)", *(f"category {name}" for name in self.categories))
 
     def table(self, cells: Features) -> Floats:
-        """(images, columns); a category that the layout does not know has none of its columns. UserError where the
-        scores are others."""
+        """Design matrix (images, columns); an unknown category sets no category column. UserError for other scores."""
         if cells.names != self.names:
             raise UserError(
-                f"this predictor has learned from {', '.join(self.names)}, not from {', '.join(cells.names)}: "
+                f"this predictor was fitted to {', '.join(self.names)}, not to {', '.join(cells.names)}: "
                 "give it the same scores, or fit it again"
             )
         scores = np.where(cells.applies, cells.scores, np.asarray(self.held))
@@ -101,7 +100,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Linear:
-    """Logistic regression's log-odds."""
+    """Log-odds of a logistic regression."""
 
     intercept: float
     coefficients: tuple[float, ...]
@@ -110,18 +109,18 @@ class Linear:
     def log_odds(self, table: Floats) -> Floats:
         odds = np.full(len(table), self.intercept)
         for column, coefficient in zip(table.T, self.coefficients, strict=True):
-            odds += coefficient * column  # column by column: the same bits whatever the number of rows
+            odds += coefficient * column  # column by column: bit-identical for any number of rows
         return odds
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One tree, a node a place; a leaf is its own child, and its threshold is no matter."""
+    """One tree in arrays, one entry per node; a leaf is its own child, and its threshold is unused."""
 
     feature: tuple[int, ...]
     threshold: tuple[float, ...]
     left: tuple[int, ...]
-    """Where the column is not above the threshold."""
+    """Child for values not above the threshold."""
     right: tuple[int, ...]
     value: tuple[float, ...]
 
@@ -132,22 +131,22 @@ class Tree:
             (i == a == b) or (i < min(a, b) and max(a, b) < n)
             for i, (a, b) in enumerate(zip(self.left, self.right, strict=True))
         ):  # fmt: skip
-            raise UserError("a tree of the predictor does not lead from its root to leaves: fit it again")
+            raise UserError("a tree of the predictor is malformed: fit it again")
 
     def values(self, table: Floats) -> Floats:
         feature, left, right = np.asarray(self.feature), np.asarray(self.left), np.asarray(self.right)
         threshold = np.asarray(self.threshold)
-        rows, place = np.arange(len(table)), np.zeros(len(table), dtype=np.intp)
+        rows, node = np.arange(len(table)), np.zeros(len(table), dtype=np.intp)
         while True:
-            on = np.where(table[rows, feature[place]] <= threshold[place], left[place], right[place])
-            if (on == place).all():
-                return np.asarray(self.value, dtype=np.float64)[place]
-            place = on
+            child = np.where(table[rows, feature[node]] <= threshold[node], left[node], right[node])
+            if (child == node).all():
+                return np.asarray(self.value, dtype=np.float64)[node]
+            node = child
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Gradient boosting's log-odds."""
+    """Log-odds of gradient boosting."""
 
     baseline: float
     trees: tuple[Tree, ...]
@@ -162,10 +161,10 @@ class Trees:
 
 @dataclass(frozen=True)
 class Platt:
-    """A straight line on the log-odds (Platt 1999)."""
+    """Linear calibration of the log-odds (Platt 1999)."""
 
     slope: float
-    """Not below 0, so that calibrating turns no order round."""
+    """At least 0, so calibration preserves the ranking."""
     intercept: float
     kind: Literal["platt"] = "platt"
 
@@ -175,7 +174,7 @@ class Platt:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Steps that never fall, joined by lines (Zadrozny and Elkan 2002); flat beyond the ends."""
+    """Isotonic calibration, linear between its knots (Zadrozny and Elkan 2002); constant beyond them."""
 
     log_odds: tuple[float, ...]
     paid: tuple[float, ...]

@@ -1,8 +1,7 @@
-"""What images are expected to earn, by probabilities, and what they have earned, by decisions.
+"""Expected revenue from probabilities, and realised revenue from decisions.
 
-The two are never added or compared unawares: probabilities can only be asked what they expect, decisions only what
-they realise, and each answers in its own type. ServImage's Table 9 (sec. G.2) shows why: probabilities cut to yes and
-no earn another sum than people paid.
+The two have different types, so they are not added or compared by mistake. ServImage's Table 9 (sec. G.2) shows why:
+thresholded probabilities give another sum than the annotations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,12 @@ Micros = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ExpectedRevenue:
-    """The sum of probability x price."""
+    """Sum of probability x price."""
 
     expected_micro_usd: int
-    """To the nearest micro-dollar, over the images that have a probability; the others add nothing."""
+    """To the nearest micro-USD, over the images with a probability; the others add nothing."""
     at_most_expected_micro_usd: int
-    """With every image without a probability paid in full."""
+    """With every image without a probability accepted."""
     n: int
     """Images with a probability."""
     n_unscored: int
@@ -33,53 +32,53 @@ class ExpectedRevenue:
 
 @dataclass(frozen=True)
 class RealisedRevenue:
-    """The sum of the prices of what was accepted; exact."""
+    """Sum of the prices of the accepted images; exact."""
 
     realised_micro_usd: int
     at_most_realised_micro_usd: int
-    """With every open image paid in full."""
+    """With every open image accepted."""
     n: int
-    """Images decided."""
+    """Decided images."""
     n_unscored: int
 
 
 @dataclass(frozen=True)
 class Probabilities:
-    """How likely each image is to be paid for."""
+    """Probability of acceptance of each image."""
 
     values: Floats
-    """(images,), in [0, 1]; NaN where there is none."""
+    """(images,), in [0, 1]; NaN if missing."""
     unscored: Mapping[int, str] = field(default_factory=dict)
-    """Place -> why there is none."""
+    """Index -> reason for a missing value."""
 
     def __post_init__(self) -> None:
         assert set(self.unscored) == set(np.flatnonzero(np.isnan(self.values)).tolist())
 
     def expected_revenue(self, price_micro_usd: Micros) -> ExpectedRevenue:
-        """`price_micro_usd` (images,): what each image pays."""
+        """`price_micro_usd` (images,): revenue of each image if accepted."""
         known = ~np.isnan(self.values)
         expected = round(fsum((self.values[known] * price_micro_usd[known]).tolist()))
         open_ = int(price_micro_usd[~known].sum())
         return ExpectedRevenue(expected, expected + open_, int(known.sum()), int((~known).sum()))
 
     def decided(self, cut: float = 0.5) -> "Decisions":
-        """Paid for where the probability is at least `cut`."""
+        """Accepted if the probability is at least `cut`."""
         known = ~np.isnan(self.values)
         return Decisions(np.where(known, self.values >= cut, False), known, self.unscored)
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Whether each image is paid for."""
+    """Acceptance of each image."""
 
     accepted: NDArray[np.bool_]
-    """(images,); False also where nothing was decided."""
+    """(images,); False also if undecided."""
     known: NDArray[np.bool_]
     unscored: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, decisions: Sequence[Decision]) -> "Decisions":
-        """Those of a table of decisions."""
+        """From a sequence of decisions."""
         return cls(
             np.array([decision.accepted is True for decision in decisions], dtype=bool),
             np.array([decision.accepted is not None for decision in decisions], dtype=bool),
@@ -87,7 +86,7 @@ class Decisions:
         )
 
     def realised_revenue(self, price_micro_usd: Micros) -> RealisedRevenue:
-        """`price_micro_usd` (images,): what each image pays."""
+        """`price_micro_usd` (images,): revenue of each image if accepted."""
         realised = int(price_micro_usd[self.accepted].sum())
         open_ = int(price_micro_usd[~self.known].sum())
         return RealisedRevenue(realised, realised + open_, int(self.known.sum()), int((~self.known).sum()))

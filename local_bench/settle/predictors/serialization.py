@@ -1,4 +1,4 @@
-"""Predictors as text: canonical JSON of plain numbers, read back to the last bit and checked on the way."""
+"""Predictors as canonical JSON; values round-trip exactly, and reading validates them."""
 
 import json
 from dataclasses import asdict
@@ -11,31 +11,31 @@ from local_bench.core.errors import UserError
 from local_bench.core.identity import canonical_json
 from local_bench.settle.predictors.models import ConceptModel, Rule
 
-Kept = Annotated[Rule | ConceptModel, Field(discriminator="kind")]
+Stored = Annotated[Rule | ConceptModel, Field(discriminator="kind")]
 
 
 def dumps(predictor: Rule | ConceptModel) -> str:
-    """The predictor as one line of JSON."""
+    """Serialize a predictor to one line of JSON."""
     return canonical_json(asdict(predictor))
 
 
 def loads(text: str) -> Rule | ConceptModel:
-    """The predictor that `dumps` wrote. UserError says in one sentence why a text is none."""
+    """Parse the output of `dumps`. UserError for anything else."""
     try:
         json.loads(text, parse_constant=_no_constant)
         return _adapter().validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"this is no predictor ({where or 'JSON'}: {first['msg']}): fit it again") from None
+        raise UserError(f"not a predictor ({where or 'JSON'}: {first['msg']}): fit it again") from None
     except (ValueError, RecursionError) as e:
-        raise UserError(f"this is no predictor ({e}): fit it again") from None
+        raise UserError(f"not a predictor ({e}): fit it again") from None
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @cache
 def _adapter() -> "TypeAdapter[Rule | ConceptModel]":
-    return TypeAdapter(Kept)
+    return TypeAdapter(Stored)
