@@ -13,7 +13,7 @@ from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.types import Verdict
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import OfScores, scores_of, sets, verdicts_of
+from local_bench.runs.scoring import ScoresByWork, scores_of, sets, verdicts_of
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.agreement import (
     Agreement,
@@ -153,7 +153,7 @@ def agreement(run: RunDir, people: Path | None = None, top_k: int = 3, intervals
     )
 
 
-def _opinion(scored: OfScores, thresholds: Mapping[str, float]) -> Opinion:
+def _opinion(scored: ScoresByWork, thresholds: Mapping[str, float]) -> Opinion:
     """What one judge's scores say of every image, each score alone and all that decide together."""
     opinion: Opinion = {OVERALL: {}}
     for work_id, scores in scored.items():

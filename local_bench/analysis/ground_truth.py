@@ -30,7 +30,7 @@ class GroundTruthCheck:
 
 def refereed(run: RunDir) -> GroundTruthCheck | None:
     """The judges' answers and decisions that are in the ledger now, against the truth of the pictures; None in a suite
-    whose truth is not known. A picture that is missing, damaged or altered is left out and noted in `run.pictures`.
+    whose truth is not known. A picture that is missing, damaged or altered is left out and noted in `run.image_store`.
     LedgerError where a task cannot be read."""
     asked = suite(run.config.suite.name)
     if not asked.has_ground_truth:
@@ -59,7 +59,7 @@ def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]
     found = {}
     for i, sha in shas.items():
         with suppress(RunImageError):  # it is noted
-            found[i] = np.asarray(run.pictures.load(sha))
+            found[i] = np.asarray(run.image_store.load(sha))
     return found
 
 

@@ -10,7 +10,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.suggest import hint
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import majority_of, verdicts_of
+from local_bench.runs.scoring import majority_verdicts, verdicts_of
 from local_bench.suites.published import Published
 from local_bench.suites.registry import suite, suite_names
 from local_bench.suites.run_results import ImageResult, RunResults
@@ -26,9 +26,9 @@ def run_results(run: RunDir) -> RunResults:
     return RunResults(
         images=image_results(run),
         usd_per_image={model: Decimal(usd.numerator) / Decimal(usd.denominator) for model, usd in costs.items()},
-        verdicts={} if not by_judge else by_judge[0] if len(by_judge) == 1 else majority_of(by_judge),
-        load=run.pictures.load,
-        load_input=run.pictures.given,
+        verdicts={} if not by_judge else by_judge[0] if len(by_judge) == 1 else majority_verdicts(by_judge),
+        load=run.image_store.load,
+        load_input=run.image_store.load_input,
     )
 
 
@@ -65,7 +65,7 @@ def format_of(run: RunDir) -> str | None:
 def export(run: RunDir, name: str, out: Path) -> list[Path]:
     """Writes the run in the layout `name` below `out`, and returns the files that `local-bench score` reads.
 
-    Images that are missing, damaged or altered are left out and noted in `run.pictures`.
+    Images that are missing, damaged or altered are left out and noted in `run.image_store`.
     UserError for an unknown layout and for that of another suite, and for a folder with other files in it;
     StorageError if the disk refuses.
     """

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.money import NS_PER_HOUR
-from local_bench.runs.operations import kinds_made, operations
+from local_bench.runs.operations import generated_kinds, operations
 from local_bench.runs.roofline import BUSY, Timing, timing
 from local_bench.runs.store import Store
 from local_bench.settle.costs import PhaseCost, energy_mj
@@ -107,7 +107,7 @@ def _making(
     counted = operations(store, model)
     batches: Counter[int] = Counter()
     halved: Counter[tuple[int, int]] = Counter()
-    for (kind, size), n in kinds_made(store, model, counted).items():
+    for (kind, size), n in generated_kinds(store, model, counted).items():
         if size is not None:
             batches[size] += n
             planned = counted.kinds[kind].planned_batch_size if kind in counted.kinds else size

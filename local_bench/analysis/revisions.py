@@ -27,7 +27,7 @@ from local_bench.core.storage import write_atomic
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import OfWork, sets, verdicts_of
+from local_bench.runs.scoring import VerdictsByWork, sets, verdicts_of
 from local_bench.runs.store import CandidateRow
 from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED
 from local_bench.settle.workflows import revised_once
@@ -102,16 +102,16 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     if not lines:
         raise UserError(f"{run.path} has no refused image of a first attempt: there is nothing to revise")
     for sha in sorted(made):
-        write_atomic(folder / _file(sha), png_bytes(run.pictures.load(sha)))
+        write_atomic(folder / _file(sha), png_bytes(run.image_store.load(sha)))
     for sha in sorted(given - made):
-        write_atomic(folder / _file(sha), png_bytes(run.pictures.given(sha)))
+        write_atomic(folder / _file(sha), png_bytes(run.image_store.load_input(sha)))
     about = {"run": run.config.name, "run_id": _run_id(run), "revisions": manifest}
     write_atomic(folder / MANIFEST, json.dumps(about, indent=1, ensure_ascii=False).encode())
     write_atomic(folder / ORDERS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
     return found
 
 
-def reasons(task: Task, work_id: str, of_set: Sequence[str], said: Sequence[OfWork]) -> list[str]:
+def reasons(task: Task, work_id: str, of_set: Sequence[str], said: Sequence[VerdictsByWork]) -> list[str]:
     """Why an image was refused, a sentence each, by the majority of the judges in `said`: points that neither it nor
     another image of its set (`of_set`, work ids) meets, changes that an edit should not have made, low marks."""
     found = []
@@ -190,11 +190,11 @@ def _run_id(run: RunDir) -> str:
     return digest(sorted(row.work_id for row in run.store.candidates()))
 
 
-def _of(said: Sequence[OfWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
+def _of(said: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
     return [verdict for one in said if (verdict := one.get(work_id, {}).get(key)) is not None and verdict.answer]
 
 
-def _share(said: Sequence[OfWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:
+def _share(said: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:
     """The mean of that field over the judges that answered; None where none did."""
     values = [float((verdict.answer or {})[name]) for verdict in _of(said, work_id, key)]
     return sum(values) / len(values) if values else None

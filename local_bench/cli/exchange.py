@@ -27,7 +27,7 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     with RunDir.open(run_dir) as run:
         files = export(run, name, out)
         notes = export_notes(run)
-        faults = run.pictures.all_faults
+        faults = run.image_store.all_faults
     for note in notes:
         say(note)
     if as_json:

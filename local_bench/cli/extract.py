@@ -24,15 +24,15 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     Evaluation points for ServImage, checklists for HYPE-EDIT-1, prompts for IDEA-Bench's text-to-image models; with
     --rules the hard rules stated in ServImage's briefs. One OUT can hold both. Then run with suite.written=OUT."""
     from local_bench.runs.config import load_config
-    from local_bench.runs.enrichment import write_down
+    from local_bench.runs.enrichment import write_enrichment
 
     loaded = load_config(config, settings)
     with progress() as shown:
-        found = write_down(loaded, out, shown, "rules_question" if rules else "enrichment_question")
+        found = write_enrichment(loaded, out, shown, "rules_question" if rules else "enrichment_question")
     if as_json:
-        show_json({"written": str(out), "n": found.n, "n_there": found.n_there, "refused": found.refused})
+        show_json({"written": str(out), "n": found.n, "n_there": found.n_existing, "refused": found.refused})
     else:
-        show(f"{found.n} tasks added to {out}, {found.n_there} were in it: run with --set suite.written={out}")
+        show(f"{found.n} tasks added to {out}, {found.n_existing} were in it: run with --set suite.written={out}")
     for task_id, reason in list(found.refused.items())[:20]:
         say(f"{task_id}: {reason}")
     return 1 if found.refused else 0

@@ -8,13 +8,13 @@ from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.core.types import Score
-    from local_bench.runs.folder import Beside
+    from local_bench.runs.folder import PairedFiles
 
 
 def measure_folder(
     folder: Path,
     metrics: str,
-    beside: "Beside",
+    beside: "PairedFiles",
     out: Path | None,
     settings: tuple[str, ...],
     require_metrics: bool,

@@ -74,11 +74,11 @@ def report(run_dir: Path, as_json: bool) -> int:
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+        run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         exports = write_exports(run)
         page = write_report(run)
         scenarios = economics_json(run, accounting(run.store, run.config.settlement))
-        faults = run.pictures.all_faults
+        faults = run.image_store.all_faults
     if as_json:
         found = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}
         show_json(found | {"image_faults": [vars(fault) for fault in faults]})
@@ -99,7 +99,7 @@ def digest(run_dir: Path, as_json: bool) -> int:
 
     with RunDir.open(run_dir) as run:
         found = digests(run)
-        faults = run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+        faults = run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
     if as_json:
         show_json(found | ({"image_faults": [vars(fault) for fault in faults]} if faults else {}))
     else:
@@ -114,12 +114,12 @@ def verify(run_dir: Path, as_json: bool) -> int:
     """Check RUN's database and compare every image file with its recorded digest.
 
     Lists image files that are missing, damaged or altered; exit 1 if there are any."""
-    from local_bench.runs.image_store import named
+    from local_bench.runs.image_store import stored_digests
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:  # which checks the ledger
-        n = sum(map(len, named(run.store).values()))
-        faults = run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+        n = sum(map(len, stored_digests(run.store).values()))
+        faults = run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
     if as_json:
         show_json({"n_pictures": n, "image_faults": [vars(fault) for fault in faults]})
     elif faults:

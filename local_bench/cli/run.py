@@ -182,9 +182,9 @@ def measure(
     if run_dir is not None:
         raise UserError("--run-dir applies to a config: leave it out with --metrics")
     from local_bench.cli.folder import measure_folder
-    from local_bench.runs.folder import Beside
+    from local_bench.runs.folder import PairedFiles
 
-    beside = Beside(sources, masks, references, captions)
+    beside = PairedFiles(sources, masks, references, captions)
     return measure_folder(target, metrics, beside, out, settings, require_metrics, as_json)
 
 
@@ -221,9 +221,9 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
         say(sentence)
     planned = estimate(loaded, work, gpu) | {"refused_cases": list(work.refused)}
     if measure:
-        from local_bench.runs.timing import add_trials
+        from local_bench.runs.timing import add_timings
 
-        add_trials(loaded, work, planned)
+        add_timings(loaded, work, planned)
     show_json(planned) if as_json else show(plan_text(planned))
     return 0
 
@@ -263,7 +263,7 @@ def _what_if(
         else:
             show(outcome_text(view, outcome, None, settled=True) + text)
         say("local-bench: nothing was stored; add --save to store this result in the run")
-        return say_faults(view.pictures.all_faults)
+        return say_faults(view.image_store.all_faults)
 
 
 def _work(
@@ -284,15 +284,15 @@ def _work(
     with progress() as shown:
         outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
-        finished.pictures.faults |= {fault.file: fault for fault in outcome.image_faults}
+        finished.image_store.faults |= {fault.file: fault for fault in outcome.image_faults}
         report = _write_report(finished) if stages is None or "settle" in stages else None
         text, values = labels.answer(finished) if labels else ("", {})
         if as_json:
             found = outcome_json(finished, outcome, report) | values
-            show_json(found | {"image_faults": [vars(fault) for fault in finished.pictures.all_faults]})
+            show_json(found | {"image_faults": [vars(fault) for fault in finished.image_store.all_faults]})
         else:
             show(outcome_text(finished, outcome, report) + text)
-        faulty = say_faults(finished.pictures.all_faults)
+        faulty = say_faults(finished.image_store.all_faults)
     if outcome.n_failed:
         say(f"local-bench: {outcome.n_failed} images could not be generated; the report says why")
         return 1

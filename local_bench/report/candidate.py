@@ -83,7 +83,7 @@ def candidate_view(
             cells.append((name, "missing", None))
         else:
             cells.append((name, *score_text(found.score, found.kind)))
-    shown = picture(run.pictures.load, candidate.image) if candidate.image else None
+    shown = picture(run.image_store.load, candidate.image) if candidate.image else None
     return CandidateView(
         model=candidate.model,
         attempt=candidate.attempt,

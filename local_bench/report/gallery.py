@@ -84,4 +84,4 @@ def _deliverable(task: Task, index: int, views: list[CandidateView]) -> Delivera
 
 
 def _given(run: RunDir, task: Task) -> list[tuple[str, Picture | None]]:
-    return [(what, picture(run.pictures.given, sha256)) for what, sha256 in given(task)]
+    return [(what, picture(run.image_store.load_input, sha256)) for what, sha256 in given(task)]

@@ -75,7 +75,7 @@ def render(run: RunDir) -> str:
 
 def faulty_pictures(run: RunDir) -> list[str]:
     """A sentence about the pictures that were found missing, damaged or altered; nothing where there are none."""
-    faults = run.pictures.all_faults
+    faults = run.image_store.all_faults
     if not faults:
         return []
     return [f"{faults_sentence(faults)}. Scores and decisions are of the pictures as they were made."]

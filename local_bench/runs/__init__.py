@@ -1,1 +1,1 @@
-"""How a run goes: config, plan, ledger, phases, meter, provenance, digest."""
+"""Execution of a run: config, plan, store, phases, workers, metering and provenance."""

@@ -1,4 +1,4 @@
-"""Acceptance: whether an image is paid for, by the suite's own rule where it has one, else by the config's."""
+"""Acceptance: whether a deliverable is paid for, by the suite's rule if it defines one, else by the config's."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,13 +12,13 @@ from local_bench.suites.registry import suite
 
 
 def thresholds_of(config: RunConfig) -> Mapping[str, float]:
-    """Score name -> what it must reach. A suite whose judge answers yes or no has thresholds of its own."""
+    """Score name -> minimum value. Suites with pass/fail judges define their own thresholds."""
     own = suite(config.suite.name).thresholds
     return config.acceptance.thresholds if own is None else own
 
 
 def decision_of(config: RunConfig, scores: Sequence[Score]) -> Decision:
-    """The run's decision about an image with these scores, its hard rules included where `acceptance.rules` is set."""
+    """The decision on an image with these scores, including its hard rules if `acceptance.rules` is set."""
     decision = by_threshold(scores, thresholds_of(config))
     if not config.acceptance.rules:
         return decision
@@ -26,7 +26,7 @@ def decision_of(config: RunConfig, scores: Sequence[Score]) -> Decision:
 
 
 def decide(run: RunDir) -> None:
-    """The settle phase: replaces all decisions, in one transaction, by those that follow from the stored scores."""
+    """The settle phase: recompute all decisions from the stored scores and replace them in one transaction."""
     scores = run.store.scores_by_candidate("judge")
 
     def decision(row: OutcomeRow) -> Decision:

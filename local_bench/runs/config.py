@@ -1,4 +1,4 @@
-"""What a run is, as its YAML says it. Unknown keys are errors; every default stands here."""
+"""The config of a run, as its YAML file gives it. Unknown keys are errors; all defaults are defined here."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,34 +14,35 @@ from local_bench.runs.judge_config import JudgeConfig, Name, Number
 
 
 class SuiteConfig(Strict):
-    """What is asked."""
+    """The benchmark and which of its tasks to run."""
 
     name: str = "studio"
     path: str | None = None
-    """The benchmark's own file, for suites that are read from one; relative to the working folder."""
+    """The benchmark's own file or folder, for suites that read one; relative to the working folder."""
     written: str | None = None
-    """What `extract` wrote about the tasks before the run: evaluation points, checklists, prompts."""
+    """The output file of `extract`: evaluation points, checklists and prompts of the tasks."""
     limit: int | None = Field(None, ge=1)
-    """Only the first so many tasks."""
+    """Run only the first N tasks."""
     questions_from: list[str] = Field(default=[])
-    """Other benchmarks whose questions the judges answer about the same images (suites/borrowed.py)."""
+    """Other benchmarks whose questions the judges also answer about the same images (suites/questions_from.py)."""
     sizes_from_rules: bool = False
-    """Whether a model makes the size or shape that an order's hard rules ask for, in place of its usual one."""
+    """Whether images are generated in the size or aspect ratio that a task's hard rules require, instead of the
+    model's default."""
     part: str | None = None
-    """Only the tasks of this category, or of this part of the benchmark (`mini`, `public`, a kind of task)."""
+    """Run only the tasks of this category or of this part of the benchmark (`mini`, `public`, a task type)."""
 
 
 class LossyConfig(Strict):
-    """Law 8: what makes a model another one, with a name of its own. All left out: the model itself."""
+    """Lossy optimisations. With any of them set, the model is reported as a separate one under a name of its own."""
 
     weights: Literal["float8_e4m3fn", "float8_e5m2"] | None = None
-    """The transformer's weights in 8 bits, computed with in the model's own precision."""
+    """Store the transformer's weights in 8 bits; computation stays in the model's precision."""
     first_block_cache: Number | None = Field(None, gt=0, lt=1)
-    """Skips blocks while the first one's output changes by less than this part."""
+    """Skip transformer blocks while the relative change of the first block's output is below this threshold."""
 
     @property
     def suffix(self) -> str:
-        """What such a system is called after its model: `+fp8`, `+fbc0.08`."""
+        """The suffix of the model's name: `+fp8`, `+fbc0.08`."""
         weights = {"float8_e4m3fn": "+fp8", "float8_e5m2": "+fp8e5m2"}.get(self.weights or "", "")
         return weights + (f"+fbc{self.first_block_cache:g}" if self.first_block_cache else "")
 
@@ -51,16 +52,16 @@ class LossyConfig(Strict):
 
 
 class ImportedConfig(Strict):
-    """Pictures made elsewhere: by a closed API, another house, or people."""
+    """Images generated outside local-bench: by an API, another lab, or people."""
 
     images: str
     """A folder (`TASK/N.png`, or `TASK_N.png`, N from 1, with `_ATTEMPT` after it where there are several), or a JSON
     Lines manifest of `task_id`, `deliverable`, `attempt`, `file`, `cost_usd`."""
     cost_usd_per_image: str | None = None
-    """What one picture cost where it was made; the manifest's own figures come first."""
+    """The cost of one image, in USD; values in the manifest take precedence."""
 
     @model_validator(mode="after")
-    def _cost_is_money(self) -> "ImportedConfig":
+    def _check_cost(self) -> "ImportedConfig":
         if self.cost_usd_per_image is not None and not _is_amount(self.cost_usd_per_image, nearest_micro_usd):
             raise ValueError("cost_usd_per_image must be an amount like '0.04'")
         return self
@@ -77,16 +78,16 @@ IMPORTED = "imported"
 
 
 class ModelConfig(Strict):
-    """One generator, by its card; what is left out comes from the card."""
+    """One generator, given by its model card; settings that are omitted come from the card."""
 
     card: str
-    """A card's name, or `imported` for pictures made elsewhere."""
+    """The name of a model card, or `imported` for images generated elsewhere."""
     name: Name | None = None
-    """What this entry is called in results; the card's name if left out."""
+    """The model's name in results; defaults to the card's name."""
     weights: str | None = None
-    """A folder that holds the model, instead of the cache."""
+    """A folder with the model's weights, used instead of the cache."""
     load: Literal["weights", "random"] = "weights"
-    """`random`: the card's full architecture with seeded random weights, nothing fetched: for timing."""
+    """`random`: the card's full architecture with seeded random weights, without a download; for timing."""
     imported: ImportedConfig | None = None
     lossy: LossyConfig = LossyConfig()
     height: int | None = Field(None, ge=16, le=8192, multiple_of=16)
@@ -101,35 +102,35 @@ class ModelConfig(Strict):
     paste_back: bool | None = None
     attempts: int = Field(1, ge=1, le=1000)
     batch_size: int | None = Field(None, ge=1, le=256)
-    """The one fixed batch shape; 1 is a choice too. The engine's if left out."""
+    """The fixed batch size; defaults to `engine.batch_size`."""
 
     @property
     def label(self) -> str:
         return self.name or self.card + self.lossy.suffix
 
     @model_validator(mode="after")
-    def _named_for_what_it_is(self) -> "ModelConfig":
+    def _check_name(self) -> "ModelConfig":
         if (self.card == IMPORTED) != (self.imported is not None):
             raise ValueError("`card: imported` and `imported: {images: …}` go together")
         if self.card == IMPORTED and self.name is None:
-            raise ValueError("imported pictures need a `name`: that of the system that made them")
+            raise ValueError("imported images need a `name`: that of the system that generated them")
         if self.lossy.suffix and self.name == self.card:
-            raise ValueError(f"a lossy system is not {self.card!r} itself: leave `name` out or give it another")
+            raise ValueError(f"a lossy system must not be named {self.card!r}: leave `name` out or choose another")
         if self.load == "random" and self.weights is not None:
-            raise ValueError("`load: random` reads no weights: leave one of the two out")
+            raise ValueError("`load: random` reads no weights: remove `load` or `weights`")
         return self
 
 
 class AcceptanceConfig(Strict):
-    """The stated rule: a deliverable is accepted when every score that applies to it reaches its threshold."""
+    """The acceptance rule: a deliverable is accepted if every score that applies to it reaches its threshold."""
 
     rule: Literal["threshold"] = "threshold"
     brf: Number = Field(3.0, ge=0, le=5)
     veq: Number = Field(3.0, ge=0, le=5)
     cns: Number = Field(3.0, ge=0, le=5)
-    """For edits and sets; it does not apply to the rest."""
+    """Applies to edits and image sets only."""
     rules: bool = False
-    """Whether an image must also meet every hard rule of its order (score `rules`), where the order has any."""
+    """Whether an image must also satisfy every hard rule of its task (score `rules`), if the task has any."""
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -137,22 +138,23 @@ class AcceptanceConfig(Strict):
 
 
 class SettlementConfig(Strict):
-    """How the money is counted."""
+    """Prices and other settings of the settlement."""
 
     gpu: str | None = None
-    """A row of the price table; the device at hand if left out."""
+    """A row of the price table; defaults to the row of the device that was used."""
     price: Literal["low", "mid", "high"] = "mid"
     usd_per_hour: str | None = None
-    """The lab's own price for an hour of the device, instead of the table's."""
+    """The lab's own price of one device-hour in USD; overrides the price table."""
     usd_per_kwh: str | None = None
-    """Of electricity, for an hour's price that does not hold it; it counts where the device's energy was measured."""
+    """The electricity price in USD, for hourly prices that do not include electricity; used where the device's
+    energy was measured."""
     api_usd_per_image: dict[str, str] = Field(default={})
-    """What an image of a model of this run would cost at an API, by the model's label; beside the meter's cost."""
+    """Model name -> price of one image at an API, in USD; reported next to the measured cost."""
     coverage_min: Number = Field(0.98, ge=0, le=1)
-    """Below this part of the orders' value settled, the report says so on its face."""
+    """The report shows a warning if the settled fraction of the tasks' total price is below this value."""
 
     @model_validator(mode="after")
-    def _own_price_is_money(self) -> "SettlementConfig":
+    def _check_prices(self) -> "SettlementConfig":
         if self.usd_per_hour is not None and not _is_amount(self.usd_per_hour):
             raise ValueError("usd_per_hour must be an amount like '1.79'")
         if self.usd_per_kwh is not None and not _is_amount(self.usd_per_kwh):
@@ -166,36 +168,39 @@ class SettlementConfig(Strict):
 
 
 class EngineConfig(Strict):
-    """On what, and in which order. Only `device`, `batch_size`, `attention_backend`, `compile` and `threads` can decide
-    bytes."""
+    """Devices and scheduling. Only `device`, `batch_size`, `attention_backend`, `compile` and `threads` can change
+    output bytes."""
 
     device: str = "auto"
     """`auto` (every GPU, or the CPU), `cpu`, `cuda` or `cuda:N`."""
     workers: int | None = Field(None, ge=1, le=64)
-    """Processes that make pictures, each on a GPU of its own; one a GPU if left out, 1 on the CPU."""
+    """Number of worker processes, each with a GPU of its own; defaults to one per GPU, and to 1 on a CPU."""
     batch_size: int | None = Field(None, ge=1, le=256)
-    """The one fixed batch shape for every model; chosen by what fills the device if left out."""
+    """The fixed batch size of all models; by default the planner chooses the size that fills the device."""
     compile: bool | None = None
-    """Whether the transformer's blocks are compiled; left out: on a GPU yes, on the CPU no. Never while they stream."""
+    """Whether to compile the transformer's blocks (torch.compile); defaults to true on a GPU and false on a CPU.
+    Streamed weights are never compiled."""
     offload: Literal["auto", "always"] = "auto"
-    """What does not fit streams in from host memory; `always` lets everything stream. Changes no bytes."""
+    """`auto`: stream weights that do not fit from host memory; `always`: stream all of them. Does not change output
+    bytes."""
     batch_order: Literal["plan", "reverse", "shuffle"] = "plan"
-    """How candidates are dealt into batches; results do not depend on it."""
+    """The order in which candidates are put into batches; results do not depend on it."""
     threads: int = Field(1, ge=1, le=256)
-    """CPU threads for torch; part of the numerics signature."""
+    """Number of CPU threads of torch; part of the numerics signature."""
     attention_backend: str = "auto"
-    """A diffusers attention backend; `auto` pins the one known to be exact on this GPU."""
+    """A diffusers attention backend; `auto` selects the one known to be deterministic and batch-invariant on this
+    GPU."""
     io_workers: int = Field(2, ge=1, le=64)
-    """Threads that read and prepare pictures beside the device."""
+    """Number of threads that read and preprocess images while the device computes."""
     encodings_gb: Number = Field(20.0, gt=0)
-    """Decimal GB that a model's encoded prompts may take on disk at a time (4 to 16 MB a prompt); what is more is made
-    in windows, with the encoders loaded once a window."""
+    """Disk space for a model's encoded prompts, in decimal GB (4 to 16 MB per prompt). If they take more, the
+    candidates are generated in windows, and the encoders are loaded once per window."""
     metric_batch_size: int | None = Field(None, ge=1, le=1024)
-    """The one fixed batch for those networks of metrics that take several pictures; each one's own if left out."""
+    """The fixed batch size of metric networks that support batches; defaults to each network's own."""
 
 
 class RunConfig(Strict):
-    """A whole run."""
+    """The config of a run."""
 
     name: Name
     seed: int = Field(0, ge=0)
@@ -203,11 +208,11 @@ class RunConfig(Strict):
     models: list[ModelConfig] = Field(min_length=1)
     judge: JudgeConfig = JudgeConfig()
     panel: list[JudgeConfig] = Field(default=[])
-    """More judges over the same images."""
+    """Further judges of the same images."""
     panel_word: Literal["mean", "majority"] = "mean"
-    """What a panel says: the mean of its scores, or the answer that most give."""
+    """How a panel's answers are combined: the mean of the scores, or the majority answer."""
     order_swap: bool = False
-    """Whether the images of a set are judged in both orders."""
+    """Whether image sets are judged in both orders."""
     metrics: list[str] = Field(default=["piqe", "entropy"])
     acceptance: AcceptanceConfig = AcceptanceConfig()
     settlement: SettlementConfig = SettlementConfig()
@@ -218,7 +223,7 @@ class RunConfig(Strict):
         return [self.judge, *self.panel]
 
     @model_validator(mode="after")
-    def _labels_differ(self) -> "RunConfig":
+    def _check_labels(self) -> "RunConfig":
         for what, labels in (("models", [m.label for m in self.models]), ("judges", [j.label for j in self.judges])):
             twice = {label for label in labels if labels.count(label) > 1}
             if twice:
@@ -227,7 +232,7 @@ class RunConfig(Strict):
         for judge in self.judges:
             same = seen.setdefault(judge.model_dump_json(include=_WHO_JUDGES), judge.label)
             if same != judge.label:
-                raise ValueError(f"{same!r} and {judge.label!r} are the same judge under two names: leave one out")
+                raise ValueError(f"{same!r} and {judge.label!r} are the same judge under two names: remove one")
         return self
 
 
@@ -235,18 +240,19 @@ _WHO_JUDGES = {"card", "weights", "protocol", "max_pixels", "max_tokens", "seed"
 
 
 ONLY_MODEL = "--model"
-"""The key of a setting that keeps one model, or takes a card in its place."""
+"""The setting that restricts a config to one of its models, or replaces them by a model card."""
 
 
 def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = True) -> RunConfig:
-    """The config at `path` with `key.sub=value` settings laid over it. ConfigError names line and nearest right key.
+    """Load the config at `path` and apply `key.sub=value` settings. A ConfigError names the line and the closest valid
+    key.
 
-    Without `servers` the file's own `base_url` and `api_key_env` are ignored: only `settings` can name them.
+    With `servers=False` the file's `base_url` and `api_key_env` are ignored; only `settings` can set them.
     """
     data, lines = read_yaml(path)
     if isinstance(data, dict):
         if not servers:
-            _forget_servers(data)
+            _remove_servers(data)
         for setting in settings:
             if not setting.startswith(f"{ONLY_MODEL}="):
                 _apply(data, setting)
@@ -255,7 +261,7 @@ def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = T
 
 
 def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
-    """Leaves those of the config's models that have one of these names or cards, and adds cards that it has not."""
+    """Keep the models with one of these names or cards; names without a match are added as cards."""
     if not names:
         return
     given = data.get("models")
@@ -265,24 +271,25 @@ def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
 
 
 def load_config_to_judge(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
-    """As `load_config` for a run directory's `run.yaml`, where judges are to be contacted.
+    """As `load_config`, for a run directory's `run.yaml` when judges will be contacted.
 
-    The directory may be someone else's, so its file names neither the server that images and a key are sent to nor the
-    variable that holds the key: ConfigError where it has a `base_url` that `settings` do not repeat.
+    The directory may come from someone else, so its file must not decide which server receives images and an API key.
+    ConfigError if it has a `base_url` that `settings` do not repeat.
     """
-    stored, named = load_config(path, settings), load_config(path, settings, servers=False)
-    for i, (theirs, ours) in enumerate(zip(stored.judges, named.judges, strict=True)):
-        if theirs.base_url is not None and ours.base_url is None:
+    stored, allowed = load_config(path, settings), load_config(path, settings, servers=False)
+    for i, (stored_judge, allowed_judge) in enumerate(zip(stored.judges, allowed.judges, strict=True)):
+        if stored_judge.base_url is not None and allowed_judge.base_url is None:
             key = "judge" if i == 0 else f"panel.{i - 1}"
             raise ConfigError(
-                f"{path} names the judge server {theirs.base_url}, and a run directory does not decide where images "
-                f"and keys are sent: if you trust this server add `--set {key}.base_url={theirs.base_url}` (and "
+                f"{path} names the judge server {stored_judge.base_url}, but a run directory must not decide where "
+                "images "
+                f"and keys are sent: if you trust this server, add `--set {key}.base_url={stored_judge.base_url}` (and "
                 f"`--set {key}.api_key_env=NAME` if its key is not in VLLM_API_KEY)"
             )
-    return named
+    return allowed
 
 
-def _forget_servers(data: dict[Any, Any]) -> None:
+def _remove_servers(data: dict[Any, Any]) -> None:
     panel = data.get("panel")
     for judge in (data.get("judge"), *(panel if isinstance(panel, list) else ())):
         if isinstance(judge, dict):
@@ -291,11 +298,11 @@ def _forget_servers(data: dict[Any, Any]) -> None:
 
 
 def engine_settings(settings: tuple[str, ...]) -> EngineConfig:
-    """The engine's defaults with `engine.key=value` settings laid over them. ConfigError for any other key."""
+    """The default engine settings with `engine.key=value` settings applied. ConfigError for any other key."""
     data: dict[str, Any] = {}
     for setting in settings:
         if not setting.startswith("engine."):
-            raise ConfigError(f"--set {setting!r}: without a run only engine.KEY=VALUE means anything: leave it out")
+            raise ConfigError(f"--set {setting!r}: without a run only engine.KEY=VALUE settings are used: remove it")
         _apply(data, setting)
     return check(data.get("engine", {}), EngineConfig, "--set engine", {})
 
@@ -303,7 +310,7 @@ def engine_settings(settings: tuple[str, ...]) -> EngineConfig:
 def _apply(data: dict[str, Any], setting: str) -> None:
     key, equals, text = setting.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {setting!r} is not of the form key.sub=value: write it so")
+        raise ConfigError(f"--set {setting!r} is not of the form key.sub=value: use that form")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -311,32 +318,32 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     at: Any = data
     *parents, last = key.split(".")
     for step in parents:
-        at = _inside(at, step, setting)
+        at = _child(at, step, setting)
     if isinstance(at, list):
         at[_index(at, last, setting)] = value
     else:
         at[last] = value
 
 
-def _inside(at: Any, step: str, setting: str) -> Any:
+def _child(at: Any, step: str, setting: str) -> Any:
     if isinstance(at, list):
         return at[_index(at, step, setting)]
     inner = at.setdefault(step, {})
     if inner is None:
         inner = at[step] = {}
     if not isinstance(inner, dict | list):
-        raise ConfigError(f"--set {setting!r}: {step!r} holds {inner!r} and no keys: set it whole")
+        raise ConfigError(f"--set {setting!r}: {step!r} is {inner!r} and has no keys: set the whole value")
     return inner
 
 
 def _index(at: list[Any], step: str, setting: str) -> int:
     if not step.isdigit() or int(step) >= len(at):
-        raise ConfigError(f"--set {setting!r}: {step!r} is not one of the list's places 0 to {len(at) - 1}")
+        raise ConfigError(f"--set {setting!r}: {step!r} is not an index of the list (0 to {len(at) - 1})")
     return int(step)
 
 
 def dump_config(config: RunConfig) -> str:
-    """The resolved config as YAML: every default written out, of absolute paths only the last name (law: portable)."""
+    """The resolved config as YAML, with all defaults; absolute paths are reduced to their last component."""
     return yaml.safe_dump(_portable(config.model_dump()), sort_keys=False, allow_unicode=True)
 
 

@@ -1,4 +1,4 @@
-"""Where our own judge runs, and the one way to its device's memory."""
+"""The device of a managed judge, and the reservation of its memory."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,18 @@ from local_bench.runs.progress import Progress
 BATCH_INVARIANT_CAPABILITY = (8, 0)
 GB = 1_000_000_000
 _RETURN_S = 15.0
-"""How long the driver may take to give a dead process's memory back."""
+"""Time allowed for the driver to release the memory of a process that ended."""
 _SLACK_GB = 0.5
 _CHILD_CONTEXT_GB = 1.5
-"""What the judge's own process takes beside its share: a CUDA context (about 1.2) and kernels loaded later."""
+"""Memory of the judge's process outside vLLM's share: the CUDA context (about 1.2 GB) and kernels loaded later."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """One device."""
+class JudgeDevice:
+    """A device on which a judge runs."""
 
     device: str
-    """What the device calls itself."""
+    """The device's name, as reported by its driver."""
     cuda_index: int | None
 
     @property
@@ -34,7 +34,7 @@ class Place:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether vLLM can be told to give the same answer in any company."""
+        """Whether vLLM's batch-invariant mode is available on this device."""
         if self.cuda_index is None:
             return False
         import torch
@@ -42,8 +42,8 @@ class Place:
         return torch.cuda.get_device_capability(self.cuda_index) >= BATCH_INVARIANT_CAPABILITY
 
     def numerics(self, transport: str, external: bool, gpus: int) -> dict[str, Any]:
-        """The signature of a judge that begins on this device and is split over `gpus`; of an external server only that
-        it is one, the rest is not ours to know."""
+        """The numerics signature of a judge on this device, split over `gpus` GPUs. For an external server it only
+        records that the server is external, because its software and hardware are unknown."""
         if external:
             return {"server": "external"}
         if transport == "local":
@@ -57,7 +57,7 @@ class Place:
 
 
 def memory_gb(cuda_index: int) -> tuple[float, float]:
-    """(free, total) decimal GB of a GPU as the driver counts them for everybody."""
+    """(free, total) memory of a GPU in decimal GB, over all processes."""
     import torch
 
     free, total = torch.cuda.mem_get_info(cuda_index)
@@ -65,13 +65,15 @@ def memory_gb(cuda_index: int) -> tuple[float, float]:
 
 
 @contextmanager
-def room_for(name: str, vram_gb: float, places: Sequence[Place], progress: Progress) -> Iterator[float]:
-    """The stage boundary on a shared GPU: what we hold is given back first, the block gets the part of the memory that
-    vLLM may take, and afterwards it is looked whether the memory came back.
+def reserve_memory(
+    name: str, vram_gb: float, judge_devices: Sequence[JudgeDevice], progress: Progress
+) -> Iterator[float]:
+    """Release this process's cached GPU memory, yield the fraction of memory that vLLM may use, and check at the end
+    that the judge's memory was released.
 
-    ServerError where there is not room enough for `vram_gb` on each of `places`.
+    ServerError if `vram_gb` is not free on each of `judge_devices`.
     """
-    gpus = [place.cuda_index for place in places if place.cuda_index is not None]
+    gpus = [place.cuda_index for place in judge_devices if place.cuda_index is not None]
     if not gpus:
         yield 1.0
         return
@@ -82,22 +84,22 @@ def room_for(name: str, vram_gb: float, places: Sequence[Place], progress: Progr
     for gpu, (free, total) in before.items():
         if free < vram_gb:
             raise ServerError(
-                f"{name} needs about {vram_gb:.0f} GB and GPU {gpu} has {free:.1f} of {total:.0f} GB free: end what "
-                "else runs there, or choose a smaller judge"
+                f"{name} needs about {vram_gb:.0f} GB, but GPU {gpu} has {free:.1f} of {total:.0f} GB free: end other "
+                "processes on it, or choose a smaller judge"
             )
     share = min((free - _CHILD_CONTEXT_GB) / total for free, total in before.values())
     try:
         yield min(share, 0.92)
     finally:
         deadline = time.monotonic() + _RETURN_S
-        kept = dict(before)
-        while kept and time.monotonic() < deadline:
-            kept = {gpu: was for gpu, was in kept.items() if memory_gb(gpu)[0] < was[0] - _SLACK_GB}
-            if kept:
+        unreleased = dict(before)
+        while unreleased and time.monotonic() < deadline:
+            unreleased = {gpu: was for gpu, was in unreleased.items() if memory_gb(gpu)[0] < was[0] - _SLACK_GB}
+            if unreleased:
                 time.sleep(0.25)
-        for gpu, (free, _) in kept.items():
+        for gpu, (free, _) in unreleased.items():
             lost = free - memory_gb(gpu)[0]
             with suppress(BrokenPipeError):
                 progress.note(
-                    f"{lost:.1f} GB of GPU {gpu} did not come back when the judge ended: something else took it"
+                    f"{lost:.1f} GB of GPU {gpu} were not released when the judge ended: another process uses them"
                 )

@@ -1,4 +1,4 @@
-"""When work on a device was done, without waiting for it while more work can be given to it."""
+"""Timestamps of work on a device, without blocking the launch of further work."""
 
 import time
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ import torch
 
 @dataclass(frozen=True)
 class Mark:
-    """A point in a device's work."""
+    """A position in a device's command stream."""
 
     event: Any
     """torch.cuda.Event on a GPU, else None."""
-    seen_ns: int
-    """When it was set, by the machine's monotonic clock: on the CPU, when the work before it was done."""
+    recorded_ns: int
+    """When it was recorded, by the monotonic clock; on a CPU this is when the preceding work ended."""
 
 
 class DeviceClock:
-    """Marks points in the current stream's work, and says when they were reached (ns of `time.monotonic_ns`).
+    """Records marks in the current stream and returns when they were reached (in ns of `time.monotonic_ns`).
 
-    On a GPU by events, counted from a moment at which the device had nothing to do; so a clock belongs to a stretch of
-    work of minutes: `elapsed_time` is a 32-bit number of milliseconds.
+    On a GPU it uses CUDA events relative to a moment at which the device was idle. Use one clock for minutes of work at
+    most: `elapsed_time` is a 32-bit number of milliseconds.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -35,9 +35,9 @@ class DeviceClock:
         return Mark(self._set(), time.monotonic_ns())
 
     def reached_ns(self, mark: Mark) -> int:
-        """Waits until the work before `mark` is done, and says when that was."""
+        """Wait until the work before `mark` is done; return when that was."""
         if mark.event is None:
-            return mark.seen_ns
+            return mark.recorded_ns
         mark.event.synchronize()
         return self._zero_ns + int(self._zero.elapsed_time(mark.event) * 1e6)
 

@@ -1,4 +1,4 @@
-"""Energy by the GPU's own counter (NVML)."""
+"""Energy from the GPU's counter (NVML)."""
 
 from contextlib import suppress
 from typing import Any
@@ -7,14 +7,14 @@ import pynvml
 
 
 class EnergyCounter:
-    """The GPU's own energy counter in millijoules, where it has one; else None, never 0."""
+    """The GPU's energy counter in millijoules; None, never 0, if the GPU has no counter."""
 
     def __init__(self, cuda_index: int | None) -> None:
         self._handle = None if cuda_index is None else nvml_handle(cuda_index)
         self._last = self._read()
 
     def since_last(self) -> int | None:
-        """Millijoules since the last call, or since the counter was made."""
+        """Millijoules since the previous call, or since the counter was created."""
         now, last = self._read(), self._last
         self._last = now
         return None if now is None or last is None else now - last
@@ -29,7 +29,7 @@ class EnergyCounter:
 
 
 def nvml_handle(cuda_index: int) -> Any:
-    """NVML's handle of torch's GPU of that index (the two may count GPUs differently); None where NVML has none."""
+    """NVML's handle of the GPU with this torch index (their indices may differ); None if NVML does not list it."""
     import torch
 
     with suppress(pynvml.NVMLError):

@@ -1,4 +1,4 @@
-"""The in-process engine: runs the phases of a run in their order, each of which only does what is not done."""
+"""Runs the phases of a run in order; each phase processes only the items that are not done."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,19 +22,19 @@ ON_DEVICE = {"generate", "measure", "judge"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run stands after the stages that were asked for."""
+    """The state of a run after the requested stages."""
 
     run_dir: Path
     n_candidates: int
     n_done: int
     n_unscored: int
-    """Not made for a reason that lies in the order, or in the model's own numbers."""
+    """Candidates without an image, because of their task or because the model's output was not finite."""
     n_failed: int
-    """Of those, not made because the model failed."""
+    """Those of `n_unscored` whose model output was not finite."""
     n_verdicts: int
     n_verdicts_unscored: int
     image_faults: tuple[ImageFault, ...] = ()
-    """Pictures that are missing, damaged or altered."""
+    """Images that are missing, damaged or altered."""
 
 
 def run_stages(
@@ -45,13 +45,13 @@ def run_stages(
     rejudge: int = 0,
     require_metrics: bool = False,
 ) -> Outcome:
-    """Begins or continues the run in `run_dir` through `stages`; `rejudge` asks the judges so many times more.
+    """Start or continue the run in `run_dir` with `stages`; `rejudge` is the number of additional judging rounds.
 
-    With `require_metrics` a metric whose weights are not here is a WeightsError, and not unscored rows.
-    Raises the errors of `core.errors`; whatever was committed before stays, and the same call goes on from there.
+    With `require_metrics`, missing weights of a metric raise a WeightsError instead of leaving its scores unscored.
+    Raises the errors of `core.errors`; everything committed before is kept, and the same call continues from there.
     """
     isolate()
-    check_config(config, files=bool(ON_DEVICE & set(stages)))  # settling needs no weights and no folder of images
+    check_config(config, files=bool(ON_DEVICE & set(stages)))  # settle needs neither weights nor imported images
     if require_metrics:
         check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:
@@ -61,12 +61,12 @@ def run_stages(
 
 @contextmanager
 def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
-    """The run in `run_dir` as it would be settled under `config`: in memory, nothing is stored. Errors as `run_stages`,
-    and a ConfigError where `config` differs in more than acceptance, prices and the like."""
+    """The run in `run_dir` settled under `config`, in memory; nothing is stored. Raises the errors of `run_stages`,
+    and a ConfigError if `config` differs in settings other than acceptance, prices and the like."""
     isolate()
     check_config(config, files=False)
     with RunDir.view(run_dir, config) as run:
-        run.pictures.check(run.store, decode=False)
+        run.image_store.check(run.store, decode=False)
         decide(run)
         yield run
 
@@ -82,33 +82,37 @@ def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int)
             for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
                 progress.note(f"{task.task_id}: {sentence}")
     if set(stages) & ON_DEVICE:
-        _hold_device(run, plan, stages, progress, rejudge)
+        _run_device_stages(run, plan, stages, progress, rejudge)
     if "settle" in stages:
-        run.pictures.check(run.store, decode=False)
+        run.image_store.check(run.store, decode=False)
         decide(run)
 
 
-def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
-    """The stages for which a device is held and paid; torch is imported here and not before."""
+def _run_device_stages(
+    run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int
+) -> None:
+    """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
     from local_bench.generators.numerics import choose_devices, device_name, set_determinism
-    from local_bench.runs.device import Place
+    from local_bench.runs.device import JudgeDevice
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.measure import measure
     from local_bench.runs.meter import Meter
     from local_bench.runs.provenance import write_provenance
-    from local_bench.runs.repeatability import rejudge as ask_again
+    from local_bench.runs.repeatability import rejudge as repeat_judging
 
     set_determinism(run.config.engine.threads)
     devices = choose_devices(run.config.engine.device, run.config.engine.workers)
     if not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics):
-        devices = devices[:1]  # nothing but pixels is looked at
-    places = [Place(device_name(device), device.index if device.type == "cuda" else None) for device in devices]
-    meters = [Meter(run.store, place.device, place.cuda_index) for place in places]
-    how = "failed"
+        devices = devices[:1]  # only pixel metrics are computed
+    judge_devices = [
+        JudgeDevice(device_name(device), device.index if device.type == "cuda" else None) for device in devices
+    ]
+    meters = [Meter(run.store, place.device, place.cuda_index) for place in judge_devices]
+    status = "failed"
     try:
-        if "generate" not in stages:  # which checks all that it does not make again
-            run.pictures.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+        if "generate" not in stages:  # `generate` checks the images itself
+            run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         if plan and "generate" in stages:
             generate(run, plan.models, meters, progress)
             run.store.backup()
@@ -116,18 +120,18 @@ def _hold_device(run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], pro
             measure(run, meters, progress)
             run.store.backup()
         if "judge" in stages:
-            judge(run, places, meters, progress)
+            judge(run, judge_devices, meters, progress)
             if rejudge:
-                ask_again(run, places, meters, progress, rejudge)
+                repeat_judging(run, judge_devices, meters, progress, rejudge)
             run.store.backup()
-        write_provenance(run, plan, places if "judge" in stages else None)
-        how = "done"
+        write_provenance(run, plan, judge_devices if "judge" in stages else None)
+        status = "done"
     except KeyboardInterrupt:
-        how = "interrupted"
+        status = "interrupted"
         raise
     finally:
-        for held in meters:
-            held.end(how)
+        for meter in meters:
+            meter.end(status)
 
 
 def outcome_of(run: RunDir) -> Outcome:
@@ -141,5 +145,5 @@ def outcome_of(run: RunDir) -> Outcome:
         n_failed=run.store.n_unscored(NOT_FINITE),
         n_verdicts=counts.verdicts,
         n_verdicts_unscored=counts.verdicts_unscored,
-        image_faults=tuple(run.pictures.look_again()),
+        image_faults=tuple(run.image_store.recheck()),
     )

@@ -1,4 +1,5 @@
-"""Before a run: the judge writes down what its suite needs and its files have not (points, checklists, prompts)."""
+"""Enrichment before a run: the judge generates what the suite needs and its files lack (points, checklists,
+prompts)."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.judges.vlm.transport import Unreachable, answers
 from local_bench.runs.config import RunConfig
-from local_bench.runs.device import Place
+from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_factory import judge_spec, open_judge
 from local_bench.runs.progress import Progress
 from local_bench.runs.save_interval import SaveInterval
@@ -27,81 +28,81 @@ from local_bench.suites.registry import suite
 
 
 @dataclass
-class Written:
-    """What came of it."""
+class EnrichmentResult:
+    """The outcome of an enrichment."""
 
     n: int = 0
-    n_there: int = 0
-    """Written already, in the same file."""
+    n_existing: int = 0
+    """Tasks that the file already had."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Task -> why there is nothing for it."""
+    """Task id -> why nothing was generated for it."""
 
 
-def write_down(
+def write_enrichment(
     config: RunConfig,
     out: Path,
     progress: Progress,
     what: Literal["enrichment_question", "rules_question"] = "enrichment_question",
-) -> Written:
-    """Asks the config's judge about every task that lacks something, and adds each answer to the task's line in `out`.
+) -> EnrichmentResult:
+    """Query the config's judge for every task that lacks data, and add its answers to the task's line in `out`.
 
-    `what` is the suite's method that says what a task lacks. What `out` holds already is kept and not asked again. A
-    judge that cannot say leaves its task out, with the reason. ConfigError for a suite whose files have all that it
-    needs; ServerError where the judge is not to be had.
+    `what` is the name of the suite's method that returns the question about a task, or None if nothing is missing.
+    Lines already in `out` are kept. A task whose answer cannot be used is left out, with the reason. ConfigError for a
+    suite that needs no enrichment; ServerError if the judge is unavailable.
     """
     entry = suite(config.suite.name)
-    wants = getattr(entry, what)
+    question_of = getattr(entry, what)
     if getattr(type(entry), what) is getattr(Suite, what):
-        raise ConfigError(f"suite.name: the files of {entry.name!r} have all that is needed: there is nothing to write")
-    pictures: dict[str, Image.Image] = {}
+        raise ConfigError(f"suite.name: the files of {entry.name!r} need no enrichment: remove the command")
+    images: dict[str, Image.Image] = {}
 
     def keep(image: Image.Image) -> str:
         sha256 = pixel_digest(image)
-        pictures[sha256] = image
+        images[sha256] = image
         return sha256
 
-    asked = config.suite
-    tasks = entry.tasks(asked.path, keep, asked.part, asked.written, progress.note)[: asked.limit]
-    there = read_written(out) if out.exists() else {}
+    settings = config.suite
+    tasks = entry.tasks(settings.path, keep, settings.part, settings.written, progress.note)[: settings.limit]
+    existing = read_written(out) if out.exists() else {}
     questions: dict[str, Question] = {}
-    lacking: dict[str, int] = {}
-    n_there = 0
+    n_images: dict[str, int] = {}
+    n_existing = 0
     for task in tasks:
-        question = None if task.unscored else wants(task)
+        question = None if task.unscored else question_of(task)
         if question is None:
             continue
-        if any(getattr(there.get(task.task_id), name, None) for name in FIELDS[question.rubric]):
-            n_there += 1
+        if any(getattr(existing.get(task.task_id), name, None) for name in FIELDS[question.rubric]):
+            n_existing += 1
         else:
             questions[task.task_id] = question
-            lacking[task.task_id] = len(task.deliverables)
-    found = Written(n_there=n_there)
-    rows = {task_id: line.model_dump(exclude_unset=True) for task_id, line in there.items()}
+            n_images[task.task_id] = len(task.deliverables)
+    result = EnrichmentResult(n_existing=n_existing)
+    rows = {task_id: line.model_dump(exclude_unset=True) for task_id, line in existing.items()}
     pace, save = SaveInterval(), partial(_save, out, {task.task_id: i for i, task in enumerate(tasks)}, rows)
     try:
-        for task_id, verdict in _answers(config, questions, pictures, out, progress):
-            fields = _read(questions[task_id], verdict, lacking[task_id])
+        for task_id, verdict in _answers(config, questions, images, out, progress):
+            fields = _read(questions[task_id], verdict, n_images[task_id])
             if isinstance(fields, str):
-                found.refused[task_id] = fields
+                result.refused[task_id] = fields
                 continue
             rows[task_id] = {"task_id": task_id} | rows.get(task_id, {}) | fields | {"judge": config.judge.label}
-            found.n += 1
+            result.n += 1
             if pace.due:
                 with pace.saving():
                     save()
-    finally:  # what was written is kept, whatever happens to the judge
+    finally:  # answers received so far are kept if the judge fails
         save()
-    return found
+    return result
 
 
 def _save(out: Path, order: dict[str, int], rows: dict[str, dict[str, Any]]) -> None:
-    """Writes the lines in the tasks' order; those of other tasks follow."""
+    """Write the lines in the order of the tasks, then those of other tasks."""
     sorted_rows = sorted(rows.values(), key=lambda row: order.get(row["task_id"], len(order)))
     write_atomic(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in sorted_rows).encode())
 
 
 def _answers(
-    config: RunConfig, questions: dict[str, Question], pictures: dict[str, Image.Image], out: Path, progress: Progress
+    config: RunConfig, questions: dict[str, Question], images: dict[str, Image.Image], out: Path, progress: Progress
 ) -> Iterator[tuple[str, Verdict]]:
     if not questions:
         return
@@ -110,12 +111,14 @@ def _answers(
 
     set_determinism(config.engine.threads)
     devices = choose_devices(config.engine.device, config.engine.workers)
-    places = [Place(device_name(device), device.index if device.type == "cuda" else None) for device in devices]
-    spec = judge_spec(config.judge, places[0])
+    judge_devices = [
+        JudgeDevice(device_name(device), device.index if device.type == "cuda" else None) for device in devices
+    ]
+    spec = judge_spec(config.judge, judge_devices[0])
     log = out.with_name(f"{out.name}.log")
-    asked = list(questions.values())
-    with open_judge(config.judge, spec, places, asked, pictures.__getitem__, log, progress) as transport:
-        progress.begin(f"{config.judge.label}: write", len(asked))
+    pending = list(questions.values())
+    with open_judge(config.judge, spec, judge_devices, pending, images.__getitem__, log, progress) as transport:
+        progress.begin(f"{config.judge.label}: write", len(pending))
         left = dict(questions)
         while left:
             try:
@@ -124,28 +127,29 @@ def _answers(
                     yield task_id, verdict
                     progress.advance()
             except Unreachable as e:
-                progress.note(f"the judge stopped answering ({e}); {len(left)} questions are left")
+                progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
                 transport.restart()
 
 
 def _read(question: Question, verdict: Verdict, n_images: int) -> dict[str, list[Any]] | str:
-    """The line's fields, or why there are none. `n_images` is how many the order's own file names."""
+    """The line's fields, or why the answer cannot be used. `n_images` is the number of deliverables in the task's
+    file."""
     if question.rubric == "deliverables":
-        ruled = deliverables(verdict)
-        if isinstance(ruled, str):
-            return ruled
-        if len(ruled.rules) != n_images:
-            return f"the judge finds {len(ruled.rules)} images in the brief, and the order names {n_images}"
-        return {"rules": [of.model_dump(exclude_defaults=True) for of in ruled.rules]}
+        parsed = deliverables(verdict)
+        if isinstance(parsed, str):
+            return parsed
+        if len(parsed.rules) != n_images:
+            return f"the judge finds {len(parsed.rules)} images in the brief, but the task has {n_images}"
+        return {"rules": [rules.model_dump(exclude_defaults=True) for rules in parsed.rules]}
     fields: dict[str, list[str]] = {}
     for name in FIELDS[question.rubric]:
         if name == "preservations" and verdict.answer is not None and not verdict.answer[name]:
-            continue  # there need not be any
-        said = lines(verdict, name)
-        if isinstance(said, str):
-            return said
-        fields[name] = list(said)
-    wanted = dict(question.slots).get("count")
-    if wanted is not None and len(fields["prompts"]) != int(wanted):
-        return f"the judge wrote {len(fields['prompts'])} different prompts for {wanted} images"
+            continue  # optional
+        texts = lines(verdict, name)
+        if isinstance(texts, str):
+            return texts
+        fields[name] = list(texts)
+    expected = dict(question.slots).get("count")
+    if expected is not None and len(fields["prompts"]) != int(expected):
+        return f"the judge wrote {len(fields['prompts'])} different prompts for {expected} images"
     return fields

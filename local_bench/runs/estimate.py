@@ -1,4 +1,5 @@
-"""What a run will take, by its plan, counted operations and the GPU at hand or named, before anything is loaded."""
+"""Estimates the memory, time, cost and energy of a run from its plan and counted operations, before anything is
+loaded."""
 
 import math
 from collections import Counter
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """The device that is planned for."""
+    """The device of the estimate."""
 
     name: str
     gpu: Gpu | None
-    """None for the CPU, and for a GPU that we know nothing of."""
+    """None for a CPU and for an unknown GPU."""
     capacity_gb: float | None
     host_gb: float | None
-    """None where it is not this machine."""
+    """None if it is another machine."""
     price: Price | None
 
 
 def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> dict[str, Any]:
-    """Items, batches, memory, GPU-hours, cost and energy as plain data; None where there is nothing to go by.
+    """Items, batches, memory, GPU-hours, cost and energy as plain data; unknown values are None.
 
-    Plans for the GPU `gpu_name`, else for that of `settlement.gpu`, else for the device at hand. ConfigError for an
-    unknown name.
+    The estimate is for the GPU `gpu_name`, else for `settlement.gpu`, else for this machine's device. ConfigError for
+    an unknown name.
     """
     workable = [t for t in plan.tasks if not t.unscored]
     target = _target(config, gpu_name)
@@ -65,9 +66,9 @@ def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> d
 
 
 def _target(config: RunConfig, gpu_name: str | None) -> Target:
-    named = gpu_name or (config.settlement.gpu if config.settlement.gpu in gpus() else None)
-    if named is not None:
-        known = gpu(named)
+    name = gpu_name or (config.settlement.gpu if config.settlement.gpu in gpus() else None)
+    if name is not None:
+        known = gpu(name)
         settled = config.settlement.model_copy(update={"gpu": known.name})
         return Target(known.title, known, known.memory_gb, None, price_of(settled, known.title))
     from local_bench.generators.capacity import device_memory_gb, host_memory_gb
@@ -84,8 +85,8 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
 
 
 def _disk_gb(plan: RunPlan, config: RunConfig) -> dict[str, float]:
-    """Bounds from above: a PNG of RGB8 is hardly larger than its pixels, and a model's encodings are removed before the
-    next one's are made."""
+    """Upper bounds: an RGB8 PNG is hardly larger than its pixels, and a model's encodings are removed before the next
+    model's are computed."""
     made = [p.candidate.work["sampler"] for p in plan.planned if p.unscored is None and "sampler" in p.candidate.work]
     return {
         "images": sum(3 * sampler["height"] * sampler["width"] for sampler in made) / 1e9,
@@ -95,11 +96,11 @@ def _disk_gb(plan: RunPlan, config: RunConfig) -> dict[str, float]:
 
 def _basis(target: Target) -> str:
     if target.gpu is None:
-        return f"planned for {target.name}: how fast it is is not known, and so neither hours nor cost"
-    power = f"{target.gpu.board_w:g} W, the board's limit"
+        return f"planned for {target.name}: its speed is unknown, and so are hours and cost"
+    power = f"{target.gpu.board_w:g} W, the board's power limit"
     return (
-        f"planned for {target.name}; hours are counted operations at the rate that it sustains, energy at {power}; "
-        "loading, compiling and judging are not in them"
+        f"planned for {target.name}; hours are counted operations at its sustained rate, energy at {power}; "
+        "loading, compilation and judging are not included"
     )
 
 
@@ -108,7 +109,7 @@ def _basis(target: Target) -> str:
 
 @dataclass(frozen=True)
 class _Group:
-    """Images that take the same."""
+    """Images of the same size and number of input images."""
 
     n_images: int
     n_batches: int
@@ -118,8 +119,8 @@ class _Group:
 def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
     n = sum(p.candidate.model == model.label and p.unscored is None for p in plan.planned)
     if model.card is None:
-        told = [p.cost_micro_usd for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
-        cost = None if None in told else usd_number(sum(c for c in told if c is not None))
+        costs = [p.cost_micro_usd for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
+        cost = None if None in costs else usd_number(sum(c for c in costs if c is not None))
         return {"model": model.label, "load": "imported", "n_images": n, "cost_usd": cost, "sentences": []}
     groups = _groups(model, model.card, plan, config, target)
     largest = max((g.memory for g in groups), key=lambda memory: memory.peak_gb)
@@ -127,7 +128,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     refused = next((g.memory.refused for g in groups if g.memory.refused), None)
     compiled = config.engine.compile is not False
     seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
-    skips = model.config.lossy.first_block_cache is not None  # then less is done than is counted: there is no floor
+    skips = model.config.lossy.first_block_cache is not None  # fewer operations than counted: no lower bound
     floor = None if target.gpu is None or skips else _weighted(groups, _floor_seconds, target.gpu, compiled)
     hours = None if seconds is None else n * seconds / 3600
     cost = None
@@ -167,7 +168,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
 
 
 def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunConfig, target: Target) -> list[_Group]:
-    """A model's images by size and number of pictures; one empty group where it makes none."""
+    """A model's images by size and number of input images; one empty group if it has none."""
     from local_bench.generators.arithmetic import usual_size
     from local_bench.generators.memory import plan_memory
     from local_bench.generators.registry import traits
@@ -199,32 +200,33 @@ def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunCo
 
 
 def _weighted(groups: Iterable[_Group], seconds: Any, on: Gpu, compiled: bool) -> float | None:
-    """The mean over all images; None where there are none, or no operations are known."""
+    """The mean over all images; None if there are none or their operations are unknown."""
     parts = [(g.n_images, seconds(g.memory, on, compiled)) for g in groups]
     total = sum(n for n, _ in parts)
     return (sum(n * s for n, s in parts) / total or None) if total else None
 
 
 def _floor_seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
-    """No honest timing of one image is below this."""
+    """Lower bound of the time of one image: its operations at the device's peak rate."""
     return memory.operations.total_flop / (on.peak_tflops * 1e12)
 
 
 def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
-    """One image at the sustained rate; where weights stream in, no pass is quicker than their way to the device."""
+    """Time of one image at the sustained rate; with streamed weights a pass takes at least the time of their
+    transfer."""
     counted, size = memory.operations, memory.batch_size
-    compiled = compiled and "denoise" not in memory.offload  # what streams in is not compiled
+    compiled = compiled and "denoise" not in memory.offload  # streamed weights are not compiled
     eager, denoising = on.tflops(False) * 1e12, on.tflops(compiled) * 1e12
-    arriving = {name: gb / on.host_gb_per_s for name, gb in memory.streamed_gb.items()}
+    transfer_s = {name: gb / on.host_gb_per_s for name, gb in memory.streamed_gb.items()}
     passes, at_once = (1, counted.passes) if counted.together else (counted.passes, 1)
-    one_pass = max(size * at_once * counted.forward_flop / denoising, arriving.get("denoise", 0.0))
-    encode = max(counted.encode_flop / eager, arriving.get("encode", 0.0))
+    one_pass = max(size * at_once * counted.forward_flop / denoising, transfer_s.get("denoise", 0.0))
+    encode = max(counted.encode_flop / eager, transfer_s.get("encode", 0.0))
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
 def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> int:
-    """How many questions a judge is asked about the images that are planned, each of them made."""
-    asked = plan.suite
+    """Number of questions per judge if all planned images are generated."""
+    entry = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
     images: dict[tuple[str, str, int], list[int]] = {}
     for planned in plan.planned:
@@ -236,7 +238,7 @@ def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> 
 
     def count(task: Task, numbers: tuple[int, ...]) -> int:
         shown = dict.fromkeys(numbers, "")
-        own, others = asked.questions(task, shown, order_swap), borrowed_questions(questions_from, task, shown)
+        own, others = entry.questions(task, shown, order_swap), borrowed_questions(questions_from, task, shown)
         return sum(1 for _ in own) + sum(1 for _ in others)
 
     return sum(n * count(tasks[task_id], numbers) for (task_id, numbers), n in alike.items())

@@ -1,4 +1,4 @@
-"""Metrics of any folder of images, with what lies beside it: the same numbers as in a run, without one."""
+"""Computes metrics of a folder of images, with optional sources, masks, references and captions, without a run."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,29 +13,29 @@ from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Picture, Subject
 from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
-from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_here, measure_share
+from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, measure_share
 from local_bench.runs.progress import Progress
-from local_bench.runs.work import Advanced, Begun, Measured, MetricWorkOrder, Noted
+from local_bench.runs.work import Message, MetricWorkOrder, PhaseAdvanced, PhaseStarted, ScoresComputed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _AGAIN = "remove it or give another --out"
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Where an image's belongings are: files of the same path and name, with any suffix."""
+class PairedFiles:
+    """Folders with files that belong to the images: the same relative path and name, with any image suffix."""
 
     sources: Path | None = None
     masks: Path | None = None
     references: Path | None = None
     """`NAME`, `NAME_1`, `NAME_2` …, in this order."""
     captions: Path | None = None
-    """A JSON object of caption by image, or JSON Lines of `image` and `caption`."""
+    """A JSON object of image -> caption, or JSON Lines with `image` and `caption`."""
 
 
 @dataclass
 class Measurement:
-    """What was found: scores by image and name, and what each metric's numbers mean."""
+    """Scores by image and metric name, and the identity of each metric."""
 
     metrics: dict[str, dict[str, Any]]
     images: dict[str, dict[str, Score]] = field(default_factory=dict)
@@ -44,22 +44,23 @@ class Measurement:
 def measure_images(
     folder: Path,
     names: Sequence[str],
-    beside: Beside,
+    paired: PairedFiles,
     engine: EngineConfig,
     progress: Progress,
     out: Path | None = None,
     require: bool = False,
 ) -> Measurement:
-    """Measures every image below `folder`; an unreadable one is unscored. What `out` holds is not measured again.
+    """Compute metrics of every image below `folder`; unreadable images are unscored. Scores already in `out` are
+    reused.
 
-    UserError where there are no images or what lies beside them cannot be read; WeightsError where metrics are
-    required and one's weights are missing, which otherwise leaves it unscored.
+    UserError if there are no images or a paired file cannot be read; WeightsError if `require` is set and a metric's
+    weights are missing, which otherwise leaves the metric unscored.
     """
-    subjects = {subject.key: subject for subject in _subjects(folder, beside)}
-    found = {name: is_here(name, require, progress) for name in names}
+    subjects = {subject.key: subject for subject in _subjects(folder, paired)}
+    found = {name: is_available(name, require, progress) for name in names}
     usable = tuple(name for name in names if found[name])
     result = Measurement({name: identity_of(name, engine.device) if found[name] else {} for name in names})
-    kept = _Kept(out, subjects, {name: result.metrics[name] for name in usable}) if out else None
+    kept = _ScoresFile(out, subjects, {name: result.metrics[name] for name in usable}) if out else None
     result.images = {
         key: {name: Score(name, None, NO_WEIGHTS) for name in names if not found[name]} for key in subjects
     }
@@ -73,42 +74,42 @@ def measure_images(
     order = MetricWorkOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
     for event in measure_share(order, wanted) if wanted else ():
         match event:
-            case Measured(rows):
+            case ScoresComputed(rows):
                 if kept:
                     kept.add(rows)
                 for key, score in rows:
                     result.images[key][score.name] = score
-            case Begun(what, total):
+            case PhaseStarted(what, total):
                 progress.begin(what, total)
-            case Advanced(n):
+            case PhaseAdvanced(n):
                 progress.advance(n)
-            case Noted(sentence):
+            case Message(sentence):
                 progress.note(sentence)
     return result
 
 
-def _subjects(folder: Path, beside: Beside) -> Iterator[Subject]:
-    for path in (folder, beside.sources, beside.masks, beside.references):
+def _subjects(folder: Path, paired: PairedFiles) -> Iterator[Subject]:
+    for path in (folder, paired.sources, paired.masks, paired.references):
         if path is not None and not path.is_dir():
             raise UserError(f"{path} is not a folder: give one with images in it")
     images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
     if not images:
-        raise UserError(f"{folder} holds no {', '.join(sorted(SUFFIXES))} files: give a folder with images in it")
-    captions = _captions(beside.captions) if beside.captions else {}
+        raise UserError(f"{folder} has no {', '.join(sorted(SUFFIXES))} files: give a folder with images in it")
+    captions = _captions(paired.captions) if paired.captions else {}
     for image in images:
         name = image.relative_to(folder)
         yield Subject(
             key=name.as_posix(),
             image=Picture(image),
-            source=_paired(beside.sources, name),
-            mask=_paired(beside.masks, name),
-            references=tuple(_references(beside.references, name)),
+            source=_paired(paired.sources, name),
+            mask=_paired(paired.masks, name),
+            references=tuple(_references(paired.references, name)),
             caption=captions.get(name.as_posix(), captions.get(name.name)),
         )
 
 
 def _paired(folder: Path | None, name: Path, more: str = "") -> Picture | None:
-    """The picture in `folder` that goes by the same name: with the same suffix, else with another."""
+    """The image in `folder` with the same name: the one with the same suffix, else with another."""
     if folder is None:
         return None
     suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
@@ -127,13 +128,13 @@ def _references(folder: Path | None, name: Path) -> Iterator[Picture]:
 
 
 def _captions(path: Path) -> dict[str, str]:
-    """Captions by image. UserError where the file is neither form."""
+    """Captions by image. UserError if the file has neither form."""
     try:
         whole = strictjson.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give a file with captions") from None
     except (ValueError, RecursionError, OSError):
-        whole = None  # more than one object: a line each
+        whole = None  # not one JSON object: read as JSON Lines
     if isinstance(whole, dict) and "caption" not in whole:
         rows: list[tuple[str, Any, Any]] = [(str(path), image, caption) for image, caption in whole.items()]
     else:
@@ -143,18 +144,18 @@ def _captions(path: Path) -> dict[str, str]:
         rows = [(where, line.get("image"), line.get("caption")) for _, where, line in lines]
     for where, image, caption in rows:
         if not isinstance(image, str) or not isinstance(caption, str):
-            raise UserError(f'{where}: a caption is {{"image": "…", "caption": "…"}} with two texts: mend it')
+            raise UserError(f'{where}: a caption is {{"image": "…", "caption": "…"}} with two strings: correct it')
     return {image: caption for _, image, caption in rows}
 
 
-class _Kept:
-    """A file with a line for the metrics, then one for each image's scores as they come; only added to."""
+class _ScoresFile:
+    """An append-only file: one line with the metrics' identities, then one line per image with its scores."""
 
     def __init__(self, path: Path, subjects: dict[str, Subject], metrics: dict[str, dict[str, Any]]) -> None:
         self._path, self._subjects, self._head = path, subjects, {"metrics": json.loads(json.dumps(metrics))}
 
     def read(self) -> Iterator[tuple[str, Score]]:
-        """What an earlier session wrote of images that have not changed since. UserError where it is another's file."""
+        """Scores of earlier sessions for images that have not changed. UserError if the file has other content."""
         with storage_errors(self._path):
             empty = not self._path.exists() or not self._path.stat().st_size
         if empty:
@@ -166,10 +167,10 @@ class _Kept:
         lines = [line for _, _, line in strictjson.lines_of(whole, self._path, UserError, "a line of scores")]
         if not lines or lines[0] != self._head:
             raise UserError(
-                f"{self._path} holds something else, or scores by other metrics, weights or releases, or by networks "
+                f"{self._path} is another file, or has scores by other metrics, weights or releases, or by networks "
                 f"on another CPU: {_AGAIN}"
             )
-        if len(whole) < len(data):  # the last line was cut off with the session; the file is ours
+        if len(whole) < len(data):  # a session ended while it wrote the last line
             with storage_errors(self._path), self._path.open("r+b") as file:
                 file.truncate(len(whole))
         for line in lines[1:]:
@@ -196,9 +197,9 @@ class _Kept:
 
 
 def _stamp(path: Path) -> str:
-    """Whether a file is the one it was."""
+    """A fingerprint of a file: size and modification time."""
     try:
         stat = path.stat()
     except OSError as e:
-        raise LocalBenchError(f"{path} has gone while it was measured: put it back and run the command again") from e
+        raise LocalBenchError(f"{path} was removed while it was measured: restore it and run the command again") from e
     return f"{stat.st_size}:{stat.st_mtime_ns}"

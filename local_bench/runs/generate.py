@@ -18,38 +18,39 @@ from local_bench.generators.families import family
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.meter import Meter
-from local_bench.runs.operations import note_operations
+from local_bench.runs.operations import store_operations
 from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
 from local_bench.runs.roofline import check_floor
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.work import (
-    Advanced,
-    Begun,
-    Charged,
+    BatchSizeChosen,
     Event,
+    ImageResult,
+    ImagesFinished,
     Job,
-    Made,
-    Noted,
-    Result,
-    Settled,
-    Signed,
+    Message,
+    NumericsSignature,
+    PhaseAdvanced,
+    PhaseStarted,
+    TimeCharged,
     WorkOrder,
     shards,
     shared_prompts,
 )
-from local_bench.runs.worker import make_pictures
+from local_bench.runs.worker import generate_images
 from local_bench.runs.worker_pool import WorkerPool
 
 _LOADED_SHARE = 0.7
-"""Weights pass through host memory on their way to a GPU. More than this part of it at once, and workers take turns."""
+"""Weights pass through host memory on their way to a GPU. If all workers' weights exceed this fraction of it, workers
+load one after another."""
 
 
 def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], progress: Progress) -> None:
-    """Makes every candidate that is still planned, on as many devices as there are meters.
+    """Generate all candidates that are not done, on one device per meter.
 
-    Ends with every one done or unscored, unless an error is raised.
+    Afterwards every candidate is done or unscored, unless an error is raised.
     """
     quiet_libraries()
     devices = numerics.choose_devices(run.config.engine.device, len(meters))
@@ -62,13 +63,13 @@ def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], 
 
 
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
-    """Candidates of a model that are not done, or whose picture is missing, damaged or altered."""
+    """Candidates of a model that are not done, or whose image is missing, damaged or altered."""
     rows = [row for row in run.store.candidates(model) if row.state != "unscored"]
     made = [row.image for row in rows if row.image]
-    faulty = run.pictures.faulty(made, run.config.engine.io_workers)
+    faulty = run.image_store.faulty(made, run.config.engine.io_workers)
     if faulty:
         first = min(faulty.values())
-        progress.note(f"{model}: {len(faulty):,} pictures are made again ({first.sentence})")
+        progress.note(f"{model}: {len(faulty):,} images are generated again ({first.sentence})")
     rows.sort(key=lambda row: row.work_id)
     return [_job(row) for row in rows if row.state == "planned" or row.image in faulty]
 
@@ -81,8 +82,8 @@ def _job(row: CandidateRow) -> Job:
 def _order(
     run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device, workers: int, progress: Progress
 ) -> WorkOrder:
-    """How this model is to work here, on each of `workers` such devices. ConfigError where it fits the device in no way
-    that keeps its bytes."""
+    """The work order of a model on `workers` devices like `device`. ConfigError if it does not fit the device without a
+    change of its output bytes."""
     card, engine, label = model.card, run.config.engine, model.label
     assert card is not None
     capacity = device_memory_gb(device)
@@ -131,7 +132,7 @@ def _order(
 
 
 class _Session:
-    """One model's work in one go, as the ledger sees it."""
+    """Generates the images of one model and stores the results of its workers."""
 
     def __init__(self, run: RunDir, label: str, meters: Sequence[Meter], progress: Progress) -> None:
         self._run = run
@@ -141,61 +142,61 @@ class _Session:
         self._signatures: dict[int, dict[str, Any]] = {}
 
     def make(self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool) -> None:
-        note_operations(self._run.store, order)
+        store_operations(self._run.store, order)
         for worker, event in self._events(order, jobs, devices, workers):
-            self._take(worker, event)
+            self._handle(worker, event)
         left = [row for row in self._run.store.candidates(self._label) if row.state == "planned"]
         assert not left, "every job has a result"
         check_floor(self._run.store, self._label)
-        _forget(order)
+        _remove_encodings(order)
 
     def _events(
         self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool
     ) -> Iterator[tuple[int, Event]]:
         shares = shards(jobs, len(devices))
         if len(shares) == 1:
-            for event in make_pictures(order, jobs):
+            for event in generate_images(order, jobs):
                 yield 0, event
             return
         order = replace(order, encodings_bytes=order.encodings_bytes / len(shares), shared=shared_prompts(shares))
         orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
         self._progress.begin(f"{self._label}: make", len(jobs))
-        for worker, event in workers.do(make_pictures, orders, shares):
-            if not isinstance(event, Begun | Advanced):  # one bar for all of them
+        for worker, event in workers.do(generate_images, orders, shares):
+            if not isinstance(event, PhaseStarted | PhaseAdvanced):  # one progress bar for all workers
                 yield worker, event
 
-    def _take(self, worker: int, event: Event) -> None:
+    def _handle(self, worker: int, event: Event) -> None:
         match event:
-            case Charged(phase, n_items, now_ns):
+            case TimeCharged(phase, n_items, now_ns):
                 self._meters[worker].charge(phase, n_items, self._label, now_ns)
-            case Made(results):
+            case ImagesFinished(results):
                 self._commit(worker, results)
-            case Signed(signature):
+            case NumericsSignature(signature):
                 self._signatures[worker] = signature
-                self._same_numerics(signature)
-            case Settled(bucket, batch_size):
-                self._settle(bucket, batch_size)
-            case Noted(sentence):
+                self._check_numerics(signature)
+            case BatchSizeChosen(bucket, batch_size):
+                self._store_batch_size(bucket, batch_size)
+            case Message(sentence):
                 self._progress.note(sentence)
-            case Begun(what, total):
+            case PhaseStarted(what, total):
                 self._progress.begin(what, total)
-            case Advanced(n):
+            case PhaseAdvanced(n):
                 self._progress.advance(n)
 
-    def _commit(self, worker: int, results: list[Result]) -> None:
+    def _commit(self, worker: int, results: list[ImageResult]) -> None:
         with self._run.store.transaction():
             for result in results:
                 self._commit_one(result, self._signatures[worker] | {"batch_size": result.batch_size})
         if results:
             self._progress.advance(len(results))
 
-    def _commit_one(self, result: Result, signature: dict[str, Any]) -> None:
+    def _commit_one(self, result: ImageResult, signature: dict[str, Any]) -> None:
         store, sha256 = self._run.store, result.pixels_sha256
         row = store.candidate(result.work_id)
         if row.pixels_sha256 and row.pixels_sha256 != sha256:
             raise LedgerError(
-                f"{self._run.path}: made again, {row.task_id} image {row.deliverable} by {row.model} "
-                "has other bytes than before: this machine does not repeat itself"
+                f"{self._run.path}: {row.task_id} image {row.deliverable} by {row.model} was generated again "
+                "and its bytes differ: generation is not reproducible on this machine"
             )
         store.enter_image(
             result.work_id,
@@ -206,29 +207,29 @@ class _Session:
             truncated=result.truncated,
         )
 
-    def _settle(self, bucket: str, batch_size: int) -> None:
+    def _store_batch_size(self, bucket: str, batch_size: int) -> None:
         key = f"batches:{self._label}"
         known = self._run.store.json_meta(key) or {}
         if known.get(bucket) != batch_size:
             self._run.store.set_meta(key, json.dumps(known | {bucket: batch_size}, sort_keys=True))
 
-    def _same_numerics(self, signature: dict[str, Any]) -> None:
-        """Notes the signature of the run's first session; later ones must have the same (law 1). LedgerError if not."""
+    def _check_numerics(self, signature: dict[str, Any]) -> None:
+        """Store the signature of the run's first session. LedgerError if a later session's differs."""
         key = f"numerics:{self._label}"
-        there = self._run.store.json_meta(key)
-        if there is None:
+        stored = self._run.store.json_meta(key)
+        if stored is None:
             self._run.store.set_meta(key, json.dumps(signature, sort_keys=True))
             return
-        changed = next((k for k in sorted({*there, *signature}) if there.get(k) != signature.get(k)), None)
+        changed = next((k for k in sorted({*stored, *signature}) if stored.get(k) != signature.get(k)), None)
         if changed:
             raise LedgerError(
-                f"{self._run.path} was begun with other numerics ({changed}: {there.get(changed)} then, "
-                f"{signature.get(changed)} now), so the same bytes cannot be promised: give a new --run-dir"
+                f"{self._run.path} was started with other numerics ({changed}: {stored.get(changed)} then, "
+                f"{signature.get(changed)} now), so its bytes would not be reproducible: give a new --run-dir"
             )
 
 
-def _forget(order: WorkOrder) -> None:
-    """The model's encodings have served."""
+def _remove_encodings(order: WorkOrder) -> None:
+    """Remove the model's encodings."""
     shutil.rmtree(order.encoded, ignore_errors=True)
     if order.encoded.parent.is_dir() and not any(order.encoded.parent.iterdir()):
         order.encoded.parent.rmdir()

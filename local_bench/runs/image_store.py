@@ -1,8 +1,8 @@
-"""A run's pictures, read only if they are what the ledger says, and what is wrong with those that are not.
+"""A run's images, verified against the digests in the store when they are read.
 
-Which command checks what: `generate` and `run` decode every finished picture before they begin, `verify`, `digest` and
-`report` decode all, `measure`, `judge` and `export` those that they read, `settle` only looks for missing and empty
-files and decodes what its report shows.
+Commands check different subsets: `generate` and `run` decode every finished image first, `verify`, `digest` and
+`report` decode all images, `measure`, `judge` and `export` those that they read; `settle` only detects missing and
+empty files and decodes the images that its report shows.
 """
 
 import json
@@ -22,7 +22,7 @@ IMAGES, INPUTS = "images", "inputs"
 
 @dataclass(frozen=True, order=True)
 class ImageFault:
-    """One picture that is not what the ledger says."""
+    """One image that does not match the store."""
 
     file: str
     """Relative to the run directory."""
@@ -36,19 +36,19 @@ class ImageFault:
 
 @dataclass
 class ImageStore:
-    """The pictures of the run directory `path`; remembers what was wrong with those that were read."""
+    """The images of the run directory `path`; records the faults of those that were read."""
 
     path: Path
     faults: dict[str, ImageFault] = field(default_factory=dict)
     """By file."""
     _verified: set[Path] = field(default_factory=set)
-    """Files whose pixels were checked in this session."""
+    """Files whose pixels were verified in this session."""
 
     def file(self, pixels_sha256: str, folder: str = IMAGES) -> Path:
         return image_path(self.path / folder, pixels_sha256)
 
     def load(self, pixels_sha256: str, folder: str = IMAGES) -> Image.Image:
-        """A picture that was made. RunImageError where it is missing, damaged or altered."""
+        """Load a generated image. RunImageError if it is missing, damaged or altered."""
         file = self.file(pixels_sha256, folder)
         try:
             image = load_verified(file, pixels_sha256)
@@ -58,25 +58,25 @@ class ImageStore:
         self._verified.add(file)
         return image
 
-    def given(self, pixels_sha256: str) -> Image.Image:
-        """A picture of a task. Raises as `load`."""
+    def load_input(self, pixels_sha256: str) -> Image.Image:
+        """Load an input image of a task. Raises as `load`."""
         return self.load(pixels_sha256, INPUTS)
 
-    def either(self, pixels_sha256: str) -> Image.Image:
-        """A picture of a task, else one that was made. Raises as `load`."""
+    def load_any(self, pixels_sha256: str) -> Image.Image:
+        """Load an input image of a task, else a generated image. Raises as `load`."""
         return self.load(pixels_sha256, self._folder(pixels_sha256))
 
     def check(self, store: Store, *, decode: bool, io_workers: int = 2) -> list[ImageFault]:
-        """What is wrong with all pictures that the ledger names: with `decode` by their pixels, else only which files
-        are missing or empty. What was found before is included."""
-        found = [(folder, sha) for folder, shas in named(store).items() for sha in shas]
+        """Check all images in the store and return all faults, including those found before. With `decode` their
+        pixels are verified, else only missing and empty files are detected."""
+        images = [(folder, sha) for folder, shas in stored_digests(store).items() for sha in shas]
         with ThreadPoolExecutor(io_workers) as pool:
-            for _ in pool.map(lambda one: self._check(one[0], one[1], decode), found):
+            for _ in pool.map(lambda image: self._check(image[0], image[1], decode), images):
                 pass
         return self.all_faults
 
     def faulty(self, pixels_sha256: Iterable[str], io_workers: int, *, either: bool = False) -> dict[str, ImageFault]:
-        """Those of these pictures that cannot be read, by digest."""
+        """Faults of these images, by digest."""
         shas = list(dict.fromkeys(pixels_sha256))
         with ThreadPoolExecutor(io_workers) as pool:
             faults = pool.map(lambda sha: self._fault(sha, either), shas)
@@ -86,8 +86,8 @@ class ImageStore:
     def all_faults(self) -> list[ImageFault]:
         return sorted(self.faults.values())
 
-    def look_again(self) -> list[ImageFault]:
-        """Checks those that were faulty once more, and returns those that still are."""
+    def recheck(self) -> list[ImageFault]:
+        """Check the faulty images again; return the remaining faults."""
         for fault in self.all_faults:
             del self.faults[fault.file]
             file = Path(fault.file)
@@ -108,7 +108,7 @@ class ImageStore:
             try:
                 self.load(sha256, folder)
             except ImageError:
-                return  # it is noted
+                return  # `load` records the fault
         elif not file.is_file():
             self._note(file, "missing")
         elif not file.stat().st_size:
@@ -122,8 +122,8 @@ class ImageStore:
         return file.relative_to(self.path).as_posix()
 
 
-def named(store: Store) -> dict[str, list[str]]:
-    """The digests of all pictures that the ledger names, by folder."""
+def stored_digests(store: Store) -> dict[str, list[str]]:
+    """The digests of all images in the store, by folder."""
     return {IMAGES: store.image_digests(), INPUTS: sorted(set(_given(store)))}
 
 
@@ -135,12 +135,12 @@ def _given(store: Store) -> Iterator[str]:
 
 
 def faults_sentence(faults: list[ImageFault]) -> str:
-    """How many pictures are not what the ledger says, which is the first, and what to do."""
-    of = [
+    """A sentence with the number of faulty images, the first of them, and how to restore them."""
+    counts = [
         f"{n:,} {fault}" for fault in ("missing", "damaged", "altered") if (n := sum(f.fault == fault for f in faults))
     ]
     return (
-        f"{len(faults):,} of the run's pictures are not what the ledger says ({', '.join(of)}; the first is "
-        f"{faults[0].file}): `local-bench generate` with the run's config makes them again, or takes imported ones in "
-        "again from where they came"
+        f"{len(faults):,} of the run's images do not match the store ({', '.join(counts)}; the first is "
+        f"{faults[0].file}): `local-bench generate` with the run's config generates them again, or imports them "
+        "again from their source"
     )

@@ -1,4 +1,4 @@
-"""A judge of a run, as the run's YAML says it; and what names and numbers in such a file may be."""
+"""The config of a judge, and the allowed names and numbers in a config."""
 
 import re
 from typing import Annotated, Literal
@@ -32,7 +32,7 @@ def _check_url(url: str) -> None:
     """ValueError, which does not repeat the URL, unless it is plain HTTP(S) without credentials."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises where it is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         parts = urlsplit("")
     if parts.username is not None or parts.password is not None:
@@ -42,70 +42,72 @@ def _check_url(url: str) -> None:
 
 
 class JudgeConfig(Strict):
-    """Who looks, how it answers, and what carries the questions to it."""
+    """A judge: its model card, protocol and transport."""
 
     card: str = "tiny-qwen3-vl"
     name: Name | None = None
-    """What this judge is called in a panel; the card's name if left out."""
+    """The judge's name in results; defaults to the card's name."""
     weights: str | None = None
     protocol: Literal["json", "logit"] = "json"
-    """`json`: a schema-bound object. `logit`: the probabilities of one token a criterion; the score is their mean."""
+    """`json`: a JSON object constrained by a schema. `logit`: the probabilities of one label token per criterion;
+    the score is their mean."""
     transport: str = "auto"
-    """`embedded`: vLLM's engine in a process of ours, without HTTP. `served`: vLLM's server, ours or the one at
-    `base_url`. `local`: transformers, without vLLM. `auto`: served for a `base_url`, else embedded, else local. Any
-    other name is a judge of an installed package (judges.vlm.plugin)."""
+    """`embedded`: vLLM's engine in a child process, without HTTP. `served`: a vLLM server, started by local-bench or
+    running at `base_url`. `local`: transformers, without vLLM. `auto`: served if `base_url` is set, else embedded if
+    vLLM is installed, else local. Any other name is a judge of an installed plug-in (judges.vlm.plugin)."""
     base_url: str | None = None
     """`http://host:port/v1` of a server that serves this card's model."""
     api_key_env: str = "VLLM_API_KEY"
     """The environment variable that holds an external server's key: VLLM_API_KEY, OPENAI_API_KEY or LOCAL_BENCH_…"""
     served_model: str | None = None
-    """The model's name at `base_url`; the first that it lists if left out."""
+    """The model's name at `base_url`; defaults to the first that the server lists."""
     port: int | None = Field(None, ge=1, le=65535)
-    """For our own server; a free one if left out."""
+    """The port of a managed server; defaults to a free port."""
     in_flight: int | None = Field(None, ge=1, le=4096)
     """Concurrent requests to a server (default 128)."""
     rubrics: Variant | None = None
-    """The wording of the questions: `improved` (ours), `paper` (each benchmark's own criteria), `miniature` (that of
-    the trained miniature judge). Left out: the one that the card names, else `improved`."""
+    """The rubric set: `improved` (local-bench's), `paper` (each benchmark's published criteria), `miniature` (that
+    of the trained miniature judge). Defaults to the card's set, else `improved`."""
     hype_usable: bool = False
-    """Whether HYPE-EDIT-1's judge also answers our third criterion, `usable`, and an image needs it to pass."""
+    """Adds local-bench's third criterion, `usable`, to HYPE-EDIT-1's rubric; an image must then meet it to pass."""
     max_pixels: int | None = Field(None, ge=1024)
-    """Each image is resized to at most so many pixels; the card's number if left out."""
+    """Maximum pixels per image; larger images are downscaled. Defaults to the card's value."""
     source_max_pixels: int | None = Field(None, ge=1024, le=16_777_216)
-    """The same for the images of questions that compare with a source: 4194304 keeps details that 1 MP loses."""
+    """The same for questions that compare with a source image: 4194304 keeps details that are lost at 1 MP."""
     max_tokens: int | None = Field(None, ge=8, le=8192)
-    """At most so many tokens an answer; each rubric's own number if left out."""
+    """Maximum tokens per answer; defaults to each rubric's value."""
     request_timeout_s: Number = Field(300.0, gt=0)
-    """For the whole of one request at a server, retries included; an embedded judge may be silent for so long."""
+    """Timeout of one request to a server, including retries, and of an embedded judge without any response."""
     start_timeout_s: Number | None = Field(None, gt=0)
-    """For our own judge to load; ten minutes, and longer for large weights, if left out."""
+    """Timeout for a managed judge to load; defaults to ten minutes, more for large weights."""
     max_restarts: int = Field(3, ge=0)
     seed: int = Field(0, ge=0)
     canaries: bool = True
-    """Whether the judge is first checked for batch invariance and tested for prompt injection."""
+    """Whether to check the judge for batch invariance and test it for prompt injection first."""
     extra_args: list[str] = Field(default=[])
-    """More of vLLM's arguments, for an engine or server of our own (`judges.vlm.flags.EXTRA_VALUES`)."""
+    """Additional vLLM arguments of a managed engine or server (`judges.vlm.flags.EXTRA_VALUES`)."""
 
     @property
     def label(self) -> str:
         chosen = ("" if self.protocol == "json" else self.protocol, self.rubrics or "")
-        return self.name or "-".join([self.card, *(word for word in chosen if word)])
+        return self.name or "-".join([self.card, *filter(None, chosen)])
 
     def rubric_set(self, described: ModelCard) -> RubricSet:
-        """The wording of this judge's questions. ConfigError where its card answers another one only."""
+        """The judge's rubric set. ConfigError if its card supports another one only."""
         if self.rubrics and described.rubrics and self.rubrics != described.rubrics:
             raise ConfigError(
-                f"judge.rubrics: {described.name} was trained on the rubrics {described.rubrics!r} and cannot answer "
+                f"judge.rubrics: {described.name} was trained on the rubrics {described.rubrics!r} and does not "
+                "support "
                 f"{self.rubrics!r}: set judge.rubrics={described.rubrics} or choose another judge"
             )
         variant = self.rubrics or rubrics_of(described).variant
-        asks_more = self.hype_usable and variant != "miniature"  # which has it as a criterion like the others
+        asks_more = self.hype_usable and variant != "miniature"  # the miniature's rubric includes it
         return RubricSet(variant, (HYPE_USABLE,) if asks_more else ())
 
     @model_validator(mode="after")
-    def _can_be_reached_so(self) -> "JudgeConfig":
+    def _check_transport(self) -> "JudgeConfig":
         if self.base_url is not None and self.transport not in ("auto", "served"):
-            raise ValueError(f"base_url is asked over HTTP: leave `transport: {self.transport}` out")
+            raise ValueError(f"base_url is used over HTTP only: remove `transport: {self.transport}`")
         if self.base_url is not None:
             _check_url(self.base_url)
         if not _KEY_VARIABLE.fullmatch(self.api_key_env):

@@ -1,4 +1,4 @@
-"""A judge of the run's config, opened on the devices at hand: which way there is to it, and what it is told."""
+"""Opens a judge of a config on the given devices: selects its transport and sets its engine's arguments."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from local_bench.judges.vlm.transport import Replicas, Transport
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve, weights_digest
-from local_bench.runs.device import Place, room_for
+from local_bench.runs.device import JudgeDevice, reserve_memory
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.progress import Progress
 
@@ -32,7 +32,7 @@ Load = Callable[[str], Image.Image]
 
 
 def transport_of(config: JudgeConfig) -> str:
-    """`served`, `embedded` or `local`: the config's word, or what there is."""
+    """`served`, `embedded` or `local`: the config's transport, with `auto` resolved."""
     if config.transport != "auto":
         return config.transport
     if config.base_url is not None:
@@ -40,8 +40,8 @@ def transport_of(config: JudgeConfig) -> str:
     return "embedded" if vllm_version() else "local"
 
 
-def judge_spec(config: JudgeConfig, place: Place) -> JudgeSpec:
-    """The judge. WeightsError if its files are not here (those of an external server need not be)."""
+def judge_spec(config: JudgeConfig, place: JudgeDevice) -> JudgeSpec:
+    """The judge's spec. WeightsError if its weights are missing (an external server's need not be present)."""
     described = card(config.card, "judge")
     if config.base_url and not described.source.build and config.weights is None:
         weights = "external"
@@ -63,24 +63,24 @@ def judge_spec(config: JudgeConfig, place: Place) -> JudgeSpec:
     )
 
 
-def numerics_of(config: JudgeConfig, places: Sequence[Place]) -> dict[str, Any]:
+def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> dict[str, Any]:
     """The judge's numerics signature on these devices."""
-    gpus = len(_groups(places, card(config.card, "judge"))[0])
-    return places[0].numerics(transport_of(config), config.base_url is not None, gpus)
+    gpus = len(_groups(judge_devices, card(config.card, "judge"))[0])
+    return judge_devices[0].numerics(transport_of(config), config.base_url is not None, gpus)
 
 
 @contextmanager
 def open_judge(
     config: JudgeConfig,
     spec: JudgeSpec,
-    places: Sequence[Place],
+    judge_devices: Sequence[JudgeDevice],
     questions: Sequence[Question],
     load: Load,
     log: Path,
     progress: Progress,
 ) -> Iterator[Transport]:
-    """The judge, ready for `questions`; `load` gives a picture by its digest. ServerError where it is not to be had;
-    ConfigError where its tokenizer has no single token for every label that `logit` needs."""
+    """Open the judge for `questions`; `load` returns an image by its digest. ServerError if the judge is unavailable;
+    ConfigError if its tokenizer lacks a single token for a label that protocol `logit` needs."""
     described = card(config.card, "judge")
     composer = Composer(load, spec.patch)
     if config.base_url:
@@ -93,7 +93,7 @@ def open_judge(
     weights = resolve(described, config.weights)
     if config.protocol == "logit":
         check_labels(described.name, weights)
-    device = "cpu" if places[0].cuda_index is None else f"cuda:{places[0].cuda_index}"
+    device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
         with plugin(config.transport)(weights, composer.prepared, device, spec.dtype) as judge:
             yield judge
@@ -101,34 +101,34 @@ def open_judge(
     if transport_of(config) == "local":
         from local_bench.judges.vlm.local import Local
 
-        batch_size = 1 if device == "cpu" else 8  # on a CPU a batch is no quicker, and one by one is exact
+        batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         with Local(weights, composer.prepared, device, spec.dtype, batch_size) as local:
             yield local
         return
-    groups = _groups(places, described)
-    with room_for(described.name, described.vram_gb / len(groups[0]), places, progress) as share:
+    groups = _groups(judge_devices, described)
+    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, progress) as share:
         members = [
-            _own(config, composer, _engine(described, weights, spec, group, questions, share), log, i)
+            _managed(config, composer, _engine(described, weights, spec, group, questions, share), log, i)
             for i, group in enumerate(groups)
         ]
         with members[0] if len(members) == 1 else Replicas(members) as transport:
             yield transport
 
 
-def _groups(places: Sequence[Place], described: ModelCard) -> list[Sequence[Place]]:
-    """The devices of each copy of the model."""
-    if not places[0].on_gpu:
-        return [places[:1]]
+def _groups(judge_devices: Sequence[JudgeDevice], described: ModelCard) -> list[Sequence[JudgeDevice]]:
+    """The devices of each replica of the model."""
+    if not judge_devices[0].on_gpu:
+        return [judge_devices[:1]]
     n = described.tensor_parallel_size
-    whole = [places[i : i + n] for i in range(0, len(places) - n + 1, n)]
-    return whole or [places]
+    groups = [judge_devices[i : i + n] for i in range(0, len(judge_devices) - n + 1, n)]
+    return groups or [judge_devices]
 
 
 def _engine(
     described: ModelCard,
     weights: Path,
     spec: JudgeSpec,
-    group: Sequence[Place],
+    group: Sequence[JudgeDevice],
     questions: Sequence[Question],
     share: float,
 ) -> Engine:
@@ -139,7 +139,7 @@ def _engine(
         dtype=spec.dtype,
         max_model_len=_context(described, spec, questions),
         images=max((len(spec.requests(question)[0].shown) for question in questions), default=1),
-        max_pixels=max((picture.max_pixels for picture in shown), default=spec.max_pixels),
+        max_pixels=max((image.max_pixels for image in shown), default=spec.max_pixels),
         gpu=group[0].cuda_index,
         gpus=len(group),
         memory_share=share,
@@ -152,26 +152,26 @@ def _engine(
 
 
 def _context(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question]) -> int:
-    """Tokens that the longest question can take with its answer: no text has more tokens than bytes."""
+    """Upper bound of the tokens of the longest question and its answer; a text has at most as many tokens as bytes."""
     most = described.max_model_len
     for question in questions:
         for request in spec.requests(question)[:1]:
-            pictures = sum(shown.max_pixels // spec.patch**2 + 2 for shown in request.shown)
-            words = len(request.text.encode()) + len(request.system.encode())
-            most = max(most, pictures + words + request.max_tokens)
+            image_tokens = sum(shown.max_pixels // spec.patch**2 + 2 for shown in request.shown)
+            text_tokens = len(request.text.encode()) + len(request.system.encode())
+            most = max(most, image_tokens + text_tokens + request.max_tokens)
     return min(-(-most // _ROUND) * _ROUND, described.context)
 
 
 def start_timeout_s(weights: Path) -> float:
-    """How long a judge may take to start: ten minutes, and its files at the rate of a slow network file system."""
+    """Timeout for a judge to start: ten minutes plus the time to read its files from a slow network file system."""
     size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
     return 600 + size / _SLOW_BYTES_PER_S
 
 
-def _own(config: JudgeConfig, composer: Composer, engine: Engine, log: Path, i: int) -> Transport:
+def _managed(config: JudgeConfig, composer: Composer, engine: Engine, log: Path, i: int) -> Transport:
     child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
-    patience_s = config.start_timeout_s or start_timeout_s(engine.weights)
+    start_s = config.start_timeout_s or start_timeout_s(engine.weights)
     if transport_of(config) == "embedded":
-        return Embedded(engine, child, composer, patience_s, config.request_timeout_s)
-    server = ManagedServer(engine, child, patience_s, None if i else config.port)
+        return Embedded(engine, child, composer, start_s, config.request_timeout_s)
+    server = ManagedServer(engine, child, start_s, None if i else config.port)
     return Client(server, composer, config.in_flight, config.request_timeout_s)

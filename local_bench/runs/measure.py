@@ -1,4 +1,4 @@
-"""The metric phase: every metric of the config on every image that is there, each row once."""
+"""The metric phase: computes every metric of the config for every image, each score once."""
 
 import json
 import time
@@ -24,79 +24,87 @@ from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
-from local_bench.runs.work import Advanced, Begun, Charged, Event, Measured, MetricWorkOrder, Noted
+from local_bench.runs.work import (
+    Event,
+    Message,
+    MetricWorkOrder,
+    PhaseAdvanced,
+    PhaseStarted,
+    ScoresComputed,
+    TimeCharged,
+)
 from local_bench.runs.worker_pool import WorkerPool
 from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"
-"""Why an image has no number by a metric whose model is not here; such a row is taken again once it is."""
-_OF_PICTURES = ("attention", "compiled", "vae", "dtype")
-"""What of the numerics signature only makers of pictures have."""
+"""Reason of a score whose metric's weights are missing; it is computed once they are present."""
+_GENERATION_KEYS = ("attention", "compiled", "vae", "dtype")
+"""Keys of the numerics signature that concern only image generation."""
 CPU = "cpu"
-"""The part of a metric's identity that says how the CPU computes."""
+"""The key of a metric's identity for the CPU's arithmetic."""
 
 
 def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
-    """Adds the rows that are missing, on as many devices as there are meters; what is measured already stays.
+    """Compute the missing scores, on one device per meter; existing scores are kept.
 
-    A metric whose weights are not here leaves its rows unscored.
+    A metric whose weights are missing leaves its scores unscored.
     """
     wanted = _wanted(run)
-    asked = list(dict.fromkeys(name for _, names in wanted for name in names))
-    absent = {name for name in asked if not is_here(name, False, progress)}
-    gone = [
+    requested = list(dict.fromkeys(name for _, names in wanted for name in names))
+    absent = {name for name in requested if not is_available(name, False, progress)}
+    unscored = [
         (subject.key, Score(name, None, NO_WEIGHTS)) for subject, names in wanted for name in names if name in absent
     ]
-    run.store.enter_scores("metric", gone)
+    run.store.enter_scores("metric", unscored)
     wanted = [(s, own) for s, names in wanted if (own := tuple(name for name in names if name not in absent))]
     if not wanted:
         return
     quiet_transformers()
     devices = numerics.choose_devices(run.config.engine.device, len(meters))
     order = MetricWorkOrder(
-        names=tuple(name for name in asked if name not in absent),
+        names=tuple(name for name in requested if name not in absent),
         device=str(devices[0]),
         threads=run.config.engine.threads,
         io_workers=run.config.engine.io_workers,
         batch_size=run.config.engine.metric_batch_size,
     )
-    _note_identities(run.store, order)
+    _store_identities(run.store, order)
     with WorkerPool(len(devices), run.logs) as workers:
         for worker, event in _events(order, wanted, devices, workers):
             match event:
-                case Measured(rows):
+                case ScoresComputed(rows):
                     run.store.enter_scores("metric", rows)
-                case Charged(phase, n_items, now_ns):
+                case TimeCharged(phase, n_items, now_ns):
                     meters[worker].charge(phase, n_items, now_ns=now_ns)
-                case Noted(sentence):
+                case Message(sentence):
                     progress.note(sentence)
-                case Begun(what, total):
+                case PhaseStarted(what, total):
                     progress.begin(what, total)
-                case Advanced(n):
+                case PhaseAdvanced(n):
                     progress.advance(n)
 
 
 def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Event]:
-    """A worker's share of the metrics."""
+    """Compute a worker's share of the metrics."""
     metrics = {name: make_metric(name) for name in order.names}
-    survey = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
-    yield Begun("measure", survey.groups(wanted))
-    for step in survey.run(wanted):
+    evaluator = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
+    yield PhaseStarted("measure", evaluator.groups(wanted))
+    for step in evaluator.run(wanted):
         match step:
             case Opened(_, at_ns):
-                yield Charged("load", 0, at_ns)
+                yield TimeCharged("load", 0, at_ns)
             case Scored(rows, n_subjects):
-                yield Measured(rows)
-                yield Charged("metric", len(rows), time.monotonic_ns())
-                yield Advanced(n_subjects)
+                yield ScoresComputed(rows)
+                yield TimeCharged("metric", len(rows), time.monotonic_ns())
+                yield PhaseAdvanced(n_subjects)
             case Told(sentence):
-                yield Noted(sentence)
+                yield Message(sentence)
 
 
 def _wanted(run: RunDir) -> list[Wanted]:
-    """Images that are there and have no row for some metric, those of one order side by side; a row that is unscored
-    for missing weights or a faulty picture is taken again."""
-    there = {
+    """Images with missing scores, those of one task adjacent. Scores that are unscored because of missing weights or a
+    faulty image are computed again."""
+    existing = {
         (work_id, score.name)
         for work_id, _, score in run.store.scores("metric")
         if score.unscored != NO_WEIGHTS and not (score.unscored or "").startswith(FAULTY)
@@ -113,7 +121,7 @@ def _wanted(run: RunDir) -> list[Wanted]:
         names = tuple(
             name
             for name in run.config.metrics
-            if (row.work_id, name) not in there and name.partition(":")[0] not in left_out
+            if (row.work_id, name) not in existing and name.partition(":")[0] not in left_out
         )
         if names:
             source, mask, *references = (
@@ -127,8 +135,8 @@ def _wanted(run: RunDir) -> list[Wanted]:
     return wanted
 
 
-def is_here(name: str, require: bool, progress: Progress) -> bool:
-    """Whether a metric can be taken; what is missing is noted. WeightsError instead where it is required."""
+def is_available(name: str, require: bool, progress: Progress) -> bool:
+    """Whether a metric can be computed; otherwise a note is shown, or a WeightsError raised if `require` is set."""
     try:
         check_metric(name)
     except WeightsError as e:
@@ -148,38 +156,40 @@ def _events(
         return
     orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
     for worker, event in workers.do(measure_share, orders, shares):
-        if worker == 0 or not isinstance(event, Begun | Advanced):  # one bar, by the first one's share
+        if worker == 0 or not isinstance(
+            event, PhaseStarted | PhaseAdvanced
+        ):  # the progress bar shows the first worker's share
             yield worker, event
 
 
 def _numerics(order: MetricWorkOrder) -> dict[str, Any]:
-    """What of device and software decides a network's arrays."""
-    made_by = numerics.signature(torch.device(order.device), "native", "float32")
-    decides = {key: value for key, value in made_by.items() if key not in _OF_PICTURES}
-    return decides | versions() | {"cpu": numerics.cpu_arithmetic()}  # pictures are prepared on it, faces found on it
+    """The device and software versions that determine a network's output."""
+    full = numerics.signature(torch.device(order.device), "native", "float32")
+    decides = {key: value for key, value in full.items() if key not in _GENERATION_KEYS}
+    return decides | versions() | {"cpu": numerics.cpu_arithmetic()}  # preprocessing and face detection run on the CPU
 
 
-def _note_identities(store: Store, order: MetricWorkOrder) -> None:
-    """What each metric's numbers mean, for good. LedgerError where there are numbers of another meaning already."""
+def _store_identities(store: Store, order: MetricWorkOrder) -> None:
+    """Store each metric's identity. LedgerError if stored scores have another identity."""
     for name in order.names:
         fresh = canonical_json(identity_of(name, order.device))
-        there = store.meta(f"metric:{name}")
-        if there not in (None, fresh):
-            raise LedgerError(_not_the_same(f"{store.path}: {name}", json.loads(there), json.loads(fresh)))
+        stored = store.meta(f"metric:{name}")
+        if stored not in (None, fresh):
+            raise LedgerError(_identity_changed(f"{store.path}: {name}", json.loads(stored), json.loads(fresh)))
         store.set_meta(f"metric:{name}", fresh)
 
 
-def _not_the_same(what: str, there: dict[str, Any], fresh: dict[str, Any]) -> str:
-    """Why numbers of two identities of a metric cannot be mixed, and what to do."""
-    measured, here = there.get(CPU), fresh.get(CPU)
-    if measured != here and there | {CPU: None} == fresh | {CPU: None}:
+def _identity_changed(what: str, stored: dict[str, Any], fresh: dict[str, Any]) -> str:
+    """Why scores of two identities of a metric cannot be mixed, and what to do."""
+    before, now = stored.get(CPU), fresh.get(CPU)
+    if before != now and stored | {CPU: None} == fresh | {CPU: None}:
         return (
-            f"{what} was measured {_arithmetic(measured)} and would now be measured {_arithmetic(here)}; a network's "
+            f"{what} was measured {_arithmetic(before)} and would now be measured {_arithmetic(now)}; a network's "
             "float32 scores differ between the two in their last digits: continue on a machine with the same CPU and "
             "engine.device, or give a new --run-dir"
         )
     return (
-        f"{what} was measured with other weights or by another release, and its numbers cannot stand beside new ones: "
+        f"{what} was measured with other weights or by another release, and its scores cannot be mixed with new ones: "
         "give a new --run-dir"
     )
 
@@ -189,8 +199,8 @@ def _arithmetic(cpu: dict[str, str] | None) -> str:
 
 
 def identity_of(name: str, device: str) -> dict[str, Any]:
-    """What a metric's numbers mean: preprocessing, direction, source, the weights of its model, and for a network that
-    runs on the CPU in float32 how that CPU computes. Metrics computed in float64 are the same on every CPU."""
+    """A metric's identity: preprocessing, direction, source, the digest of its weights, and the CPU's arithmetic for a
+    network that runs on the CPU in float32. Metrics computed in float64 are the same on every CPU."""
     metric, described = make_metric(name), metric_card(name)
     weights = weights_digest(resolve(described), resolve_parts(described)) if described else None
     network = metric.network if isinstance(metric, NetworkMetric) else None

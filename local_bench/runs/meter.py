@@ -1,4 +1,4 @@
-"""Law 6: the time a device is held, cut into rows without gap or overlap, so that they sum to it by construction."""
+"""Metering of device time: rows partition the time a device is held, so they sum to it exactly."""
 
 import time
 from datetime import UTC, datetime
@@ -10,10 +10,10 @@ PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "
 
 
 class Meter:
-    """The clock of one device in one session. Each `charge` closes the stretch since the last one and commits it."""
+    """Meters one device in one session. Each `charge` stores the time since the previous one."""
 
     def __init__(self, store: Store, device: str, cuda_index: int | None = None) -> None:
-        """Begins a session: the device is held from now on."""
+        """Start a session: the device is held from now on."""
         self._store = store
         self._cuda_index = cuda_index
         self._energy = EnergyCounter(cuda_index)
@@ -22,14 +22,14 @@ class Meter:
         self.session = store.begin_session(now, device)
 
     def charge(self, phase: str, n_items: int = 0, model: str | None = None, now_ns: int | None = None) -> None:
-        """What happened since the last charge was `phase`, for `model` or for the whole run.
+        """Charge the time since the last charge to `phase`, for `model` or for the whole run.
 
-        `now_ns` is when it ended by the machine's monotonic clock, where another process saw it; now if left out.
+        `now_ns` is when the phase ended, by the monotonic clock, if another process measured it; defaults to now.
         """
         assert phase in PHASES, phase
         if now_ns is None:
             self._finish_device_work()
-        now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor + 1)  # a row is never empty
+        now = max(time.monotonic_ns() if now_ns is None else now_ns, self._cursor + 1)  # no empty row
         row = MeterRow(
             self.session,
             self._cursor - self._start,
@@ -43,7 +43,7 @@ class Meter:
         self._cursor = now
 
     def end(self, how: str) -> None:
-        """Closes the session: what was not charged was idle."""
+        """End the session; time not charged yet is charged as idle."""
         self.charge("idle")
         self._store.end_session(self.session, how)
 

@@ -1,4 +1,4 @@
-"""What a run will do, decided before anything is loaded: its tasks, its models, its candidates."""
+"""Plans a run before anything is loaded: its tasks, models and candidates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,21 +28,21 @@ from local_bench.suites.registry import suite
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """One generator of the run, all settings resolved. Pictures made elsewhere have no card."""
+    """One generator of the run with all settings resolved. Imported images have no card."""
 
     label: str
     config: ModelConfig
     card: ModelCard | None = None
     weights: Path | None = None
-    """None for random weights and for imported pictures."""
+    """None for random weights and imported images."""
     parts: dict[str, Path] = field(default_factory=dict)
     weights_sha256: str = ""
     sampler: dict[str, Any] = field(default_factory=dict)
-    """At the card's size; a candidate's own may take its picture's aspect."""
+    """At the card's size; a candidate may have the aspect ratio of its input image instead."""
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """What of the model decides bytes."""
+        """The properties of the model that determine output bytes."""
         if self.card is None:
             return {"imported": self.label}
         made: dict[str, Any] = {
@@ -58,29 +58,29 @@ class ModelPlan:
 
 @dataclass(frozen=True)
 class Planned:
-    """A candidate with what is already known of it."""
+    """A candidate, and its image if it is imported."""
 
     candidate: Candidate
     unscored: str | None = None
-    """Why it cannot be made."""
+    """Why it cannot be generated."""
     pixels_sha256: str | None = None
-    """Of a picture that was imported."""
+    """Pixel digest of an imported image."""
     cost_micro_usd: int | None = None
-    """What an imported picture cost where it was made."""
+    """Cost of an imported image."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The whole run."""
+    """The plan of a run."""
 
     suite: Suite
     tasks: list[Task]
     models: list[ModelPlan]
     planned: list[Planned]
     notes: list[str]
-    """What a person should know before it begins, a sentence each."""
+    """Notes for the user, one sentence each."""
     refused: tuple[str, ...] = ()
-    """Cases of the suite's files that cannot be read and are left out: file, case and reason."""
+    """Cases of the suite's files that cannot be read and are skipped: file, case and reason."""
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -88,18 +88,18 @@ class RunPlan:
 
 
 def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = True) -> RunPlan:
-    """Plans a run; input and imported pictures are kept in `run_dir` if given. UserError says what is wrong.
+    """Plan a run; input and imported images are stored in `run_dir` if given. Raises UserError for invalid input.
 
-    Without `files` no model's weights need be here: such a plan answers questions and cannot be run.
+    With `files=False` model weights need not be present; such a plan cannot be executed.
     """
     check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
-    asked = config.suite
-    check_borrowed(asked.name, asked.questions_from)
+    settings = config.suite
+    check_borrowed(settings.name, settings.questions_from)
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
     refused: list[str] = []
-    tasks = entry.tasks(asked.path, keep, asked.part, asked.written, refused.append)[: asked.limit]
+    tasks = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)[: settings.limit]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     planned: list[Planned] = []
@@ -107,40 +107,41 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
         if model.card is None:
             planned += _imported(model, entry, tasks, _keeper(run_dir and run_dir / IMAGES, {}))
         else:
-            planned += _to_make(model, model.card, entry, tasks, sizes, config.seed, asked.sizes_from_rules)
-            notes += _unseen(model, entry, tasks)
+            planned += _generated(model, model.card, entry, tasks, sizes, config.seed, settings.sizes_from_rules)
+            notes += _model_notes(model, entry, tasks)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
             notes.append(
-                f"{model.label} makes {own} of each image, the benchmark's protocol asks for {entry.attempts}."
+                f"{model.label} generates {own} candidates per image; the benchmark's protocol requires "
+                f"{entry.attempts}."
             )
     notes += _identical_repeats(config, entry)
-    _refuse_twins([p.candidate for p in planned])
+    _refuse_duplicates([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes, tuple(refused))
 
 
 def _identical_repeats(config: RunConfig, entry: Suite) -> list[str]:
-    """What to know of judges that give no sampled answers, in a suite whose questions are repeated."""
+    """Notes on judges without sampled answers, for suites that repeat questions."""
     repeats = entry.repeats
     labels = [judge.label for judge in config.judges if judge.protocol == "logit"]
     if repeats == 1 or not labels:
         return []
     return [
         f"{', '.join(labels)}: the {repeats} repeats of each question are identical under protocol logit and count as "
-        "one; under json each is sampled with a seed of its own."
+        "one; with protocol json each repeat is sampled with its own seed."
     ]
 
 
 def count_of(refused: Sequence[str]) -> str:
-    """How many cases of the suite's files were left out, in words."""
+    """A sentence with the number of cases that were skipped."""
     n = len(refused)
-    return f"{n} case{'s' * (n > 1)} cannot be read and {'are' if n > 1 else 'is'} left out"
+    return f"{n} case{'s' * (n > 1)} cannot be read and {'are' if n > 1 else 'is'} skipped"
 
 
 def check_config(config: RunConfig, *, files: bool = True) -> None:
-    """What can be told at once and without torch: wrong names, files that are not here. UserError says which."""
+    """Checks that need no torch: unknown names, missing files. Raises UserError."""
     for name in config.metrics:
-        metric_card(name)  # one whose weights are not here leaves its rows unscored
+        metric_card(name)  # missing weights only leave its scores unscored
     suite(config.suite.name)
     for model in config.models:
         if model.imported is None:
@@ -149,7 +150,9 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
             if files and model.load == "weights":
                 check_here(described, model.weights)
         elif files and not Path(model.imported.images).exists():
-            raise ConfigError(f"imported.images: {model.imported.images} is not there: put the pictures there")
+            raise ConfigError(
+                f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
+            )
     for judge in config.judges:
         described = card(judge.card, "judge")
         judge.rubric_set(described)
@@ -162,12 +165,12 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
 
 
 def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[[Image.Image], str]:
-    """Keeps pictures below `folder` (or only names them) and notes their sizes; a copy there that is missing, damaged
-    or altered is written anew."""
+    """A function that stores an image below `folder` (if given) and returns its digest; `sizes` receives its size.
+    Stored copies that are missing, damaged or altered are written again."""
 
     def keep(image: Image.Image) -> str:
         sha256 = pixel_digest(image)
-        if folder is not None and sha256 not in sizes and not _is_there(image_path(folder, sha256), sha256):
+        if folder is not None and sha256 not in sizes and not _is_intact(image_path(folder, sha256), sha256):
             store_image(folder, image)
         sizes[sha256] = image.size
         return sha256
@@ -175,7 +178,7 @@ def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[
     return keep
 
 
-def _is_there(path: Path, sha256: str) -> bool:
+def _is_intact(path: Path, sha256: str) -> bool:
     try:
         load_verified(path, sha256)
     except RunImageError:
@@ -190,9 +193,9 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
     sampler = _settings(config, described)
     if config.load == "random":
         if described.source.build == SHIPPED:
-            raise ConfigError(f"models: {config.label} ships with its weights: leave `load: random` out")
+            raise ConfigError(f"models: {config.label} ships with its weights: remove `load: random`")
         if described.lora:
-            raise ConfigError(f"models: {config.label} has LoRA adapters: leave `load: random` out")
+            raise ConfigError(f"models: {config.label} has LoRA adapters: remove `load: random`")
         from local_bench.generators.pieces import architecture_digest
 
         return ModelPlan(
@@ -205,14 +208,13 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
 
 
 def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
-    """The sampler's settings, the config's over the card's. ConfigError for one that the model does not have."""
+    """The sampler settings: the config's override the card's. ConfigError for a setting that the model does not
+    have."""
     settings = {name: value for name, value in described.sampler.model_dump().items() if value is not None}
     own = {name: getattr(config, name) for name in type(described.sampler).model_fields}
     for name, value in own.items():
         if value is not None and name not in settings:
-            raise ConfigError(
-                f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): leave it out"
-            )
+            raise ConfigError(f"models: {config.label} has no {name} (its card sets {', '.join(settings)}): remove it")
     return settings | {name: value for name, value in own.items() if value is not None}
 
 
@@ -226,7 +228,7 @@ def _deliverables(entry: Suite, tasks: list[Task], attempts: int) -> Iterator[tu
 def _fitted(
     entry: Suite, tasks: list[Task], takes: Takes, attempts: int
 ) -> Iterator[tuple[Task, Deliverable, int, str | None]]:
-    """What a model is asked, with the reason where it is not its kind of work."""
+    """The deliverables of a model, with the reason if a task is not supported by it."""
     for task in tasks:
         fitted = entry.fitted(task, takes)
         reason = fitted if isinstance(fitted, str) else None
@@ -235,7 +237,7 @@ def _fitted(
                 yield task, deliverable, attempt, reason
 
 
-def _to_make(
+def _generated(
     model: ModelPlan,
     described: ModelCard,
     entry: Suite,
@@ -287,22 +289,22 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
     return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
 
 
-def _unseen(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]:
+def _model_notes(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
-    asked = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
-    given = [len(d.pictures) for task, d, reason in asked if not task.unscored and not reason]
-    blind = sum(n > takes.pictures for n in given)
+    deliverables = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
+    given = [len(d.pictures) for task, d, reason in deliverables if not task.unscored and not reason]
+    beyond_limit = sum(n > takes.pictures for n in given)
     sentences = []
-    if beyond := len({task.task_id for task, _, reason in asked if reason}):
-        sentences.append(f"{label}: {beyond} of {len(tasks)} tasks are not its kind of work, and it is not asked.")
-    if blind:
-        sees = f"{takes.pictures} picture{'s' * (takes.pictures != 1)}" if takes.pictures else "no pictures"
-        sentences.append(f"{label} looks at {sees}: {blind} of {len(given)} images are asked for with more.")
+    if unsupported := len({task.task_id for task, _, reason in deliverables if reason}):
+        sentences.append(f"{label} does not support {unsupported} of {len(tasks)} tasks, which it skips.")
+    if beyond_limit:
+        limit = f"{takes.pictures} input image{'s' * (takes.pictures != 1)}" if takes.pictures else "no input images"
+        sentences.append(f"{label} takes {limit}; {beyond_limit} of {len(given)} deliverables have more.")
     if model.sampler.get("paste_back"):
-        sentences.append(f"{label}: outside the mask its images are the source's own pixels (paste_back).")
+        sentences.append(f"{label}: pixels outside the mask are copied from the source (paste_back).")
     if takes.condition and any(given):
-        sentences.append(f"{label} takes an order's picture for its {takes.condition} map.")
+        sentences.append(f"{label} uses a task's input image as its {takes.condition} map.")
     return sentences
 
 
@@ -311,11 +313,11 @@ def _imported(
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
-    wanted = list(_deliverables(entry, tasks, model.config.attempts))
-    there = find_images(Path(source.images), [(t.task_id, d.index, attempt) for t, d, attempt in wanted])
+    requested = list(_deliverables(entry, tasks, model.config.attempts))
+    images = find_images(Path(source.images), [(t.task_id, d.index, attempt) for t, d, attempt in requested])
     usual = None if source.cost_usd_per_image is None else nearest_micro_usd(source.cost_usd_per_image)
-    for task, deliverable, attempt in wanted:
-        found = there.get((task.task_id, deliverable.index, attempt))
+    for task, deliverable, attempt in requested:
+        found = images.get((task.task_id, deliverable.index, attempt))
         pixels = None if found is None or task.unscored else keep(load_image(found.path))
         work = {
             "task": task.task_id,
@@ -330,11 +332,12 @@ def _imported(
         yield Planned(Candidate(model.label, deliverable, attempt, work), unscored, pixels, own)
 
 
-def _refuse_twins(candidates: list[Candidate]) -> None:
+def _refuse_duplicates(candidates: list[Candidate]) -> None:
     seen: dict[str, str] = {}
     for candidate in candidates:
         other = seen.setdefault(candidate.work_id, candidate.model)
         if other != candidate.model:
             raise ConfigError(
-                f"models: {other!r} and {candidate.model!r} are the same in all that decides a picture: keep one"
+                f"models: {other!r} and {candidate.model!r} are the same in everything that determines an image: "
+                "remove one"
             )

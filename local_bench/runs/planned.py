@@ -9,7 +9,7 @@ from local_bench.runs.store.rows import State
 
 
 def enter_plan(run: RunDir, plan: RunPlan) -> None:
-    """Writes the plan into the ledger, or checks that the plan there is the same one. ConfigError where it is not."""
+    """Store the plan, or check that the stored plan is the same. ConfigError if it is not."""
     if run.store.planned:
         _refuse_other_plan(run, plan)
     else:
@@ -47,11 +47,9 @@ def _refuse_other_plan(run: RunDir, plan: RunPlan) -> None:
     tasks = run.store.task_contents()
     changed = next((t.task_id for t in plan.tasks if tasks.get(t.task_id) != canonical_json(t.content)), None)
     if changed is not None:
-        raise ConfigError(
-            f"{run.path}: the order {changed!r} is not what it was when this run began: give a new --run-dir"
-        )
+        raise ConfigError(f"{run.path}: the task {changed!r} has changed since this run began: give a new --run-dir")
     if stored != {c.work_id for c in plan.candidates}:
         raise ConfigError(
-            f"{run.path}: the models' files or the imported pictures are not what they were when this run began: "
+            f"{run.path}: the models' files or the imported images have changed since this run began: "
             "give a new --run-dir"
         )

@@ -1,4 +1,4 @@
-"""Prices of GPU-hours: the table `configs/prices.yaml`, or the price that the config gives."""
+"""Prices of GPU-hours, from the table `configs/prices.yaml` or from the config."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ from local_bench.runs.config import SettlementConfig
 
 
 class PriceRow(Strict):
-    """One price of one kind of device."""
+    """One price of a device type."""
 
     usd_per_hour: str
     source: str
@@ -26,7 +26,7 @@ class GpuPrices(Strict):
     mid: PriceRow
     high: PriceRow | None = None
     matches: list[str] = Field(default=[])
-    """Parts of the device names that this row is for."""
+    """Substrings of the device names to which this row applies."""
 
 
 class PriceTable(Strict):
@@ -35,7 +35,7 @@ class PriceTable(Strict):
 
 @dataclass(frozen=True)
 class Price:
-    """What an hour of a device costs, and who says so."""
+    """The price of one device-hour and its source."""
 
     gpu: str
     level: Literal["low", "mid", "high", "own"]
@@ -45,7 +45,7 @@ class Price:
 
 
 def price_of(config: SettlementConfig, device_name: str) -> Price | None:
-    """The price for the device: the lab's own, else the table's row; None where the table has no row for it."""
+    """The price of a device: the config's, else the table's; None if the table has no row for it."""
     if config.usd_per_hour is not None:
         own = micro_usd(config.usd_per_hour)
         return Price(config.gpu or device_name, "own", own, "the run's config", "")

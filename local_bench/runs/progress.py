@@ -1,10 +1,10 @@
-"""How a run tells people where it is. The command line brings its own; libraries and tests stay quiet."""
+"""The progress interface of a run. The command line implements it; `Quiet` is the default."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Messages and one bar at a time."""
+    """Messages and one progress bar at a time."""
 
     def note(self, message: str) -> None: ...
     def begin(self, phase: str, total: int) -> None: ...
@@ -12,7 +12,7 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """Says nothing."""
+    """Shows nothing."""
 
     def note(self, message: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Encoded prompts and pictures of a run, on disk while it goes on: each is made once, also over a resume."""
+"""Encoded prompts and input images of a run, stored on disk while it runs and reused when it resumes."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from local_bench.core.storage import write_atomic
 from local_bench.generators.base import EncodedPrompt
 
 _SHARED = "negative_"
-"""Tensors of such names are those of the negative prompt, which many prompts have in common: kept once."""
+"""Prefix of the tensors of the negative prompt, which many prompts share; they are stored once."""
 
 
 class PromptEmbeddings:
@@ -25,7 +25,7 @@ class PromptEmbeddings:
         return self._path(key).exists()
 
     def put(self, key: str, encoded: EncodedPrompt) -> int:
-        """Keeps one encoding, whole or not at all; returns the bytes written. StorageError if refused."""
+        """Store one encoding atomically; return the bytes written. Raises StorageError."""
         own = {name: t.contiguous() for name, t in encoded.tensors.items() if not name.startswith(_SHARED)}
         shared, written = {}, 0
         for name, tensor in encoded.tensors.items():
@@ -41,12 +41,12 @@ class PromptEmbeddings:
         return written + len(data)
 
     def remove(self, key: str) -> None:
-        """Removes one encoding; what it shares with others stays."""
+        """Remove one encoding, but not its shared tensors."""
         self._path(key).unlink(missing_ok=True)
 
     def get(self, key: str) -> EncodedPrompt:
         with safe_open(self._path(key), framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
             truncated, shared = _about(file)
         for name, other in shared.items():
             with safe_open(self._path(other), framework="pt") as file:
@@ -54,7 +54,7 @@ class PromptEmbeddings:
         return EncodedPrompt(tensors, truncated)
 
     def shape(self, key: str) -> tuple[Any, dict[str, int]]:
-        """An encoding's `shape` and truncated tokens, read off the headers of its files."""
+        """An encoding's `shape` and truncated tokens, read from the headers of its files."""
         with safe_open(self._path(key), framework="pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             truncated, shared = _about(file)

@@ -1,4 +1,4 @@
-"""What a run was made with: software, device, weights, judge, config. Nothing in it names a person, host or path."""
+"""The provenance of a run: software, device, weights, judge and config; no user names, host names or paths."""
 
 import json
 import platform
@@ -10,15 +10,15 @@ from local_bench.core.packages import versions
 from local_bench.core.version import __version__
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
-from local_bench.runs.device import Place
+from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.judge_factory import judge_spec, numerics_of, transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 
 
-def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Place] | None) -> None:
-    """Brings `provenance.json` up to what the ledger and this session know."""
+def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[JudgeDevice] | None) -> None:
+    """Update `provenance.json` from the store and this session."""
     store = run.store
     models = {m.label: _model(m) for m in (plan.models if plan else ())}
     used = store.rubrics()
@@ -46,12 +46,12 @@ def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[Plac
     run.write_json("provenance.json", merged)
 
 
-def _judge(run: RunDir, config: JudgeConfig, places: Sequence[Place], used: list[str]) -> dict[str, Any]:
-    spec = judge_spec(config, places[0])
-    canary = run.store.json_meta(f"canary:{config.label}") or {}
-    canary = canary if canary.get("judge") == spec.judge_id else {}
-    repeats = canary.get("repeats", {})
-    asked = spec.rubrics
+def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice], used: list[str]) -> dict[str, Any]:
+    spec = judge_spec(config, judge_devices[0])
+    checks = run.store.json_meta(f"canary:{config.label}") or {}
+    checks = checks if checks.get("judge") == spec.judge_id else {}
+    repeats = checks.get("repeats", {})
+    rubrics = spec.rubrics
     return {
         "name": config.label,
         "card": spec.card,
@@ -61,13 +61,13 @@ def _judge(run: RunDir, config: JudgeConfig, places: Sequence[Place], used: list
         "sampled_repeats": spec.protocol == "json",
         "judge_id": spec.judge_id,
         "rubric_variant": spec.rubrics.variant,
-        "rubrics": {name: {"version": asked[name].version, "sha256": asked[name].sha256} for name in used},
+        "rubrics": {name: {"version": rubrics[name].version, "sha256": rubrics[name].sha256} for name in used},
         "server": "external" if config.base_url else "managed",
         "transport": transport_of(config),
-        "numerics": numerics_of(config, places),
+        "numerics": numerics_of(config, judge_devices),
         "reproducible": repeats.get("reproducible"),
         "note": _repeatability(repeats),
-        "attacks": canary.get("attacks"),
+        "attacks": checks.get("attacks"),
     }
 
 

@@ -1,4 +1,4 @@
-"""Restores a run's damaged ledger from its backup; the damaged one is kept under another name."""
+"""Restores a run's damaged store from its backup; the damaged file is kept under another name."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from local_bench.runs.rundir import read_run_config, take_lock
 from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
 
 _SIDE_FILES = ("-journal", "-wal", "-shm")
-"""What SQLite writes next to a database; applied to another database of the same name it would destroy it."""
+"""Suffixes of SQLite's side files; applied to another database of the same name they would corrupt it."""
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class Recovered:
 
     backup: Path
     damage: str
-    """The sentence that names the damage."""
+    """A description of the damage."""
     kept: Path | None
-    """Where the damaged ledger is now; None where there was none."""
+    """Where the damaged file is now; None if there was none."""
     committed: Committed
     n_candidates: int
 
 
 def recover(path: Path) -> Recovered:
-    """Puts the latest usable backup of the run at `path` in place of its damaged ledger, in one step.
+    """Replace the damaged store of the run at `path` by its latest usable backup, atomically.
 
-    UserError where there is no run or its ledger is sound; LedgerError where another process holds the run, the ledger
-    is of another release, or no backup is usable; StorageError if the disk refuses. Killed at any point it can be
-    repeated: until the backup is in place every command refuses the run.
+    UserError if there is no run or its store is intact; LedgerError if another process has the run open, the store was
+    written by another release, or no backup is usable; StorageError if a write fails. If killed, it can be repeated;
+    until the backup is in place every command refuses the run.
     """
     read_run_config(path)
     lock = take_lock(path)
@@ -52,19 +52,19 @@ def recover(path: Path) -> Recovered:
 
 def _damage(store: Path) -> str:
     try:
-        sound = Store(store)
+        intact = Store(store)
     except LedgerDamaged as e:
         return str(e).partition(": ")[0]
-    done = sound.committed()
-    sound.close()
+    done = intact.committed()
+    intact.close()
     raise UserError(
-        f"{store} is sound ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is nothing to "
+        f"{store} is intact ({done.candidates:,} finished candidates, {done.verdicts:,} verdicts): there is nothing to "
         "recover"
     )
 
 
 def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
-    """The latest backup that is sound, and what it holds: finished work and all candidates."""
+    """The latest intact backup, its finished work and its number of candidates."""
     faults = []
     for backup in backups(path):
         try:
@@ -77,15 +77,15 @@ def _usable(path: Path) -> tuple[Path, tuple[Committed, int]]:
             return backup, (found.committed(), total)
         finally:
             found.close()
-    why = "; ".join(faults) or "there is none"
+    reason = "; ".join(faults) or "there is none"
     raise LedgerError(
-        f"{path} has no usable backup of its ledger ({why}): restore {LEDGER} from a copy of your own, or move the "
-        "folder away and run the same command again to begin anew"
+        f"{path} has no usable backup of its ledger ({reason}): restore {LEDGER} from your own copy, or move the "
+        "folder away and run the same command again to start over"
     )
 
 
 def _move_away(store: Path) -> Path | None:
-    """Gives the damaged ledger and its side files another name, the side files first."""
+    """Rename the damaged store and its side files, the side files first."""
     target = free_name(store.parent, "ledger.damaged.{}.sqlite")
     for suffix in _SIDE_FILES:
         side = store.with_name(store.name + suffix)

@@ -1,4 +1,4 @@
-"""The run directory: one writer at a time, nothing in it that names this machine."""
+"""The run directory: one writer at a time, and no content that depends on this machine."""
 
 import fcntl
 import json
@@ -18,21 +18,21 @@ from local_bench.runs.store import LEDGER, Store
 
 
 class RunDir:
-    """An open run directory. `begin` writes, `open` only reads; both are context managers."""
+    """An open run directory, a context manager. `begin` opens it for writing, `open` for reading."""
 
     def __init__(self, path: Path, config: RunConfig, store: Store, lock: int | None) -> None:
         self.path = path
         self.config = config
         self.store = store
-        self.pictures = ImageStore(path)
+        self.image_store = ImageStore(path)
         self._lock = lock
 
     @classmethod
     def begin(cls, path: Path, config: RunConfig) -> Self:
-        """Makes or reopens the run at `path` for writing.
+        """Create the run at `path`, or open it for writing.
 
-        ConfigError if another run lives there, LedgerError if another process is writing it, StorageError if the disk
-        refuses.
+        ConfigError if it is a run with another config, LedgerError if another process is writing it, StorageError if a
+        write fails.
         """
         with storage_errors(path):
             if path.exists() and not path.is_dir():
@@ -43,14 +43,14 @@ class RunDir:
         try:
             begun = (path / "run.yaml").exists()
             if not begun and any(not _before_run_yaml(p.name) for p in path.iterdir()):
-                raise UserError(f"{path} is not empty and holds no run: give an empty or new folder")
+                raise UserError(f"{path} is not empty and not a run directory: give an empty or new folder")
             sweep(path)
             # run.yaml is written once the ledger is committed: with it, a missing or empty ledger is always damage.
             store = Store(path / LEDGER, create=not begun, write=True)
-            if store.planned:  # before that nothing is decided
+            if store.planned:  # before that, any config may continue
                 if not begun:
                     raise LedgerDamaged(
-                        f"{path}/run.yaml is missing although its run has begun: put it back, or give a new folder"
+                        f"{path}/run.yaml is missing although its run has started: restore it, or give a new folder"
                     )
                 _refuse_other_run(path, config)
             write_atomic(path / "run.yaml", dump_config(config).encode())
@@ -61,14 +61,14 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Opens the run at `path` for reading. UserError or LedgerError where there is none."""
+        """Open the run at `path` for reading. Raises UserError or LedgerError."""
         config = read_run_config(path)
         return cls(path, config, Store(path / LEDGER), None)
 
     @classmethod
     def view(cls, path: Path, config: RunConfig) -> Self:
-        """Opens a copy of the run in memory, under `config`; what is written to its store is lost. Errors as `open`,
-        and ConfigError where `config` is of another run."""
+        """Open an in-memory copy of the run under `config`; its changes are not saved. Raises as `open`, and
+        ConfigError if `config` belongs to another run."""
         read_run_config(path)
         store = Store(path / LEDGER, in_memory=True)
         _refuse_other_run(path, config)
@@ -89,11 +89,11 @@ class RunDir:
         return self.path / IMAGES
 
     def image(self, pixels_sha256: str) -> Path:
-        return self.pictures.file(pixels_sha256)
+        return self.image_store.file(pixels_sha256)
 
     @property
     def inputs(self) -> Path:
-        """Source and reference pictures of the tasks, as canonical pixels under their digests."""
+        """Folder of the tasks' input images, stored by pixel digest."""
         return self.path / INPUTS
 
     @property
@@ -107,36 +107,38 @@ class RunDir:
 
 
 def take_lock(path: Path) -> int:
-    """The descriptor that keeps other processes from writing the run at `path` until it is closed. LedgerError where
-    another one holds it."""
+    """Lock the run at `path` for writing; closing the returned descriptor releases the lock. LedgerError if another
+    process has it."""
     with storage_errors(path):
         lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise LedgerError(f"another local-bench is at work in {path}: wait for it or give another --run-dir") from None
+        raise LedgerError(
+            f"another local-bench process is writing {path}: wait for it or give another --run-dir"
+        ) from None
     return lock
 
 
 def _before_run_yaml(name: str) -> bool:
-    """Whether a file of that name can be there when a process was killed before it wrote run.yaml."""
+    """Whether a file of that name can exist if a process was killed before it wrote run.yaml."""
     return name in (".lock", "logs", LEDGER, f"{LEDGER}-journal") or (
         name.startswith(".run.yaml.") and name.endswith(".writing")
     )
 
 
 def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
-    """The resolved config of the run directory `path`, with settings laid over it. UserError where it is not one."""
+    """The resolved config of the run directory `path` with settings applied. UserError if it is not a run directory."""
     file = path / "run.yaml"
     if not file.is_file():
-        raise UserError(f"{path} is not a run directory (it has no run.yaml): give one that `local-bench run` made")
+        raise UserError(f"{path} is not a run directory (it has no run.yaml): give one created by `local-bench run`")
     refuse_links(path)
     return load_config(file, settings)
 
 
-# What may differ between two sessions of one run: how the work is done and how its results are read, not what is done.
-# Files are compared by what is in them: the plan sees to that.
+# Settings that may differ between sessions of a run: how work is executed and how results are evaluated, not the work
+# itself. Input files are compared by content when the plan is made.
 _FREE_SECTIONS = {"acceptance", "settlement", "panel", "panel_word"}
 _FREE_KEYS = {
     *(
@@ -167,8 +169,8 @@ def _refuse_other_run(path: Path, config: RunConfig) -> None:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise ConfigError(
-            f"{path} holds a run with another config ({'.'.join(map(str, key))}: {_short(old.get(key))} there, "
-            f"{_short(new.get(key))} here{more}): give a new --run-dir, or the old settings"
+            f"{path} is a run with another config ({'.'.join(map(str, key))}: {_short(old.get(key))} in the run, "
+            f"{_short(new.get(key))} now{more}): give a new --run-dir, or the old settings"
         )
 
 

@@ -1,4 +1,4 @@
-"""How often results that come one by one are saved."""
+"""The interval at which streamed results are saved."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class SaveInterval:
-    """Saving is due at once, and then whenever all saving together takes at most `share` of the time."""
+    """Saving is due immediately, and then as often as keeps the time spent on saving at or below `share`."""
 
     def __init__(self, share: float = 0.1) -> None:
         self._share = share
@@ -18,7 +18,7 @@ class SaveInterval:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Times the block; the next saving is due the later the longer this one took."""
+        """Time the block; the longer it takes, the later the next saving is due."""
         begun = time.monotonic()
         yield
         ended = time.monotonic()

@@ -1,6 +1,6 @@
-"""`plan --measure`: times a model on the device at hand, with random weights where its files are not here.
+"""`plan --measure`: times a model on this machine's device, with random weights if its files are missing.
 
-Speed does not depend on what the weights say, so a real run's hours are known before its files are fetched.
+Speed does not depend on the values of the weights, so a run's hours are known before its files are downloaded.
 """
 
 import json
@@ -29,7 +29,7 @@ from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import price_of
 
 _FEW, _MORE = 2, 4
-"""Steps of the two timed runs: their difference is the price of a step."""
+"""Numbers of steps of the two timed runs; their difference gives the time of a step."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,25 @@ class TimingResult:
     compiled: bool
     random_weights: bool
     load_s: float
-    """Encoders and transformer; from random numbers it is no measure of reading files."""
+    """Encoders and transformer; with random weights it excludes the time to read files."""
     encode_s: float
-    """One prompt with its pictures."""
+    """One prompt with its input images."""
     warm_up_s: float
     step_s: float
     """One step of a whole batch."""
     call_s: float
-    """What a call costs beside its steps."""
+    """Time of a call outside its steps."""
     decode_s: float
     """One image."""
     flop_per_image: int
 
     @property
     def image_s(self) -> float:
-        """One image at all its steps, its share of a full batch."""
+        """Time of one image with all steps in a full batch."""
         return (self.sampler.num_inference_steps * self.step_s + self.call_s) / self.batch_size + self.decode_s
 
 
-def try_model(
+def time_model(
     model: ModelPlan,
     sampler: Sampler,
     n_pictures: int,
@@ -68,7 +68,7 @@ def try_model(
     engine: EngineConfig,
     offload: Sequence[str] = (),
 ) -> TimingResult:
-    """Times `model` at `sampler`'s size, what does not fit streaming in (`offload`); nothing is kept."""
+    """Time `model` at `sampler`'s size, streaming the weights of the stages in `offload`; images are discarded."""
     card = model.card
     assert card is not None
     device = numerics.choose_devices(engine.device, 1)[0]
@@ -96,7 +96,7 @@ def try_model(
     text = generator.encode_text(brief)
     pictures = brief.pictures if generator.traits.encodes_pictures else ()
     seen = tuple(generator.encode_picture(p, sampler) for p in pictures)
-    clock.lap()  # the first time chooses kernels
+    clock.lap()  # the first call selects kernels
     generator.encode_text(brief)
     for picture in pictures:
         generator.encode_picture(picture, sampler)
@@ -134,12 +134,11 @@ def try_model(
 
 
 def _pictures(sampler: Sampler, n: int) -> tuple[Picture, ...]:
-
-    drawn = []
+    gradients = []
     for i in range(n):
         bands = [Image.linear_gradient("L").rotate(90 * (i + k)) for k in range(3)]
-        drawn.append(Picture(f"trial-{i}", Image.merge("RGB", bands).resize((sampler.width, sampler.height))))
-    return tuple(drawn)
+        gradients.append(Picture(f"trial-{i}", Image.merge("RGB", bands).resize((sampler.width, sampler.height))))
+    return tuple(gradients)
 
 
 class _Clock:
@@ -148,7 +147,7 @@ class _Clock:
         self._last = time.monotonic()
 
     def lap(self) -> float:
-        """Seconds since the last call, all work on the device done."""
+        """Seconds since the previous call, after synchronising the device."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now, last = time.monotonic(), self._last
@@ -156,11 +155,11 @@ class _Clock:
         return now - last
 
 
-def add_trials(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> None:
-    """Times every model of `plan` that fits on the device at hand, at its most frequent size, and adds `measured` to
-    its entry of `planned` (an `estimate` for this device): seconds an image, GPU-hours and cost of the whole run.
+def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> None:
+    """Time every model of `plan` that fits on this machine's device, at its most frequent size, and add `measured` to
+    its entry of `planned` (an `estimate` for this device): seconds per image, GPU-hours and cost of the run.
 
-    Images of other sizes count by their operations. Loading random weights says nothing of reading files: left out.
+    Images of other sizes are scaled by their operations. The time to load weights is not included.
     """
     quiet_libraries()
     numerics.set_determinism(config.engine.threads)
@@ -172,26 +171,26 @@ def add_trials(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> Non
         kinds = Counter((canonical_json(w["sampler"]), len(w["pictures"])) for w in work)
         (sampler, n_pictures), _ = kinds.most_common(1)[0]
         size = Sampler(**json.loads(sampler))
-        trial = try_model(model, size, n_pictures, entry["batch_size"], config.engine, entry["offload"])
+        timing = time_model(model, size, n_pictures, entry["batch_size"], config.engine, entry["offload"])
         texts = len({(w["prompt"], *w["pictures"]) for w in work})
-        image_s = trial.image_s * entry["pflop_per_image"] * 1e15 / trial.flop_per_image
-        held_s = trial.warm_up_s * len(kinds) + texts * trial.encode_s + len(work) * image_s
-        price = price_of(config.settlement, trial.device)
-        peak = gpu_of(trial.device)
+        image_s = timing.image_s * entry["pflop_per_image"] * 1e15 / timing.flop_per_image
+        held_s = timing.warm_up_s * len(kinds) + texts * timing.encode_s + len(work) * image_s
+        price = price_of(config.settlement, timing.device)
+        peak = gpu_of(timing.device)
         entry["measured"] = {
-            "device": trial.device,
-            "height": trial.sampler.height,
-            "width": trial.sampler.width,
-            "batch_size": trial.batch_size,
-            "compiled": trial.compiled,
-            "random_weights": trial.random_weights,
-            "load_s": trial.load_s,
-            "warm_up_s": trial.warm_up_s,
-            "encode_s_per_prompt": trial.encode_s,
-            "step_s": trial.step_s,
-            "decode_s_per_image": trial.decode_s,
+            "device": timing.device,
+            "height": timing.sampler.height,
+            "width": timing.sampler.width,
+            "batch_size": timing.batch_size,
+            "compiled": timing.compiled,
+            "random_weights": timing.random_weights,
+            "load_s": timing.load_s,
+            "warm_up_s": timing.warm_up_s,
+            "encode_s_per_prompt": timing.encode_s,
+            "step_s": timing.step_s,
+            "decode_s_per_image": timing.decode_s,
             "s_per_image": image_s,
             "gpu_hours": held_s / 3600,
             "cost_usd": price and usd_number(held_cost(int(held_s * 1e9), price.micro_usd_per_hour)),
-            "mfu": peak and trial.flop_per_image / (trial.image_s * peak.peak_tflops * 1e12),
+            "mfu": peak and timing.flop_per_image / (timing.image_s * peak.peak_tflops * 1e12),
         }

@@ -1,4 +1,4 @@
-"""What a maker of pictures is told, and what it tells back. All of it can cross to another process."""
+"""Work orders sent to worker processes, and the events that workers send back. All are picklable."""
 
 import math
 from collections import Counter
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """One image to make."""
+    """One image to generate."""
 
     work_id: str
     prompt: str
     seed: int
     sampler: dict[str, Any]
     pictures: tuple[str, ...]
-    """Pixel digests of the run's input pictures, in order."""
+    """Pixel digests of the input images, in order."""
     mask: str | None = None
-    """Pixel digest of the mask, for a family that fills one."""
+    """Pixel digest of the mask, for inpainting families."""
 
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """One model, and where and how it is to work."""
+    """A model and the device and settings with which a worker runs it."""
 
     label: str
     card: ModelCard
@@ -46,56 +46,56 @@ class WorkOrder:
     io_workers: int
     batch_order: str
     batch_size: int | None
-    """None: what the planner finds best for each size."""
+    """None: the planner chooses it for each size."""
     attempts: int
     capacity_gb: float | None
-    """Decimal GB of the device's memory; None where it is not a GPU's."""
+    """GPU memory in decimal GB; None for a CPU."""
     images: Path
     inputs: Path
     encoded: Path
     encodings_bytes: float = math.inf
-    """What encodings may take on disk at a time, about."""
+    """Approximate limit of the encodings' disk space."""
     shared: frozenset[str] = frozenset()
-    """Prompts that jobs of several workers have."""
+    """Prompts that several workers need."""
     load_lock: Path | None = None
-    """A file that a worker locks while it loads weights, where the host has no room for all workers' at once."""
+    """A file that a worker locks while it loads weights, if host memory cannot hold all workers' weights at once."""
     known_sizes: dict[str, int] = field(default_factory=dict)
-    """Batch sizes that earlier sessions settled on, by bucket."""
+    """Batch sizes chosen by earlier sessions, by bucket."""
 
 
 @dataclass(frozen=True)
 class MetricWorkOrder:
-    """Which metrics, and where and how they are to be taken."""
+    """The metrics and the device and settings with which a worker computes them."""
 
     names: tuple[str, ...]
     device: str
     threads: int
     io_workers: int
     batch_size: int | None
-    """None: each network's own."""
+    """None: each network's default."""
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A stretch of work that a person may watch."""
+class PhaseStarted:
+    """A phase with a progress bar."""
 
     what: str
     total: int
 
 
 @dataclass(frozen=True)
-class Advanced:
+class PhaseAdvanced:
     n: int
 
 
 @dataclass(frozen=True)
-class Noted:
+class Message:
     sentence: str
 
 
 @dataclass(frozen=True)
-class Charged:
-    """The time since the last charge was `phase`, up to `now_ns` of the machine's monotonic clock."""
+class TimeCharged:
+    """The time since the last charge, up to `now_ns` of the monotonic clock, was spent on `phase`."""
 
     phase: str
     n_items: int
@@ -103,23 +103,23 @@ class Charged:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The batch size of a bucket, for this session and all later ones."""
+class BatchSizeChosen:
+    """The batch size of a bucket, for this and all later sessions."""
 
     bucket: str
     batch_size: int
 
 
 @dataclass(frozen=True)
-class Signed:
-    """The numerics signature of all that follows, but for the batch size."""
+class NumericsSignature:
+    """The numerics signature of all following images, without the batch size."""
 
     signature: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Result:
-    """One image: its file is written. None where its numbers were not finite."""
+class ImageResult:
+    """One image whose file has been written; its digest is None if the output was not finite."""
 
     work_id: str
     pixels_sha256: str | None
@@ -128,33 +128,42 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Made:
-    results: list[Result]
+class ImagesFinished:
+    results: list[ImageResult]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Scores by metrics: (work_id, score)."""
+class ScoresComputed:
+    """Metric scores: (work_id, score)."""
 
     rows: list[tuple[str, Score]]
 
 
-Event = Begun | Advanced | Noted | Charged | Settled | Signed | Made | Measured
+Event = (
+    PhaseStarted
+    | PhaseAdvanced
+    | Message
+    | TimeCharged
+    | BatchSizeChosen
+    | NumericsSignature
+    | ImagesFinished
+    | ScoresComputed
+)
 
 
 def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
-    """`jobs` for `n` workers, the same way every time: like sizes spread evenly, like prompts kept together."""
+    """Split `jobs` over `n` workers deterministically: sizes are spread evenly, equal prompts stay together."""
     groups: dict[str, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.pictures, job.work_id)):
         groups.setdefault(digest([job.sampler, job.prompt, job.pictures]), []).append(job)
-    dealt: list[list[Job]] = [[] for _ in range(n)]
+    assigned: list[list[Job]] = [[] for _ in range(n)]
     for group in groups.values():
-        min(dealt, key=len).extend(group)
-    return [shard for shard in dealt if shard]
+        min(assigned, key=len).extend(group)
+    return [shard for shard in assigned if shard]
 
 
 def shared_prompts(shares: Sequence[Sequence[Job]]) -> frozenset[str]:
-    """Prompts in more than one share, and those of jobs with a picture that is in more than one."""
+    """Prompts in more than one share, and prompts of jobs with an input image in more than one share."""
     prompts = Counter(prompt for share in shares for prompt in {job.prompt for job in share})
     pictures = Counter(sha for share in shares for sha in {sha for job in share for sha in job.pictures})
     return frozenset(

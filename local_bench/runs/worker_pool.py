@@ -1,7 +1,7 @@
-"""Several workers side by side: one process a device, each with its own share of the work, no talk between them.
+"""A pool of worker processes, one per device, which do not communicate with each other.
 
-A share is decided by what is asked for, so it is the same every time; batches have fixed shapes, so which worker does a
-piece changes nothing. Only the parent writes the ledger.
+The shares of the work are deterministic, and batches have fixed shapes, so results do not depend on which worker
+processes an item. Only the parent process writes the store.
 """
 
 import multiprocessing
@@ -32,7 +32,7 @@ _STOP_S = 10
 
 
 class HasDevice(Protocol):
-    """What an order says of the process that it is carried out in."""
+    """The properties of a work order that configure its process."""
 
     @property
     def device(self) -> str: ...
@@ -42,20 +42,20 @@ class HasDevice(Protocol):
 
 
 Work = Callable[[Any, list[Any]], Iterator[Event]]
-"""A module's function, called in the worker with an order and a share."""
-_Given = tuple[Work, HasDevice, list[Any]]
+"""A module-level function, called in the worker with an order and a share."""
+_Request = tuple[Work, HasDevice, list[Any]]
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """What a worker that could not go on says last."""
+    """The last message of a worker that failed."""
 
     error: LocalBenchError | None
-    """One for people; None for a fault whose traceback is in the log."""
+    """An error with a message for the user; None for a fault whose traceback is in the log."""
 
 
 class WorkerPool:
-    """`n` processes that live until the block ends; started at the first work. Without a block they do not end."""
+    """`n` processes, started with the first work and ended by the context manager."""
 
     def __init__(self, n: int, logs: Path) -> None:
         self._n = n
@@ -69,7 +69,7 @@ class WorkerPool:
         for child in self._children:
             with suppress(OSError):
                 child.end.send(None)
-            if kind is not None:  # in the middle of something: it ends when nobody is at the other end
+            if kind is not None:  # the worker is busy: it exits when its pipe is closed
                 child.end.close()
         for child in self._children:
             child.process.join(_STOP_S)
@@ -78,34 +78,35 @@ class WorkerPool:
                 child.process.join()
 
     def do(self, work: Work, orders: Sequence[HasDevice], shares: Sequence[list[Any]]) -> Iterator[tuple[int, Event]]:
-        """What every worker tells of its share, with its number. LocalBenchError where one cannot go on."""
+        """Yield (worker index, event) from all workers. LocalBenchError if a worker fails."""
         if not self._children:
             self._children = [_start(self._logs / f"worker-{i}.log") for i in range(self._n)]
-        at_work = {child.end: i for i, child in enumerate(self._children[: len(shares)])}
+        busy = {child.end: i for i, child in enumerate(self._children[: len(shares)])}
         for child, order, share in zip(self._children, orders, shares, strict=False):
             child.end.send((work, order, share))
-        while at_work:
-            for end in wait(list(at_work)):
+        while busy:
+            for end in wait(list(busy)):
                 assert isinstance(end, Connection)
-                told = self._hear(at_work[end], orders)
-                if told is None:
-                    del at_work[end]
+                event = self._receive(busy[end], orders)
+                if event is None:
+                    del busy[end]
                 else:
-                    yield at_work[end], told
+                    yield busy[end], event
 
-    def _hear(self, i: int, orders: Sequence[HasDevice]) -> Event | None:
+    def _receive(self, i: int, orders: Sequence[HasDevice]) -> Event | None:
         child, where = self._children[i], f"worker {i} on {orders[i].device}"
         try:
-            told: Event | _Failed | None = child.end.recv()
+            message: Event | _Failed | None = child.end.recv()
         except (EOFError, ConnectionResetError):
             child.process.join()
             raise LocalBenchError(
-                f"{where} ended by itself (exit {child.process.exitcode}): what was done is kept, run the same command "
+                f"{where} ended unexpectedly (exit {child.process.exitcode}): finished work is kept, run the same "
+                "command "
                 "again"
             ) from None
-        if isinstance(told, _Failed):
-            raise told.error or LocalBenchError(f"{where} failed, {child.log} says why: what was done is kept")
-        return told
+        if isinstance(message, _Failed):
+            raise message.error or LocalBenchError(f"{where} failed, see {child.log}: finished work is kept")
+        return message
 
 
 @dataclass(frozen=True)
@@ -124,20 +125,22 @@ def _start(log: Path) -> _Child:
 
 
 def _serve(end: Connection, log: Path) -> None:
-    """A worker's whole life: do its shares as they come, tell of them; ends when the parent does."""
+    """The main function of a worker process: processes requests and sends events; exits when the parent does."""
     isolate()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and its end is ours
-    tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, left behind when we end at once
-    given: SimpleQueue[_Given | None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(end, given), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and the worker exits with the parent
+    tqdm.set_lock(
+        threading.RLock()
+    )  # tqdm's default is a system semaphore, which would leak if the process exits abruptly
+    requests: SimpleQueue[_Request | None] = SimpleQueue()
+    threading.Thread(target=_listen, args=(end, requests), daemon=True).start()
     try:
-        while (told := given.get()) is not None:
-            _do(end, *told)
+        while (request := requests.get()) is not None:
+            _do(end, *request)
     except BrokenPipeError:
         return
     except LocalBenchError as e:
         end.send(_Failed(e))
-    except Exception:  # noqa: BLE001  # the edge of a process: all of it goes to the log and the parent hears of it
+    except Exception:  # noqa: BLE001  # the process boundary: the traceback goes to the log, a message to the parent
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
         end.send(_Failed(None))
@@ -154,10 +157,10 @@ def _do(end: Connection, work: Work, order: HasDevice, share: list[Any]) -> None
     end.send(None)
 
 
-def _listen(end: Connection, given: "SimpleQueue[_Given | None]") -> None:
-    """Takes in work, and ends the process at once when the parent has gone: also in the middle of a picture."""
+def _listen(end: Connection, requests: "SimpleQueue[_Request | None]") -> None:
+    """Receive requests; end the process immediately if the parent has exited, even while an image is generated."""
     while True:
         try:
-            given.put(end.recv())
+            requests.put(end.recv())
         except (EOFError, OSError):
             os._exit(1)

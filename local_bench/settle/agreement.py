@@ -174,7 +174,7 @@ def majority(values: Sequence[Label | None]) -> Label | None:
     return min(votes, key=lambda label: (-votes[label], label)) if votes else None
 
 
-def mean_word(values: Sequence[float | None]) -> float | None:
+def panel_mean(values: Sequence[float | None]) -> float | None:
     """Mean answer of several judges; None where fewer than half of them answered."""
     answered = _quorum(values)
     return math.fsum(answered) / len(answered) if answered else None

@@ -15,7 +15,7 @@ from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 from local_bench.models.weights import resolve
 from local_bench.runs import device as place
-from local_bench.runs.device import Place
+from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_factory import _engine, start_timeout_s
 from local_bench.runs.progress import Quiet
 
@@ -71,7 +71,7 @@ def test_sampling_needs_no_compiler(tmp_path, monkeypatch):
 def test_vllm_measures_its_vision_encoder_with_our_largest_picture(cache):
     described = cards()["tiny-qwen3-vl"]
     spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json")
-    engine = _engine(described, resolve(described), spec, [Place("cpu", None)], [], 1.0)
+    engine = _engine(described, resolve(described), spec, [JudgeDevice("cpu", None)], [], 1.0)
     told = arguments(engine)
     assert json.loads(told[told.index("--mm-processor-kwargs") + 1]) == {"max_pixels": described.judge_max_pixels}
 
@@ -86,6 +86,6 @@ def test_large_weights_may_take_longer_to_start(tmp_path):
 def test_vllms_share_leaves_room_for_its_own_process(monkeypatch):
     monkeypatch.setattr(place, "memory_gb", lambda gpu: (80.0, 85.0))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    with place.room_for("judge", 20, [Place("NVIDIA H100", 0)], Quiet()) as share:
+    with place.reserve_memory("judge", 20, [JudgeDevice("NVIDIA H100", 0)], Quiet()) as share:
         assert share * 85.0 <= 80.0 - 1.2  # a CUDA context
         assert share > 0.9

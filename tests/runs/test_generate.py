@@ -25,7 +25,7 @@ from local_bench.runs.generate import _Session
 from local_bench.runs.prompt_embeddings import PromptEmbeddings
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, shards, shared_prompts
-from local_bench.runs.worker import _turn
+from local_bench.runs.worker import _exclusive
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
 QUICK = {"num_inference_steps": 2}
@@ -333,7 +333,7 @@ def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext,
 
     def hear(self, i, orders_):
         told = real(self, i, orders_)
-        if type(told).__name__ == "Made" and told.results and i == 1:
+        if type(told).__name__ == "ImagesFinished" and told.results and i == 1:
             self._children[1].process.kill()
         return told
 
@@ -436,11 +436,11 @@ def test_a_turn_waits_for_the_one_before(tmp_path):
 
     def second():
         begun.set()
-        with _turn(tmp_path / ".loading"):
+        with _exclusive(tmp_path / ".loading"):
             held.set()
 
     thread = threading.Thread(target=second)
-    with _turn(tmp_path / ".loading"):
+    with _exclusive(tmp_path / ".loading"):
         thread.start()
         assert begun.wait(10)
         assert not held.wait(0.2)

@@ -40,8 +40,8 @@ from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
     Check,
     CheckFailed,
+    CheckPassed,
     CheckSkipped,
-    Found,
     Session,
     chosen,
     run_checks,
@@ -93,7 +93,7 @@ def skips(_):
 
 
 CHECKS = [Check(name, "tried", run) for name, run in (("a:1", fails), ("a:2", breaks), ("b", skips))]
-CHECKS.append(Check("c", "tried", lambda _: Found("it holds", {"n": 2})))
+CHECKS.append(Check("c", "tried", lambda _: CheckPassed("it holds", {"n": 2})))
 
 
 def test_what_fails_is_a_row_and_the_others_go_on(session):
@@ -175,25 +175,25 @@ def test_every_family_has_a_model():
     assert list(models.MODELS) == list(FAMILIES)
     for name in FAMILIES:
         for small in (True, False):
-            of, _ = models.described(name, small)
+            of, _ = models.reduced_card(name, small)
             assert of.family == name
 
 
 def test_only_depth_is_reduced():
-    of, less = models.described("sd3", small=False)
+    of, less = models.reduced_card("sd3", small=False)
     assert "transformer num_layers 6 of 38" in less
     config = piece(of.architecture["transformer"]).config
     whole = piece("sd35-large-transformer").config
     assert config["num_layers"] == 6
     assert {**config, "num_layers": 38} == whole
-    usual, _ = models.described("sd3", small=True)
+    usual, _ = models.reduced_card("sd3", small=True)
     assert architecture_digest(of) != architecture_digest(usual)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_real_models_fit_the_memory_that_is_promised(name):
-    of, _ = models.described(name, small=False)
+    of, _ = models.reduced_card(name, small=False)
     assert generation.planned_gb(of, models.sampler_of(of, small=False)) < MEMORY_GB / 2
 
 
@@ -242,7 +242,7 @@ def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
 @pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
 @pytest.mark.parametrize("differs", ["latents_sha256", "pixels_sha256", "kernels", None])
 def test_processes_that_differ_fail(session, monkeypatch, differs, other):
-    made = [child.Made("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
+    made = [child.ChildResult("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     if differs:
         made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else "other"})
     caches = []
@@ -289,7 +289,9 @@ def test_a_device_that_another_process_fills_fails(on_gpu, monkeypatch, free, ho
             environment.check_device_memory(on_gpu)
 
 
-@pytest.mark.parametrize(("mode", "words"), [([0, 0], "off"), (pynvml.NVMLError_NotSupported(), "cannot be divided")])
+@pytest.mark.parametrize(
+    ("mode", "words"), [([0, 0], "off"), (pynvml.NVMLError_NotSupported(), "does not support MIG")]
+)
 def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, words):
     given = {"side_effect": mode} if isinstance(mode, Exception) else {"return_value": mode}
     monkeypatch.setattr(environment, "nvml_handle", lambda index: "handle")
@@ -342,13 +344,13 @@ def test_energy_is_joules_over_seconds(on_gpu, monkeypatch, readings, status):
 
 
 def test_a_batch_is_chosen_that_does_not_fit_and_an_image_that_does():
-    of, _ = models.described("flux", small=True)
+    of, _ = models.reduced_card("flux", small=True)
     counted = replace(
         count(of, models.sampler_of(of, small=True)),
         forward_live_bytes=500_000_000,
         decode_live_bytes=2_000_000_000,
     )
-    room = recovery.room_bytes(counted)
+    room = recovery.free_bytes(counted)
     assert room == 4_000_000_000
     assert recovery.too_large(counted, room) == 16
     assert recovery.ballast_bytes(TOTAL, 34e9, room) == 30_000_000_000
@@ -367,7 +369,7 @@ def test_a_failed_allocation_is_recovered_from(session, monkeypatch, fills):
         return usual(self, items)
 
     monkeypatch.setattr(Flux, "denoise", denoise)
-    of, _ = models.described("flux", small=True)
+    of, _ = models.reduced_card("flux", small=True)
     jobs = recovery.jobs_of(models.sampler_of(of, small=True))
     order = replace(recovery.order_of(session, of, 8), card=of.model_copy(update={"dtype": "float32"}))
     if fills:

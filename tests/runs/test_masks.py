@@ -47,7 +47,7 @@ def test_paste_back_keeps_the_sources_pixels_outside_the_mask_and_is_another_ima
     run_stages(config, tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run:
         rows = {row["model"]: row for row in run.store.rows("SELECT * FROM candidates")}
-        plain, pasted = (np.asarray(run.pictures.load(rows[name]["pixels_sha256"])) for name in rows)
+        plain, pasted = (np.asarray(run.image_store.load(rows[name]["pixels_sha256"])) for name in rows)
     assert list(rows) == ["tiny-flux-fill", "pasted"]
     inside = np.asarray(mask) > 0
     assert (pasted[~inside] == np.asarray(source)[~inside]).all()

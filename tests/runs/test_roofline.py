@@ -18,7 +18,7 @@ from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
-from local_bench.runs.operations import _AS_READ, _kind, kinds_made, note_operations, operations
+from local_bench.runs.operations import _INPUT_SIZE, _kind, generated_kinds, operations, store_operations
 from local_bench.runs.roofline import Timing, check_floor, check_floors, check_timing, peak_flop_per_s, timing
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import BusyTime, Store
@@ -232,12 +232,12 @@ def plain_order(folder, described):
 
 
 def test_input_pictures_are_read_as_their_pipelines_do():
-    assert _AS_READ["flux2"](640, 480) == (480, 640)
-    assert _AS_READ["flux2"](4000, 1000) == (512, 2048)  # a megapixel
-    assert _AS_READ["omnigen"](4000, 1000) == (256, 1024)
-    assert _AS_READ["omnigen"](640, 480) == (480, 640)
-    assert _AS_READ["qwen_image_edit"](100, 100) == (1024, 1024)
-    height, width = _AS_READ["qwen_image_edit_plus"](320, 100)
+    assert _INPUT_SIZE["flux2"](640, 480) == (480, 640)
+    assert _INPUT_SIZE["flux2"](4000, 1000) == (512, 2048)  # a megapixel
+    assert _INPUT_SIZE["omnigen"](4000, 1000) == (256, 1024)
+    assert _INPUT_SIZE["omnigen"](640, 480) == (480, 640)
+    assert _INPUT_SIZE["qwen_image_edit"](100, 100) == (1024, 1024)
+    height, width = _INPUT_SIZE["qwen_image_edit_plus"](320, 100)
     assert (width, height) == calculate_dimensions(1024 * 1024, 3.2)[:2]
 
 
@@ -277,7 +277,7 @@ def real(tmp_path_factory):
         run_stages(config(folder, *models), folder / "run", ("generate",))
     with RunDir.open(folder / "run") as run:
         for asked in orders.values():
-            note_operations(run.store, asked)
+            store_operations(run.store, asked)
     return folder / "run", orders, computed
 
 
@@ -330,7 +330,7 @@ def test_pictures_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
     with RunDir.open(real[0]) as run:
         found = operations(run.store, "tiny-flux2")
         assert sorted(found.picture_tokens.values()) == [5 * 4, 25 * 9, 25 * 18]
-        kinds = {kind for kind, _ in kinds_made(run.store, "tiny-flux2", found)}
+        kinds = {kind for kind, _ in generated_kinds(run.store, "tiny-flux2", found)}
         assert kinds == set(found.kinds)
         assert "112x144+450+20" in kinds
         flop = {kind: found.kinds[kind].flop for kind in kinds}
@@ -351,12 +351,12 @@ def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         asked = orders["tiny-flux+fp8"]
-        note_operations(run.store, replace(asked, lossy={"first_block_cache": 0.1}))
+        store_operations(run.store, replace(asked, lossy={"first_block_cache": 0.1}))
         assert timing(run.store, asked.label).no_floor == "no floor: its cache skips work"
         bare = asked.card.model_copy(update={"architecture": {}})
-        note_operations(run.store, replace(asked, card=bare))
+        store_operations(run.store, replace(asked, card=bare))
         assert timing(run.store, asked.label).no_floor == "not counted"
-        note_operations(run.store, asked)
+        store_operations(run.store, asked)
         assert timing(run.store, asked.label).no_floor == "no floor for this device"
 
 
@@ -364,6 +364,6 @@ def test_planned_batches_stand_beside_the_count(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         for asked, planned in ((None, 4), (2, 2), (1, 1)):
-            note_operations(run.store, replace(orders["tiny-flux-kontext"], batch_size=asked))
+            store_operations(run.store, replace(orders["tiny-flux-kontext"], batch_size=asked))
             kinds = operations(run.store, "tiny-flux-kontext").kinds.values()
             assert {kind.planned_batch_size for kind in kinds} == {planned}

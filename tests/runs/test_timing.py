@@ -5,7 +5,7 @@ import pytest
 from local_bench.runs.config import RunConfig
 from local_bench.runs.estimate import estimate
 from local_bench.runs.plan import make_plan
-from local_bench.runs.timing import add_trials
+from local_bench.runs.timing import add_timings
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def planned():
     )
     plan = make_plan(config, files=False)
     found = estimate(config, plan)
-    add_trials(config, plan, found)
+    add_timings(config, plan, found)
     return found
 
 

@@ -10,7 +10,7 @@ from local_bench.settle.agreement import (
     cohen_kappa,
     krippendorff_alpha,
     majority,
-    mean_word,
+    panel_mean,
     spearman,
     top_k_overlap,
 )
@@ -175,10 +175,10 @@ def test_a_panel_s_majority_is_strict_at_a_tie_and_silent_without_a_quorum(value
 
 
 def test_a_panel_s_mean_needs_a_quorum():
-    assert mean_word([1, 2, None]) == 1.5
-    assert mean_word([1, None, None]) is None
-    assert mean_word([]) is None
-    assert mean_word([0.1] * 10) == 0.1
+    assert panel_mean([1, 2, None]) == 1.5
+    assert panel_mean([1, None, None]) is None
+    assert panel_mean([]) is None
+    assert panel_mean([0.1] * 10) == 0.1
 
 
 def test_retest_counts_questions_that_never_change():

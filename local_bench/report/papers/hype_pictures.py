@@ -26,7 +26,7 @@ def _small(image: Image.Image) -> Image.Image:
 def _inputs(run: RunDir, task: Task) -> Pictures:
     shas = (*((task.source_sha256,) if task.source_sha256 else ()), *task.reference_sha256)
     captions = tuple(f"input {i}" for i in range(1, len(shas) + 1))
-    return Pictures("", tuple(_small(run.pictures.given(sha)) for sha in shas), captions)
+    return Pictures("", tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
 
 
 def figure_1(given: Given) -> Figure:
@@ -54,7 +54,8 @@ def figure_1(given: Given) -> Figure:
             verdicts = [WORDS[row.accepted if row.pixels_sha256 else None] for row in attempts]
             rows += [(model, row.attempt, verdict) for row, verdict in zip(attempts, verdicts, strict=True)]
             images = tuple(
-                None if row.pixels_sha256 is None else _small(run.pictures.load(row.pixels_sha256)) for row in attempts
+                None if row.pixels_sha256 is None else _small(run.image_store.load(row.pixels_sha256))
+                for row in attempts
             )
             captions = tuple(f"{r.attempt}: {v or 'no verdict'}" for r, v in zip(attempts, verdicts, strict=True))
             panels.append(Pictures(model, images, captions))

@@ -1,4 +1,4 @@
-"""Which attention kernels really run, by torch's profiler."""
+"""Detects which attention kernels run, with torch's profiler."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,19 +17,19 @@ OPERATIONS = {
     "aten::_scaled_dot_product_attention_math": "math",
     "aten::_scaled_dot_product_fused_attention_overrideable": "overrideable",
 }
-"""ATen's operations behind `scaled_dot_product_attention`."""
+"""ATen operations of `scaled_dot_product_attention`."""
 PINNED = {
     "_native_cudnn": "cudnn",
     "_native_flash": "flash",
     "_native_efficient": "efficient",
     "_native_math": "math",
 }
-"""By diffusers' name of a backend; `native` is torch's own choice."""
+"""Kernel by diffusers' backend name; with `native` torch chooses."""
 _MARK = "local_bench::denoiser"
 
 
 def attention_kernels(denoiser: torch.nn.Module, call: Callable[[], T]) -> tuple[T, dict[str, int]]:
-    """What `call` returns, and how often each attention kernel ran inside `denoiser` meanwhile."""
+    """The result of `call`, and the number of runs of each attention kernel inside `denoiser`."""
     with _marked(denoiser), profile(activities=[ProfilerActivity.CPU]) as profiled:
         result = call()
     events = list(profiled.events())
@@ -43,21 +43,21 @@ def attention_kernels(denoiser: torch.nn.Module, call: Callable[[], T]) -> tuple
     return result, dict(counts)
 
 
-def in_words(kernels: Mapping[str, int]) -> str:
+def kernel_summary(kernels: Mapping[str, int]) -> str:
     return ", ".join(f"{kernel} {n}" for kernel, n in kernels.items()) or "none"
 
 
-def not_as_pinned(backend: str, kernels: Mapping[str, int]) -> str | None:
-    """What is wrong, where the kernel of a pinned backend is not among those that ran."""
-    wanted = PINNED.get(backend)
-    if kernels and (wanted is None or wanted in kernels):
+def pinning_fault(backend: str, kernels: Mapping[str, int]) -> str | None:
+    """An error message if the kernel of the pinned backend did not run, else None."""
+    expected = PINNED.get(backend)
+    if kernels and (expected is None or expected in kernels):
         return None
-    return f"{backend} is pinned, and the attention kernels that ran are: {in_words(kernels)}"
+    return f"{backend} is pinned, but the attention kernels that ran are: {kernel_summary(kernels)}"
 
 
 @contextmanager
 def _marked(module: torch.nn.Module) -> Iterator[None]:
-    """Names the module's forward passes in the profile."""
+    """Label the module's forward passes in the profile."""
     open_marks: list[Any] = []
 
     def begin(*_: Any) -> None:

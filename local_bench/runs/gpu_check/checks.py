@@ -1,4 +1,4 @@
-"""What a check is, and the loop that runs them: each on its own, within a time limit."""
+"""The checks' types, and the loop that runs them independently within a time limit."""
 
 import gc
 import time
@@ -15,11 +15,11 @@ from local_bench.core.errors import ConfigError
 
 Status = Literal["passed", "failed", "skipped"]
 MEMORY_GB = 40.0
-"""Of the device's memory, decimal: no check takes more."""
+"""Maximum device memory of a check, in decimal GB."""
 
 
 class CheckFailed(Exception):
-    """A check did not hold; the message says what was found."""
+    """A check failed; the message describes the fault."""
 
     def __init__(self, message: str, figures: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -27,12 +27,12 @@ class CheckFailed(Exception):
 
 
 class CheckSkipped(Exception):
-    """A check cannot be made here; the message says why."""
+    """A check cannot run on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a check that holds has found."""
+class CheckPassed:
+    """The result of a check that passed."""
 
     detail: str
     figures: dict[str, Any] = field(default_factory=dict)
@@ -51,15 +51,15 @@ class Row:
 
 @dataclass
 class Session:
-    """What the checks share."""
+    """State shared by the checks."""
 
     device: torch.device
     scratch: Path
-    """A folder of this session, empty at first and removed at its end."""
+    """A temporary folder, removed at the end of the session."""
     minutes: float
     started: float = field(default_factory=time.monotonic)
     peaks: dict[str, tuple[float | None, float]] = field(default_factory=dict)
-    """By family: memory that was allocated at most (None on a CPU), and what was planned; decimal GB."""
+    """Family -> (peak allocated memory, None on a CPU; planned memory), in decimal GB."""
 
     @property
     def on_gpu(self) -> bool:
@@ -71,16 +71,16 @@ class Session:
         return self.started + 60 * self.minutes - time.monotonic()
 
     def synchronize(self) -> float:
-        """Waits for the device; seconds of a monotonic clock."""
+        """Wait for the device; return the monotonic time in seconds."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
     def release(self) -> None:
-        """Gives memory that nothing refers to back to the device."""
+        """Release unreferenced device memory."""
         gc.collect()
         if self.on_gpu:
-            with suppress(RuntimeError):  # after an illegal memory access every call fails; the next check says so
+            with suppress(RuntimeError):  # after an illegal memory access every call fails; the next check reports it
                 torch.cuda.empty_cache()
 
 
@@ -88,8 +88,8 @@ class Session:
 class Check:
     name: str
     about: str
-    """What it does, a clause."""
-    run: Callable[[Session], Found]
+    """A short description."""
+    run: Callable[[Session], CheckPassed]
 
 
 def chosen(checks: Sequence[Check], only: str | None) -> list[Check]:
@@ -99,21 +99,21 @@ def chosen(checks: Sequence[Check], only: str | None) -> list[Check]:
     """
     if only is None:
         return list(checks)
-    wanted = [name.strip() for name in only.split(",")]
-    for name in wanted:
+    names = [name.strip() for name in only.split(",")]
+    for name in names:
         if not any(name in (check.name, check.name.partition(":")[0]) for check in checks):
             kinds = dict.fromkeys(check.name.partition(":")[0] for check in checks)
             raise ConfigError(f"--only: there is no check {name!r}: use {', '.join(kinds)}")
-    return [check for check in checks if {check.name, check.name.partition(":")[0]} & set(wanted)]
+    return [check for check in checks if {check.name, check.name.partition(":")[0]} & set(names)]
 
 
 def run_checks(checks: Iterable[Check], session: Session, note: Callable[[str], None]) -> list[Row]:
-    """One row a check. What fails, for whatever reason, does not keep the others from running; `note` is told of
-    progress."""
+    """Run all checks and return one row per check. An error in a check does not stop the others; `note` receives
+    progress messages."""
     rows = []
     for check in checks:
         if session.left_s <= 0:
-            rows.append(Row(check.name, "skipped", f"no time left: {session.minutes:g} minutes are over", 0.0, {}))
+            rows.append(Row(check.name, "skipped", f"time limit of {session.minutes:g} minutes reached", 0.0, {}))
             continue
         note(f"{check.name}: {check.about}")
         begun = time.monotonic()
@@ -127,14 +127,14 @@ def run_checks(checks: Iterable[Check], session: Session, note: Callable[[str], 
 
 def _outcome(check: Check, session: Session) -> tuple[Status, str, dict[str, Any]]:
     try:
-        found = check.run(session)
-        session.synchronize()  # an asynchronous error is this check's and not the next one's
+        passed = check.run(session)
+        session.synchronize()  # attribute asynchronous errors to this check
     except CheckSkipped as e:
         return "skipped", str(e), {}
     except CheckFailed as e:
         return "failed", str(e), e.figures
-    except Exception as e:  # noqa: BLE001  # any fault of a library is a result here
+    except Exception as e:  # noqa: BLE001  # any error is a check result
         at = traceback.extract_tb(e.__traceback__)[-1]
-        said = " ".join(traceback.format_exception_only(e)[-1].split())[:500]
-        return "failed", f"{said} ({Path(at.filename).name}:{at.lineno})", {}
-    return "passed", found.detail, found.figures
+        message = " ".join(traceback.format_exception_only(e)[-1].split())[:500]
+        return "failed", f"{message} ({Path(at.filename).name}:{at.lineno})", {}
+    return "passed", passed.detail, passed.figures

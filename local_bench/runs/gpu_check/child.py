@@ -1,5 +1,5 @@
-"""One image by compiled code in a process of its own: `python -m local_bench.runs.gpu_check.child FAMILY DEVICE SIDE`
-prints a line of JSON with its digests and the seconds that compiling took."""
+"""Generates one image with compiled code in a separate process: `python -m local_bench.runs.gpu_check.child FAMILY
+DEVICE SIDE` prints a line of JSON with its digests and the compile time in seconds."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from local_bench.generators.batches import warm_up
 from local_bench.generators.numerics import choose_device, set_determinism
 from local_bench.runs.gpu_check.attention import attention_kernels
 from local_bench.runs.gpu_check.checks import MEMORY_GB, Session
-from local_bench.runs.gpu_check.models import described, ready, sampler_of
+from local_bench.runs.gpu_check.models import ready, reduced_card, sampler_of
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a process made."""
+class ChildResult:
+    """The result of a child process."""
 
     latents_sha256: str
     pixels_sha256: str
@@ -31,10 +31,10 @@ class Made:
     """Attention kernels that ran in the compiled transformer."""
 
 
-def make(name: str, device: torch.device, side: int) -> Made:
-    """One image of `side` x `side` by the family's compiled model."""
+def generate(name: str, device: torch.device, side: int) -> ChildResult:
+    """Generate one image of `side` x `side` with the family's compiled model."""
     session = Session(device, Path(), minutes=10)
-    of, _ = described(name, not session.on_gpu)
+    of, _ = reduced_card(name, not session.on_gpu)
     with ready(session, of, sampler_of(of, not session.on_gpu, side), compiled=True) as (generator, items):
         begun = time.perf_counter()
         warm_up(generator, items[0], 1)
@@ -43,7 +43,7 @@ def make(name: str, device: torch.device, side: int) -> Made:
         latents, kernels = attention_kernels(denoiser, lambda: generator.denoise(items[:1]))
         (image,) = generator.decode(latents, items[0].brief.sampler)
         attention = generator.machine.attention
-    return Made(_sha256(_bytes(latents)), _sha256(image.tobytes()), compile_s, attention, kernels)
+    return ChildResult(_sha256(_bytes(latents)), _sha256(image.tobytes()), compile_s, attention, kernels)
 
 
 def _sha256(data: bytes) -> str:
@@ -55,19 +55,19 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def limit_memory(device: torch.device) -> None:
-    """Lets this process allocate `MEMORY_GB` of a GPU and no more."""
+    """Limit this process to `MEMORY_GB` of GPU memory."""
     if device.type == "cuda":
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(min(1.0, MEMORY_GB * 1e9 / total), device)
 
 
 def main(argv: list[str]) -> int:
-    name, wanted, side = argv
+    name, device_name, side = argv
     quiet_libraries()
     set_determinism(1)
-    device = choose_device(wanted)
+    device = choose_device(device_name)
     limit_memory(device)
-    print(json.dumps(asdict(make(name, device, int(side)))), flush=True)  # noqa: T201  # its result
+    print(json.dumps(asdict(generate(name, device, int(side)))), flush=True)  # noqa: T201  # the result
     return 0
 
 

@@ -9,39 +9,39 @@ from local_bench.core.machine import free_disk, toolchain
 from local_bench.generators.capacity import device_memory_gb, host_memory_gb
 from local_bench.generators.driver import driver, unusable_gpu
 from local_bench.runs.energy import nvml_handle
-from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
+from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
 
 _MEMINFO = Path("/proc/meminfo")
 _LEAST_FREE = 0.5
-"""Of the device's memory: less means that another process works on it."""
+"""Minimum free fraction of device memory; less means that another process uses the GPU."""
 
 
-def check_driver(session: Session) -> Found:
-    """The NVIDIA driver, and whether torch can use the GPUs that it shows."""
+def check_driver(session: Session) -> CheckPassed:
+    """The NVIDIA driver, and whether torch can use its GPUs."""
     unusable = unusable_gpu()
     if unusable:
         raise CheckFailed(unusable)
     here = driver()
     if here is None:
         if session.on_gpu:
-            raise CheckFailed("torch sees a GPU and NVML does not: energy and MIG cannot be read")
+            raise CheckFailed("torch finds a GPU but NVML does not: energy and MIG mode cannot be read")
         raise CheckSkipped("there is no NVIDIA GPU")
     figures = {"driver": here.version, "gpus": list(here.gpus), "cuda": torch.version.cuda}
-    return Found(f"driver {here.version}, {', '.join(here.gpus)}, torch for CUDA {torch.version.cuda}", figures)
+    return CheckPassed(f"driver {here.version}, {', '.join(here.gpus)}, torch for CUDA {torch.version.cuda}", figures)
 
 
-def check_compiler(session: Session) -> Found:
+def check_compiler(session: Session) -> CheckPassed:
     """A C compiler and Python's headers, for Triton and inductor."""
-    return _as_found(toolchain())
+    return _result_of(toolchain())
 
 
-def check_disk(session: Session) -> Found:
+def check_disk(session: Session) -> CheckPassed:
     """Free disk in the working folder."""
-    return _as_found(free_disk(Path.cwd()))
+    return _result_of(free_disk(Path.cwd()))
 
 
-def check_host_memory(session: Session) -> Found:
-    """The host's memory: the machine's, or the control group's limit."""
+def check_host_memory(session: Session) -> CheckPassed:
+    """Host memory: the machine's, or the control group's limit."""
     limit = host_memory_gb()
     figures = {"usable_gb": round(limit, 2)}
     available = next(
@@ -50,28 +50,28 @@ def check_host_memory(session: Session) -> Found:
     if available is not None:
         figures["available_gb"] = round(available * 1024 / 1e9, 2)
     device = 0.0 if not session.on_gpu else torch.cuda.mem_get_info(session.device)[1] / 1e9
-    words = f"{limit:.0f} GB may be used" + (f", {figures['available_gb']:.0f} GB free" if available else "")
+    text = f"{limit:.0f} GB may be used" + (f", {figures['available_gb']:.0f} GB free" if available else "")
     if session.on_gpu and limit < min(device / 2, 64):
-        raise CheckFailed(f"{words}: too little to load large models, whose weights go through it", figures)
-    return Found(words, figures)
+        raise CheckFailed(f"{text}: too little to load large models, whose weights pass through host memory", figures)
+    return CheckPassed(text, figures)
 
 
-def check_device_memory(session: Session) -> Found:
-    """The device's memory, free and in all."""
+def check_device_memory(session: Session) -> CheckPassed:
+    """Free and total device memory."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     free, total = (n / 1e9 for n in torch.cuda.mem_get_info(session.device))
     usable = device_memory_gb(session.device)
     assert usable is not None
     figures = {"free_gb": round(free, 2), "total_gb": round(total, 2), "planned_with_gb": round(usable, 2)}
-    words = f"{free:.1f} of {total:.1f} GB free, {usable:.1f} GB are planned with"
+    text = f"{free:.1f} of {total:.1f} GB free, {usable:.1f} GB usable for planning"
     if free < _LEAST_FREE * total:
-        raise CheckFailed(f"{words}: another process uses this GPU", figures)
-    return Found(words, figures)
+        raise CheckFailed(f"{text}: another process uses this GPU", figures)
+    return CheckPassed(text, figures)
 
 
-def check_mig(session: Session) -> Found:
-    """Whether the GPU is divided (MIG): then its name says nothing of its speed and memory."""
+def check_mig(session: Session) -> CheckPassed:
+    """Whether the GPU is partitioned (MIG); then its name does not determine its speed and memory."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     handle = nvml_handle(session.device.index)
@@ -80,19 +80,19 @@ def check_mig(session: Session) -> Found:
     try:
         now, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError_NotSupported:
-        return Found("this GPU cannot be divided", {"mig": False})
+        return CheckPassed("this GPU does not support MIG", {"mig": False})
     if now == pynvml.NVML_DEVICE_MIG_ENABLE:
         properties = torch.cuda.get_device_properties(session.device)
         figures = {"mig": True, "sm_count": properties.multi_processor_count}
-        return Found(f"on: an instance with {properties.multi_processor_count} multiprocessors", figures)
-    return Found("off", {"mig": False})
+        return CheckPassed(f"on: an instance with {properties.multi_processor_count} multiprocessors", figures)
+    return CheckPassed("off", {"mig": False})
 
 
-def _as_found(checked: tuple[bool, str]) -> Found:
-    holds, words = checked
-    if not holds:
-        raise CheckFailed(words)
-    return Found(words)
+def _result_of(checked: tuple[bool, str]) -> CheckPassed:
+    passed, text = checked
+    if not passed:
+        raise CheckFailed(text)
+    return CheckPassed(text)
 
 
 def _lines(file: Path) -> list[str]:

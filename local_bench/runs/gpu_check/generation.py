@@ -1,4 +1,4 @@
-"""Checks of generators: one image a family through the staged path, and whether batches change bytes."""
+"""Checks of generators: one image per family through the staged pipeline, and batch invariance."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,21 @@ from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.memory import RESERVE_GB, plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
-from local_bench.runs.gpu_check.attention import attention_kernels, in_words, not_as_pinned
-from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
-from local_bench.runs.gpu_check.models import described, ready, sampler_of
+from local_bench.runs.gpu_check.attention import attention_kernels, kernel_summary, pinning_fault
+from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
+from local_bench.runs.gpu_check.models import ready, reduced_card, sampler_of
 
 NEUTRAL = ("flux", "sd3", "pixart_sigma")
-"""Families whose batches are probed: a kernel set by diffusers, one set by torch, and one that takes a mask."""
+"""Families whose batch invariance is checked: an attention kernel set by diffusers, one set by torch, and one with a
+mask."""
 BATCH = 2
 
 
-def check_family(name: str) -> Callable[[Session], Found]:
-    """One image: encode, drop, load, denoise, decode; and which attention kernel ran."""
+def check_family(name: str) -> Callable[[Session], CheckPassed]:
+    """Generate one image through all stages, and detect its attention kernels."""
 
-    def run(session: Session) -> Found:
-        of, less = described(name, not session.on_gpu)
+    def run(session: Session) -> CheckPassed:
+        of, less = reduced_card(name, not session.on_gpu)
         sampler = sampler_of(of, not session.on_gpu)
         planned = planned_gb(of, sampler)
         if session.on_gpu:
@@ -48,33 +49,35 @@ def check_family(name: str) -> Callable[[Session], Found]:
             raise CheckFailed(f"{of.name}: the latents are not finite", figures)
         if (image.height, image.width) != (sampler.height, sampler.width):
             raise CheckFailed(f"{of.name}: the image is {image.width}x{image.height}", figures)
-        wrong = not_as_pinned(attention, kernels)
+        wrong = pinning_fault(attention, kernels)
         if wrong:
             raise CheckFailed(f"{of.name}: {wrong}", figures)
-        ran = in_words(kernels)
-        return Found(f"{of.name} {sampler.width}x{sampler.height}, {attention}: {ran}; {less or 'whole'}", figures)
+        ran = f"{attention}: {kernel_summary(kernels)}; {less or 'full depth'}"
+        return CheckPassed(f"{of.name} {sampler.width}x{sampler.height}, {ran}", figures)
 
     return run
 
 
-def check_batch(name: str) -> Callable[[Session], Found]:
-    """Whether an image's bytes depend on its neighbours in a batch."""
+def check_batch(name: str) -> Callable[[Session], CheckPassed]:
+    """Check whether an image's bytes depend on the other images of its batch."""
 
-    def run(session: Session) -> Found:
-        of, _ = described(name, not session.on_gpu)
+    def run(session: Session) -> CheckPassed:
+        of, _ = reduced_card(name, not session.on_gpu)
         with ready(session, of, sampler_of(of, not session.on_gpu)) as (generator, items):
             neutral = batch_is_neutral(generator, items, BATCH)
             attention = generator.machine.attention
         figures = {"card": of.name, "attention": attention, "batch_size": BATCH, "neutral": neutral}
         if not neutral:
-            raise CheckFailed(f"batches of {BATCH} change bytes ({attention}): runs make images one by one", figures)
-        return Found(f"the same bytes in any slot of a batch of {BATCH} ({attention})", figures)
+            raise CheckFailed(
+                f"batches of {BATCH} change output bytes ({attention}): runs will use batch size 1", figures
+            )
+        return CheckPassed(f"equal bytes in any slot of a batch of {BATCH} ({attention})", figures)
 
     return run
 
 
-def check_memory(session: Session) -> Found:
-    """Memory that the families allocated against what the planner counts."""
+def check_memory(session: Session) -> CheckPassed:
+    """Compare the families' peak memory with the planner's estimate."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU: torch counts no peak there")
     if not session.peaks:
@@ -84,12 +87,12 @@ def check_memory(session: Session) -> Found:
     over = [name for name, (peak, planned) in measured.items() if peak > planned + RESERVE_GB]
     worst = max(measured, key=lambda name: measured[name][0] - measured[name][1])
     peak, planned = measured[worst]
-    words = f"{worst} took {peak:.2f} GB, {planned:.2f} GB were planned and {RESERVE_GB} GB are kept free"
+    text = f"{worst} allocated {peak:.2f} GB, {planned:.2f} GB were planned and {RESERVE_GB} GB are reserved"
     if over:
-        raise CheckFailed(f"more than planned by {', '.join(over)}: {words}", figures)
-    return Found(f"no family took more than planned; closest: {words}", figures)
+        raise CheckFailed(f"more than planned by {', '.join(over)}: {text}", figures)
+    return CheckPassed(f"no family exceeded its estimate; closest: {text}", figures)
 
 
 def planned_gb(of: ModelCard, sampler: Sampler) -> float:
-    """What the planner counts for one image of this card, as it is, decimal GB."""
+    """The planner's estimate for one image of this card, in decimal GB."""
     return plan_memory(of, sampler, batch_size=1, pictures=usual_pictures(of)).peak_gb

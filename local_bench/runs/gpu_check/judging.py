@@ -1,4 +1,4 @@
-"""A small judge by each way that one can run. Imports jsonschema; needs xgrammar and accelerate, or vLLM."""
+"""Checks of a small judge with each transport. Imports jsonschema; needs xgrammar and accelerate, or vLLM."""
 
 import importlib.util
 import time
@@ -21,24 +21,24 @@ from local_bench.judges.vlm.variants import rubrics_of
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
-from local_bench.runs.device import Place
-from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckSkipped, Found, Session
+from local_bench.runs.device import JudgeDevice
+from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
 
 JUDGE = "mini-judge"
-_PICTURES = 16
+_N_IMAGES = 16
 _POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
 _CONTEXT = 4096
 
 
-def check_judge(transport: str, session: Session) -> Found:
-    """A small trained judge by one transport: throughput, and whether company changes an answer."""
+def check_judge(transport: str, session: Session) -> CheckPassed:
+    """Check a small trained judge with one transport: throughput and batch invariance."""
     _require(("xgrammar", "accelerate") if transport == "local" else ())
     if transport != "local" and vllm_version() is None:
         raise CheckSkipped("vLLM is not installed")
     described = card(JUDGE, "judge")
     protocol: Protocol = "logit" if transport == "local" else "json"
-    asked, pictures = questions()
+    pending, images = questions()
     spec = JudgeSpec(
         card=described.name,
         weights_sha256="",
@@ -50,49 +50,49 @@ def check_judge(transport: str, session: Session) -> Found:
         min_pixels=described.judge_min_pixels,
         rubrics=rubrics_of(described),
     )
-    composer = Composer(pictures.__getitem__, described.patch)
+    composer = Composer(images.__getitem__, described.patch)
     begun = time.perf_counter()
-    with _opened(transport, session, described, spec, composer) as judge:
+    with _open_judge(transport, session, described, spec, composer) as judge:
         start_s = time.perf_counter() - begun
-        dict(answers(judge, spec, asked[:4]))  # kernels and grammars are made at first use
+        dict(answers(judge, spec, pending[:4]))  # warm up kernels and grammars
         begun = time.perf_counter()
-        together = dict(answers(judge, spec, asked))
+        together = dict(answers(judge, spec, pending))
         seconds = time.perf_counter() - begun
-        alone = dict(answers(judge, spec, asked[:: len(_POINTS)], 1))
-    unread = [verdict.unscored for verdict in together.values() if verdict.unscored]
+        alone = dict(answers(judge, spec, pending[:: len(_POINTS)], 1))
+    unscored = [verdict.unscored for verdict in together.values() if verdict.unscored]
     changed = [key for key, verdict in alone.items() if verdict.answer != together[key].answer]
     figures = {
         "card": described.name,
         "protocol": protocol,
         "start_s": round(start_s, 2),
-        "questions": len(asked),
-        "questions_per_s": round(len(asked) / seconds, 2),
+        "questions": len(pending),
+        "questions_per_s": round(len(pending) / seconds, 2),
         "compared_alone": len(alone),
         "changed": len(changed),
     }
-    words = f"{described.name}, {protocol}: {len(asked) / seconds:.1f} questions/s, started in {start_s:.1f} s"
-    if unread:
-        raise CheckFailed(f"{words}; {len(unread)} answers cannot be read: {unread[0]}", figures)
+    text = f"{described.name}, {protocol}: {len(pending) / seconds:.1f} questions/s, started in {start_s:.1f} s"
+    if unscored:
+        raise CheckFailed(f"{text}; {len(unscored)} answers are unscored: {unscored[0]}", figures)
     if changed:
-        raise CheckFailed(f"{words}; {len(changed)} of {len(alone)} answers change in a batch", figures)
-    return Found(f"{words}; {len(alone)} answers are the same alone and in a batch", figures)
+        raise CheckFailed(f"{text}; {len(changed)} of {len(alone)} answers change in a batch", figures)
+    return CheckPassed(f"{text}; {len(alone)} answers are the same alone and in a batch", figures)
 
 
 def questions() -> tuple[list[tuple[tuple[int, int], Question]], dict[str, Image.Image]]:
-    """Four questions about each of a few pictures of noise, and the pictures by their digests."""
-    asked, pictures = [], {}
-    for i in range(_PICTURES):
+    """Four questions about each of several noise images, and the images by digest."""
+    pending, images = [], {}
+    for i in range(_N_IMAGES):
         image = noise(i, 64)
         sha = pixel_digest(image)
-        pictures[sha] = image
+        images[sha] = image
         for k, point in enumerate(_POINTS):
             slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
-            asked.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
-    return asked, pictures
+            pending.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
+    return pending, images
 
 
 @contextmanager
-def _opened(
+def _open_judge(
     transport: str, session: Session, described: ModelCard, spec: JudgeSpec, composer: Composer
 ) -> Iterator[Transport]:
     weights = resolve(described)
@@ -109,11 +109,11 @@ def _opened(
 
     engine = _engine(session, weights, spec)
     child = Child(session.scratch / f"judge-{transport}.log")
-    patience_s = max(60.0, session.left_s)
+    timeout_s = max(60.0, session.left_s)
     judge: Transport = (
-        Embedded(engine, child, composer, patience_s, patience_s)
+        Embedded(engine, child, composer, timeout_s, timeout_s)
         if transport == "embedded"
-        else Client(ManagedServer(engine, child, patience_s), composer, None, patience_s)
+        else Client(ManagedServer(engine, child, timeout_s), composer, None, timeout_s)
     )
     with judge:
         yield judge
@@ -123,8 +123,8 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
     if not session.on_gpu:
         return Engine(weights, spec.dtype, _CONTEXT, 2, max_pixels=spec.max_pixels)
     free, total = torch.cuda.mem_get_info(session.device)
-    place = Place(device_name(session.device), session.device.index)
-    known = gpu_of(place.device)
+    judge_device = JudgeDevice(device_name(session.device), session.device.index)
+    known = gpu_of(judge_device.device)
     usual = Engine(weights, spec.dtype, _CONTEXT, 2)
     return Engine(
         weights,
@@ -136,7 +136,7 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
         memory_share=min(0.5 * free, MEMORY_GB * 1e9 / 2) / total,
         batched_tokens=known.judge_batched_tokens if known else usual.batched_tokens,
         sequences=known.judge_sequences if known else usual.sequences,
-        batch_invariant=place.batch_invariant,
+        batch_invariant=judge_device.batch_invariant,
     )
 
 

@@ -1,4 +1,4 @@
-"""The models of the checks: real architectures of full width with random weights and fewer blocks, one a family; small
+"""The models of the checks: one real architecture per family, with full width, fewer blocks and random weights; small
 models on a CPU."""
 
 from collections.abc import Iterator, Mapping
@@ -23,13 +23,13 @@ from local_bench.models.cards import ModelCard, card
 from local_bench.runs.gpu_check.checks import Session
 
 STEPS = 2
-"""Qwen-Image's schedule divides by zero with one."""
+"""At least 2: Qwen-Image's schedule divides by zero with one step."""
 SMALL_SIDE = 64
 PROMPTS = (
     "A red boot on a white table by a window.",
     "Three blue birds above a sea under rain.",
 )
-"""Of one length, as Qwen-Image's batches need."""
+"""Prompts of equal length, as Qwen-Image's batches need."""
 
 Changes = Mapping[str, Mapping[str, Any]]
 _T5: Mapping[str, Any] = {"num_layers": 4}
@@ -42,31 +42,32 @@ _QWEN: Changes = {
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A family's model."""
+class FamilyModels:
+    """The models of a family."""
 
     full: str
-    """Card of the real model …"""
+    """Card of the real model."""
     small: str
-    """… and of the small one, for a CPU."""
+    """Card of the small model, for a CPU."""
     changes: Changes
-    """What the real one has less of; widths are kept, but for FLUX.2's text encoder, whose 30th layer is read."""
+    """Config values that are reduced in the real model. Widths are unchanged, except for FLUX.2's text encoder,
+    whose 30th layer is used."""
 
 
 MODELS = {
-    "flux": Checked("flux1-dev", "tiny-flux", _FLUX),
-    "flux_kontext": Checked("flux1-kontext-dev", "tiny-flux-kontext", _FLUX),
-    "flux_control": Checked("flux1-canny-dev", "tiny-flux-control", _FLUX),
-    "flux_ip_adapter": Checked("flux1-dev-ip-adapter", "tiny-flux-ip-adapter", _FLUX),
-    "flux_fill": Checked("flux1-fill-dev", "tiny-flux-fill", _FLUX),
-    "sd3": Checked("sd35-large", "tiny-sd3", _SD3),
-    "sd3_inpaint": Checked("sd35-large-inpaint", "tiny-sd3-inpaint", _SD3),
-    "qwen_image": Checked("qwen-image", "tiny-qwen-image", _QWEN),
-    "qwen_image_inpaint": Checked("qwen-image-inpaint", "tiny-qwen-image-inpaint", _QWEN),
-    "qwen_image_edit": Checked("qwen-image-edit", "tiny-qwen-image-edit", _QWEN),
-    "qwen_image_edit_inpaint": Checked("qwen-image-edit-inpaint", "tiny-qwen-image-edit-inpaint", _QWEN),
-    "qwen_image_edit_plus": Checked("qwen-image-edit-2511", "tiny-qwen-image-edit-plus", _QWEN),
-    "flux2": Checked(
+    "flux": FamilyModels("flux1-dev", "tiny-flux", _FLUX),
+    "flux_kontext": FamilyModels("flux1-kontext-dev", "tiny-flux-kontext", _FLUX),
+    "flux_control": FamilyModels("flux1-canny-dev", "tiny-flux-control", _FLUX),
+    "flux_ip_adapter": FamilyModels("flux1-dev-ip-adapter", "tiny-flux-ip-adapter", _FLUX),
+    "flux_fill": FamilyModels("flux1-fill-dev", "tiny-flux-fill", _FLUX),
+    "sd3": FamilyModels("sd35-large", "tiny-sd3", _SD3),
+    "sd3_inpaint": FamilyModels("sd35-large-inpaint", "tiny-sd3-inpaint", _SD3),
+    "qwen_image": FamilyModels("qwen-image", "tiny-qwen-image", _QWEN),
+    "qwen_image_inpaint": FamilyModels("qwen-image-inpaint", "tiny-qwen-image-inpaint", _QWEN),
+    "qwen_image_edit": FamilyModels("qwen-image-edit", "tiny-qwen-image-edit", _QWEN),
+    "qwen_image_edit_inpaint": FamilyModels("qwen-image-edit-inpaint", "tiny-qwen-image-edit-inpaint", _QWEN),
+    "qwen_image_edit_plus": FamilyModels("qwen-image-edit-2511", "tiny-qwen-image-edit-plus", _QWEN),
+    "flux2": FamilyModels(
         "flux2-dev",
         "tiny-flux2",
         {
@@ -74,31 +75,31 @@ MODELS = {
             "text_encoder": {"text_config.num_hidden_layers": 31, "text_config.intermediate_size": 8192},
         },
     ),
-    "flux2_klein": Checked(
+    "flux2_klein": FamilyModels(
         "flux2-klein-4b", "tiny-flux2-klein", {"transformer": {"num_layers": 2, "num_single_layers": 4}}
     ),
-    "pixart_sigma": Checked("pixart-sigma", "tiny-pixart", {"text_encoder": _T5}),
-    "instruct_pix2pix": Checked("instruct-pix2pix", "tiny-pix2pix", {}),
-    "omnigen": Checked("omnigen", "tiny-omnigen", {"transformer": {"num_layers": 8}}),
+    "pixart_sigma": FamilyModels("pixart-sigma", "tiny-pixart", {"text_encoder": _T5}),
+    "instruct_pix2pix": FamilyModels("instruct-pix2pix", "tiny-pix2pix", {}),
+    "omnigen": FamilyModels("omnigen", "tiny-omnigen", {"transformer": {"num_layers": 8}}),
 }
 
 
-def described(name: str, small: bool) -> tuple[ModelCard, str]:
-    """The card to check a family with, and what it has less of than the real one, in words ("" if nothing)."""
+def reduced_card(name: str, small: bool) -> tuple[ModelCard, str]:
+    """The card to check a family with, and a text of what is reduced ("" if nothing)."""
     if small:
         return card(MODELS[name].small, "generator"), "small model"
     usual, changes = card(MODELS[name].full, "generator"), MODELS[name].changes
     less = []
     for component, values in changes.items():
-        whole = piece(str(usual.architecture[component])).config
+        original = piece(str(usual.architecture[component])).config
         less += [
-            f"{component} {key.rpartition('.')[2]} {value} of {_value(whole, key)}" for key, value in values.items()
+            f"{component} {key.rpartition('.')[2]} {value} of {_value(original, key)}" for key, value in values.items()
         ]
     return with_config(usual, changes), ", ".join(less)
 
 
 def sampler_of(of: ModelCard, small: bool, side: int | None = None, steps: int = STEPS) -> Sampler:
-    """The card's own settings in a few steps; at its own size, or at `side` x `side` (small ones: 64 x 64)."""
+    """The card's settings with few steps, at its size or at `side` x `side` (small models: 64 x 64)."""
     settings = of.sampler.model_dump() | {"num_inference_steps": steps}
     if small or side:
         settings |= {"height": side or SMALL_SIDE, "width": side or SMALL_SIDE}
@@ -106,24 +107,24 @@ def sampler_of(of: ModelCard, small: bool, side: int | None = None, steps: int =
 
 
 def machine_of(session: Session, of: ModelCard, compiled: bool = False) -> Machine:
-    """As a run would have it on this device: the card's precision (float32 on a CPU) and the pinned attention."""
+    """The settings of a run on this device: the card's precision (float32 on a CPU) and the pinned attention."""
     dtype = of.dtype if session.on_gpu else "float32"
     attention = numerics.attention_backend("auto", session.device, dtype, of.attention, family(of.family).masks)
     return Machine(session.device, getattr(torch, dtype), attention, compiled)
 
 
-def briefs(of: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
-    """One a prompt, with a picture each where the model edits."""
+def requests_for(of: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
+    """One request per prompt, with input images for editing models."""
     pictures = [_picture(i, sampler) for i in range(usual_pictures(of))]
     mask = half_mask(sampler) if of.takes.mask else None
     return [GenerationRequest(prompt, sampler, tuple(pictures), mask) for prompt in PROMPTS]
 
 
-def encode(generator: Staged, asked: list[GenerationRequest]) -> list[Item]:
-    """The first two stages: encoders loaded, used and dropped."""
+def encode(generator: Staged, requests: list[GenerationRequest]) -> list[Item]:
+    """Load the encoders, encode the requests, drop the encoders."""
     generator.load_encoder()
     items = []
-    for i, brief in enumerate(asked):
+    for i, brief in enumerate(requests):
         read = brief.pictures if generator.traits.encodes_pictures else ()
         pictures = tuple(generator.encode_picture(picture, brief.sampler) for picture in read)
         items.append(Item(brief, generator.encode_text(brief), pictures, seed=i))
@@ -135,9 +136,9 @@ def encode(generator: Staged, asked: list[GenerationRequest]) -> list[Item]:
 def ready(
     session: Session, of: ModelCard, sampler: Sampler, compiled: bool = False
 ) -> Iterator[tuple[Staged, list[Item]]]:
-    """A model with random weights, its transformer loaded, and an item a prompt; dropped at the end."""
+    """A model with random weights and a loaded transformer, and one item per prompt; dropped at the end."""
     generator = family(of.family)(of, None, machine_of(session, of, compiled))
-    items = encode(generator, briefs(of, sampler))
+    items = encode(generator, requests_for(of, sampler))
     generator.load_denoiser()
     try:
         yield generator, items

@@ -1,5 +1,5 @@
-"""Whether processes make the same bytes: one with an empty cache of compiled code, one with the first one's, and one on
-each other GPU of the same kind with an empty cache, as the workers of a run are."""
+"""Check that processes generate equal bytes: one with an empty compile cache, one with the first one's cache, and
+one with an empty cache on each other GPU of the same model, like the workers of a run."""
 
 import json
 import os
@@ -12,31 +12,31 @@ import torch
 
 from local_bench.core import version
 from local_bench.core.machine import toolchain
-from local_bench.runs.gpu_check.attention import in_words, not_as_pinned
-from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
-from local_bench.runs.gpu_check.child import Made
+from local_bench.runs.gpu_check.attention import kernel_summary, pinning_fault
+from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
+from local_bench.runs.gpu_check.child import ChildResult
 
 FAMILY = "flux"
 SIDE = 1008
 SMALL_SIDE = 80
-"""63 x 63 and 5 x 5 image tokens, and 512 of text: 8 does not divide their number, so inductor may pad the matrices."""
+"""63 x 63 and 5 x 5 image tokens and 512 text tokens: not a multiple of 8, so inductor may pad the matrices."""
 
 
-def check_processes(session: Session) -> Found:
-    """The same digests from all fresh processes."""
-    here, words = toolchain()
-    if not here:
-        raise CheckSkipped(words)
+def check_processes(session: Session) -> CheckPassed:
+    """Check that all new processes give the same digests."""
+    available, text = toolchain()
+    if not available:
+        raise CheckSkipped(text)
     cache = session.scratch / "inductor"
-    cold, warm = _made(session, cache, session.device), _made(session, cache, session.device)
+    cold, warm = _run_child(session, cache, session.device), _run_child(session, cache, session.device)
     others = same_gpus(session.device)
     with ThreadPoolExecutor(max(1, len(others))) as pool:
         caches = [session.scratch / f"inductor-{i}" for i in range(len(others))]
-        elsewhere = list(pool.map(lambda own, device: _made(session, own, device), caches, others))
-    every = [cold, warm, *elsewhere]
+        other_results = list(pool.map(lambda own, device: _run_child(session, own, device), caches, others))
+    results = [cold, warm, *other_results]
     digests = {
-        "latents": [made.latents_sha256 for made in every],
-        "pixels": [made.pixels_sha256 for made in every],
+        "latents": [result.latents_sha256 for result in results],
+        "pixels": [result.pixels_sha256 for result in results],
     }
     figures = {
         "family": FAMILY,
@@ -44,23 +44,23 @@ def check_processes(session: Session) -> Found:
         "cold_compile_s": round(cold.compile_s, 2),
         "warm_compile_s": round(warm.compile_s, 2),
         "attention": cold.attention,
-        "kernels": [made.kernels for made in every],
+        "kernels": [result.kernels for result in results],
         "devices": [str(device) for device in (session.device, session.device, *others)],
-        **{f"{what}_sha256": seen for what, seen in digests.items()},
+        **{f"{what}_sha256": values for what, values in digests.items()},
     }
-    wrong = next(filter(None, (not_as_pinned(made.attention, made.kernels) for made in every)), None)
+    wrong = next(filter(None, (pinning_fault(result.attention, result.kernels) for result in results)), None)
     times = f"compiled in {cold.compile_s:.1f} s, with a warm cache in {warm.compile_s:.1f} s"
-    differing = [what for what, seen in digests.items() if len(set(seen)) > 1]
-    n = f"{len(every)} processes" + (f" on {1 + len(others)} GPUs" if others else "")
+    differing = [what for what, values in digests.items() if len(set(values)) > 1]
+    n = f"{len(results)} processes" + (f" on {1 + len(others)} GPUs" if others else "")
     if differing:
         raise CheckFailed(f"{' and '.join(differing)} of {n} differ; {times}", figures)
     if wrong:
         raise CheckFailed(f"compiled: {wrong}; {times}", figures)
-    return Found(f"{n} made the same bytes ({in_words(warm.kernels)}); {times}", figures)
+    return CheckPassed(f"{n} generated equal bytes ({kernel_summary(warm.kernels)}); {times}", figures)
 
 
 def same_gpus(device: torch.device) -> list[torch.device]:
-    """The other GPUs of this machine with the same name; none for the CPU."""
+    """Other GPUs of this machine with the same name; none for a CPU."""
     if device.type != "cuda":
         return []
     name = torch.cuda.get_device_name(device)
@@ -71,7 +71,7 @@ def same_gpus(device: torch.device) -> list[torch.device]:
     ]
 
 
-def _made(session: Session, cache: Path, device: torch.device) -> Made:
+def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResult:
     side = SIDE if session.on_gpu else SMALL_SIDE
     source = str(Path(version.__file__).resolve().parents[2])
     env = {
@@ -80,15 +80,15 @@ def _made(session: Session, cache: Path, device: torch.device) -> Made:
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
     }
-    env.pop("TRITON_CACHE_DIR", None)  # then Triton's is below inductor's, and as empty
+    env.pop("TRITON_CACHE_DIR", None)  # Triton's cache is then inside inductor's
     command = [sys.executable, "-m", "local_bench.runs.gpu_check.child", FAMILY, str(device), str(side)]
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=max(60.0, session.left_s), check=False
         )
     except subprocess.TimeoutExpired as e:
-        raise CheckFailed(f"a process was not done after {e.timeout:.0f} s") from None
+        raise CheckFailed(f"a process did not finish within {e.timeout:.0f} s") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CheckFailed(f"a process ended with status {done.returncode}: {last[:500]}")
-    return Made(**json.loads(done.stdout.strip().splitlines()[-1]))
+    return ChildResult(**json.loads(done.stdout.strip().splitlines()[-1]))

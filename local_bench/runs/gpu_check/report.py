@@ -1,4 +1,4 @@
-"""What the checks found, as a table, as JSON, and as a file that names the device."""
+"""The checks' results as a table, as JSON, and as a file named after the device."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ def as_table(rows: Sequence[Row]) -> str:
 
 
 def planned_table(checks: Sequence[Check]) -> str:
-    """What would be done."""
+    """A table of the checks that would run."""
     return table(["check", "what it does"], [[check.name, check.about] for check in checks])
 
 
@@ -37,13 +37,13 @@ def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
 
 
 def file_of(out: Path, device: str) -> Path:
-    """`out`, or a file in it that is named after the device where it is a folder: nvidia-h200.json."""
+    """`out`, or if it is a folder, a file in it named after the device, such as nvidia-h200.json."""
     name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "device"
     return out / f"{name}.json" if out.is_dir() else out
 
 
 def save(result: dict[str, Any], out: Path) -> Path:
-    """Writes the result; PathError or StorageError where that cannot be."""
+    """Write the result. Raises PathError or StorageError."""
     file = file_of(out, result["device"])
     write_atomic(file, (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode())
     return file

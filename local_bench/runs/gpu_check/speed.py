@@ -1,4 +1,4 @@
-"""Speed against what the device reaches in a matrix product, and against a plain diffusers loop; energy."""
+"""Checks of speed, relative to the device's matrix-product rate and to a plain diffusers loop, and of energy."""
 
 import time
 from collections.abc import Callable
@@ -16,22 +16,22 @@ from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.energy import EnergyCounter
-from local_bench.runs.gpu_check.checks import CheckFailed, CheckSkipped, Found, Session
-from local_bench.runs.gpu_check.models import PROMPTS, described, ready, sampler_of
+from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
+from local_bench.runs.gpu_check.models import PROMPTS, ready, reduced_card, sampler_of
 
 FAMILY = "flux"
 STEPS = 4
 _SIDE, _SMALL_SIDE = 8192, 512
-"""Of the square matrices."""
+"""Side of the square matrices."""
 _REPEATS, _PER_REPEAT = 5, 10
 _IMAGES, _SMALL_IMAGES = 8, 2
 _ENERGY_S = 3.0
-"""NVML's counter moves every tenth of a second or so."""
+"""NVML updates its counter about every 0.1 s."""
 
 
-def check_speed(session: Session) -> Found:
-    """Compile time, images a second, and the share of the measured matrix-product rate."""
-    of, less = described(FAMILY, not session.on_gpu)
+def check_speed(session: Session) -> CheckPassed:
+    """Measure compile time, images per second, and the fraction of the measured matrix-product rate."""
+    of, less = reduced_card(FAMILY, not session.on_gpu)
     sampler = sampler_of(of, not session.on_gpu, steps=STEPS)
     n = _IMAGES if session.on_gpu else _SMALL_IMAGES
     ceiling = matmul_flops(session)
@@ -63,19 +63,19 @@ def check_speed(session: Session) -> Found:
         "matmul_tflops": round(ceiling / 1e12, 2),
         "mfu_of_matmul": round(mfu, 4),
     }
-    words = (
+    text = (
         f"{n / ours_s:.2f} images/s of {STEPS} steps, {plain_s / ours_s:.2f} times a plain pipeline loop, "
-        f"{100 * mfu:.0f} % of {ceiling / 1e12:.1f} TFLOPS in a matrix product; "
+        f"{100 * mfu:.0f} % of {ceiling / 1e12:.1f} TFLOPS of a matrix product; "
         f"{'compiled' if compiled else 'first run'} in {compile_s:.1f} s"
     )
     known = gpu_of(device_name(session.device))
     if mfu > 1 or (known is not None and ceiling > known.peak_tflops * 1e12):
-        raise CheckFailed(f"faster than possible: {words}", figures)
-    return Found(words, figures)
+        raise CheckFailed(f"faster than possible: {text}", figures)
+    return CheckPassed(text, figures)
 
 
-def check_energy(session: Session) -> Found:
-    """Energy of a stretch of matrix products, by NVML's counter."""
+def check_energy(session: Session) -> CheckPassed:
+    """Measure the energy of matrix products with NVML's counter."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     counter = EnergyCounter(session.device.index)
@@ -94,20 +94,20 @@ def check_energy(session: Session) -> Found:
         raise CheckSkipped("this GPU has no energy counter")
     watts = used_mj / 1e3 / seconds
     figures = {"joules": used_mj / 1e3, "seconds": round(seconds, 3), "watts": round(watts, 1), "flop": n * flop}
-    words = f"{used_mj / 1e3:.0f} J in {seconds:.1f} s, {watts:.0f} W"
+    text = f"{used_mj / 1e3:.0f} J in {seconds:.1f} s, {watts:.0f} W"
     known = gpu_of(device_name(session.device))
     if watts <= 0 or (known is not None and watts > 1.5 * known.board_w):
-        raise CheckFailed(f"{words}: not what this board can draw", figures)
-    return Found(words, figures)
+        raise CheckFailed(f"{text}: outside this board's power range", figures)
+    return CheckPassed(text, figures)
 
 
 def matmul_flops(session: Session) -> float:
-    """Operations a second of a square matrix product, the best of several stretches: 8192 in bfloat16 on a GPU, timed
-    by CUDA events; 512 in float32 on a CPU."""
+    """FLOP per second of a square matrix product, the best of several repeats: 8192 in bfloat16 on a GPU, timed with
+    CUDA events; 512 in float32 on a CPU."""
     multiply, flop = _matmul(session)
     for _ in range(3):
         multiply()
-    return flop * _PER_REPEAT / min(_stretch_s(session, multiply) for _ in range(_REPEATS))
+    return flop * _PER_REPEAT / min(_repeat_s(session, multiply) for _ in range(_REPEATS))
 
 
 def _matmul(session: Session) -> tuple[Callable[[], Any], int]:
@@ -117,7 +117,7 @@ def _matmul(session: Session) -> tuple[Callable[[], Any], int]:
     return lambda: torch.mm(a, b, out=out), 2 * side**3
 
 
-def _stretch_s(session: Session, multiply: Callable[[], Any]) -> float:
+def _repeat_s(session: Session, multiply: Callable[[], Any]) -> float:
     if not session.on_gpu:
         begun = time.perf_counter()
         for _ in range(_PER_REPEAT):
@@ -134,7 +134,7 @@ def _stretch_s(session: Session, multiply: Callable[[], Any]) -> float:
 
 
 def _plain_s(session: Session, of: ModelCard, sampler: Sampler, n: int) -> float:
-    """Seconds of `n` images by one pipeline call each, as on the model's page: all parts resident, eager."""
+    """Seconds of `n` images with one plain pipeline call each: all components resident, eager mode."""
     kind = family(of.family)
     dtype = getattr(torch, of.dtype) if session.on_gpu else torch.float32
     pipe = kind.assemble(components(of, session.device, dtype))

@@ -1,4 +1,4 @@
-"""The run's SQLite file `ledger.sqlite`, read and written as typed rows. All SQL of local-bench is in this package."""
+"""The run's SQLite file `ledger.sqlite`, read and written as typed rows. This package contains all SQL of runs."""
 
 from local_bench.runs.store.database import BACKUP, LEDGER, Committed, backups, free_name
 from local_bench.runs.store.rows import (

@@ -1,4 +1,4 @@
-"""One SQLite file a run, with one writer: opening, transactions, faults, notes (`meta`) and backups."""
+"""The SQLite file of a run, with one writer: opening, transactions, errors, key-value data (`meta`) and backups."""
 
 import json
 import sqlite3
@@ -15,10 +15,10 @@ LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 
 
 class Committed(NamedTuple):
-    """How much finished work a ledger holds."""
+    """Numbers of finished items in a store."""
 
     candidates: int
-    """Made or unscored."""
+    """Generated or unscored."""
     verdicts: int
     retests: int
     scores: int
@@ -26,15 +26,15 @@ class Committed(NamedTuple):
 
 
 class Database:
-    """The run's SQLite file. Every fault of the file or the disk becomes a LedgerError or StorageError."""
+    """The run's SQLite file. Errors of the file or the disk are raised as LedgerError or StorageError."""
 
     def __init__(self, path: Path, *, create: bool = False, write: bool = False, in_memory: bool = False) -> None:
-        """Opens `path`. LedgerDamaged where it is missing, empty, damaged or lacks a table, LedgerError where it is of
-        a version that this release does not know.
+        """Open `path`. LedgerDamaged if it is missing, empty, damaged or lacks a table, LedgerError if its version is
+        unknown to this release.
 
-        With `create` a missing or empty file is made: only for a run that has not begun. A file of an earlier version
-        is migrated: in place with `write`, else in memory, so that reading changes nothing. With `in_memory` a copy is
-        opened, and writing changes nothing either.
+        With `create` a missing or empty file is created; use it only for a run that has not begun. A file of an earlier
+        version is migrated: in place with `write`, else in memory, so that reading does not change it. With `in_memory`
+        a copy is opened, and writes do not change the file.
         """
         self.path = path
         if not create and not path.exists():
@@ -81,7 +81,7 @@ class Database:
         if version not in MIGRATIONS:
             raise LedgerError(
                 f"{self.path} is of version {version}, and this release knows versions up to {VERSION}: open it with "
-                "the release that made it"
+                "the release that created it"
             )
         if not in_place:
             self._copy_to_memory()
@@ -107,7 +107,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block's writes, or none."""
+        """Commit all writes of the block, or none."""
         with self._faults():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -138,12 +138,12 @@ class Database:
         self.write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)
 
     def json_meta(self, key: str) -> Any:
-        """The JSON kept under `key`, or None."""
+        """The JSON value stored under `key`, or None."""
         text = self.meta(key)
         return None if text is None else json.loads(text)
 
     def committed(self) -> Committed:
-        """How much finished work there is now."""
+        """Numbers of finished items now."""
         row = self.rows(
             """SELECT (SELECT count(*) FROM candidates WHERE state <> 'planned'), (SELECT count(*) FROM verdicts),
                (SELECT count(*) FROM retests), (SELECT count(*) FROM scores WHERE value IS NOT NULL)"""
@@ -151,14 +151,14 @@ class Database:
         return Committed(*row)
 
     def backup(self) -> None:
-        """Copies the committed state to `ledger.backup.sqlite`, whole or not at all. An earlier backup that holds more
-        of anything (its judge was taken out since, say) is kept as `ledger.backup.N.sqlite`."""
+        """Copy the committed state to `ledger.backup.sqlite`, atomically. An earlier backup with more items of any
+        kind (for example because a judge was removed since) is kept as `ledger.backup.N.sqlite`."""
         target = self.path.with_name(BACKUP)
         scratch = target.with_name(f".{BACKUP}")
         with storage_errors(target):
             scratch.unlink(missing_ok=True)
         self.write("VACUUM INTO ?", str(scratch))
-        if _holds_more(target, self.committed()):
+        if _has_more(target, self.committed()):
             with storage_errors(target):
                 target.rename(free_name(self.path.parent, "ledger.backup.{}.sqlite"))
         put_in_place(scratch, target)
@@ -168,16 +168,17 @@ class Database:
         try:
             yield
         except sqlite3.IntegrityError:
-            raise  # a fault of ours
+            raise  # a bug of local-bench
         except sqlite3.OperationalError as e:
             text = str(e)
             if "full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
                 raise StorageError(
-                    f"cannot write {self.path}: {text}; make room or rights there and run the same command again, "
-                    "what was committed is kept"
+                    f"cannot write {self.path}: {text}; free disk space or fix its permissions and run the same "
+                    "command again; "
+                    "committed results are kept"
                 ) from e
             if "locked" in text:
-                raise LedgerError(f"{self.path} is held by another process: wait for it to end") from e
+                raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e
             if "malformed" in text or "decode to UTF-8" in text:
                 raise self._damaged(f"is damaged ({text})") from e
             raise
@@ -186,13 +187,13 @@ class Database:
 
     def _damaged(self, what: str) -> LedgerDamaged:
         folder = self.path.parent
-        held = backups(folder)
-        way_out = (
-            f"`local-bench recover {folder}` restores the state after the last finished phase from {held[0].name}"
-            if held
-            else "there is no backup of it: move the folder away and run the same command again to begin anew"
+        available = backups(folder)
+        remedy = (
+            f"`local-bench recover {folder}` restores the state after the last finished phase from {available[0].name}"
+            if available
+            else "there is no backup of it: move the folder away and run the same command again to start over"
         )
-        return LedgerDamaged(f"{self.path} {what}: {way_out}")
+        return LedgerDamaged(f"{self.path} {what}: {remedy}")
 
 
 def backups(folder: Path) -> list[Path]:
@@ -209,8 +210,9 @@ def free_name(folder: Path, pattern: str) -> Path:
     return folder / pattern.format(1 + max((int(n) for n in used if n.isdecimal()), default=0))
 
 
-def _holds_more(backup: Path, now: Committed) -> bool:
-    """Whether a usable backup holds more than `now` of anything; one of another release is never given up."""
+def _has_more(backup: Path, now: Committed) -> bool:
+    """Whether a usable backup has more items of any kind than `now`; a backup by another release always counts as
+    more."""
     if not backup.exists():
         return False
     try:

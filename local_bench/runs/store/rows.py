@@ -14,11 +14,11 @@ Kind = Literal["metric", "judge"]
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """One image that is asked for."""
+    """One image to generate."""
 
     work_id: str
     position: int
-    """In the plan, from 0."""
+    """Position in the plan, from 0."""
     task_id: str
     deliverable: int
     """From 1."""
@@ -27,7 +27,7 @@ class CandidateRow:
     """From 1."""
     prompt: str
     work_json: str
-    """All that decides the image's bytes on any one machine, as canonical JSON."""
+    """Everything that determines the image's bytes on a given machine, as canonical JSON."""
     seed: int
     height: int | None
     width: int | None
@@ -40,7 +40,7 @@ class CandidateRow:
     batch_size: int | None
     truncated_json: str | None
     cost_micro_usd: int | None
-    """Of an imported image, where it was made."""
+    """Cost of an imported image."""
 
     @cached_property
     def work(self) -> dict[str, Any]:
@@ -49,12 +49,12 @@ class CandidateRow:
 
     @property
     def truncated(self) -> dict[str, int]:
-        """Tokens of the prompt that each of the model's encoders cut off."""
+        """Number of prompt tokens truncated by each of the model's encoders."""
         return {str(name): int(n) for name, n in json.loads(self.truncated_json or "{}").items()}
 
     @property
     def image(self) -> str | None:
-        """Pixel digest of the finished image; None where there is none."""
+        """Pixel digest of the finished image; None if there is none."""
         return self.pixels_sha256 if self.state == "done" else None
 
     @property
@@ -70,11 +70,11 @@ class OutcomeRow:
     candidate: CandidateRow
     category: str
     price_micro_usd: int
-    """Of the whole task."""
+    """Price of the task."""
     deliverables: int
-    """Deliverables of the task that the model is asked for."""
+    """Number of the task's deliverables for this model."""
     decision: Decision | None
-    """None before it is settled."""
+    """None before the settle phase."""
 
     @property
     def accepted(self) -> bool | None:
@@ -82,7 +82,7 @@ class OutcomeRow:
 
     @property
     def part_micro_usd(self) -> int:
-        """The part of the task's price that this deliverable is worth."""
+        """This deliverable's share of the task's price."""
         return split(self.price_micro_usd, self.deliverables)[self.candidate.deliverable - 1]
 
 
@@ -105,7 +105,7 @@ class VerdictRow:
 
 @dataclass(frozen=True)
 class RepeatRow:
-    """A judge's answer to a question that it had answered before."""
+    """A judge's repeated answer to a question (retest)."""
 
     work_id: str
     rubric: str
@@ -139,7 +139,7 @@ class DecisionRow(NamedTuple):
 
 @dataclass(frozen=True)
 class SessionRow:
-    """One stretch of time for which a device was held."""
+    """A period in which a device was held."""
 
     session: int
     started_utc: str
@@ -150,7 +150,7 @@ class SessionRow:
 
 @dataclass(frozen=True)
 class MeterRow:
-    """What a part of a session's time was used for."""
+    """A part of a session's time, charged to a phase."""
 
     session: int
     t0_ns: int
@@ -162,7 +162,7 @@ class MeterRow:
 
 
 class Counts(NamedTuple):
-    """How much of the plan there is."""
+    """Numbers of candidates and verdicts by state."""
 
     candidates: int
     done: int
@@ -172,12 +172,12 @@ class Counts(NamedTuple):
 
 
 class BusyTime(NamedTuple):
-    """Time for which devices of one name were held for some phases, over all sessions."""
+    """Device time of some phases on devices with one name, over all sessions."""
 
     device: str
     held_ns: int
     n_items: int
-    """In phase `decode`."""
+    """Items of phase `decode`."""
 
 
 class ScoreSummary(NamedTuple):
@@ -188,14 +188,14 @@ class ScoreSummary(NamedTuple):
     model: str
     mean: float | None
     spread: float | None
-    """Mean of the spreads that are known."""
+    """Mean of the known spreads."""
     n: int
     n_not_applicable: int
     n_unscored: int
 
 
 class Reason(NamedTuple):
-    """How often the same reason was given."""
+    """A reason with its count."""
 
     where: str
     text: str

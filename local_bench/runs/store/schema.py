@@ -1,4 +1,4 @@
-"""The tables of `ledger.sqlite`, and how a file of an earlier version becomes one of this version."""
+"""The tables of `ledger.sqlite`, and the migrations from earlier versions."""
 
 import sqlite3
 from functools import cache
@@ -46,7 +46,7 @@ CREATE TABLE meter (
 """
 
 MIGRATIONS: dict[str, tuple[str, str]] = {
-    # Version 2 had one judge, which answered each question once by its most likely label.
+    # Version 2 had one judge and one answer per question.
     "2": (
         "3",
         """
@@ -69,7 +69,7 @@ ALTER TABLE scores ADD COLUMN spread REAL;
 """,
     ),
 }
-"""Version -> (the next version, the statements that lead to it)."""
+"""Version -> (next version, SQL statements)."""
 
 
 def statements(script: str) -> list[str]:
@@ -79,7 +79,7 @@ def statements(script: str) -> list[str]:
 
 @cache
 def tables_of_schema() -> dict[str, set[str]]:
-    """The columns of every table that a store must have."""
+    """The columns of every table of the schema."""
     db = sqlite3.connect(":memory:")
     try:
         db.executescript(SCHEMA)

@@ -1,4 +1,4 @@
-"""The store: every question that local-bench puts to a run's SQLite file, and every row that it writes."""
+"""The store: all queries and writes of a run's SQLite file."""
 
 import json
 import sqlite3
@@ -43,12 +43,12 @@ _FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_T
 
 
 class Store(Database):
-    """Reads are in the order that their docstrings name, so that one file gives the same output everywhere."""
+    """Typed access to the run's tables. Rows are returned in the order stated in each docstring."""
 
     # tasks and candidates
 
     def add_plan(self, tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
-        """Enters the plan of a run that has none, in one transaction."""
+        """Store the plan of a run that has none, in one transaction."""
         marks = ", ".join("?" * len(fields(CandidateRow)))
         with self.transaction():
             self.write_many(
@@ -66,7 +66,7 @@ class Store(Database):
 
     @property
     def planned(self) -> bool:
-        """Whether the plan has been entered."""
+        """Whether the plan has been stored."""
         return bool(self.meta("planned"))
 
     def tasks(self, limit: int | None = None) -> list[Task]:
@@ -84,7 +84,7 @@ class Store(Database):
         return int(row[0]), int(row[1])
 
     def candidates(self, model: str | None = None) -> list[CandidateRow]:
-        """Those of a model or of all, in the plan's order."""
+        """Candidates of a model or of all, in the plan's order."""
         rows = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE model = ?1 OR ?1 IS NULL ORDER BY position", model)
         return [CandidateRow(*row) for row in rows]
 
@@ -120,12 +120,12 @@ class Store(Database):
         return [row["sha"] for row in rows]
 
     def imported_models(self) -> list[str]:
-        """Models whose images were made elsewhere."""
+        """Models with imported images."""
         rows = self.rows("SELECT DISTINCT model FROM candidates WHERE json_type(work, '$.model.imported') IS NOT NULL")
         return [row["model"] for row in rows]
 
     def imported_costs(self) -> dict[str, int | None]:
-        """Model -> what its imported images cost in micro-USD; None where that of one of them is not known."""
+        """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
         rows = self.rows(
             """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
                WHERE state = 'done' AND json_extract(work, '$.pixels') IS NOT NULL GROUP BY model"""
@@ -157,8 +157,8 @@ class Store(Database):
         batch_size: int,
         truncated: Mapping[str, int],
     ) -> None:
-        """Notes that an image was made, or why it could not be. Metrics that could not read an earlier file of it are
-        forgotten, so that they are computed again."""
+        """Store that an image was generated, or why it was not. Its unscored metrics are deleted, so that they are
+        computed again."""
         self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", work_id)
         self.write(
             """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
@@ -175,7 +175,7 @@ class Store(Database):
     # verdicts
 
     def verdicts(self, judge: str | None = None, first_tasks: int | None = None) -> list[VerdictRow]:
-        """Of one judge or of all, by candidate, judge, rubric, point and repeat."""
+        """Verdicts of one judge or of all, by candidate, judge, rubric, point and repeat."""
         rows = self.rows(
             f"""SELECT {_columns(VerdictRow)} FROM verdicts WHERE (judge = ?1 OR ?1 IS NULL)
                 {_of_first(first_tasks)} ORDER BY work_id, judge, rubric, point, repeat""",
@@ -184,15 +184,15 @@ class Store(Database):
         return [VerdictRow(*row) for row in rows]
 
     def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
-        """Enters answers in one transaction; a later answer to a question replaces an earlier one."""
+        """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
         self._enter("verdicts", VerdictRow, rows)
 
     def rubrics(self) -> list[str]:
-        """Names of the rubrics that were answered, sorted."""
+        """Names of the rubrics with verdicts, sorted."""
         return [row["rubric"] for row in self.rows("SELECT DISTINCT rubric FROM verdicts ORDER BY rubric")]
 
     def repeats(self, judge: str | None = None) -> list[RepeatRow]:
-        """Of one judge or of all, by judge, candidate, rubric, point, repeat and round."""
+        """Repeated answers of one judge or of all, by judge, candidate, rubric, point, repeat and round."""
         rows = self.rows(
             f"""SELECT {_columns(RepeatRow)} FROM retests WHERE judge = ?1 OR ?1 IS NULL
                 ORDER BY judge, work_id, rubric, point, repeat, round""",
@@ -205,7 +205,7 @@ class Store(Database):
         self._enter("retests", RepeatRow, rows)
 
     def enter_judges(self, names: Mapping[str, str]) -> None:
-        """Notes the run's judges (judge id -> name) and deletes the answers of all others, in one transaction."""
+        """Store the run's judges (judge id -> name) and delete the answers of all others, in one transaction."""
         marks = ", ".join("?" * len(names))
         with self.transaction():
             self.set_meta("judges", json.dumps(names))
@@ -215,7 +215,7 @@ class Store(Database):
     # scores and decisions
 
     def scores(self, kind: Kind | None = None, first_tasks: int | None = None) -> list[ScoreRow]:
-        """Of one kind or of all, by candidate and name."""
+        """Scores of one kind or of all, by candidate and name."""
         rows = self.rows(
             f"""SELECT work_id, kind, name, value, unscored, applies, spread FROM scores
                 WHERE (kind = ?1 OR ?1 IS NULL) {_of_first(first_tasks)} ORDER BY work_id, name""",
@@ -224,7 +224,7 @@ class Store(Database):
         return [self._typed(_score, row) for row in rows]
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
-        """Work id -> name -> score; nothing for a candidate without scores."""
+        """Work id -> name -> score, for candidates with scores."""
         found: dict[str, dict[str, Score]] = {}
         for row in self.scores(kind):
             found.setdefault(row.work_id, {})[row.score.name] = row.score
@@ -239,7 +239,7 @@ class Store(Database):
         return bool(self.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1"))
 
     def score_summaries(self) -> list[ScoreSummary]:
-        """One a score and model, by name and model."""
+        """One summary per score and model, by name and model."""
         rows = self.rows(
             """SELECT s.kind, s.name, c.model, avg(s.value), avg(s.spread), count(s.value), sum(NOT s.applies),
                sum(s.applies AND s.value IS NULL)
@@ -258,8 +258,8 @@ class Store(Database):
         return [Reason(*row) for row in rows]
 
     def enter_scores(self, kind: Kind, scores: Iterable[tuple[str, Score]], replace_all: bool = False) -> None:
-        """Enters (work id, score) pairs in one transaction. They replace earlier scores of the same names, or all of
-        the kind."""
+        """Store (work id, score) pairs in one transaction. They replace earlier scores of the same names, or with
+        `replace_all` all scores of the kind."""
         with self.transaction():
             if replace_all:
                 self.write("DELETE FROM scores WHERE kind = ?", kind)
@@ -270,7 +270,7 @@ class Store(Database):
             )
 
     def decisions(self) -> list[DecisionRow]:
-        """By candidate."""
+        """All decisions, by candidate."""
         rows = self.rows("SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id")
         return [
             DecisionRow(r["work_id"], self._typed(_decision, r["accepted"], r["unscored"]), r["price_micro_usd"])
@@ -302,13 +302,13 @@ class Store(Database):
     # time
 
     def begin_session(self, started_utc: str, device: str) -> int:
-        """Enters a session and returns its number."""
+        """Store a new session and return its number."""
         with self.transaction():
             self.write("INSERT INTO sessions (started_utc, device) VALUES (?, ?)", started_utc, device)
             return int(self.rows("SELECT max(session) FROM sessions")[0][0])
 
     def enter_time(self, row: MeterRow, held_ns: int) -> None:
-        """Enters what a part of a session was used for, and how long the session has been by now."""
+        """Store a meter row and the session's total time."""
         with self.transaction():
             self.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *vars(row).values())
             self.write("UPDATE sessions SET held_ns = ? WHERE session = ?", held_ns, row.session)
@@ -317,15 +317,15 @@ class Store(Database):
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)
 
     def sessions(self) -> list[SessionRow]:
-        """In the order of their beginning."""
+        """All sessions, in the order of their start."""
         return [SessionRow(*r) for r in self.rows(f"SELECT {_columns(SessionRow)} FROM sessions ORDER BY session")]
 
     def meter(self) -> list[MeterRow]:
-        """By session and time."""
+        """All meter rows, by session and time."""
         return [MeterRow(*row) for row in self.rows(f"SELECT {_columns(MeterRow)} FROM meter ORDER BY session, t0_ns")]
 
     def busy_time(self, model: str, phases: Sequence[str]) -> list[BusyTime]:
-        """Time for which devices were held for these phases of a model, by device name."""
+        """Device time of these phases of a model, by device name."""
         marks = ", ".join("?" * len(phases))
         rows = self.rows(
             f"""SELECT s.device, sum(m.t1_ns - m.t0_ns), sum(m.n_items * (m.phase = 'decode'))
@@ -336,10 +336,10 @@ class Store(Database):
         )
         return [BusyTime(*row) for row in rows]
 
-    # notes
+    # meta
 
     def notes(self, kind: str) -> dict[str, Any]:
-        """The JSON kept under `kind:name` in `meta`, by name."""
+        """The JSON values stored under `kind:name` in `meta`, by name."""
         rows = self.rows("SELECT key FROM meta WHERE key LIKE ? ORDER BY key", f"{kind}:%")
         return {row["key"].partition(":")[2]: self.json_meta(row["key"]) for row in rows}
 
@@ -356,13 +356,13 @@ class Store(Database):
             return build(*parts)
         except (AssertionError, TypeError, ValueError):
             raise LedgerError(
-                f"{self.path} holds a row that no release of local-bench writes: it was changed by hand, make the run "
-                "again"
+                f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
+                "run"
             ) from None
 
 
 def _limit(n: int | None) -> int:
-    return -1 if n is None else n  # to SQLite, no limit
+    return -1 if n is None else n  # SQLite's value for no limit
 
 
 def _of_first(n: int | None) -> str:
@@ -374,8 +374,8 @@ def _task(row: sqlite3.Row) -> Task:
         return _TASK.validate_json(row["content"])
     except ValidationError as e:
         raise LedgerError(
-            f"the ledger's task {row['task_id']!r} is not a task ({e.errors()[0]['msg']}): "
-            "the run directory was changed by hand or made by another release, make the run again"
+            f"the ledger's task {row['task_id']!r} is invalid ({e.errors()[0]['msg']}): "
+            "the run directory was changed by hand or written by another release; repeat the run"
         ) from None
 
 
