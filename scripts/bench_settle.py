@@ -77,9 +77,9 @@ def our_cells(rows: PrefixBatch) -> Any:
 
 
 def our_standard(rows: PrefixBatch, cells: Any) -> Figures:
-    from local_bench.settle.settlement import by_category, earned
+    from local_bench.settle.settlement import by_category, earnings
 
-    all_of = [earned(cells), *by_category(cells).values()]
+    all_of = [earnings(cells), *by_category(cells).values()]
     return [
         float(x or 0) for of in all_of for e in of for x in (e.revenue_usd, e.task_acceptance, e.deliverable_acceptance)
     ]
@@ -103,12 +103,12 @@ def our_savings(rows: PrefixBatch, cells: Any) -> Figures:
 def our_retries(rows: PrefixBatch, cells: Any) -> Figures:
     from fractions import Fraction
 
-    from local_bench.settle.hype import tried
+    from local_bench.settle.hype import count_attempts
 
     outcomes = rows.accepted.astype(np.int8).reshape(rows.models, -1, IMAGES)
     figures: Figures = []
     for of in outcomes:
-        r = tried(of).shown
+        r = count_attempts(of).shown
         figures += [float(x or 0) for x in (r.pass_at(4), r.expected_attempts(), r.hype_gap)]
         figures.append(float(r.effective_cost_usd(Fraction(1, 3)) or 0))
     return figures

@@ -1,1 +1,2 @@
-"""What finished runs say: settlement, economics, agreement, comparison. Reads run directories, never imports torch."""
+"""Analysis of finished runs: settlement, economics, agreement and comparison. Reads run directories; never imports
+torch."""

@@ -1,4 +1,4 @@
-"""People's labels: a JSON Lines file in, one label a line, and what the people together say of each image."""
+"""Human annotations: reads a JSON Lines file with one annotation per line and combines the annotators' ratings."""
 
 import math
 from collections import Counter, defaultdict
@@ -20,46 +20,46 @@ from local_bench.suites.registry import suite
 PEOPLE = "people"
 OVERALL = "overall"
 TOP = 5
-"""The scores run from 0 to this."""
+"""Maximum of the scores, which start at 0."""
 
 
 @dataclass(frozen=True)
 class Rating:
-    """What one side says of one image in one dimension; at least one of the two where anything was said."""
+    """One rater's rating of one image in one dimension; at least one of the two fields is set."""
 
     decision: bool | None
     number: float | None
-    """On the score's own scale."""
+    """On the score's scale."""
 
 
 Opinion = dict[str, dict[str, Rating]]
-"""Dimension (a score's name, or `overall`) -> work id -> rating; only where it applies or was rated."""
+"""Dimension (a score's name, or `overall`) -> work id -> rating; only dimensions that apply or were rated."""
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """Everybody who labelled, each alone and together."""
+    """Annotations by rater, and their consensus."""
 
-    word: Opinion
+    consensus: Opinion
     raters: dict[str, Opinion] = field(default_factory=dict)
-    asked: dict[str, float | None] = field(default_factory=dict)
-    """Work id -> the chance with which it came to be asked about, where that is told; also of what nobody rated."""
+    probabilities: dict[str, float | None] = field(default_factory=dict)
+    """Work id -> sampling probability, None if not given; includes images without a rating."""
     tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Dimension -> work ids on which as many raters accept as reject; only where there are any."""
+    """Dimension -> work ids with as many accepting as rejecting raters; only dimensions with ties."""
 
     def notes(self, run: RunDir) -> list[str]:
-        """A sentence for each dimension with ties, naming the first of the images."""
+        """One sentence per dimension with ties, with the first images."""
         names = {row.work_id: f"{row.model}/{row.task_id}/{row.deliverable}" for row in run.store.candidates()}
         return [
             f"{len(ids)} images are tied in {name} (as many raters accept as reject) and have no decision: "
             f"{', '.join(names[i] for i in ids[:5])}{', …' if len(ids) > 5 else ''}; "
-            "add a label of one more rater to decide them"
+            "add an annotation of another rater to decide them"
             for name, ids in sorted(self.tied.items())
         ]
 
 
-class LabelLine(Strict):
-    """Who rated which image. The scores stand beside these keys, under their own names."""
+class AnnotationLine(Strict):
+    """The image and rater of an annotation. Scores are further keys, under their names."""
 
     model: str
     task_id: str
@@ -67,61 +67,62 @@ class LabelLine(Strict):
     attempt: int = Field(1, ge=1)
     rater: str = Field(PEOPLE, min_length=1, max_length=100)
     probability: float | None = Field(None, gt=0, le=1)
-    """With which chance it was drawn to be labelled (`settle --plan-labels`)."""
+    """Probability with which the image was sampled for annotation (`settle --plan-labels`)."""
 
 
-def people_labels(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> Annotations:
-    """The labels in `path`, about images of `run`; `applies`: work id -> the deciding scores that apply to it.
+def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> Annotations:
+    """Load the annotations of `run`'s images from `path`; `applies`: work id -> names of the deciding scores that
+    apply.
 
-    A line is an object of `model`, `task_id`, `deliverable`, `attempt` (1 if left out), `rater` (`people` if left
-    out), `probability` (with which it was drawn to be labelled; may be left out), and any of the suite's score names
-    or `overall`: true or false (would it be accepted), a number on the score's scale, or null (not rated). A number
-    decides by the config's threshold. Of several raters the word is the majority of their decisions (none for a tie)
-    and the mean of their numbers. Where nobody gave `overall`, it follows from the scores that apply as acceptance
-    does. UserError names the file, the line and the reason.
+    A line is an object of `model`, `task_id`, `deliverable`, `attempt` (default 1), `rater` (default `people`),
+    `probability` (of being sampled for annotation; optional), and any of the suite's score names or `overall`: true or
+    false (accepted), a number on the score's scale, or null (not rated). Numbers become decisions by the config's
+    threshold. The consensus of several raters is the majority of their decisions (none for a tie) and the mean of their
+    numbers. If `overall` is not given, it is derived from the scores that apply, as acceptance is. UserError names the
+    file, the line and the reason.
     """
     thresholds = thresholds_of(run.config)
     known = {row.key: row.work_id for row in run.store.candidates()}
     raters: dict[str, Opinion] = {}
     first: dict[tuple[str, str], int] = {}
-    asked: dict[str, float | None] = {}
+    probabilities: dict[str, float | None] = {}
     for number, line, given in _lines(path, run):
         where = f"{path}, line {number}"
         work_id = known.get((line.model, line.task_id, line.deliverable, line.attempt))
         if work_id is None:
-            raise UserError(f"{where}: {_unknown(line, list(known))}: mend or drop the line")
+            raise UserError(f"{where}: {_unknown(line, list(known))}: correct or remove the line")
         if (line.rater, work_id) in first:
             raise UserError(
-                f"{where}: {line.rater!r} rates this image on line {first[line.rater, work_id]} too: keep one"
+                f"{where}: {line.rater!r} already rates this image on line {first[line.rater, work_id]}: remove one"
             )
         first[line.rater, work_id] = number
-        if asked.setdefault(work_id, line.probability) != line.probability:
-            raise UserError(f"{where}: its probability is another one on an earlier line: an image has one")
+        if probabilities.setdefault(work_id, line.probability) != line.probability:
+            raise UserError(f"{where}: its probability differs from an earlier line: give one probability per image")
         opinion = raters.setdefault(line.rater, defaultdict(dict))
         for name, value in given.items():
             if isinstance(value, bool) and name not in thresholds and name != OVERALL:
-                raise UserError(f"{where}: {name} has no threshold to decide by: give a number or null")
+                raise UserError(f"{where}: {name} has no threshold for a decision: give a number or null")
             if value is not None:
                 opinion[name][work_id] = _rating(value, thresholds.get(name))
     if not first:
-        raise UserError(f"{path} holds no labels: give a file with one JSON object a line")
-    word = _together(list(raters.values()))
-    if not word:
-        raise UserError(f"{path} rates nothing: beside the image's keys, give scores that are not null")
+        raise UserError(f"{path} has no annotations: give a file with one JSON object per line")
+    consensus = _consensus(list(raters.values()))
+    if not consensus:
+        raise UserError(f"{path} has no ratings: give scores that are not null")
     tied = _tied(list(raters.values()))
     for opinion in raters.values():
         _add_overall(opinion, applies, ())
-    _add_overall(word, applies, tied.get(OVERALL, ()))
-    return Annotations(word, raters, asked, tied)
+    _add_overall(consensus, applies, tied.get(OVERALL, ()))
+    return Annotations(consensus, raters, probabilities, tied)
 
 
-def _unknown(line: LabelLine, known: list[tuple[str, str, int, int]]) -> str:
+def _unknown(line: AnnotationLine, known: list[tuple[str, str, int, int]]) -> str:
     models = dict.fromkeys(key[0] for key in known)
     if line.model not in models:
         return f"the run has no model {line.model!r} (it has {', '.join(models)})"
     if line.task_id not in {key[1] for key in known}:
-        return f"the run has no order {line.task_id!r}"
-    return f"the run asks for no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
+        return f"the run has no task {line.task_id!r}"
+    return f"the run has no image {line.deliverable} of {line.task_id!r}, attempt {line.attempt}, by {line.model}"
 
 
 def _rating(value: bool | float, threshold: float | None) -> Rating:
@@ -130,19 +131,19 @@ def _rating(value: bool | float, threshold: float | None) -> Rating:
     return Rating(None if threshold is None else value >= threshold, value)
 
 
-def _together(opinions: list[Opinion]) -> Opinion:
-    word: Opinion = defaultdict(dict)
+def _consensus(opinions: list[Opinion]) -> Opinion:
+    consensus: Opinion = defaultdict(dict)
     for name in {name for opinion in opinions for name in opinion}:
-        heard: dict[str, list[Rating]] = defaultdict(list)
+        by_image: dict[str, list[Rating]] = defaultdict(list)
         for opinion in opinions:
             for work_id, rating in opinion.get(name, {}).items():
-                heard[work_id].append(rating)
-        for work_id, ratings in heard.items():
+                by_image[work_id].append(rating)
+        for work_id, ratings in by_image.items():
             votes = Counter(r.decision for r in ratings if r.decision is not None)
             numbers = [r.number for r in ratings if r.number is not None]
             decision = None if votes[True] == votes[False] else votes[True] > votes[False]
-            word[name][work_id] = Rating(decision, fmean(numbers) if numbers else None)
-    return word
+            consensus[name][work_id] = Rating(decision, fmean(numbers) if numbers else None)
+    return consensus
 
 
 def _tied(opinions: list[Opinion]) -> dict[str, tuple[str, ...]]:
@@ -159,8 +160,8 @@ def _tied(opinions: list[Opinion]) -> dict[str, tuple[str, ...]]:
 
 
 def _add_overall(opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str]) -> None:
-    """Where it was not given: rejected if any score that applies is, accepted if all are; the mean of all numbers. A
-    tie of given ones (`tied`: work ids) stays without a decision."""
+    """Derive missing `overall` ratings: rejected if any applicable score is, accepted if all are; the mean of all
+    numbers. Images with tied `overall` ratings (`tied`: work ids) stay undecided."""
     for work_id in {work_id for of in list(opinion.values()) for work_id in of}:
         own = opinion.setdefault(OVERALL, {}).get(work_id, Rating(None, None))
         nothing = Rating(None, None)
@@ -183,19 +184,19 @@ def _value(given: Any) -> bool | float | None:
     raise ValueError(f"write true, false, a number from 0 to {TOP}, or null")
 
 
-def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, LabelLine, dict[str, bool | float | None]]]:
+def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, AnnotationLine, dict[str, bool | float | None]]]:
     names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).scores_of_judge))]
     scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
-    model: type[LabelLine] = create_model("Label", __base__=LabelLine, **scores)
+    model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
     labels = strictjson.objects(
-        path, UserError, "a label", missing="check the path", unreadable="give a file of labels"
+        path, UserError, "an annotation", missing="check the path", unreadable="give a file of annotations"
     )
     for number, where, data in labels:
         line = _line(data, model, where)
         yield number, line, line.model_dump(include=set(names), exclude_unset=True)
 
 
-def _line(data: dict[str, Any], model: type[LabelLine], where: str) -> LabelLine:
+def _line(data: dict[str, Any], model: type[AnnotationLine], where: str) -> AnnotationLine:
     try:
         return model.model_validate(data)
     except ValidationError as e:

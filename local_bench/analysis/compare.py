@@ -1,4 +1,4 @@
-"""Two runs side by side: their models on the orders that both were given, figure by figure, in pairs."""
+"""Paired comparison of two runs: their models on the shared tasks, per statistic."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,44 +22,44 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One figure of a model of the first run less that of a model of the second."""
+class FigureComparison:
+    """The difference in one statistic between a model of the first run and a model of the second."""
 
     figure: str
-    """`revenue` in micro-USD, a part of all orders or images, or a score's name, in its own points."""
+    """`revenue` in micro-USD, a fraction of tasks or images, or a score's name, in score points."""
     a: float | None
-    """The first one's, over the shared orders; what is unscored earns nothing and counts as not accepted. Of a score,
-    the mean over the images that have it on both sides; None where there are none."""
+    """The first model's value over the shared tasks; unscored images earn nothing and count as not accepted. For a
+    score, the mean over the images that have it in both runs; None if there are none."""
     b: float | None
     difference: Difference
-    """Its `at_least` and `at_most` say what all that is unscored could make of it; None for a metric, which knows no
-    ends."""
+    """`at_least` and `at_most` are the bounds over all values of unscored images; None for a metric, which is
+    unbounded."""
     n: int
-    """Images that count, or orders."""
+    """Number of images or tasks."""
     n_unscored: int
-    """Images, or orders, that are open on one side or both."""
+    """Number of images or tasks that are undecided in one or both runs."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All figures of all pairs of models."""
+    """All statistics of all pairs of models."""
 
-    rows: list[Compared]
+    rows: list[FigureComparison]
     n_tasks: int
-    """Orders that both runs have."""
+    """Tasks in both runs."""
     n_tasks_only_a: int
     n_tasks_only_b: int
     notes: list[str]
-    """What makes the two runs less comparable, a sentence each."""
+    """Limits of the comparison, one sentence each."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One model's lines and scores on the shared orders."""
+    """One model's outcomes and scores on the shared tasks."""
 
     lines: Mapping[Key, Line]
     scores: Mapping[str, Mapping[Key, float | None]]
-    """Name -> image -> value, None where it is unscored; no entry where it does not apply."""
+    """Name -> image -> value, None if unscored; no entry if it does not apply."""
 
 
 def compare(
@@ -71,20 +71,20 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """The models of `a` less those of `b`: those of the same name, or all with all where none is shared or asked for;
-    of a run and itself, every two of its models.
+    """Compare the models of `a` with those of `b`: models of the same name, or all pairs with `every_pair` or if no
+    name is shared. For a run and itself, compare all pairs of its models.
 
-    UserError where the runs share no order, or where an order of one name is not the same in both.
+    UserError if the runs share no task, or if a task of the same id differs between them.
     """
     shared, only_a, only_b = _shared_tasks(a, b)
     first, second = _sides(a, shared), _sides(b, shared)
     same = [(model, model) for model in first if model in second]
     pairs = [(x, y) for x in first for y in second] if every_pair or not same else same
     if every_pair and a.path.resolve() == b.path.resolve():
-        pairs = list(combinations(first, 2))  # a run's own models, each pair once
+        pairs = list(combinations(first, 2))  # each pair of the run's models once
     names = [name for name in _score_names(a) if name in set(_score_names(b))]
     judged = {name for kind, name in a.store.score_names() if kind == "judge"}
-    by_figure: dict[str, list[Compared]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
+    by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
     for x, y in pairs:
         for found in _figures((x, y), first[x], second[y], names, judged, (method, level, seed)):
             by_figure[found.figure].append(found)
@@ -96,12 +96,11 @@ def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
     first, second = a.store.task_contents(), b.store.task_contents()
     shared = [task_id for task_id in first if task_id in second]
     if not shared:
-        raise UserError(f"{a.path} and {b.path} have no order in common: compare runs of one suite")
+        raise UserError(f"{a.path} and {b.path} have no task in common: compare runs of one suite")
     other = next((task_id for task_id in shared if first[task_id] != second[task_id]), None)
     if other is not None:
         raise UserError(
-            f"the order {other!r} of {a.path} is not the one of {b.path}, though it has the same name: compare runs of "
-            "the same order file"
+            f"the task {other!r} of {a.path} differs from the one of {b.path}: compare runs of the same task file"
         )
     return shared, len(first) - len(shared), len(second) - len(shared)
 
@@ -133,24 +132,24 @@ def _figures(
     names: Sequence[str],
     judged: set[str],
     how: tuple[Method, float, int],
-) -> Iterator[Compared]:
+) -> Iterator[FigureComparison]:
     keys = [key for key in x.lines if key in y.lines]
     if not keys:
         return
     tasks = _numbers(keys)
     n_tasks = len(set(tasks))
     part = np.array([x.lines[key].part_micro_usd for key in keys], dtype=np.float64)
-    said = np.array([[_decision(side.lines[key]) for side in (x, y)] for key in keys])  # images x 2; NaN: open
-    yes, no, open_ = said == 1, said == 0, np.isnan(said)
+    decisions = np.array([[_decision(side.lines[key]) for side in (x, y)] for key in keys])  # images x 2; NaN: open
+    yes, no, open_ = decisions == 1, decisions == 0, np.isnan(decisions)
     paid, payable = (task_sums(tasks, part[:, None] * which, n_tasks) for which in (yes, ~no))
     yield _compared(REVENUE, models, paid, payable, None, how, len(keys), int(open_.any(axis=1).sum()))
     size = np.bincount(tasks, minlength=n_tasks)[:, None]
     accepted, acceptable = (task_sums(tasks, which, n_tasks) for which in (yes, ~no))
-    whole, wholly = ((side == size).astype(np.float64) for side in (accepted, acceptable))
-    n_open = int((whole != wholly).any(axis=1).sum())
-    yield _compared(ORDERS, models, whole, wholly, np.ones_like(whole), how, n_tasks, n_open)
-    asked = np.repeat(size.astype(np.float64), 2, axis=1)
-    yield _compared(IMAGES, models, accepted, acceptable, asked, how, len(keys), int(open_.any(axis=1).sum()))
+    complete, completable = ((side == size).astype(np.float64) for side in (accepted, acceptable))
+    n_open = int((complete != completable).any(axis=1).sum())
+    yield _compared(ORDERS, models, complete, completable, np.ones_like(complete), how, n_tasks, n_open)
+    requested = np.repeat(size.astype(np.float64), 2, axis=1)
+    yield _compared(IMAGES, models, accepted, acceptable, requested, how, len(keys), int(open_.any(axis=1).sum()))
     for name in names:
         found = _score(name, models, x, y, name in judged, how)
         if found:
@@ -159,7 +158,7 @@ def _figures(
 
 def _score(
     name: str, models: tuple[str, str], x: _Side, y: _Side, judged: bool, how: tuple[Method, float, int]
-) -> Compared | None:
+) -> FigureComparison | None:
     first, second = x.scores.get(name, {}), y.scores.get(name, {})
     keys = [key for key in first if key in second]
     if not keys:
@@ -185,7 +184,7 @@ def _compared(
     how: tuple[Method, float, int],
     n: int,
     n_unscored: int,
-) -> Compared:
+) -> FigureComparison:
     total = np.ones(2) if below is None else below.sum(axis=0)
     with np.errstate(invalid="ignore"):
         ends = [side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
@@ -193,11 +192,11 @@ def _compared(
     method, level, seed = how
     (difference,) = paired_differences(models, sure, below, bounds=bounds, method=method, level=level, seed=seed)
     known = [None if np.isnan(low) else low for low, _ in bounds]
-    return Compared(figure, known[0], known[1], difference, n, n_unscored)
+    return FigureComparison(figure, known[0], known[1], difference, n, n_unscored)
 
 
-def _adjusted(rows: Sequence[Compared]) -> list[Compared]:
-    """With the correction for all pairs of this figure."""
+def _adjusted(rows: Sequence[FigureComparison]) -> list[FigureComparison]:
+    """Add p-values adjusted for all pairs of this statistic."""
     p = [row.difference.p for row in rows]
     return [
         replace(row, difference=replace(row.difference, p_holm=holm, p_bh=bh))
@@ -206,8 +205,8 @@ def _adjusted(rows: Sequence[Compared]) -> list[Compared]:
 
 
 def _numbers(keys: Sequence[Key]) -> list[int]:
-    places = {task_id: i for i, task_id in enumerate(dict.fromkeys(task_id for task_id, _ in keys))}
-    return [places[task_id] for task_id, _ in keys]
+    indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(task_id for task_id, _ in keys))}
+    return [indices[task_id] for task_id, _ in keys]
 
 
 def _decision(line: Line) -> float:
@@ -217,10 +216,10 @@ def _decision(line: Line) -> float:
 def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:
     if only_a or only_b:
         yield (
-            f"the runs' orders differ: {only_a} are only in {a.path} and {only_b} only in {b.path}; what is compared "
-            "is the orders that both have"
+            f"the runs' tasks differ: {only_a} are only in {a.path} and {only_b} only in {b.path}; only shared "
+            "tasks are compared"
         )
     if a.store.json_meta("judges") != b.store.json_meta("judges"):
-        yield "the runs were judged by different judges, so that a difference may be the judges'"
+        yield "the runs were judged by different judges, which may cause differences"
     if a.config.acceptance != b.config.acceptance:
-        yield "the runs accept by different thresholds, so that money and acceptance may differ by these alone"
+        yield "the runs use different acceptance thresholds, which may cause differences in revenue and acceptance"

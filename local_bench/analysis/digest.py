@@ -1,4 +1,4 @@
-"""What a run found, as four digests: the same for every machine and every way through that gives the same results."""
+"""Digests of a run's results: equal for equal results, independent of machine and order of execution."""
 
 import hashlib
 import json

@@ -1,19 +1,20 @@
-"""A run in every scenario of ServImage, its GPUs' cost beside what an API would charge, and where the two meet."""
+"""A run's results in ServImage's payment scenarios, its GPU cost compared with API prices, and the break-even
+points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from local_bench.analysis.performance import GenerationStats, makings
+from local_bench.analysis.performance import GenerationStats, generation_stats
 from local_bench.analysis.settlement import Accounting, lines
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
-from local_bench.settle.savings import Saved, savings
-from local_bench.settle.settlement import Earned, earned
+from local_bench.settle.savings import ClientSavings, savings
+from local_bench.settle.settlement import Earnings, earnings
 from local_bench.settle.table import OutcomeTable, table_of_lines
 from local_bench.suites.api_prices import api_prices
 
@@ -25,42 +26,43 @@ Attempt = tuple[str, str, int, int]
 
 @dataclass(frozen=True)
 class BreakEven:
-    """One model on the run's devices against one API."""
+    """Break-even of one model on the run's devices with one API."""
 
     model: str
     api: str
     api_usd: Fraction
-    """An image."""
+    """Price of one image."""
     usd_per_hour: Fraction | None
-    """Up to which price of a GPU-hour a job of the run's size is no dearer; None: never, or nothing was timed."""
+    """Maximum price of a GPU-hour at which a job of the run's size costs no more; None if there is none, or no
+    timing."""
     usd_per_hour_endless: Fraction | None
-    """The same for a job so large that loading does not count."""
+    """The same for an unlimited job, for which loading is negligible."""
     images: int | None
-    """From how many images on it is no dearer at the run's own price; None: never, or there is no price."""
+    """Minimum number of images at which it costs no more at the run's price; None if there is none, or no price."""
     usd_here: Fraction | None
-    """What an image of the run's job costs at the run's own price; None where there is none."""
+    """Cost per image of the run's job at the run's price; None without a price."""
     usd_one_more: Fraction | None
-    """The same for one image more."""
+    """Marginal cost of one more image."""
 
 
 @dataclass(frozen=True)
 class Economics:
     table: OutcomeTable
-    earned: list[Earned]
+    earnings: list[Earnings]
     competition: Competition
-    by_ledger: list[Saved]
-    """With the cost that the meter found (`usd_per_image` times the first attempts that were made); in the table's
-    order of models, as are the others."""
-    by_api: list[Saved]
-    """With what the same images would have cost at an API; None where no price is given for the model."""
+    by_ledger: list[ClientSavings]
+    """With the metered cost (`usd_per_image` times the generated first attempts); in the table's order of models,
+    like the other lists."""
+    by_api: list[ClientSavings]
+    """With the cost of the same images at an API; None if no price is given for the model."""
     timed: dict[str, Local]
-    """What an image takes here, by model; only of those that were timed."""
+    """Measured time per image by model, for models with a timing."""
     against: list[BreakEven]
 
 
 def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     """`economics` with the prices of the run's config, against the lowest, the middle and the highest API price of
-    table 6. None where nothing is settled or no order has a price. The page, the JSON and the exports all show this."""
+    table 6. None if nothing is settled or no task has a price. Used by the page, the JSON output and the exports."""
     if not any(s.total.value_micro_usd for s in money.settlements):
         return None
     settings = run.config.settlement
@@ -87,17 +89,17 @@ def economics(
     require_success: bool = False,
     usd_per_kwh: Fraction = Fraction(0),
 ) -> Economics:
-    """Settles what the ledger holds. `usd_of`: what an image of a model of the run would cost at an API, by the run's
-    names; `apis`: API prices to hold each of them against, by the APIs' names; `usd_per_kwh`: of electricity that the
-    hour's price does not hold, where it was measured."""
+    """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
+    price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
+    hourly price, applied to measured energy."""
     first = {key[:3]: total for key, total in summed_scores(store).items() if key[3] == 1}
     table = table_of_lines(lines(store), first)
-    made = makings(store, money, table.models)
+    made = generation_stats(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
     return Economics(
         table=table,
-        earned=earned(table),
+        earnings=earnings(table),
         competition=compete(table, require_success),
         by_ledger=savings(table, usd_per_image(store, money)),
         by_api=savings(table, {model: Fraction(usd) for model, usd in usd_of.items()}),
@@ -107,8 +109,8 @@ def economics(
 
 
 def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
-    """US dollars an image: what a model's images cost, divided by how many it made, both of all attempts; no entry for
-    a model whose cost is not known or that made none."""
+    """Model -> cost per generated image in US dollars, over all attempts; no entry for a model with unknown cost or
+    without images."""
     n_made = store.n_candidates(made=True)
     return {
         s.model: Fraction(s.cost_micro_usd, MICRO * n_made[s.model])
@@ -118,7 +120,7 @@ def usd_per_image(store: Store, money: Accounting) -> dict[str, Fraction]:
 
 
 def summed_scores(store: Store) -> dict[Attempt, Decimal]:
-    """The summed BRF, VEQ and CNS of every image of which all that apply are there."""
+    """The sum of BRF, VEQ and CNS of every image whose applicable scores are all present."""
     scores = store.scores_by_candidate("judge")
     totals: dict[Attempt, Decimal] = {}
     for row in store.candidates():
@@ -156,8 +158,8 @@ def _against(
 
 
 def _local(making: GenerationStats) -> Local | None:
-    """What an image takes: denoising and decoding; all else that was held for the model is held once. None where
-    nothing was timed. Energy that nobody measured counts as none."""
+    """Time and energy per image: denoising and decoding per image, all other device time of the model once. None
+    without a timing. Unmeasured energy counts as zero."""
     n, busy_ns = making.timing.n_made, making.timing.busy_ns
     if making.imported or not n or not busy_ns:
         return None

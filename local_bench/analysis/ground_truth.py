@@ -1,4 +1,4 @@
-"""A run against the truth, in a suite that has a referee: its judges' answers, and its money."""
+"""Compares a run's answers and revenue with ground truth, in suites that provide it."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,26 +14,33 @@ from local_bench.core.types import GroundTruth, Score, Verdict
 from local_bench.runs.acceptance import decision_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import sets, verdicts_of
-from local_bench.settle.ground_truth import Answered, Paid, Reckoning, Truthfulness, reckon, truthfulness
+from local_bench.settle.ground_truth import (
+    AnswerAccuracy,
+    JudgedAnswer,
+    JudgedDeliverable,
+    RevenueAudit,
+    answer_accuracy,
+    audit_revenue,
+)
 from local_bench.suites.registry import suite
 
 
 @dataclass(frozen=True)
 class GroundTruthCheck:
-    """What the referee has to say of a run."""
+    """A run compared with its ground truth."""
 
     truths: dict[str, GroundTruth] = field(default_factory=dict)
-    """By work id, of every picture of which anything could be told."""
-    answers: list[Truthfulness] = field(default_factory=list)
-    money: list[Reckoning] = field(default_factory=list)
+    """Work id -> ground truth, for images where it can be determined."""
+    answers: list[AnswerAccuracy] = field(default_factory=list)
+    money: list[RevenueAudit] = field(default_factory=list)
 
 
-def refereed(run: RunDir) -> GroundTruthCheck | None:
-    """The judges' answers and decisions that are in the ledger now, against the truth of the pictures; None in a suite
-    whose truth is not known. A picture that is missing, damaged or altered is left out and noted in `run.image_store`.
-    LedgerError where a task cannot be read."""
-    asked = suite(run.config.suite.name)
-    if not asked.has_ground_truth:
+def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
+    """Compare the stored answers and decisions with the images' ground truth; None for a suite without ground truth.
+    Missing, damaged or altered images are left out and recorded in `run.image_store`. LedgerError if a task cannot be
+    read."""
+    entry = suite(run.config.suite.name)
+    if not entry.has_ground_truth:
         return None
     tasks = {task.task_id: task for task in run.store.tasks()}
     of_work: dict[str, GroundTruth] = {}
@@ -42,58 +49,62 @@ def refereed(run: RunDir) -> GroundTruthCheck | None:
         if attempt > 1:
             continue
         pixels = _pixels(run, {i: sha for i, (_, sha) in images.items() if sha})
-        truths = asked.ground_truth(tasks[task_id], pixels)
+        truths = entry.ground_truth(tasks[task_id], pixels)
         of_work |= {images[i][0]: truth for i, truth in truths.items()}
         answers = {(i, *key, 0): Verdict(a, None, "") for i, t in truths.items() for key, a in t.answers.items() if a}
-        for i, scores in asked.scores(tasks[task_id], answers).items():
+        for i, scores in entry.scores(tasks[task_id], answers).items():
             if i in truths:
                 faultless[images[i][0]] = scores
     models = {row.work_id: row.model for row in run.store.candidates() if row.work_id in of_work}
     return GroundTruthCheck(
-        of_work, truthfulness(_answered(run, models, of_work)), reckon(_paid(run, of_work, faultless))
+        of_work,
+        answer_accuracy(_judged_answers(run, models, of_work)),
+        audit_revenue(_judged_deliverables(run, of_work, faultless)),
     )
 
 
 def _pixels(run: RunDir, shas: Mapping[int, str]) -> dict[int, NDArray[np.uint8]]:
-    """RGB8 pixels (height, width, 3) by deliverable, of the pictures that are what the ledger says."""
+    """RGB8 pixels (height, width, 3) by deliverable, of intact images."""
     found = {}
     for i, sha in shas.items():
-        with suppress(RunImageError):  # it is noted
+        with suppress(RunImageError):  # `load` records the fault
             found[i] = np.asarray(run.image_store.load(sha))
     return found
 
 
-def _answered(run: RunDir, models: dict[str, str], truths: dict[str, GroundTruth]) -> list[Answered]:
+def _judged_answers(run: RunDir, models: dict[str, str], truths: dict[str, GroundTruth]) -> list[JudgedAnswer]:
     found = []
     for judge_id, label in judge_labels(run).items():
-        said = verdicts_of(run.store, judge_id)
+        verdicts = verdicts_of(run.store, judge_id)
         for work_id, model in models.items():
             for (rubric, point), true in truths[work_id].answers.items():
-                verdict = said.get(work_id, {}).get((rubric, point, 0))
-                turns_on = next(iter(true or {}), "")
-                given = None if verdict is None else _number(verdict.answer, turns_on)
-                found.append(Answered(label, rubric, model, given, _number(true, turns_on)))
+                verdict = verdicts.get(work_id, {}).get((rubric, point, 0))
+                field_name = next(iter(true or {}), "")
+                given = None if verdict is None else _number(verdict.answer, field_name)
+                found.append(JudgedAnswer(label, rubric, model, given, _number(true, field_name)))
     return sorted(found, key=lambda answer: answer.rubric)
 
 
 def _number(answer: Mapping[str, object] | None, name: str) -> float | None:
-    """The number in that field of an answer; a judge's answer may hold its evidence, a text, before it."""
+    """The number in a field of an answer, whose other fields may be text."""
     given = (answer or {}).get(name)
     return float(given) if isinstance(given, int | float) else None
 
 
-def _paid(run: RunDir, truths: dict[str, GroundTruth], faultless: dict[str, list[Score]]) -> list[Paid]:
+def _judged_deliverables(
+    run: RunDir, truths: dict[str, GroundTruth], faultless: dict[str, list[Score]]
+) -> list[JudgedDeliverable]:
     judged = run.store.scores_by_candidate("judge")
-    places = {row.key: row.work_id for row in run.store.candidates()}
+    work_ids = {row.key: row.work_id for row in run.store.candidates()}
     found = []
     for line in lines(run.store):
-        work_id = places[line.model, line.task_id, line.deliverable, 1]
+        work_id = work_ids[line.model, line.task_id, line.deliverable, 1]
         truth = truths.get(work_id)
         known = {score.name: score for score in faultless.get(work_id, ()) if score.value is not None}
         own = judged.get(work_id, {})
         score = own.get("brf")
         found.append(
-            Paid(
+            JudgedDeliverable(
                 model=line.model,
                 task_id=line.task_id,
                 part_micro_usd=line.part_micro_usd,

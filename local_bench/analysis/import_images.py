@@ -1,6 +1,6 @@
-"""Pictures in a benchmark's own layout, as manifests for `imported` models.
+"""Writes manifests for `imported` models from images in a benchmark's layout.
 
-A manifest lies at the top of the folder that was given, for a picture's path may not lead out of its manifest's folder.
+Manifests are written to the top of the given folder, because image paths must not leave their manifest's folder.
 """
 
 import json
@@ -16,44 +16,44 @@ from local_bench.generators.imported import SUFFIXES
 from local_bench.suites.json_io import line_of, read_object
 
 _NUMBER = re.compile(r"0*([1-9][0-9]{0,3})")
-Place = tuple[str, str, int, int, Path]
+ImageFile = tuple[str, str, int, int, Path]
 """(method, task, deliverable from 1, attempt from 1, file)"""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One method's pictures."""
+    """The manifest of one method."""
 
     method: str
     path: Path
-    n_pictures: int
+    n_images: int
     attempts: int
-    """The highest that there is."""
+    """The highest attempt number."""
 
 
 def write_manifests(name: str, folder: Path) -> list[Manifest]:
-    """Finds the pictures below `folder` in the layout `name` and writes `METHOD.manifest.jsonl` for each method.
+    """Find the images below `folder` in the layout `name` and write `METHOD.manifest.jsonl` for each method.
 
-    UserError where there is no such folder, none of its pictures are in that layout, two claim one place, or a manifest
-    is there that says something else.
+    UserError if the folder does not exist or has no images in that layout, if two files are the same image, or if a
+    manifest with other content exists.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: give the one that the benchmark's outputs lie in")
-    places = list(_ice(folder) if name == "ice-bench" else _in_folders(name, folder))
-    if not places:
-        raise UserError(f"{folder} holds no pictures in the layout of {name}: give the folder with its outputs")
+        raise UserError(f"{folder} is not a folder: give the folder with the benchmark's outputs")
+    files = list(_ice(folder) if name == "ice-bench" else _in_folders(name, folder))
+    if not files:
+        raise UserError(f"{folder} has no images in the layout of {name}: give the folder with its outputs")
     seen: dict[tuple[str, str, int, int], Path] = {}
-    for method, task, deliverable, attempt, file in places:
+    for method, task, deliverable, attempt, file in files:
         other = seen.setdefault((method, task, deliverable, attempt), file)
         if other != file:
             raise UserError(
-                f"{folder}: {other.name} and {file.name} of {task!r} by {method!r} are one picture: keep one"
+                f"{folder}: {other.name} and {file.name} of {task!r} by {method!r} are the same image: remove one"
             )
     manifests = []
-    for method in dict.fromkeys(place[0] for place in places):
+    for method in dict.fromkeys(file_[0] for file_ in files):
         if not is_safe_id(method):
-            raise UserError(f"{folder}: {method!r} cannot name a model: use letters, digits, '.', '_' and '-'")
-        own = sorted(place for place in places if place[0] == method)
+            raise UserError(f"{folder}: {method!r} is not a valid model name: use letters, digits, '.', '_' and '-'")
+        own = sorted(file_ for file_ in files if file_[0] == method)
         lines = [
             {
                 "task_id": task,
@@ -65,13 +65,13 @@ def write_manifests(name: str, folder: Path) -> list[Manifest]:
         ]
         path = folder / f"{method}.manifest.jsonl"
         data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
-        write_new(path, data, "pictures")  # people add what a picture cost
-        manifests.append(Manifest(method, path, len(own), max(place[3] for place in own)))
+        write_new(path, data, "images")  # users may add costs to it
+        manifests.append(Manifest(method, path, len(own), max(file_[3] for file_ in own)))
     return manifests
 
 
-def _in_folders(name: str, folder: Path) -> Iterator[Place]:
-    """The layouts in which folders say which picture it is."""
+def _in_folders(name: str, folder: Path) -> Iterator[ImageFile]:
+    """Layouts that identify images by their folders."""
     top = folder / ("images" if name == "servimage" else "outputs")
     top = top if top.is_dir() else folder
     datasets = _folders(top) if name == "hype-edit-1" else [top]
@@ -84,27 +84,27 @@ def _in_folders(name: str, folder: Path) -> Iterator[Place]:
                 if number is None or file.suffix.lower() not in SUFFIXES:
                     continue
                 if not is_safe_id(task.name):
-                    raise UserError(f"{task}: its name cannot name a task: use letters, digits, '.', '_' and '-'")
+                    raise UserError(f"{task}: its name is not a valid task id: use letters, digits, '.', '_' and '-'")
                 n = int(number[1])
                 yield (method.name, task.name, *((1, n) if name == "hype-edit-1" else (n, 1)), file)
 
 
-def _ice(folder: Path) -> Iterator[Place]:
-    """results/METHOD/gen_info.json: {item: path}, the path relative to where the benchmark's code was started."""
+def _ice(folder: Path) -> Iterator[ImageFile]:
+    """results/METHOD/gen_info.json: {item: path}, paths are relative to the working folder of the benchmark's code."""
     for info in sorted(folder.rglob("gen_info.json")):
         data, text = read_object(info, "gen_info.json", UserError)
         for item, relative in data.items():
             where = f"{info}, line {line_of(text, [item])}"
             if not isinstance(relative, str) or not is_safe_id(item):
-                raise UserError(f"{where}: an item's id and the path of its picture belong here: mend the line")
+                raise UserError(f"{where}: expected an item's id and the path of its image: correct the line")
             ups = [up for up in (info.parent, *info.parents[1:4]) if up.is_relative_to(folder)]
             try:
-                ways = [safe_join(up, relative) for up in ups]
+                paths = [safe_join(up, relative) for up in ups]
             except UserError as e:
                 raise UserError(f"{where}: {e}") from None
-            file = next((way for way in ways if way.is_file()), None)
+            file = next((path for path in paths if path.is_file()), None)
             if file is None:
-                raise UserError(f"{where}: {relative} is not there: put it there or drop the line")
+                raise UserError(f"{where}: {relative} does not exist: add the file or remove the line")
             yield info.parent.name, item, 1, 1, folder / file.relative_to(folder.resolve())
 
 

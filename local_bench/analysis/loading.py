@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 def load_run(path: str | Path) -> "Run":
-    """Opens the run directory at `path` for reading. UserError where it is not one, LedgerError where it is damaged."""
+    """Open the run directory at `path` for reading. UserError if it is not a run directory, LedgerError if it is
+    damaged."""
     return Run(RunDir.open(Path(path)))
 
 
 class Run:
-    """A run directory, open for reading. A context manager; `close` otherwise.
+    """A run directory opened for reading; use it as a context manager, or call `close`.
 
-    Each table is a data frame with one row an item, in an order that does not change. Missing values are None or NaN,
-    never 0. Amounts of money are floats in US dollars.
+    Each table is a data frame with one row per item in a stable order. Missing values are None or NaN, never 0. Amounts
+    of money are floats in US dollars.
     """
 
     def __init__(self, run: RunDir) -> None:
@@ -43,12 +44,12 @@ class Run:
         return self._run.config
 
     def candidates(self) -> "pd.DataFrame":
-        """One row an image that was asked for, in the plan's order.
+        """One row per candidate, in the plan's order.
 
         `work_id, model, task_id, category, deliverable, attempt, prompt, seed, width, height, state, unscored, image,
-        pixels_sha256, cost_usd, price_usd, accepted`. `image` is the PNG's path, None where there is no image.
-        `cost_usd` is what an image of the model cost on average by the meter, or, of an imported image, where it was
-        made; `price_usd` the part of the task's price that it is worth.
+        pixels_sha256, cost_usd, price_usd, accepted`. `image` is the PNG's path, None without an image.
+        `cost_usd` is the model's mean metered cost per image, or the cost of an imported image; `price_usd` is the
+        deliverable's share of the task's price.
         """
         costs = self._image_costs()
         columns = ("work_id", "model", "task_id", "deliverable", "attempt", "prompt", "seed", "width", "height")
@@ -72,11 +73,11 @@ class Run:
         return _frame(rows, [*order, "cost_usd", "price_usd", "accepted"])
 
     def scores(self) -> "pd.DataFrame":
-        """One row a score: `work_id, model, task_id, deliverable, attempt, name, kind, value, spread, applies,
-        unscored`. `kind` is `judge` or `metric`; `value` is NaN where the score does not apply or is unscored."""
-        places = self._places()
+        """One row per score: `work_id, model, task_id, deliverable, attempt, name, kind, value, spread, applies,
+        unscored`. `kind` is `judge` or `metric`; `value` is NaN if the score does not apply or is unscored."""
+        candidates = self._candidate_columns()
         rows = [
-            places[work_id]
+            candidates[work_id]
             | {
                 "name": score.name,
                 "kind": kind,
@@ -87,15 +88,15 @@ class Run:
             }
             for work_id, kind, score in self._run.store.scores()
         ]
-        return _frame(rows, [*_PLACE, "name", "kind", "value", "spread", "applies", "unscored"])
+        return _frame(rows, [*_CANDIDATE, "name", "kind", "value", "spread", "applies", "unscored"])
 
     def verdicts(self) -> "pd.DataFrame":
-        """One row a question and judge: `work_id, model, task_id, deliverable, attempt, judge, rubric, point, repeat,
+        """One row per question and judge: `work_id, model, task_id, deliverable, attempt, judge, rubric, point, repeat,
         answer, labels, unscored, raw`. `answer` is a dict of the rubric's fields; `labels` maps criterion to label to
-        probability, where the judge gave probabilities."""
-        places, judges = self._places(), judge_labels(self._run)
+        probability, if the judge returned probabilities."""
+        candidates, judges = self._candidate_columns(), judge_labels(self._run)
         rows = [
-            places[row.work_id]
+            candidates[row.work_id]
             | {
                 "judge": judges.get(row.judge, row.judge),
                 "rubric": row.rubric,
@@ -109,22 +110,22 @@ class Run:
             for row in self._run.store.verdicts()
         ]
         names = ["judge", "rubric", "point", "repeat", "answer", "labels", "unscored", "raw"]
-        return _frame(rows, [*_PLACE, *names])
+        return _frame(rows, [*_CANDIDATE, *names])
 
     def decisions(self) -> "pd.DataFrame":
-        """One row a settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored`. `accepted`
-        is True, False, or None where it is open; `unscored` then says why."""
-        places = self._places()
+        """One row per settled candidate: `work_id, model, task_id, deliverable, attempt, accepted, unscored`.
+        `accepted` is True, False, or None if undecided; `unscored` then gives the reason."""
+        candidates = self._candidate_columns()
         rows = [
-            places[row.work_id] | {"accepted": row.decision.accepted, "unscored": row.decision.unscored}
+            candidates[row.work_id] | {"accepted": row.decision.accepted, "unscored": row.decision.unscored}
             for row in self._run.store.decisions()
         ]
-        return _frame(rows, [*_PLACE, "accepted", "unscored"])
+        return _frame(rows, [*_CANDIDATE, "accepted", "unscored"])
 
     def settlement(self) -> "pd.DataFrame":
-        """One row a model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, share,
+        """One row per model: `model, revenue_usd, revenue_low_usd, revenue_high_usd, value_usd, open_usd, share,
         coverage, task_acceptance, deliverable_acceptance, n_tasks, n, n_accepted, n_unscored, cost_usd, profit_usd`.
-        `revenue_low_usd` and `revenue_high_usd` are the ends of the 95 % interval, resampling tasks."""
+        `revenue_low_usd` and `revenue_high_usd` are the bounds of the 95 % interval, resampling tasks."""
         rows = []
         for s in accounting(self._run.store, self._run.config.settlement).settlements:
             total = s.total
@@ -160,8 +161,8 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
-    def _places(self) -> dict[str, dict[str, Any]]:
-        return {row.work_id: {name: getattr(row, name) for name in _PLACE} for row in self._run.store.candidates()}
+    def _candidate_columns(self) -> dict[str, dict[str, Any]]:
+        return {row.work_id: {name: getattr(row, name) for name in _CANDIDATE} for row in self._run.store.candidates()}
 
     def _image_costs(self) -> dict[str, float]:
         store = self._run.store
@@ -171,7 +172,7 @@ class Run:
         }
 
 
-_PLACE = ("work_id", "model", "task_id", "deliverable", "attempt")
+_CANDIDATE = ("work_id", "model", "task_id", "deliverable", "attempt")
 _TOTALS = (
     *("share", "coverage", "task_acceptance", "deliverable_acceptance"),
     *("n_tasks", "n", "n_accepted", "n_unscored"),

@@ -1,4 +1,4 @@
-"""A run's results in its benchmark's own layout, and the numbers that the benchmark publishes."""
+"""A run's results in its benchmark's file layout, and the benchmark's published statistics."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -16,11 +16,11 @@ from local_bench.suites.registry import suite, suite_names
 from local_bench.suites.run_results import ImageResult, RunResults
 
 MARK = ".local-bench-export"
-"""The file that marks a folder of exports."""
+"""The file that marks a folder with exports."""
 
 
 def run_results(run: RunDir) -> RunResults:
-    """What the run produced, from its store."""
+    """The run's results, read from its store."""
     by_judge = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     costs = usd_per_image(run.store, accounting(run.store, run.config.settlement))
     return RunResults(
@@ -33,7 +33,7 @@ def run_results(run: RunDir) -> RunResults:
 
 
 def image_results(run: RunDir) -> list[ImageResult]:
-    """One row for every image that the run asks for, in the plan's order."""
+    """One row per candidate, in the plan's order."""
     tasks = {task.task_id: task for task in run.store.tasks()}
     scores = run.store.scores_by_candidate()
     return [
@@ -53,40 +53,37 @@ def image_results(run: RunDir) -> list[ImageResult]:
 
 
 def layouts() -> list[str]:
-    """Names of the benchmarks that have a layout of their own."""
+    """Names of the benchmarks with a file layout."""
     return list(dict.fromkeys(layout for name in suite_names() if (layout := suite(name).layout)))
 
 
 def format_of(run: RunDir) -> str | None:
-    """In which layout the run's results are given; None for a suite without one."""
+    """Name of the layout of the run's results; None for a suite without one."""
     return suite(run.config.suite.name).layout
 
 
 def export(run: RunDir, name: str, out: Path) -> list[Path]:
-    """Writes the run in the layout `name` below `out`, and returns the files that `local-bench score` reads.
+    """Write the run in the layout `name` to `out`, and return the files that `local-bench score` reads.
 
-    Images that are missing, damaged or altered are left out and noted in `run.image_store`.
-    UserError for an unknown layout and for that of another suite, and for a folder with other files in it;
-    StorageError if the disk refuses.
+    Missing, damaged or altered images are left out and recorded in `run.image_store`. UserError for an unknown layout,
+    another suite's layout, or a folder with other files; StorageError if a write fails.
     """
     check_format(name)
     own = format_of(run)
     if name != own:
-        raise UserError(
-            f"{run.path} is a run of {run.config.suite.name}, which is written as {own}: give --format {own}"
-        )
+        raise UserError(f"{run.path} is a run of {run.config.suite.name}, whose layout is {own}: give --format {own}")
     _claim(out, run.path)
     return suite(run.config.suite.name).write_results(run_results(run), out)
 
 
 def export_notes(run: RunDir) -> list[str]:
-    """What the run's layout leaves out, a sentence each."""
+    """What the run's layout does not include, one sentence each."""
     return suite(run.config.suite.name).result_notes(run_results(run))
 
 
 def _claim(out: Path, run_dir: Path) -> None:
-    """Marks `out` as a folder of exports. UserError where it holds files and is not one, so that nobody's own data set,
-    whose files have the same names, is overwritten; PathError where it is a file."""
+    """Mark `out` as an export folder. UserError if it has files and is not marked, so that a data set with the same
+    file names is not overwritten; PathError if it is a file."""
     if out.resolve().is_relative_to((run_dir / "exports").resolve()):
         return
     mark = out / MARK
@@ -94,7 +91,7 @@ def _claim(out: Path, run_dir: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         foreign = not mark.exists() and any(out.iterdir())
     if foreign:
-        raise UserError(f"{out} holds files that no export wrote: give a new or empty folder with --out")
+        raise UserError(f"{out} has files that are not from an export: give a new or empty folder with --out")
     write_atomic(
         mark, b"Written by local-bench export; a later export replaces the files of its layout in this folder.\n"
     )
@@ -109,6 +106,6 @@ def check_format(name: str) -> None:
 
 
 def official(run: RunDir) -> dict[str, Published]:
-    """The benchmark's published numbers by model, or under `all` where the benchmark gives them together; nothing
-    before the run is planned, and for a suite without numbers of its own."""
+    """The benchmark's published statistics by model, or under `all` if the benchmark combines models; empty before
+    the run is planned, and for a suite without published statistics."""
     return suite(run.config.suite.name).published(run_results(run)) if run.store.task_totals()[0] else {}

@@ -1,4 +1,4 @@
-"""What explains that people pay for a run's images, and what predictors make of it (ServImage, sec. 5.5, table 12)."""
+"""What explains human payment decisions on a run's images, and predictors of them (ServImage, sec. 5.5, table 12)."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from local_bench.analysis.annotations import OVERALL, people_labels
+from local_bench.analysis.annotations import OVERALL, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
 from local_bench.runs.acceptance import thresholds_of
@@ -16,38 +16,38 @@ from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bin
 from local_bench.settle.explain import Explained, acceptance_by_score, explained
 from local_bench.settle.failures import Failures, Ties, dominant, failures
-from local_bench.settle.predictors.features import Features, cells
+from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import Fitted, fit_concepts, fit_rule
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, RealisedRevenue
 from local_bench.suites.registry import suite
 
 DIMENSIONS = ("brf", "veq_clarity", "veq_realism", "veq_aesthetic", "veq_text", "cns")
-"""Table 12's, in its order."""
+"""The dimensions of table 12, in its order."""
 
 
 @dataclass(frozen=True)
 class Payment:
-    """All that the labels say of payment, over the images of all models together."""
+    """Analysis of the annotated payment decisions, over the images of all models."""
 
     explained: list[Explained]
-    """The deciding scores and their composite, then every other score and metric."""
+    """The deciding scores and their composite, then all other scores and metrics."""
     by_composite: tuple[Bin, ...]
-    """Acceptance by the deciding scores' mean."""
+    """Acceptance rate by bins of the deciding scores' mean."""
     failures: Failures
     predictors: dict[str, Fitted]
-    """`rule`, `logistic`, `boosted`; empty where the labels are too few to teach any."""
+    """`rule`, `logistic`, `boosted`; empty if there are too few annotations to fit them."""
     expected: dict[str, dict[str, ExpectedRevenue]]
-    """Predictor -> model -> what its images are expected to earn, those without labels too."""
+    """Predictor -> model -> expected revenue of all its images, annotated or not."""
     realised: dict[str, RealisedRevenue]
-    """Model -> what its images earn by the labels themselves; those without one are open."""
-    untaught: str | None
-    """Why there is no predictor."""
+    """Model -> revenue of its images by their annotations; images without one are open."""
+    not_fitted: str | None
+    """Why no predictor was fitted."""
 
 
 @dataclass(frozen=True)
 class _Images:
-    """The images that were made, of all models: first attempts, and every attempt where the benchmark's protocol asks
-    for several (HYPE-EDIT-1)."""
+    """The generated images of all models: first attempts, or all attempts if the benchmark's protocol has several
+    (HYPE-EDIT-1)."""
 
     work_ids: list[str]
     models: list[str]
@@ -57,45 +57,47 @@ class _Images:
     scores: list[dict[str, Score]]
     labels: Floats
 
-    def cells(self, names: Sequence[str]) -> Features:
+    def features(self, names: Sequence[str]) -> Features:
         of_images = [list(of.values()) for of in self.scores]
-        return cells(of_images, self.categories, self.pays, self.task_ids, names)
+        return feature_table(of_images, self.categories, self.pays, self.task_ids, names)
 
     def others(self, thresholds: Mapping[str, float]) -> list[str]:
-        """Scores that decide nothing."""
+        """Names of the scores without a threshold."""
         return sorted({name for of in self.scores for name in of} - set(thresholds))
 
     def dimensions(self, thresholds: Mapping[str, float]) -> list[str]:
-        """Those of table 12's that there are; the deciding scores in a suite that has others."""
+        """The dimensions of table 12 that exist; the deciding scores for other suites."""
         others = self.others(thresholds)
         found = [name for name in DIMENSIONS if name in thresholds or name in others]
         return found or list(thresholds)
 
 
 def payment(run: RunDir, people: Path, ties: Ties = "first") -> Payment:
-    """By people's labels (`runs.people`; their `overall` decides). UserError where they cannot be read."""
+    """Analyse the annotations in `people` (`load_annotations`; their `overall` decides). UserError if they cannot be
+    read."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
-    concepts = images.cells(tuple(thresholds))
+    concepts = images.features(tuple(thresholds))
     others = images.others(thresholds)
-    predictors, untaught = _taught(concepts, images.labels, thresholds)
+    predictors, not_fitted = _fitted(concepts, images.labels, thresholds)
     return Payment(
-        explained=explained(concepts, images.labels) + explained(images.cells(others), images.labels, together=False),
+        explained=explained(concepts, images.labels)
+        + explained(images.features(others), images.labels, together=False),
         by_composite=acceptance_by_score(concepts, images.labels),
-        failures=failures(images.cells(images.dimensions(thresholds)), images.labels, ties),
+        failures=failures(images.features(images.dimensions(thresholds)), images.labels, ties),
         predictors=predictors,
         expected={name: _expected(found, concepts, images.models) for name, found in predictors.items()},
         realised=_realised(images),
-        untaught=untaught,
+        not_fitted=not_fitted,
     )
 
 
 def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
-    """Work id -> whether the logistic predictor, fitted to people's labels, expects payment (a probability of one half
-    or more); None where it lacks a score (ServImage, sec. G.2, table 9). UserError where the labels are too few."""
+    """Work id -> whether the logistic predictor, fitted to the annotations, predicts payment (probability of at least
+    one half); None if a score is missing (ServImage, sec. G.2, table 9). UserError if there are too few annotations."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
-    concepts = images.cells(tuple(thresholds))
+    concepts = images.features(tuple(thresholds))
     decided = fit_concepts(concepts, images.labels, "logistic").predictor.decisions(concepts)
     return {
         work_id: bool(accepted) if known else None
@@ -104,42 +106,43 @@ def predicted(run: RunDir, people: Path) -> dict[str, bool | None]:
 
 
 @dataclass(frozen=True)
-class Rejected:
-    """A rejected image with all its scores, and the first of its lowest (ServImage, table 13)."""
+class RejectedImage:
+    """A rejected image with its scores and its lowest dimension (ServImage, table 13)."""
 
     dimension: str
     model: str
     category: str
     task_id: str
     scores: dict[str, float]
-    """Of the dimensions that apply, by name."""
+    """Scores of the applicable dimensions, by name."""
 
 
-def rejected(run: RunDir, people: Path) -> dict[str, Rejected]:
-    """Dimension -> of the images that people rejected and whose lowest score is this dimension's, the one with the
-    lowest score; the first by work id where several have it. UserError as `payment`."""
+def rejected(run: RunDir, people: Path) -> dict[str, RejectedImage]:
+    """Dimension -> among the rejected images whose lowest score is in this dimension, the one with the lowest score;
+    the first by work id in case of ties. Raises as `payment`."""
     thresholds = thresholds_of(run.config)
     images = _labelled(run, people, thresholds)
-    table = images.cells(images.dimensions(thresholds))
-    found: dict[str, Rejected] = {}
-    for i, place in enumerate(dominant(table)):
-        if place < 0 or not images.labels[i] < 0.5:
+    table = images.features(images.dimensions(thresholds))
+    found: dict[str, RejectedImage] = {}
+    for i, dimension in enumerate(dominant(table)):
+        if dimension < 0 or not images.labels[i] < 0.5:
             continue
         scores = {name: float(table.scores[i, k]) for k, name in enumerate(table.names) if table.applies[i, k]}
-        name = table.names[place]
+        name = table.names[dimension]
         if name not in found or scores[name] < found[name].scores[name]:
-            found[name] = Rejected(name, images.models[i], images.categories[i], images.task_ids[i], scores)
+            found[name] = RejectedImage(name, images.models[i], images.categories[i], images.task_ids[i], scores)
     return {name: found[name] for name in table.names if name in found}
 
 
 def _labelled(run: RunDir, people: Path, thresholds: Mapping[str, float]) -> "_Images":
-    """The images with people's labels."""
+    """The images with their annotations."""
     scores = _scores(run)
     return _images(run, scores, _decided(run, people, thresholds, scores))
 
 
 def decided_by_people(run: RunDir, people: Path) -> dict[str, bool]:
-    """Work id -> what people together decide, where they do. UserError where the labels cannot be read."""
+    """Work id -> the annotators' consensus decision, where there is one. UserError if the annotations cannot be
+    read."""
     return _decided(run, people, thresholds_of(run.config), _scores(run))
 
 
@@ -154,8 +157,8 @@ def _decided(
     run: RunDir, people: Path, thresholds: Mapping[str, float], scores: Mapping[str, Mapping[str, Score]]
 ) -> dict[str, bool]:
     applies = {w: {s.name for s in of.values() if s.applies and s.name in thresholds} for w, of in scores.items()}
-    word = people_labels(people, run, applies).word.get(OVERALL, {})
-    return {work_id: rating.decision for work_id, rating in word.items() if rating.decision is not None}
+    consensus = load_annotations(people, run, applies).consensus.get(OVERALL, {})
+    return {work_id: rating.decision for work_id, rating in consensus.items() if rating.decision is not None}
 
 
 def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mapping[str, bool]) -> _Images:
@@ -174,7 +177,7 @@ def _images(run: RunDir, scores: Mapping[str, dict[str, Score]], decided: Mappin
     )
 
 
-def _taught(
+def _fitted(
     concepts: Features, labels: Floats, thresholds: Mapping[str, float]
 ) -> tuple[dict[str, Fitted], str | None]:
     try:
@@ -197,7 +200,7 @@ def _realised(images: _Images) -> dict[str, RealisedRevenue]:
 
 
 def _expected(found: Fitted, concepts: Features, models: Sequence[str]) -> dict[str, ExpectedRevenue]:
-    """By model; the images of all go through the predictor."""
+    """Expected revenue by model."""
     of_model = np.array(models, dtype=object)
     return {
         model: found.predictor.probabilities(part).expected_revenue(part.price_micro_usd)

@@ -1,4 +1,5 @@
-"""What each system's pictures took and cost: per image, with what was made anew, warmed up and waited for beside it."""
+"""Generation statistics of each model: time, cost and energy per image, including regeneration, warm-up and idle
+time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -17,24 +18,24 @@ _MJ_PER_WH = 3_600_000
 
 @dataclass(frozen=True)
 class GenerationStats:
-    """One system's pictures. Where a figure is None, nothing measured it: never 0."""
+    """Generation statistics of one model. Unmeasured values are None, never 0."""
 
     model: str
     imported: bool
-    """Made elsewhere: only counted, and priced at what they cost there."""
+    """Imported images: only counted, with their stated cost."""
     timing: Timing
     sizes: dict[tuple[int, int], int]
-    """Pictures by (height, width)."""
+    """Number of images by (height, width)."""
     batch_sizes: dict[int, int]
-    """Pictures by the fixed batch size that they were made with."""
+    """Number of images by batch size."""
     halved: dict[tuple[int, int], int]
-    """Pictures by (planned, used) batch size, where fewer were made at once than planned."""
+    """Number of images by (planned, used) batch size, for reduced batches."""
     n_out_of_memory: int
-    """How often a batch that had begun did not fit."""
+    """Number of batches that ran out of memory."""
     held_ns: int
-    """All that was held for the model: loading, warming up, encoding, retries and the rest."""
+    """Total device time of the model, including loading, warm-up, encoding and retries."""
     cost_micro_usd: int | None
-    """Of all of it; of imported pictures, what they cost where they were made."""
+    """Cost of the total device time; of imported images, their stated cost."""
     busy_cost_micro_usd: int | None
     energy_mj: int | None
     busy_energy_mj: int | None
@@ -49,12 +50,12 @@ class GenerationStats:
 
     @property
     def image_micro_usd(self) -> int | None:
-        """Amortised: all that was paid, over the pictures that are there."""
+        """Amortised cost per image: total cost over finished images."""
         return _nearest(self.cost_micro_usd, self.n_images)
 
     @property
     def marginal_image_micro_usd(self) -> int | None:
-        """What one picture more would cost: denoising and decoding alone."""
+        """Marginal cost of one image: denoising and decoding only."""
         return _nearest(self.busy_cost_micro_usd, self.timing.n_made)
 
     @property
@@ -67,41 +68,41 @@ class GenerationStats:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How much of a model's prompts one of its encoders did not see."""
+class PromptTruncation:
+    """Truncation of a model's prompts by one of its encoders."""
 
     model: str
     encoder: str
     n_prompts: int
     n_cut: int
     most_tokens: int
-    """The most that one prompt lost."""
+    """Largest number of tokens truncated from a prompt."""
 
 
-def makings(store: Store, money: Accounting, models: Iterable[str]) -> list[GenerationStats]:
-    """One for each of `models`, in their order."""
+def generation_stats(store: Store, money: Accounting, models: Iterable[str]) -> list[GenerationStats]:
+    """Statistics of each of `models`, in order."""
     by_model: dict[str | None, list[PhaseCost]] = defaultdict(list)
     for row in money.costs:
         by_model[row.model].append(row)
     known = store.imported_costs()
     imported = {model: known.get(model) for model in store.imported_models()}
-    return [_making(store, model, by_model[model], money.price is not None, imported) for model in models]
+    return [_model_stats(store, model, by_model[model], money.price is not None, imported) for model in models]
 
 
-def cuts(store: Store) -> list[Cut]:
-    """One for each encoder of each model that can cut prompts; a prompt counts once, however often it is drawn."""
+def prompt_truncations(store: Store) -> list[PromptTruncation]:
+    """Truncation per model and encoder; each distinct prompt counts once."""
     tokens: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for row in store.candidates():
         for encoder, n in row.truncated.items():
             of = tokens[row.model, encoder]
             of[row.prompt] = max(n, of.get(row.prompt, 0))
     return [
-        Cut(model, encoder, len(of), sum(n > 0 for n in of.values()), max(of.values()))
+        PromptTruncation(model, encoder, len(of), sum(n > 0 for n in of.values()), max(of.values()))
         for (model, encoder), of in sorted(tokens.items())
     ]
 
 
-def _making(
+def _model_stats(
     store: Store, model: str, costs: list[PhaseCost], priced: bool, imported: dict[str, int | None]
 ) -> GenerationStats:
     counted = operations(store, model)

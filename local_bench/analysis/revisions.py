@@ -1,7 +1,7 @@
-"""Refused images as orders of their own: an editing model is to change what the judges found wrong, and nothing else.
+"""Revision tasks for rejected images: an editing model changes what the judges found wrong, and nothing else.
 
-`write_revisions` makes an order file of them, which an ordinary run takes (`suite.path`); `revised_ways` settles both
-runs as one way of working: the first attempt, and where it is refused one revision of it.
+`write_revisions` writes a task file for an ordinary run (`suite.path`); `revised_workflows` settles both runs as one
+workflow: the first attempt, and one revision if it is rejected.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
-from local_bench.analysis.workflows import Workflow, ways
+from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import digest
@@ -34,37 +34,39 @@ from local_bench.settle.workflows import revised_once
 
 ORDERS, MANIFEST, IMAGES = "tasks.jsonl", "revisions.json", "images"
 LOW = 2
-"""A VEQ mark of at most this many points of 5 is a reason."""
+"""VEQ ratings up to this value (of 5) are listed as reasons."""
 _MARKS = {"veq_technical": ("clarity", "realism"), "veq_aesthetic": ("aesthetic",), "veq_text": ("text",)}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass
 class WrittenRevisions:
-    """What came of it."""
+    """The outcome of `write_revisions`."""
 
     orders: Path
     n: int = 0
     n_accepted: int = 0
-    """First attempts that need none."""
+    """Accepted first attempts."""
     n_open: int = 0
-    """First attempts without an image or a decision: nothing is known to change."""
+    """First attempts without an image or a decision."""
     by_model: dict[str, int] = field(default_factory=dict)
 
 
 def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> WrittenRevisions:
-    """Writes `folder`/tasks.jsonl, an order for every refused first attempt of `models` (all if empty), its images, and
-    `folder`/revisions.json, which says what each order revises.
+    """Write `folder`/tasks.jsonl with a task for every rejected first attempt of `models` (all if empty), its images,
+    and `folder`/revisions.json with the image that each task revises.
 
-    An order asks for one image: its source is the refused image, its references are the first order's pictures, its
-    brief names what the judges found wrong, its points, rules and part of the price are those of the first order.
-    UserError for a folder that is not empty, a model that the run has not, a run without decisions or points.
+    A task has one deliverable: its source is the rejected image, its references are the original task's input images,
+    its brief lists what the judges found wrong, and its points, rules and share of the price are the original task's.
+    UserError for a folder that is not empty, an unknown model, or a run without decisions or evaluation points.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already and not empty: give another --out")
+        raise UserError(f"{folder} exists and is not empty: give another --out")
     tasks = {task.task_id: task for task in run.store.tasks()}
     if not any(task.evaluation_points for task in tasks.values()):
-        raise UserError(f"the orders of {run.path} have no evaluation points, so no reasons can be named: run another")
+        raise UserError(
+            f"the tasks of {run.path} have no evaluation points, so no reasons can be given: choose another run"
+        )
     rows = run.store.outcomes(attempt=1)
     known = list(dict.fromkeys(row.candidate.model for row in rows))
     absent = next((model for model in models if model not in known), None)
@@ -72,13 +74,13 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
         raise UserError(f"{run.path} has no model {absent!r}: there are {', '.join(known)}")
     if all(row.accepted is None for row in rows):
         raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
-    said = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
+    verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     images, scores = sets(run.store), run.store.scores_by_candidate()
     found = WrittenRevisions(folder / ORDERS)
     lines: list[dict[str, Any]] = []
     manifest: dict[str, dict[str, Any]] = {}
-    made: set[str] = set()
-    given: set[str] = set()
+    rejected: set[str] = set()
+    inputs: set[str] = set()
     for row in rows:
         candidate, sha256 = row.candidate, row.candidate.pixels_sha256
         if models and candidate.model not in models:
@@ -91,19 +93,19 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
             task = tasks[candidate.task_id]
             of_set = [w for w, sha in images[candidate.task_id, candidate.model, 1].values() if sha]
             of_image = scores.get(candidate.work_id, {})
-            why = reasons(task, candidate.work_id, of_set, said) or [_lowest_score(run, of_image)]
+            why = reasons(task, candidate.work_id, of_set, verdicts) or [_lowest_score(run, of_image)]
             name = _name(candidate, manifest)
-            lines.append(_order(name, task, candidate.deliverable, sha256, why))
+            lines.append(_task(name, task, candidate.deliverable, sha256, why))
             manifest[name] = {key: getattr(candidate, key) for key in ("model", "task_id", "deliverable", "work_id")}
-            made.add(sha256)
-            given |= {sha for sha in (task.source_sha256, *task.reference_sha256) if sha}
+            rejected.add(sha256)
+            inputs |= {sha for sha in (task.source_sha256, *task.reference_sha256) if sha}
             found.by_model[candidate.model] = found.by_model.get(candidate.model, 0) + 1
     found.n = len(lines)
     if not lines:
-        raise UserError(f"{run.path} has no refused image of a first attempt: there is nothing to revise")
-    for sha in sorted(made):
+        raise UserError(f"{run.path} has no rejected first attempt: there is nothing to revise")
+    for sha in sorted(rejected):
         write_atomic(folder / _file(sha), png_bytes(run.image_store.load(sha)))
-    for sha in sorted(given - made):
+    for sha in sorted(inputs - rejected):
         write_atomic(folder / _file(sha), png_bytes(run.image_store.load_input(sha)))
     about = {"run": run.config.name, "run_id": _run_id(run), "revisions": manifest}
     write_atomic(folder / MANIFEST, json.dumps(about, indent=1, ensure_ascii=False).encode())
@@ -111,57 +113,57 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     return found
 
 
-def reasons(task: Task, work_id: str, of_set: Sequence[str], said: Sequence[VerdictsByWork]) -> list[str]:
-    """Why an image was refused, a sentence each, by the majority of the judges in `said`: points that neither it nor
-    another image of its set (`of_set`, work ids) meets, changes that an edit should not have made, low marks."""
+def reasons(task: Task, work_id: str, of_set: Sequence[str], verdicts: Sequence[VerdictsByWork]) -> list[str]:
+    """Reasons of a rejection, one sentence each, by the majority of the judges in `verdicts`: points met neither by the
+    image nor by another image of its set (`of_set`, work ids), unwanted changes of an edit, low ratings."""
     found = []
     for k, point in enumerate(task.evaluation_points):
-        met = [_share(said, work, ("brf", k, 0), "met") for work in of_set]
-        own = _share(said, work_id, ("brf", k, 0), "met")
+        met = [_share(verdicts, work, ("brf", k, 0), "met") for work in of_set]
+        own = _share(verdicts, work_id, ("brf", k, 0), "met")
         if own is not None and own <= 0.5 and all(share is None or share <= 0.5 for share in met):
             found.append(f"Not met: {point}")
-    for verdict in _of(said, work_id, ("cns_edit", 0, 0)):
+    for verdict in _answered(verdicts, work_id, ("cns_edit", 0, 0)):
         evidence = (verdict.answer or {}).get("evidence")
         if isinstance(evidence, str) and evidence.strip() and (verdict.answer or {}).get("score", 5) <= LOW:
             found.append(f"Changed against the source: {' '.join(evidence.split())}")
     for rubric, names in _MARKS.items():
         for name in names:
-            given = [(v.answer or {}).get(name) for v in _of(said, work_id, (rubric, 0, 0))]
+            given = [(v.answer or {}).get(name) for v in _answered(verdicts, work_id, (rubric, 0, 0))]
             marks = [mark for mark in given if mark is not None]
             if marks and sum(marks) / len(marks) <= LOW:
                 found.append(f"Its {name} is rated {sum(marks) / len(marks):g} of 5")
     return found
 
 
-def revised_ways(run: RunDir, folder: Path, revised: RunDir) -> list[Workflow]:
-    """The run's own ways of working, by model, and after them one revision of what is refused by every model of
-    `revised`, a run of the orders that `write_revisions` wrote into `folder`. A revision that is not decided, or was
-    never made, is open. UserError where the folder is not of these two runs."""
+def revised_workflows(run: RunDir, folder: Path, revised: RunDir) -> list[Workflow]:
+    """The run's workflows by model, followed by one revision of its rejected images by every model of `revised`, a
+    run of the tasks that `write_revisions` wrote to `folder`. Revisions without a decision or image are open.
+    UserError if the folder does not belong to these two runs."""
     path = folder / MANIFEST
     revisions = _read(path, run)
     money, second = accounting(run.store, run.config.settlement), accounting(revised.store, revised.config.settlement)
-    own = ways(run.store, money, always=True)
+    own = workflow_results(run.store, money, always=True)
     costs, costs_after = usd_per_image(run.store, money), usd_per_image(revised.store, second)
     after: dict[tuple[str, str], dict[tuple[str, int], int]] = defaultdict(dict)
     for row in revised.store.outcomes(attempt=1):
         task_id = row.candidate.task_id
         entry = revisions.get(task_id)
         if entry is None:
-            raise UserError(f"{path} knows no revision {task_id!r} of {revised.path}: give a run of its orders")
-        place = entry["task_id"], entry["deliverable"]
-        after[entry["model"], row.candidate.model][place] = _outcome(row.accepted)
+            raise UserError(f"{path} has no revision {task_id!r} of {revised.path}: give a run of its tasks")
+        key = entry["task_id"], entry["deliverable"]
+        after[entry["model"], row.candidate.model][key] = _outcome(row.accepted)
     found = list(own)
     for (model, editor), outcomes in sorted(after.items()):
         rows = [row for row in run.store.outcomes(attempt=1) if row.candidate.model == model]
-        places = [(row.candidate.task_id, row.candidate.deliverable) for row in rows]
+        keys = [(row.candidate.task_id, row.candidate.deliverable) for row in rows]
         first = np.array([_outcome(row.accepted) for row in rows], dtype=np.int8)
-        then = np.array([outcomes.get(place, MISSING) for place in places], dtype=np.int8)
+        then = np.array([outcomes.get(key, MISSING) for key in keys], dtype=np.int8)
         pays = np.array([row.part_micro_usd for row in rows], dtype=np.int64)
-        worked = revised_once(first, then, editor)
+        result = revised_once(first, then, editor)
         one, one_after = costs.get(model), costs_after.get(editor)
-        n_revised = worked.n_images - len(first)
+        n_revised = result.n_images - len(first)
         cost = None if one is None or one_after is None else one * len(first) + one_after * n_revised
-        found.append(Workflow(model, worked, int(pays[worked.passed].sum()), cost))
+        found.append(Workflow(model, result, int(pays[result.passed].sum()), cost))
     return found
 
 
@@ -177,31 +179,31 @@ def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
             name: (str(of["model"]), str(of["task_id"]), int(of["deliverable"])) for name, of in revisions.items()
         }
     except OSError as e:
-        raise UserError(f"{path} cannot be read ({e.strerror}): give the folder that `revise write` made") from None
+        raise UserError(f"{path} cannot be read ({e.strerror}): give a folder written by `revise write`") from None
     except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is not what `local-bench revise write` wrote: give its folder") from None
+        raise UserError(f"{path} was not written by `local-bench revise write`: give its folder") from None
     if about.get("run_id") != _run_id(run):
         raise UserError(f"{path} revises images of another run than {run.path}: give that run, or its folder")
     return {name: {"model": m, "task_id": t, "deliverable": d} for name, (m, t, d) in entries.items()}
 
 
 def _run_id(run: RunDir) -> str:
-    """Of what the run makes, whatever it is judged by."""
+    """A digest of the run's candidates, independent of its judges."""
     return digest(sorted(row.work_id for row in run.store.candidates()))
 
 
-def _of(said: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
-    return [verdict for one in said if (verdict := one.get(work_id, {}).get(key)) is not None and verdict.answer]
+def _answered(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int]) -> list[Verdict]:
+    return [verdict for one in verdicts if (verdict := one.get(work_id, {}).get(key)) is not None and verdict.answer]
 
 
-def _share(said: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:
-    """The mean of that field over the judges that answered; None where none did."""
-    values = [float((verdict.answer or {})[name]) for verdict in _of(said, work_id, key)]
+def _share(verdicts: Sequence[VerdictsByWork], work_id: str, key: tuple[str, int, int], name: str) -> float | None:
+    """The mean of a field over the judges that answered; None if none did."""
+    values = [float((verdict.answer or {})[name]) for verdict in _answered(verdicts, work_id, key)]
     return sum(values) / len(values) if values else None
 
 
 def _lowest_score(run: RunDir, scores: Mapping[str, Score]) -> str:
-    """Where nothing single is wrong: the deciding score that misses its threshold."""
+    """The deciding score that is furthest below its threshold, if no reason was found."""
     thresholds = thresholds_of(run.config)
     distances = [
         (score.value - thresholds[name], name, score.value)
@@ -215,7 +217,7 @@ def _lowest_score(run: RunDir, scores: Mapping[str, Score]) -> str:
 
 
 def _name(row: CandidateRow, taken: Mapping[str, Any]) -> str:
-    """A task id: the first order's, the image's number and the model's label."""
+    """A task id: the original task's, the deliverable's number and the model's name."""
     name = _UNSAFE.sub("-", f"{row.task_id}.{row.deliverable}.{row.model}").replace("..", ".-")
     return name if name not in taken else f"{name}.{len(taken)}"
 
@@ -224,9 +226,9 @@ def _file(sha: str) -> str:
     return f"{IMAGES}/{sha}.png"
 
 
-def _order(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[str]) -> dict[str, Any]:
+def _task(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[str]) -> dict[str, Any]:
     listed = "\n".join(f"- {reason}" for reason in why)
-    beside = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
+    references = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
     line = {
         "task_id": name,
         "category": task.category,
@@ -238,6 +240,6 @@ def _order(name: str, task: Task, deliverable: int, sha256: str, why: Sequence[s
         "deliverables": [task.deliverables[deliverable - 1]],
         "evaluation_points": list(task.evaluation_points),
         "source_image": _file(sha256),
-        "reference_images": [_file(sha) for sha in beside],
+        "reference_images": [_file(sha) for sha in references],
     }
     return line | ({"rules": [task.rules[deliverable - 1]]} if task.rules else {})

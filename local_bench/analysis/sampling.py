@@ -1,4 +1,4 @@
-"""People's labels on some of a run's images: what they make of its judge's word on all, and whom to ask next."""
+"""Annotations on a sample of a run's images: estimates over all images, and which to annotate next."""
 
 import json
 from collections import defaultdict
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.analysis.annotations import OVERALL, Annotations, people_labels
+from local_bench.analysis.annotations import OVERALL, Annotations, load_annotations
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.storage import storage_errors, write_atomic
@@ -22,114 +22,118 @@ from local_bench.settle.bootstrap import Floats
 from local_bench.settle.ppi import PpiEstimate, prediction_powered
 from local_bench.settle.sampling import LabelPlan, plan_labels
 
-NOT_TOLD = (
-    "the labels do not say with which probability each image was drawn: they are taken for drawn alike, which holds "
-    "only if chance drew them"
+NO_PROBABILITIES = (
+    "the annotations have no sampling probabilities: equal probabilities are assumed, which is valid "
+    "only for a random sample"
 )
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """What people would say of one model's images, by those that they were asked about."""
+    """Estimates of the annotators' decisions on one model's images from a sample."""
 
     revenue: PpiEstimate
-    """A share of these images' value; its weight is that value in micro-USD."""
+    """Share of these images' value; the weight is that value in micro-USD."""
     images: PpiEstimate
-    """The part of these images that is accepted."""
+    """Fraction of these images that is accepted."""
     revenue_at_large: PpiEstimate
-    """The share, over orders like these."""
+    """The revenue share over the population of such tasks."""
     images_at_large: PpiEstimate
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """One model's images, labels and plan."""
+class ModelLabels:
+    """One model's images, annotations and plan."""
 
     model: str
     work_ids: tuple[str, ...]
-    """Its images, the first attempt of each; what was not made cannot be labelled and earns nothing."""
+    """Its generated first attempts; others cannot be annotated and earn nothing."""
     keys: tuple[tuple[str, int], ...]
-    """(order, deliverable) of each."""
+    """(task, deliverable) of each."""
     value_micro_usd: int
-    """What these images would pay if all were accepted."""
+    """Revenue if all these images were accepted."""
     decided_micro_usd: int
-    """What they pay by the run's own decisions: the revenue of its settlement."""
+    """Revenue by the run's decisions."""
     n_accepted: int
-    """By the same decisions."""
+    """Number accepted by the run's decisions."""
     labels: Floats
     """(images,): 1, 0, or NaN for none."""
     n_not_made: int
     estimates: Estimates | None
-    """None without labels on this model's images."""
+    """None without annotations on this model's images."""
     plan: LabelPlan | None
-    """None where nobody asked for one."""
+    """None unless requested."""
 
 
 @dataclass(frozen=True)
-class Labelling:
-    """All models of a run."""
+class Labels:
+    """Annotations of all models of a run."""
 
-    models: list[Labelled]
+    models: list[ModelLabels]
     notes: list[str]
 
 
-def labelling(run: RunDir, width: float | None, people: Path | None) -> Labelling:
-    """Estimates by the labels in `people` (`runs.people`; their `overall` decides), and a plan for intervals of the
-    revenue share that are `width` wide, a fraction. UserError where the labels cannot be read."""
+def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
+    """Estimates from the annotations in `people` (`load_annotations`; their `overall` decides), and a plan for
+    intervals of the revenue share of width `width` (a fraction). UserError if the annotations cannot be read."""
     scores = {work_id: list(of.values()) for work_id, of in run.store.scores_by_candidate("judge").items()}
     thresholds = thresholds_of(run.config)
-    said = None
+    human = None
     if people is not None:
         applies = {w: {s.name for s in of if s.applies and s.name in thresholds} for w, of in scores.items()}
-        said = people_labels(people, run, applies)
+        human = load_annotations(people, run, applies)
     notes = []
-    if said and None in said.asked.values():
-        if set(said.asked.values()) != {None}:
+    if human and None in human.probabilities.values():
+        if set(human.probabilities.values()) != {None}:
             raise UserError(
-                f"{people} tells the probability of some images and not of others: write 1 for those that were chosen "
-                "without a draw, or leave it out everywhere"
+                f"{people} gives the probability of some images and not of others: give 1 for images that were chosen "
+                "without sampling, or remove all probabilities"
             )
-        notes.append(NOT_TOLD)
-    notes += said.notes(run) if said else []
+        notes.append(NO_PROBABILITIES)
+    notes += human.notes(run) if human else []
     by_model: dict[str, list[OutcomeRow]] = defaultdict(list)
     for row in run.store.outcomes(attempt=1):
         by_model[row.candidate.model].append(row)
     guesses = {work_id: likely(of, thresholds) for work_id, of in scores.items()}
-    models = [_labelled(model, of, guesses, said, width, run.config.seed) for model, of in sorted(by_model.items())]
-    unused = len(set(said.asked if said else ()) - {work_id for model in models for work_id in model.work_ids})
+    models = [_labelled(model, of, guesses, human, width, run.config.seed) for model, of in sorted(by_model.items())]
+    unused = len(
+        set(human.probabilities if human else ()) - {work_id for model in models for work_id in model.work_ids}
+    )
     if unused:
-        notes.append(f"{unused} labels are about a later attempt, or about what was not made: they are not used")
-    return Labelling(models, notes)
+        notes.append(f"{unused} annotations are about later attempts or missing images and are not used")
+    return Labels(models, notes)
 
 
 def _labelled(
     model: str,
     rows: list[OutcomeRow],
     guesses: Mapping[str, float | None],
-    said: Annotations | None,
+    human: Annotations | None,
     width: float | None,
     seed: int,
-) -> Labelled:
+) -> ModelLabels:
     made = [row for row in rows if row.candidate.image]
     ids = tuple(row.candidate.work_id for row in made)
-    places = {task_id: i for i, task_id in enumerate(dict.fromkeys(row.candidate.task_id for row in made))}
-    tasks = np.array([places[row.candidate.task_id] for row in made], dtype=np.intp)
+    indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(row.candidate.task_id for row in made))}
+    tasks = np.array([indices[row.candidate.task_id] for row in made], dtype=np.intp)
     pays = [row.part_micro_usd for row in made]
     judge = _column(guesses.get(work_id) for work_id in ids)
-    word = said.word.get(OVERALL, {}) if said else {}
-    labels = _column(word[w].decision if w in word else None for w in ids)
-    asked = np.array([said is not None and w in said.asked for w in ids], dtype=bool)
-    chances = _column(said.asked.get(w) if said else None for w in ids)
+    consensus = human.consensus.get(OVERALL, {}) if human else {}
+    labels = _column(consensus[w].decision if w in consensus else None for w in ids)
+    sampled = np.array([human is not None and w in human.probabilities for w in ids], dtype=bool)
+    probabilities = _column(human.probabilities.get(w) if human else None for w in ids)
     estimates, plan = None, None
     if not np.isnan(labels).all():
-        estimates = _estimates(tasks, judge, labels, np.array(pays, dtype=np.float64), asked, chances)
+        estimates = _estimates(tasks, judge, labels, np.array(pays, dtype=np.float64), sampled, probabilities)
     if width is not None and ids and sum(pays):
-        drawn = seed_of(digest({"labels": model, "seed": seed, "known": int((~np.isnan(labels)).sum())}))
-        plan = plan_labels(judge, width, weights=pays, labels=labels, seed=drawn)
+        sampling_seed = seed_of(digest({"labels": model, "seed": seed, "known": int((~np.isnan(labels)).sum())}))
+        plan = plan_labels(judge, width, weights=pays, labels=labels, seed=sampling_seed)
     keys = tuple((row.candidate.task_id, row.candidate.deliverable) for row in made)
     accepted = [bool(row.accepted) for row in made]
     decided = sum(pay for pay, yes in zip(pays, accepted, strict=True) if yes)
-    return Labelled(model, ids, keys, sum(pays), decided, sum(accepted), labels, len(rows) - len(made), estimates, plan)
+    return ModelLabels(
+        model, ids, keys, sum(pays), decided, sum(accepted), labels, len(rows) - len(made), estimates, plan
+    )
 
 
 def _estimates(
@@ -137,12 +141,13 @@ def _estimates(
     judge: Floats,
     labels: Floats,
     pays: Floats,
-    asked: NDArray[np.bool_],
-    chances: Floats,
+    sampled: NDArray[np.bool_],
+    probabilities: Floats,
 ) -> Estimates:
-    told = None if np.isnan(chances[asked]).any() else np.where(asked, chances, chances[asked].min())
+    known = sampled & ~np.isnan(probabilities)
+    filled = np.where(sampled, probabilities, probabilities[sampled].min()) if known.sum() == sampled.sum() else None
     revenue, images, revenue_at_large, images_at_large = (
-        prediction_powered(tasks, judge, labels, weights=weights, probabilities=told, asked=asked, over=over)
+        prediction_powered(tasks, judge, labels, weights=weights, probabilities=filled, asked=sampled, over=over)
         for over in ("these orders", "orders like these")
         for weights in (pays if pays.any() else None, None)
     )
@@ -153,19 +158,19 @@ def _column(values: Any) -> Floats:
     return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
 
 
-def write_questions(found: Labelling, path: Path) -> int:
-    """Writes a line for every image to be asked about, and for every one that has its label already, and returns how
-    many are to be asked about. UserError where the file is there: it may hold somebody's labels."""
+def write_questions(found: Labels, path: Path) -> int:
+    """Write one line per image to annotate and per annotated image; return the number of images to annotate.
+    UserError if the file exists, because it may contain annotations."""
     refuse_existing(path)
     lines, n = [], 0
     for model in found.models:
         if model.plan is None:
             continue
-        wanted = {int(i) for i in model.plan.ask}
-        n += len(wanted)
+        pending = {int(i) for i in model.plan.ask}
+        n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
             known = not np.isnan(model.labels[i])
-            if known or i in wanted:
+            if known or i in pending:
                 line = {
                     "model": model.model,
                     "task_id": task_id,
@@ -179,8 +184,8 @@ def write_questions(found: Labelling, path: Path) -> int:
 
 
 def refuse_existing(path: Path) -> None:
-    """UserError where there is a file already."""
+    """UserError if the file exists."""
     with storage_errors(path):
-        there = path.exists() or path.is_symlink()
-    if there:
-        raise UserError(f"{path} is there already and may hold labels: give the name of a new file")
+        exists = path.exists() or path.is_symlink()
+    if exists:
+        raise UserError(f"{path} exists and may contain annotations: give the name of a new file")

@@ -1,4 +1,4 @@
-"""The run's tables for `settle`: its lines, its held time and its prices, read from the ledger."""
+"""Reads the inputs of `settle` from a run's store: outcomes, device time and prices."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from local_bench.core.types import Decision
 from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
-from local_bench.settle.costs import Held, PhaseCost, generation_costs, phase_costs
+from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.settle.table import Line
 
@@ -14,7 +14,7 @@ NOT_SETTLED = "it has not been settled"
 
 
 def lines(store: Store) -> list[Line]:
-    """One line a deliverable (the first attempt of each), in identity order."""
+    """One line per deliverable (its first attempt), in order of work ids."""
     return [
         Line(
             model=row.candidate.model,
@@ -30,18 +30,18 @@ def lines(store: Store) -> list[Line]:
     ]
 
 
-def held(store: Store) -> list[Held]:
-    """Every stretch of held time of every session, in order."""
-    return [Held(r.phase, r.model, r.t1_ns - r.t0_ns, r.n_items, r.energy_mj) for r in store.meter()]
+def held(store: Store) -> list[HeldTime]:
+    """All meter rows, in order."""
+    return [HeldTime(r.phase, r.model, r.t1_ns - r.t0_ns, r.n_items, r.energy_mj) for r in store.meter()]
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """All the money of a run."""
+    """Revenue and cost of a run."""
 
     settlements: list[Settlement]
     costs: list[PhaseCost]
-    """By phase and model; without prices where there is none (`cost_micro_usd` 0)."""
+    """By phase and model; `cost_micro_usd` is 0 without a price."""
     price: Price | None
 
     @property
@@ -50,7 +50,7 @@ class Accounting:
 
 
 def accounting(store: Store, config: SettlementConfig) -> Accounting:
-    """Settles what the ledger holds now. ConfigError where the price table has no such row."""
+    """Settle the stored results. ConfigError if the price table has no matching row."""
     sessions = store.sessions()
     price = price_of(config, sessions[0].device if sessions else "")
     costs = phase_costs(held(store), price.micro_usd_per_hour if price else 0)

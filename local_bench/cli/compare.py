@@ -10,7 +10,7 @@ from local_bench.cli.output import say, show, show_json
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.analysis.compare import Compared, Comparison
+    from local_bench.analysis.compare import Comparison, FigureComparison
 
 
 @click.command(
@@ -54,7 +54,7 @@ def comparison_text(found: "Comparison") -> str:
     )
 
 
-def _row(row: "Compared") -> list[str]:
+def _row(row: "FigureComparison") -> list[str]:
     d = row.difference
     return [
         *(d.a, d.b, row.figure, _shown(row, row.a), _shown(row, row.b), _shown(row, d.estimate, sign=True)),
@@ -66,11 +66,11 @@ def _row(row: "Compared") -> list[str]:
     ]
 
 
-def _ends(row: "Compared", low: float | None, high: float | None) -> str:
+def _ends(row: "FigureComparison", low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{_shown(row, low)} to {_shown(row, high)}"
 
 
-def _shown(row: "Compared", value: float | None, sign: bool = False) -> str:
+def _shown(row: "FigureComparison", value: float | None, sign: bool = False) -> str:
     from local_bench.analysis.compare import IMAGES, ORDERS, REVENUE
     from local_bench.core.money import usd
 
@@ -96,7 +96,7 @@ def comparison_json(found: "Comparison") -> dict[str, Any]:
 _NAMES = {"revenue": "revenue_usd", "orders accepted": "task_acceptance", "images accepted": "deliverable_acceptance"}
 
 
-def _compared_json(row: "Compared") -> dict[str, Any]:
+def _compared_json(row: "FigureComparison") -> dict[str, Any]:
     from local_bench.analysis.compare import REVENUE
     from local_bench.core.money import usd_number
 

@@ -89,7 +89,7 @@ def _pictures(name: str, folder: Path, as_json: bool) -> int:
 
     found = write_manifests(name, folder)
     if as_json:
-        rows = [{"method": m.method, "manifest": str(m.path), "n": m.n_pictures, "attempts": m.attempts} for m in found]
+        rows = [{"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts} for m in found]
         show_json({"format": name, "manifests": rows})
     else:
         show("models:")

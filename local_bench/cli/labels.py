@@ -10,7 +10,7 @@ from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
-    from local_bench.analysis.sampling import Labelled, Labelling
+    from local_bench.analysis.sampling import Labels, ModelLabels
     from local_bench.runs.rundir import RunDir
     from local_bench.settle.ppi import PpiEstimate
 
@@ -57,7 +57,7 @@ class LabelsAsked:
         return f"\n\n{text}", values
 
 
-def labels_text(found: "Labelling") -> str:
+def labels_text(found: "Labels") -> str:
     """What people would pay, by model, and what is to be asked."""
     parts = []
     estimated = [m for m in found.models if m.estimates is not None]
@@ -78,7 +78,7 @@ def labels_text(found: "Labelling") -> str:
     return "\n\n".join(parts) or "nobody has labelled an image of this run"
 
 
-def _estimate_row(m: "Labelled", paid: bool) -> list[str]:
+def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
     """In money where the orders have prices, else in images alone."""
     assert m.estimates is not None
     revenue, images = m.estimates.revenue, m.estimates.images
@@ -103,7 +103,7 @@ def _percent(part: float) -> str:
     return f"{part:.1%}"
 
 
-def _model_json(m: "Labelled") -> dict[str, Any]:
+def _model_json(m: "ModelLabels") -> dict[str, Any]:
     estimates, plan = m.estimates, m.plan
     return {
         "n_images": len(m.work_ids),

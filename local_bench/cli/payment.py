@@ -52,7 +52,7 @@ def payment_text(found: "Payment") -> str:
             "to; the other figures are of unseen orders"
         )
     else:
-        parts.append(f"no predictor: {found.untaught}")
+        parts.append(f"no predictor: {found.not_fitted}")
     return "\n\n".join(parts)
 
 
@@ -94,7 +94,7 @@ def payment_json(found: "Payment") -> dict[str, Any]:
         "explained": [asdict(row) for row in found.explained],
         "acceptance_by_composite": [asdict(b) for b in found.by_composite],
         "failures": asdict(found.failures),
-        "untaught": found.untaught,
+        "untaught": found.not_fitted,
         "realised_revenue": {
             model: {
                 "realised_usd": usd_number(revenue.realised_micro_usd),

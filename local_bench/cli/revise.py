@@ -51,32 +51,32 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
 
     FOLDER was written by `revise write`, REVISED_RUN is a run of its tasks. Reports images, human reviews, revenue and
     the cost of images, revisions included."""
-    from local_bench.analysis.revisions import revised_ways
+    from local_bench.analysis.revisions import revised_workflows
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
-        found = revised_ways(run, folder, revised)
+        found = revised_workflows(run, folder, revised)
     if as_json:
-        ways = [
+        workflow_results = [
             {
                 "model": way.model,
-                "way": way.worked.way,
-                "n": way.worked.n_tasks,
-                "n_passed": way.worked.n_passed,
-                "n_passed_high": way.worked.n_passed_high,
-                "n_images": way.worked.n_images,
-                "n_reviews": way.worked.n_reviews,
+                "way": way.result.way,
+                "n": way.result.n_tasks,
+                "n_passed": way.result.n_passed,
+                "n_passed_high": way.result.n_passed_high,
+                "n_images": way.result.n_images,
+                "n_reviews": way.result.n_reviews,
                 "revenue_usd": usd_number(way.revenue_micro_usd),
                 "images_usd": None if way.images_usd is None else float(way.images_usd),
             }
             for way in found
         ]
-        show_json({"ways": ways})
+        show_json({"ways": workflow_results})
         return 0
     rows = [
         [
-            *(way.model, way.worked.way, f"{way.worked.n_passed}/{way.worked.n_tasks}", str(way.worked.n_images)),
-            *(str(way.worked.n_reviews), usd(way.revenue_micro_usd)),
+            *(way.model, way.result.way, f"{way.result.n_passed}/{way.result.n_tasks}", str(way.result.n_images)),
+            *(str(way.result.n_reviews), usd(way.revenue_micro_usd)),
             "-" if way.images_usd is None else f"${float(way.images_usd):.4f}",
         ]
         for way in found

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from local_bench.analysis.ground_truth import GroundTruthCheck, refereed
-from local_bench.analysis.hard_rules import HardRuleStats, ruled
+from local_bench.analysis.ground_truth import GroundTruthCheck, check_ground_truth
+from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.money import usd, usd_fine, usd_number
@@ -15,7 +15,7 @@ from local_bench.report.scenarios import economics_json
 from local_bench.runs.engine import Outcome
 from local_bench.runs.repeatability import RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.ground_truth import Reckoning
+from local_bench.settle.ground_truth import RevenueAudit
 from local_bench.settle.settlement import Settlement, Total
 
 
@@ -29,9 +29,9 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
     if report or settled:
         kept = accounting(run.store, run.config.settlement)
         priced = any(s.total.value_micro_usd for s in kept.settlements)
-        parts += ["", settlement_text(kept, ruled(run)) if priced else official_text(run), ""]
+        parts += ["", settlement_text(kept, hard_rule_stats(run)) if priced else official_text(run), ""]
         parts += [f"report: {report}"] if report else []
-        parts += earnings(kept, refereed(run)) if priced else []
+        parts += earnings(kept, check_ground_truth(run)) if priced else []
     return "\n".join(parts)
 
 
@@ -165,18 +165,18 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
     if report or settled:
         kept = accounting(run.store, run.config.settlement)
         result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
-        for model, of in ruled(run).items():
+        for model, of in hard_rule_stats(run).items():
             result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(of)}
         result["cost_usd"] = _money(kept.cost_micro_usd)
         result["benchmark"] = {label: of.data for label, of in official(run).items()}
         result["economics"] = economics_json(run, kept)
-        known = refereed(run)
+        known = check_ground_truth(run)
         if known is not None:
             result["truth"] = {row.model: _truth_json(row) for row in known.money}
     return result
 
 
-def _truth_json(row: Reckoning) -> dict[str, Any]:
+def _truth_json(row: RevenueAudit) -> dict[str, Any]:
     low, high = row.true_interval_micro_usd or (None, None)
     return {
         "revenue_usd": usd_number(row.true_micro_usd),

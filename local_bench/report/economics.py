@@ -6,15 +6,15 @@ from fractions import Fraction
 from math import log10
 
 from local_bench.analysis.economics import BreakEven, Economics, economics_of
-from local_bench.analysis.sensitivity import Swept, over_prices, over_thresholds
+from local_bench.analysis.sensitivity import Sweep, over_prices, over_thresholds
 from local_bench.analysis.settlement import Accounting
-from local_bench.analysis.workflows import Workflow, ways
+from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core.money import usd, usd_fine
 from local_bench.report.text import NOT_APPLICABLE, percent
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.break_even import Point, curve
 from local_bench.settle.competition import Ranking
-from local_bench.settle.savings import Saved
+from local_bench.settle.savings import ClientSavings
 from local_bench.suites.api_prices import api_prices
 
 _MICRO = 1_000_000
@@ -96,7 +96,7 @@ class EconomicsView:
     rows: list[ScenarioRow]
     n_open: int
     """Orders whose winner depends on undecided images."""
-    ways: list[WayRow]
+    workflow_results: list[WayRow]
     break_even: list[BreakEvenRow]
     curves: list[CurveView]
     thresholds: SweptView | None
@@ -121,7 +121,7 @@ def economics_view(run: RunDir, money: Accounting) -> EconomicsView | None:
     return EconomicsView(
         rows=sorted(rows, key=lambda row: (int(row.rank), row.model)),
         n_open=found.competition.n_open,
-        ways=[_way(way) for way in ways(run.store, money)],
+        workflow_results=[_way(way) for way in workflow_results(run.store, money)],
         break_even=[_break_even(against, hour) for against in found.against],
         curves=[] if hour is None else _curves(found, hour, kwh),
         thresholds=_swept(over_thresholds(run), lambda value: f"{float(value):.1f}"),
@@ -130,7 +130,7 @@ def economics_view(run: RunDir, money: Accounting) -> EconomicsView | None:
     )
 
 
-def _swept(found: Swept | None, said: Callable[[Fraction], str]) -> SweptView | None:
+def _swept(found: Sweep | None, said: Callable[[Fraction], str]) -> SweptView | None:
     if found is None or len(found.points) == 0:
         return None
     models = list(found.points[0].values)
@@ -146,7 +146,7 @@ def _money(amount: Fraction | None) -> str:
     return NOT_APPLICABLE if amount is None else _usd(amount)
 
 
-def _scenario(model: str, placed: Ranking, saved: Saved, at_api: Saved) -> ScenarioRow:
+def _scenario(model: str, placed: Ranking, saved: ClientSavings, at_api: ClientSavings) -> ScenarioRow:
     low, high = placed.revenue_low_usd, placed.revenue_high_usd
     return ScenarioRow(
         model=model,
@@ -164,7 +164,7 @@ def _scenario(model: str, placed: Ranking, saved: Saved, at_api: Saved) -> Scena
 
 
 def _way(way: Workflow) -> WayRow:
-    worked = way.worked
+    worked = way.result
     high = "" if worked.n_passed == worked.n_passed_high else f"{worked.n_passed_high:,} at best"
     return WayRow(
         model=way.model,

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from local_bench.analysis.economics import economics_of
-from local_bench.analysis.performance import GenerationStats, cuts, makings
+from local_bench.analysis.performance import GenerationStats, generation_stats, prompt_truncations
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
@@ -46,9 +46,9 @@ def write_exports(run: RunDir) -> list[Path]:
         "scores": (columns.SCORES, _scores(run, outcomes)),
         "settlement": (columns.SETTLEMENT, _settlement(run, money)),
         "costs": (columns.COSTS, _costs(money)),
-        "making": (columns.MAKING, map(_making, makings(run.store, money, model_order(run)))),
+        "making": (columns.MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
         "judges": (columns.JUDGES, map(_judge, judges(run))),
-        "cuts": (columns.CUTS, map(vars, cuts(run.store))),
+        "cuts": (columns.CUTS, map(vars, prompt_truncations(run.store))),
         "competition": (columns.COMPETITION, competition_rows(scenarios) if scenarios else ()),
         "cost_reduction": (columns.COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
         "break_even": (columns.BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from local_bench.analysis.performance import Cut, GenerationStats
+from local_bench.analysis.performance import GenerationStats, PromptTruncation
 from local_bench.core.money import usd_fine
 from local_bench.models.gpus import gpu_of
 from local_bench.report.text import NOT_APPLICABLE, count, percent
@@ -34,14 +34,14 @@ class MakingRow:
     """And the marginal one."""
 
 
-def making_rows(makings: list[GenerationStats], priced: bool) -> list[MakingRow]:
+def making_rows(generation_stats: list[GenerationStats], priced: bool) -> list[MakingRow]:
     """Return one row per model, in the given order."""
-    return [_row(m, priced) for m in makings]
+    return [_row(m, priced) for m in generation_stats]
 
 
-def peak_sentence(makings: list[GenerationStats]) -> str | None:
+def peak_sentence(generation_stats: list[GenerationStats]) -> str | None:
     """Return a sentence with the peak throughput used for the floors; None if no floor is known."""
-    names = sorted({device for m in makings if m.timing.floor_s is not None for device in m.timing.devices})
+    names = sorted({device for m in generation_stats if m.timing.floor_s is not None for device in m.timing.devices})
     gpus = {gpu.name: gpu for gpu in map(gpu_of, names) if gpu is not None}
     if not gpus:
         return None
@@ -49,15 +49,15 @@ def peak_sentence(makings: list[GenerationStats]) -> str | None:
     return f"Floors and utilisation (MFU) are relative to a peak of {peaks} (dense bfloat16)."
 
 
-def hour(makings: list[GenerationStats]) -> str:
+def hour(generation_stats: list[GenerationStats]) -> str:
     """Return the name of an hour of device time."""
-    return "CPU-hour" if all(device == "cpu" for m in makings for device in m.timing.devices) else "GPU-hour"
+    return "CPU-hour" if all(device == "cpu" for m in generation_stats for device in m.timing.devices) else "GPU-hour"
 
 
-def batch_sentences(makings: list[GenerationStats]) -> list[str]:
+def batch_sentences(generation_stats: list[GenerationStats]) -> list[str]:
     """Return one sentence per model and reason for reduced batches or repeated images."""
     found = []
-    for m in makings:
+    for m in generation_stats:
         for (planned, used), n in m.halved.items():
             how = (
                 f"in batches of {used}, as memory ran out"
@@ -79,9 +79,9 @@ def batch_sentences(makings: list[GenerationStats]) -> list[str]:
     return found
 
 
-def cut_rows(cuts: list[Cut]) -> list[tuple[str, str, str, str, str]]:
+def cut_rows(prompt_truncations: list[PromptTruncation]) -> list[tuple[str, str, str, str, str]]:
     """(model, encoder, prompts, how many were cut, most tokens lost)"""
-    return [(c.model, c.encoder, f"{c.n_prompts:,}", f"{c.n_cut:,}", f"{c.most_tokens:,}") for c in cuts]
+    return [(c.model, c.encoder, f"{c.n_prompts:,}", f"{c.n_cut:,}", f"{c.most_tokens:,}") for c in prompt_truncations]
 
 
 def _row(m: GenerationStats, priced: bool) -> MakingRow:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from local_bench.analysis.ground_truth import refereed
-from local_bench.analysis.hard_rules import ruled
-from local_bench.analysis.performance import cuts, makings
+from local_bench.analysis.ground_truth import check_ground_truth
+from local_bench.analysis.hard_rules import hard_rule_stats
+from local_bench.analysis.performance import generation_stats, prompt_truncations
 from local_bench.analysis.settlement import accounting
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
@@ -34,8 +34,8 @@ def render(run: RunDir) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
     check_floors(run.store)
     money = accounting(run.store, run.config.settlement)
-    made = makings(run.store, money, view.model_order(run))
-    known = refereed(run)
+    made = generation_stats(run.store, money, view.model_order(run))
+    known = check_ground_truth(run)
     orders = gallery.gallery(run, known.truths if known else None)
     return (
         _environment()
@@ -49,7 +49,7 @@ def render(run: RunDir) -> str:
             categories=view.category_rows(money.settlements),
             truth=truth.truth_view(known),
             thresholds=view.thresholds(run),
-            rules=ruled(run),
+            rules=hard_rule_stats(run),
             max_reasons=scores.MAX_REASONS,
             decision_reasons=scores.decision_reasons(run),
             price=costs.price_sentence(money.price),
@@ -64,7 +64,7 @@ def render(run: RunDir) -> str:
             hour=making.hour(made),
             peak=making.peak_sentence(made),
             batches=making.batch_sentences(made),
-            cuts=making.cut_rows(cuts(run.store)),
+            cuts=making.cut_rows(prompt_truncations(run.store)),
             orders=orders,
             orders_left_out=gallery.n_orders(run) - len(orders),
             sessions=provenance.sessions(run),

@@ -72,9 +72,9 @@ def figure(value: float, kind: str) -> str:
 
 def better(run: RunDir) -> dict[str, str]:
     """Which way is better, for each metric whose identity the ledger has."""
-    ways = {True: "higher is better", False: "lower is better"}
+    workflow_results = {True: "higher is better", False: "lower is better"}
     known = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
-    return {name: ways[bool(about["higher_is_better"])] for name, about in known.items() if about}
+    return {name: workflow_results[bool(about["higher_is_better"])] for name, about in known.items() if about}
 
 
 def score_text(score: Score, kind: str) -> tuple[str, str | None]:

@@ -7,7 +7,7 @@ from local_bench.core.money import usd
 from local_bench.core.types import GroundTruth
 from local_bench.report.text import NOT_APPLICABLE, interval, percent
 from local_bench.settle.agreement import Agreement
-from local_bench.settle.ground_truth import ALL, Reckoning, Truthfulness
+from local_bench.settle.ground_truth import ALL, AnswerAccuracy, RevenueAudit
 
 Cell = tuple[str, str]
 """A figure and what stands below it."""
@@ -74,7 +74,7 @@ def truth_sentence(truth: GroundTruth | None) -> str | None:
     return "ground truth: right" if truth.right else f"ground truth: {percent(truth.match)} of what was ordered"
 
 
-def _answers(row: Truthfulness) -> AnswerRow:
+def _answers(row: AnswerAccuracy) -> AnswerRow:
     return AnswerRow(
         model="all" if row.model == ALL else row.model,
         n=f"{row.same.n:,}",
@@ -87,7 +87,7 @@ def _answers(row: Truthfulness) -> AnswerRow:
     )
 
 
-def _money(row: Reckoning) -> MoneyRow:
+def _money(row: RevenueAudit) -> MoneyRow:
     return MoneyRow(
         model=row.model,
         judged=usd(row.judged_micro_usd),

@@ -8,7 +8,7 @@ from local_bench.core.money import allocate, held_cost
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTime:
     """One meter row: a period for which a device was held, and its purpose."""
 
     phase: str
@@ -30,9 +30,9 @@ class PhaseCost:
     cost_micro_usd: int
 
 
-def phase_costs(held: Iterable[Held], micro_usd_per_hour: int) -> list[PhaseCost]:
+def phase_costs(held: Iterable[HeldTime], micro_usd_per_hour: int) -> list[PhaseCost]:
     """Held time and cost by (phase, model), in order of first appearance; they add up to the totals."""
-    groups: dict[tuple[str, str | None], list[Held]] = defaultdict(list)
+    groups: dict[tuple[str, str | None], list[HeldTime]] = defaultdict(list)
     for row in held:
         groups[row.phase, row.model].append(row)
     times = [sum(row.held_ns for row in rows) for rows in groups.values()]
@@ -43,7 +43,7 @@ def phase_costs(held: Iterable[Held], micro_usd_per_hour: int) -> list[PhaseCost
     ]
 
 
-def energy_mj(rows: Sequence[Held | PhaseCost]) -> int | None:
+def energy_mj(rows: Sequence[HeldTime | PhaseCost]) -> int | None:
     """Sum of the energy counters; None where one of the rows has none."""
     known = [row.energy_mj for row in rows if row.energy_mj is not None]
     return sum(known) if len(known) == len(rows) and known else None

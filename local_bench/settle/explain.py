@@ -36,32 +36,34 @@ class Explained:
     n_unlabelled: int
 
 
-def explained(cells: Features, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
+def explained(features: Features, labels: ArrayLike, *, together: bool = True, seed: int = 0) -> list[Explained]:
     """One row per score, and if `together` one for their composite; `labels` (images,) are 1 for accepted, 0 for
     rejected, NaN for none."""
     given = np.asarray(labels, dtype=np.float64)
-    columns = [*zip(cells.names, cells.scores.T, cells.applies.T, strict=True)]
+    columns = [*zip(features.names, features.scores.T, features.applies.T, strict=True)]
     if together:
-        columns.append((COMPOSITE, composite(cells), cells.applies.any(axis=1)))
-    return [_explained(name, scores, applies, given, cells.tasks, seed) for name, scores, applies in columns]
+        columns.append((COMPOSITE, composite(features), features.applies.any(axis=1)))
+    return [_explained(name, scores, applies, given, features.tasks, seed) for name, scores, applies in columns]
 
 
-def composite(cells: Features) -> Floats:
+def composite(features: Features) -> Floats:
     """Mean of the scores that apply (images,); NaN where one of these is missing or none applies.
 
     The paper does not define how its figure 3 combines BRF, VEQ and CNS; the mean is our interpretation.
     """
-    applies = cells.applies.sum(axis=1)
-    total = np.where(cells.applies, cells.scores, 0.0).sum(axis=1)  # NaN if one is missing
+    applies = features.applies.sum(axis=1)
+    total = np.where(features.applies, features.scores, 0.0).sum(axis=1)  # NaN if one is missing
     mean = np.full(len(total), np.nan)
     np.divide(total, applies, out=mean, where=applies > 0)
     return mean
 
 
-def acceptance_by_score(cells: Features, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10) -> tuple[Bin, ...]:
+def acceptance_by_score(
+    features: Features, labels: ArrayLike, name: str = COMPOSITE, bins: int = 10
+) -> tuple[Bin, ...]:
     """Acceptance by bin of a score, bins of equal width from 0 to 5 (ServImage, fig. 3)."""
     given = np.asarray(labels, dtype=np.float64)
-    scores = composite(cells) if name == COMPOSITE else cells.scores[:, cells.names.index(name)]
+    scores = composite(features) if name == COMPOSITE else features.scores[:, features.names.index(name)]
     both = ~np.isnan(given) & ~np.isnan(scores)
     return by_bin(scores[both], given[both] >= 0.5, np.linspace(0, 5, bins + 1))
 

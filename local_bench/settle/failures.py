@@ -55,22 +55,22 @@ class Failures:
     """Images without an annotation."""
 
 
-def failures(cells: Features, labels: ArrayLike, ties: Ties = "first") -> Failures:
-    """Table 12 for the scores of `cells`, in order; `labels` (images,) are 1 for accepted, 0 for rejected, NaN for
+def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Failures:
+    """Table 12 for the scores of `features`, in order; `labels` (images,) are 1 for accepted, 0 for rejected, NaN for
     none."""
     given = np.asarray(labels, dtype=np.float64)
     rejected, accepted = given < 0.5, given >= 0.5
-    lowest, known = _lowest(cells)
+    lowest, known = _lowest(features)
     parts = _parts(lowest & known[:, None], ties)
     # an open image may belong to any missing dimension, or to its lowest known one
-    possible = lowest | (cells.applies & np.isnan(cells.scores))
+    possible = lowest | (features.applies & np.isnan(features.scores))
     settled, open_ = rejected & known, rejected & ~known
     n = int(rejected.sum())
-    category = np.asarray(cells.categories, dtype=object)
+    category = np.asarray(features.categories, dtype=object)
     rows = []
-    for k, name in enumerate(cells.names):
+    for k, name in enumerate(features.names):
         held = float(parts[settled, k].sum())
-        column = cells.scores[:, k]
+        column = features.scores[:, k]
         good, bad = (column[side & ~np.isnan(column)] for side in (accepted, rejected))
         rows.append(
             Failure(
@@ -82,7 +82,7 @@ def failures(cells: Features, labels: ArrayLike, ties: Ties = "first") -> Failur
                     c: _ratio(
                         float(parts[settled & (category == c), k].sum()), int((settled & (category == c)).sum())
                     )
-                    for c in sorted(set(cells.categories))
+                    for c in sorted(set(features.categories))
                 },
                 mean_accepted=float(good.mean()) if len(good) else None,
                 mean_rejected=float(bad.mean()) if len(bad) else None,
@@ -95,19 +95,19 @@ def failures(cells: Features, labels: ArrayLike, ties: Ties = "first") -> Failur
     return Failures(tuple(rows), ties, n, tied, int(open_.sum()), int(np.isnan(given).sum()))
 
 
-def dominant(cells: Features) -> NDArray[np.intp]:
-    """(images,) index in `cells.names` of the lowest score, the first of several (`first`); -1 where one is
+def dominant(features: Features) -> NDArray[np.intp]:
+    """(images,) index in `features.names` of the lowest score, the first of several (`first`); -1 where one is
     missing or none applies."""
-    lowest, known = _lowest(cells)
+    lowest, known = _lowest(features)
     return np.where(known, lowest.argmax(axis=1), -1)
 
 
-def _lowest(cells: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _lowest(features: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """((images, dimensions) scores equal to the lowest known one; (images,) whether all that apply are known and at
     least one applies)."""
-    scores = np.where(cells.applies, cells.scores, np.inf)
+    scores = np.where(features.applies, features.scores, np.inf)
     least = np.fmin.reduce(scores, axis=1)
-    return (scores == least[:, None]) & cells.applies, cells.known & cells.applies.any(axis=1)
+    return (scores == least[:, None]) & features.applies, features.known & features.applies.any(axis=1)
 
 
 def _parts(lowest: np.ndarray[tuple[int, int], np.dtype[np.bool_]], ties: Ties) -> Floats:

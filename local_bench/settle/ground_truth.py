@@ -16,7 +16,7 @@ ALL = "all models"
 
 
 @dataclass(frozen=True)
-class Answered:
+class JudgedAnswer:
     """One answer and the correct one; None without an answer, or without ground truth."""
 
     judge: str
@@ -27,7 +27,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Truthfulness:
+class AnswerAccuracy:
     """Accuracy of one judge's answers to one rubric."""
 
     judge: str
@@ -45,20 +45,20 @@ class Truthfulness:
     """Mean of answer - ground truth, in rubric points; above 0 the judge is too lenient. None without a pair."""
 
 
-def truthfulness(answers: Iterable[Answered]) -> list[Truthfulness]:
+def answer_accuracy(answers: Iterable[JudgedAnswer]) -> list[AnswerAccuracy]:
     """For every judge and rubric one row over all models, then one per model, in order of first appearance."""
-    groups: dict[tuple[str, str], dict[str, list[Answered]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[str, str], dict[str, list[JudgedAnswer]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
         groups[answer.judge, answer.rubric][ALL].append(answer)
         groups[answer.judge, answer.rubric][answer.model].append(answer)
     return [_true(*key, model, mine) for key, models in groups.items() for model, mine in models.items()]
 
 
-def _true(judge: str, rubric: str, model: str, answers: Sequence[Answered]) -> Truthfulness:
+def _true(judge: str, rubric: str, model: str, answers: Sequence[JudgedAnswer]) -> AnswerAccuracy:
     given, true = [a.given for a in answers], [a.true for a in answers]
     pairs = [(g, t) for g, t in zip(given, true, strict=True) if g is not None and t is not None]
     binary = {t for _, t in pairs} <= {0, 1} and {g for g, _ in pairs} <= {0, 1}
-    return Truthfulness(
+    return AnswerAccuracy(
         judge=judge,
         rubric=rubric,
         model=model,
@@ -71,7 +71,7 @@ def _true(judge: str, rubric: str, model: str, answers: Sequence[Answered]) -> T
 
 
 @dataclass(frozen=True)
-class Paid:
+class JudgedDeliverable:
     """One deliverable with its decision and its ground truth."""
 
     model: str
@@ -90,7 +90,7 @@ class Paid:
 
 
 @dataclass(frozen=True)
-class Reckoning:
+class RevenueAudit:
     """Revenue of one model by judge and by ground truth."""
 
     model: str
@@ -118,19 +118,19 @@ class Reckoning:
     """Spearman's between the judge's score and the true one, over deliverables."""
 
 
-def reckon(paid: Iterable[Paid]) -> list[Reckoning]:
+def audit_revenue(paid: Iterable[JudgedDeliverable]) -> list[RevenueAudit]:
     """One row per model, in order of first appearance. Deliverables without ground truth are excluded and counted."""
-    models: dict[str, list[Paid]] = defaultdict(list)
+    models: dict[str, list[JudgedDeliverable]] = defaultdict(list)
     for each in paid:
         models[each.model].append(each)
     return [_reckoning(model, mine) for model, mine in models.items()]
 
 
-def _reckoning(model: str, mine: Sequence[Paid]) -> Reckoning:
+def _reckoning(model: str, mine: Sequence[JudgedDeliverable]) -> RevenueAudit:
     known = [each for each in mine if each.right is not None]
     n_right = sum(each.right is True for each in known)
     low, high = wilson(n_right, len(known))
-    return Reckoning(
+    return RevenueAudit(
         model=model,
         n=len(known),
         n_unknown=len(mine) - len(known),
@@ -150,13 +150,13 @@ def _reckoning(model: str, mine: Sequence[Paid]) -> Reckoning:
     )
 
 
-def _sum(paid: Iterable[Paid], when: Callable[[Paid], bool]) -> int:
+def _sum(paid: Iterable[JudgedDeliverable], when: Callable[[JudgedDeliverable], bool]) -> int:
     return sum(each.part_micro_usd for each in paid if when(each))
 
 
-def _interval(paid: Sequence[Paid], times: Callable[[Paid], int]) -> tuple[int, int] | None:
+def _interval(paid: Sequence[JudgedDeliverable], times: Callable[[JudgedDeliverable], int]) -> tuple[int, int] | None:
     """Bootstrap interval over orders of the sum of `times` x part."""
-    orders: dict[str, list[Paid]] = defaultdict(list)
+    orders: dict[str, list[JudgedDeliverable]] = defaultdict(list)
     for each in paid:
         orders[each.task_id].append(each)
     sums = [sum(times(each) * each.part_micro_usd for each in group) for group in orders.values()]

@@ -114,7 +114,7 @@ class Reliability:
 
 
 @dataclass(frozen=True)
-class Tried:
+class AttemptCounts:
     """Counted attempts of one model: open ones as not passed, and (`at_best`) as passed."""
 
     shown: Reliability
@@ -132,9 +132,9 @@ class Tried:
         return max(Fraction(0), low - first_high), high - first_low
 
 
-def tried(outcomes: Outcomes) -> Tried:
+def count_attempts(outcomes: Outcomes) -> AttemptCounts:
     """Count the attempts of one model."""
-    return Tried(
+    return AttemptCounts(
         _counted(outcomes == PASS),
         _counted(outcomes != FAIL),
         int((outcomes == UNSCORED).sum()),

@@ -15,7 +15,7 @@ from local_bench.settle.table import Ints, Mask, OutcomeTable
 
 
 @dataclass(frozen=True)
-class Saved:
+class ClientSavings:
     """Eqs. 6 to 8 for one model, as fractions; None with an unknown cost or a denominator of 0. `_high`: with all open
     images accepted."""
 
@@ -28,16 +28,18 @@ class Saved:
     contribution_ratio_high: Fraction | None
 
 
-def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[Saved]:
+def savings(table: OutcomeTable, usd_per_image: Mapping[str, Fraction]) -> list[ClientSavings]:
     """Savings of each model, in table order; `usd_per_image` by model. Every generated image is charged."""
     costs = [
         None if model not in usd_per_image else usd_per_image[model] * int(table.made[m].sum())
         for m, model in enumerate(table.models)
     ]
-    return saved(table, costs)
+    return savings_from_costs(table, costs)
 
 
-def saved(table: OutcomeTable, costs_usd: list[Fraction | None], of: Mask | None = None) -> list[Saved]:
+def savings_from_costs(
+    table: OutcomeTable, costs_usd: list[Fraction | None], of: Mask | None = None
+) -> list[ClientSavings]:
     """Savings from the total cost of each model (for example from its GPU time), over the orders in a (T,) mask."""
     asked = table.orders
     mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
@@ -59,13 +61,13 @@ def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | 
     return contribution / (1 - savings) if savings != 1 else None
 
 
-def _saved(budget: Fraction, cost: Fraction | None, done: Fraction, at_best: Fraction) -> Saved:
+def _saved(budget: Fraction, cost: Fraction | None, done: Fraction, at_best: Fraction) -> ClientSavings:
     if not budget:
-        return Saved(cost, None, None, None, None, None, None)
+        return ClientSavings(cost, None, None, None, None, None, None)
     m, m_high = done / budget, at_best / budget
     s = None if cost is None else m - cost / budget
     s_high = None if cost is None else m_high - cost / budget
-    return Saved(
+    return ClientSavings(
         cost_usd=cost,
         cost_savings=s,
         cost_savings_high=s_high,

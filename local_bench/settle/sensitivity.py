@@ -8,7 +8,7 @@ from itertools import combinations, product
 import numpy as np
 
 from local_bench.settle.hype import Reliability, review_usd
-from local_bench.settle.settlement import earned
+from local_bench.settle.settlement import earnings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, Ints, Mask, Orders, outcome_table
 
 Setting = tuple[tuple[str, Fraction], ...]
@@ -93,7 +93,7 @@ def revenues(
     points = []
     for threshold, units in thresholds:
         decision = np.where(scored, np.where(lowest >= units, ACCEPTED, REJECTED), UNSCORED)
-        totals = earned(outcome_table(of, models, model, task, decision))
+        totals = earnings(outcome_table(of, models, model, task, decision))
         values: dict[str, Fraction | None] = {m: e.revenue_usd for m, e in zip(models, totals, strict=True)}
         points.append(Point((("acceptance_threshold", threshold),), values))
     return points

@@ -129,7 +129,7 @@ def settle(lines: Iterable[Line], costs_micro_usd: dict[str, int | None]) -> lis
 
 
 @dataclass(frozen=True)
-class Earned:
+class Earnings:
     """What one model earned on some orders, all of which count; `_high`: were all open images accepted."""
 
     value_usd: Fraction
@@ -170,7 +170,7 @@ class Earned:
         return _ratio(self.n_accepted + self.n_unscored + self.n_missing, self.n_deliverables)
 
 
-def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
+def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
     """Earnings of each model on the orders in a (T,) mask (default: all), in table order."""
     asked = table.orders
     mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
@@ -188,7 +188,7 @@ def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
     for m in range(len(table.models)):
         whole, whole_high, accepted, unscored, missing = (int(count[m]) for count in counts)
         result.append(
-            Earned(
+            Earnings(
                 value_usd=value,
                 revenue_usd=revenue[m],
                 revenue_high_usd=revenue_high[m],
@@ -204,10 +204,10 @@ def earned(table: OutcomeTable, of: Mask | None = None) -> list[Earned]:
     return result
 
 
-def by_category(table: OutcomeTable) -> dict[str, list[Earned]]:
+def by_category(table: OutcomeTable) -> dict[str, list[Earnings]]:
     """`earned` by category (table 8)."""
     asked = table.orders
-    return {name: earned(table, asked.category == i) for i, name in enumerate(asked.categories)}
+    return {name: earnings(table, asked.category == i) for i, name in enumerate(asked.categories)}
 
 
 def revenue_usd(of: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:

@@ -17,7 +17,7 @@ from local_bench.settle.hype import FAIL, MISSING, PASS, RETRY_CAP, Outcomes
 
 
 @dataclass(frozen=True)
-class Worked:
+class WorkflowResult:
     """Result of one workflow over T tasks."""
 
     way: str
@@ -42,13 +42,13 @@ class Worked:
         return self.cost_usd(usd_per_image, usd_per_review) / self.n_passed if self.n_passed else None
 
 
-def single_shot(outcomes: Outcomes) -> Worked:
+def single_shot(outcomes: Outcomes) -> WorkflowResult:
     """First attempt of each task, one review each."""
     first = outcomes[:, 0]
     return _worked("single shot", first == PASS, first != FAIL, len(first), len(first))
 
 
-def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Worked:
+def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> WorkflowResult:
     """Of the first n attempts the one with the highest judge score, the first of equals, with one review.
 
     `scores` is (T, K), NaN for unscored. An unscored attempt is not selected; if all are unscored the outcome is open:
@@ -64,7 +64,7 @@ def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Worked:
     return _worked(f"best of {first_n.shape[1]}", passed, high, first_n.size, len(first_n))
 
 
-def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
+def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> WorkflowResult:
     """Attempts in order until one passes, at most `cap`, one review each."""
     passes = outcomes[:, :cap] == PASS
     ever = passes.any(axis=1)
@@ -74,7 +74,7 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> Worked:
     return _worked(f"up to {passes.shape[1]} tries", ever, high, n, n)
 
 
-def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -> Worked:
+def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -> WorkflowResult:
     """First attempt of each task and, if that fails, one revision, one review each. Both (T,) outcomes; MISSING in
     `then` without a revision."""
     failed = first == FAIL
@@ -85,5 +85,7 @@ def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -
     return _worked(f"revised once by {editor}", passed, high, n, n)
 
 
-def _worked(way: str, passed: NDArray[np.bool_], high: NDArray[np.bool_], n_images: int, n_reviews: int) -> Worked:
-    return Worked(way, len(passed), int(passed.sum()), int(high.sum()), n_images, n_reviews, passed)
+def _worked(
+    way: str, passed: NDArray[np.bool_], high: NDArray[np.bool_], n_images: int, n_reviews: int
+) -> WorkflowResult:
+    return WorkflowResult(way, len(passed), int(passed.sum()), int(high.sum()), n_images, n_reviews, passed)

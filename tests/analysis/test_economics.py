@@ -23,7 +23,7 @@ def of(path, **more):
 
 def test_the_scenarios_are_of_the_run_s_own_lines(make_run):  # noqa: F811
     found = of(make_run())
-    alpha, beta = found.earned
+    alpha, beta = found.earnings
     assert found.table.models == ("alpha", "beta")
     assert (alpha.revenue_usd, beta.revenue_usd, beta.revenue_high_usd) == (135, 0, 50)
     assert [p.revenue_usd for p in found.competition.placed.values()] == [135, 0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.analysis.ground_truth import refereed
+from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
 from local_bench.cli.tables import earnings
@@ -59,7 +59,7 @@ def run(made, path, kind):
     run_stages(config, path, ("generate",))
     with RunDir.open(path) as begun:
         tasks = {task.task_id: task for task in begun.store.tasks()}
-        found = refereed(begun)
+        found = check_ground_truth(begun)
         with begun.store.transaction():
             begun.store.set_meta("judges", json.dumps({JUDGE: "one"}))
             for (task_id, _, _), images in sets(begun.store).items():
@@ -84,7 +84,7 @@ def _say(run, task, work_id, truths, kind):
 
 def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
     with RunDir.open(run(made, tmp_path / "run", kind=False)) as done:
-        found = refereed(done)
+        found = check_ground_truth(done)
         money = {row.model: row for row in found.money}
         assert money["right"].true_micro_usd == money["right"].judged_micro_usd == VALUE * 1_000_000
         assert money["right"].n_right == money["right"].n == 70
@@ -100,7 +100,7 @@ def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
 
 def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
     with RunDir.open(run(made, tmp_path / "run", kind=True)) as done:
-        found = refereed(done)
+        found = check_ground_truth(done)
         wrong = next(row for row in found.money if row.model == "wrong")
         assert wrong.judged_micro_usd == VALUE * 1_000_000
         assert wrong.too_much_micro_usd == wrong.off_micro_usd == wrong.judged_micro_usd - wrong.true_micro_usd
@@ -118,16 +118,16 @@ def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
 def test_a_suite_of_strangers_has_no_truth(tmp_path):
     config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": "tiny-flux"}], engine={"device": "cpu"})
     with RunDir.begin(tmp_path / "run", config) as begun:
-        assert refereed(begun) is None
+        assert check_ground_truth(begun) is None
 
 
 def test_a_picture_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
     path = run(made, tmp_path / "run", None)
     with RunDir.open(path) as finished:
         sha = finished.store.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]
-        n = len(refereed(finished).truths)
+        n = len(check_ground_truth(finished).truths)
         finished.image(sha).write_bytes(b"")
-        n_left = len(refereed(finished).truths)
+        n_left = len(check_ground_truth(finished).truths)
     assert n_left == n - 1
     assert main(["report", str(path)]) == 1
     assert "1 of the run's pictures are not what the ledger says (1 damaged" in capsys.readouterr().err

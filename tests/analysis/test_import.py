@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from local_bench.analysis.annotations import people_labels
+from local_bench.analysis.annotations import load_annotations
 from local_bench.analysis.official import export
 from local_bench.cli.main import main
 from local_bench.runs.engine import run_stages
@@ -57,7 +57,7 @@ def test_results_come_in_as_labels(exported, tmp_path, capsys):
     assert status == 0
     assert told["n"] == len(labels.read_text().splitlines()) > 0
     with RunDir.open(run_dir) as run:
-        word = people_labels(labels, run, {}).word
+        word = load_annotations(labels, run, {}).word
         decided = {r["work_id"]: r["accepted"] for r in run.store.rows("SELECT * FROM decisions")}
         scores = {(r["work_id"], r["name"]): r["value"] for r in run.store.rows("SELECT * FROM scores")}
     if name in ("hype-edit-1", "servimage"):

@@ -81,7 +81,7 @@ def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
         found = payment(open_run, path)
         text, _ = LabelsAsked(path, None, None, explain=True).answer(open_run)
     assert (found.predictors, found.expected) == ({}, {})
-    assert "annotate more images" in found.untaught
+    assert "annotate more images" in found.not_fitted
     assert "no predictor: the labels have 1 accepted and 0 rejected" in text
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from local_bench.analysis.revisions import reasons, revised_ways, write_revisions
+from local_bench.analysis.revisions import reasons, revised_workflows, write_revisions
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.images import load_image, pixel_digest
@@ -71,7 +71,7 @@ def test_every_refused_image_is_an_order_with_that_image_as_its_source(runs):
 def test_a_revision_is_a_way_of_working_of_both_runs(runs):
     folder, _ = runs
     with RunDir.open(folder / "run") as run, RunDir.open(folder / "again") as again:
-        found = {(way.model, way.worked.way): way for way in revised_ways(run, folder / "revisions", again)}
+        found = {(way.model, way.result.way): way for way in revised_workflows(run, folder / "revisions", again)}
     manifest = json.loads((folder / "revisions" / "revisions.json").read_text())["revisions"]
     first, second = decisions(folder / "run"), decisions(folder / "again")
     per_order = {}
@@ -79,7 +79,7 @@ def test_a_revision_is_a_way_of_working_of_both_runs(runs):
         per_order.setdefault((row["model"], row["task_id"]), []).append(row)
     for model in ("one", "two"):
         mine = [row for row in first if row["model"] == model]
-        assert found[model, "single shot"].worked.n_passed == sum(row["accepted"] == 1 for row in mine)
+        assert found[model, "single shot"].result.n_passed == sum(row["accepted"] == 1 for row in mine)
         for editor in ("x", "y"):
             after = {
                 (entry["task_id"], entry["deliverable"]): row["accepted"]
@@ -93,14 +93,14 @@ def test_a_revision_is_a_way_of_working_of_both_runs(runs):
                 if row["accepted"] == 1
                 or (row["accepted"] == 0 and after.get((row["task_id"], row["deliverable"])) == 1)
             ]
-            assert way.worked.n_passed == len(passed)
-            assert way.worked.n_images == way.worked.n_reviews == len(mine) + sum(r["accepted"] == 0 for r in mine)
+            assert way.result.n_passed == len(passed)
+            assert way.result.n_images == way.result.n_reviews == len(mine) + sum(r["accepted"] == 0 for r in mine)
             assert way.revenue_micro_usd == sum(
                 split(row["price_micro_usd"], len(per_order[model, row["task_id"]]))[row["deliverable"] - 1]
                 for row in passed
             )
     assert any(
-        found[model, f"revised once by {e}"].worked.n_passed > found[model, "single shot"].worked.n_passed
+        found[model, f"revised once by {e}"].result.n_passed > found[model, "single shot"].result.n_passed
         for model in ("one", "two")
         for e in ("x", "y")
     )

@@ -8,7 +8,7 @@ from itertools import takewhile
 import pytest
 
 from local_bench.analysis.settlement import accounting
-from local_bench.analysis.workflows import ways
+from local_bench.analysis.workflows import workflow_results
 from local_bench.core.money import split
 from local_bench.report.page import render
 from local_bench.runs.rundir import RunDir
@@ -61,11 +61,11 @@ def by_hand(store):
 
 def test_every_way_is_what_the_rows_say(run_dir):
     with RunDir.open(run_dir) as run:
-        told, expected = ways(run.store, accounting(run.store, run.config.settlement)), by_hand(run.store)
+        told, expected = workflow_results(run.store, accounting(run.store, run.config.settlement)), by_hand(run.store)
     assert len(told) == len(expected) == 6
     assert len({tuple(row) for row in expected.values()}) > 3
     for way in told:
-        w = way.worked
+        w = way.result
         found = [w.n_passed, w.n_images, w.n_reviews, way.revenue_micro_usd]
         assert found == expected[way.model, w.way], (way.model, w.way)
 
@@ -73,15 +73,15 @@ def test_every_way_is_what_the_rows_say(run_dir):
 def test_what_the_images_of_a_way_cost_is_what_one_cost_in_the_run(run_dir):
     with RunDir.open(run_dir) as run:
         money = accounting(run.store, run.config.settlement)
-        assert {way.images_usd for way in ways(run.store, money)} == {None}  # imported: nobody knows
+        assert {way.images_usd for way in workflow_results(run.store, money)} == {None}  # imported: nobody knows
         first, *others = money.settlements
         paid = replace(money, settlements=[replace(first, cost_micro_usd=7_000_001), *others])
-        told = ways(run.store, paid)
+        told = workflow_results(run.store, paid)
         (n_made,) = run.store.rows(
             "SELECT count(*) AS n FROM candidates WHERE model = ? AND state = 'done'", first.model
         )
     for way in told:
-        due = Fraction(7_000_001 * way.worked.n_images, 1_000_000 * n_made["n"]) if way.model == first.model else None
+        due = Fraction(7_000_001 * way.result.n_images, 1_000_000 * n_made["n"]) if way.model == first.model else None
         assert way.images_usd == due
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from local_bench.analysis.hard_rules import HardRuleStats, ruled
+from local_bench.analysis.hard_rules import HardRuleStats, hard_rule_stats
 from local_bench.analysis.sensitivity import over_thresholds
 from local_bench.cli.main import main
 from local_bench.core.types import Score
@@ -73,10 +73,10 @@ def test_rules_count_in_acceptance_where_the_config_says_so(orders):
     with settled(orders, counted=False) as run:
         assert {accepted for accepted, _ in decisions(run).values()} == {1}
         assert run.config.acceptance.rules is False
-        without = ruled(run)
+        without = hard_rule_stats(run)
     with settled(orders, counted=True) as run:
         found = decisions(run)
-        counted = ruled(run)
+        counted = hard_rule_stats(run)
         swept = over_thresholds(run)
     assert found["one", 1] == found["two", 2] == found["four", 1] == (1, None)
     assert found["two", 1] == (0, None)  # 64 x 64, and 128 x 64 was asked for
@@ -90,14 +90,14 @@ def test_rules_count_in_acceptance_where_the_config_says_so(orders):
 def test_what_the_scores_refuse_is_not_counted_as_decided_by_rules(orders):
     with settled(orders, counted=True, brf=1.0) as run:
         assert {accepted for accepted, _ in decisions(run).values()} == {0}
-        assert ruled(run)["theirs"].n_decided == ruled(run)["theirs"].n_tasks_decided == 0
+        assert hard_rule_stats(run)["theirs"].n_decided == hard_rule_stats(run)["theirs"].n_tasks_decided == 0
 
 
 def test_a_run_without_rules_has_no_column(orders):
     text = (orders / "tasks.jsonl").read_text().splitlines()
     (orders / "tasks.jsonl").write_text("\n".join(line for line in text if '"four"' in line))
     with settled(orders, counted=True) as run:
-        assert ruled(run) == {}
+        assert hard_rule_stats(run) == {}
         assert decisions(run) == {("four", 1): (1, None)}
 
 

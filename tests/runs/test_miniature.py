@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from local_bench.analysis.ground_truth import refereed
+from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.settlement import accounting, lines
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -77,7 +77,7 @@ def seen(tmp_path_factory):
         for row in done.store.rows("SELECT s.*, c.* FROM scores s JOIN candidates c USING (work_id)"):
             if row["value"] is not None:
                 found[row["name"]][row["model"]][row["task_id"], row["deliverable"]] = row["value"]
-        found["truth"] = {row.rubric: row for row in refereed(done).answers if row.model == ALL}
+        found["truth"] = {row.rubric: row for row in check_ground_truth(done).answers if row.model == ALL}
     return found
 
 
@@ -148,7 +148,7 @@ def earned(tmp_path_factory):
             kept[seed] = (
                 {s.model: s.total for s in accounting(done.store, done.config.settlement).settlements},
                 {row["pixels_sha256"] for row in pixels},
-                {row.model: row for row in refereed(done).money},
+                {row.model: row for row in check_ground_truth(done).money},
                 first_orders(done),
             )
     return kept

@@ -1,11 +1,11 @@
-from local_bench.settle.costs import Held, generation_costs, phase_costs
+from local_bench.settle.costs import HeldTime, generation_costs, phase_costs
 
 HOUR = 3_600_000_000_000
 
 
 def test_phases_cost_what_the_whole_time_costs():
-    denoise = [Held("denoise", "a", HOUR // 7, 4), Held("denoise", "a", 1, 1)]
-    held = [Held("load", None, HOUR // 3, 0), *denoise, Held("judge", None, 11, 9)]
+    denoise = [HeldTime("denoise", "a", HOUR // 7, 4), HeldTime("denoise", "a", 1, 1)]
+    held = [HeldTime("load", None, HOUR // 3, 0), *denoise, HeldTime("judge", None, 11, 9)]
     costs = phase_costs(held, 1_790_000)
     whole = (HOUR // 3 + HOUR // 7 + 12) * 1_790_000 / HOUR
     assert abs(sum(c.cost_micro_usd for c in costs) - whole) <= 0.5
@@ -14,5 +14,5 @@ def test_phases_cost_what_the_whole_time_costs():
 
 
 def test_energy_that_is_not_known_is_none_not_zero():
-    (cost,) = phase_costs([Held("judge", None, 5, 1, 100), Held("judge", None, 5, 1, None)], 0)
+    (cost,) = phase_costs([HeldTime("judge", None, 5, 1, 100), HeldTime("judge", None, 5, 1, None)], 0)
     assert cost.energy_mj is None

@@ -9,7 +9,7 @@ from local_bench.core.types import Score
 from local_bench.settle.discrimination import auc, brier, by_bin, ece, pr_auc, quality
 from local_bench.settle.explain import acceptance_by_score, auc_interval, composite, explained
 from local_bench.settle.failures import cohens_d, failures
-from local_bench.settle.predictors.features import cells
+from local_bench.settle.predictors.features import feature_table
 from tests.conftest import SHARED
 
 NA = Score("x", None, applies=False)
@@ -26,7 +26,7 @@ def table(rows, names=("brf", "clarity", "cns"), categories=None, tasks=None):
         for row in rows
     ]
     n = len(rows)
-    return cells(images, categories or ["Digital"] * n, [1] * n, tasks or [str(i) for i in range(n)], names)
+    return feature_table(images, categories or ["Digital"] * n, [1] * n, tasks or [str(i) for i in range(n)], names)
 
 
 def test_auc_and_average_precision_by_hand():

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from local_bench.settle.ground_truth import ALL, Answered, Paid, reckon, truthfulness
+from local_bench.settle.ground_truth import ALL, JudgedAnswer, JudgedDeliverable, answer_accuracy, audit_revenue
 
 DOLLAR = 1_000_000
 
 
 def paid(task_id, part, judged, faultless, right, score=None, true_score=None, model="m"):
-    return Paid(model, task_id, part * DOLLAR, judged, faultless, right, score, true_score)
+    return JudgedDeliverable(model, task_id, part * DOLLAR, judged, faultless, right, score, true_score)
 
 
 ROWS = [
@@ -24,7 +24,7 @@ ROWS = [
 
 
 def test_where_the_money_goes():
-    [row] = reckon(ROWS)
+    [row] = audit_revenue(ROWS)
     dollars = {
         "judged": row.judged_micro_usd,
         "faultless": row.faultless_micro_usd,
@@ -52,23 +52,23 @@ def test_where_the_money_goes():
 
 def test_a_faultless_judge_is_off_by_nothing():
     rows = [replace(row, judged=row.right) for row in ROWS[:5]]
-    [row] = reckon(rows)
+    [row] = audit_revenue(rows)
     assert (row.off_micro_usd, row.too_much_micro_usd, row.too_little_micro_usd) == (0, 0, 0)
     assert row.off_interval_micro_usd == (0, 0)
     assert row.decided.value == 1
     other = [replace(row, model="n", right=False) for row in rows]
-    assert [(r.model, r.true_micro_usd) for r in reckon([*rows, *other])] == [("m", 210 * DOLLAR), ("n", 0)]
+    assert [(r.model, r.true_micro_usd) for r in audit_revenue([*rows, *other])] == [("m", 210 * DOLLAR), ("n", 0)]
 
 
 def test_answers_are_counted_by_model_and_over_all():
     answers = [
-        Answered("j", "brf", "m", 1, 1),
-        Answered("j", "brf", "m", 1, 0),
-        Answered("j", "brf", "n", 0, 1),
-        Answered("j", "brf", "n", None, 1),
-        Answered("j", "brf", "n", 0, None),
+        JudgedAnswer("j", "brf", "m", 1, 1),
+        JudgedAnswer("j", "brf", "m", 1, 0),
+        JudgedAnswer("j", "brf", "n", 0, 1),
+        JudgedAnswer("j", "brf", "n", None, 1),
+        JudgedAnswer("j", "brf", "n", 0, None),
     ]
-    rows = {row.model: row for row in truthfulness(answers)}
+    rows = {row.model: row for row in answer_accuracy(answers)}
     assert list(rows) == [ALL, "m", "n"]
     assert (rows[ALL].same.n, rows[ALL].same.n_unscored) == (3, 2)
     assert rows[ALL].same.value == pytest.approx(1 / 3)
@@ -78,7 +78,9 @@ def test_answers_are_counted_by_model_and_over_all():
 
 
 def test_graded_answers_have_an_order():
-    rows = truthfulness([Answered("j", "cns", "m", given, true) for given, true in ((5, 4), (3, 2), (2, 1), (4, 3))])
+    rows = answer_accuracy(
+        [JudgedAnswer("j", "cns", "m", given, true) for given, true in ((5, 4), (3, 2), (2, 1), (4, 3))]
+    )
     assert rows[0].rho.value == pytest.approx(1)
     assert rows[0].same.value == 0
     assert rows[0].mean_difference == 1

@@ -10,7 +10,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.predictors import fitting
-from local_bench.settle.predictors.features import Features, cells
+from local_bench.settle.predictors.features import Features, feature_table
 from local_bench.settle.predictors.fitting import fit_concepts, fit_rule
 from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
 from local_bench.settle.predictors.revenue import Decisions, ExpectedRevenue, Probabilities, RealisedRevenue
@@ -56,7 +56,7 @@ def test_the_rule_is_the_rule_of_the_house():
         for names in (("brf", "veq", "lighting"),)
         for of_image in itertools.product(choices, repeat=3)
     ]
-    table = cells(images, ["Digital"] * 125, [1] * 125, ["t"] * 125, ("brf", "veq", "lighting"))
+    table = feature_table(images, ["Digital"] * 125, [1] * 125, ["t"] * 125, ("brf", "veq", "lighting"))
     found = Rule(rule).decisions(table)
     alone = [by_threshold(scores, rule) for scores in images]
     assert found.accepted.tolist() == [d.accepted is True for d in alone]
@@ -66,7 +66,7 @@ def test_the_rule_is_the_rule_of_the_house():
 
 
 def test_a_score_that_the_table_has_not_leaves_what_the_others_do_not_reject():
-    table = cells([[Score("brf", 1.0)], [Score("brf", 4.0)]], ["a"] * 2, [1, 1], ["t", "t"], ("brf",))
+    table = feature_table([[Score("brf", 1.0)], [Score("brf", 4.0)]], ["a"] * 2, [1, 1], ["t", "t"], ("brf",))
     found = Rule({"brf": 3, "cns": 3}).decisions(table)
     assert (found.known.tolist(), found.unscored) == ([True, False], {1: "cns was not scored"})
 
@@ -275,7 +275,7 @@ def test_too_few_labels_are_a_sentence():
 
 
 def test_other_scores_than_it_learned_from_are_a_sentence(fitted):
-    table = cells([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
+    table = feature_table([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
     with pytest.raises(UserError, match="was fitted to brf, veq, cns, not to brf"):
         fitted["logistic", "platt"].predictor.probabilities(table)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from local_bench.core.types import Decision
-from local_bench.settle.settlement import by_category, earned, settle
+from local_bench.settle.settlement import by_category, earnings, settle
 from local_bench.settle.table import ACCEPTED, Line, amounts, orders, outcome_table, table_of_lines, whole
 
 
@@ -21,7 +21,7 @@ def test_units_are_fine_enough_for_every_amount_and_no_finer():
 def test_sums_stay_exact_where_int64_would_not_do(price):
     of = orders(["a", "b"], ["c", "c"], [Decimal(price)] * 2, [3, 7])
     model, task = np.zeros(2, dtype=np.int64), np.array([0, 1])
-    (found,) = earned(outcome_table(of, ["m"], model, task, np.array([ACCEPTED, ACCEPTED])))
+    (found,) = earnings(outcome_table(of, ["m"], model, task, np.array([ACCEPTED, ACCEPTED])))
     assert found.revenue_usd == F(price) / 3 + F(price) / 7
     assert found.value_usd == 2 * F(price)
 
@@ -48,7 +48,7 @@ def test_a_run_s_own_settlement_is_the_same_rule_paid_in_whole_micro_dollars(see
     ]
     paid = {s.model: s for s in settle(lines, {})}
     table = table_of_lines(lines)
-    for model, exact in zip(table.models, earned(table), strict=True):
+    for model, exact in zip(table.models, earnings(table), strict=True):
         total = paid[model].total
         assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(asked)
         assert abs((exact.revenue_high_usd - exact.revenue_usd) * 10**6 - total.open_micro_usd) < len(asked)

@@ -3,7 +3,7 @@ from fractions import Fraction as F
 import numpy as np
 import pytest
 
-from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, pass_at_k_unbiased, tried
+from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, count_attempts, pass_at_k_unbiased
 from local_bench.settle.workflows import best_of, retry_until_pass, single_shot
 
 NAN = float("nan")
@@ -52,4 +52,4 @@ def test_pass_at_k_is_what_drawing_k_of_n_gives(n, c, k):
 
 def test_too_few_attempts_have_no_unbiased_estimate():
     assert pass_at_k_unbiased(3, 1, 4) is None
-    assert tried(table("PFF")).shown.pass_at_unbiased(4) is None
+    assert count_attempts(table("PFF")).shown.pass_at_unbiased(4) is None

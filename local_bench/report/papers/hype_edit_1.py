@@ -12,7 +12,7 @@ from local_bench.core.errors import UserError
 from local_bench.report.papers.inputs import Given, once
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
 from local_bench.settle.bootstrap import Interval
-from local_bench.settle.hype import Outcomes, intervals, tried
+from local_bench.settle.hype import Outcomes, count_attempts, intervals
 from local_bench.suites.api_prices import api_prices
 from local_bench.suites.hype_edit_1.export import judgements
 from local_bench.suites.hype_edit_1.published import PROTOCOL_ATTEMPTS, Review, model_json, outcomes
@@ -180,7 +180,7 @@ def _figures(
     `with_ends`)."""
     table, review, usd = of.table(model, ids), Review(), of.usd.get(model)
     found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap) if with_ends else {}
-    return model_json(tried(table), usd, review), {f.key: _ends(found.get(f.key), f.scale) for f in FIGURES}
+    return model_json(count_attempts(table), usd, review), {f.key: _ends(found.get(f.key), f.scale) for f in FIGURES}
 
 
 def _ends(of: Interval | None, scale: int) -> tuple[float, float] | None:
@@ -192,7 +192,7 @@ def _scaled(value: float | None, figure: _Figure) -> float | None:
 
 
 def _notes(of: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ...]:
-    counted = [tried(of.table(model, ids)) for model in of.models]
+    counted = [count_attempts(of.table(model, ids)) for model in of.models]
     left = sum(one.n_unscored + one.n_missing for one in counted)
     unpriced = [model for model in of.models if model not in of.usd]
     notes = []

@@ -62,7 +62,7 @@ class Features:
         )
 
 
-def cells(
+def feature_table(
     scores: Sequence[Sequence[Score]],
     categories: Sequence[str],
     price_micro_usd: Sequence[int],

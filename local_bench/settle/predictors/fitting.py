@@ -41,7 +41,7 @@ class Fitted:
 
 
 def fit_concepts(
-    cells: Features,
+    features: Features,
     labels: ArrayLike,
     kind: Kind = "boosted",
     calibration: Calibration = "platt",
@@ -54,7 +54,7 @@ def fit_concepts(
     `logistic` is regression on standardised columns (L2, C = 1). `boosted` is histogram gradient boosting, constrained
     to be monotonic in the scores. UserError for fewer than two orders with, or without, an accepted image.
     """
-    used, accepted, n_unscored, n_unlabelled = _annotated(cells, labels)
+    used, accepted, n_unscored, n_unlabelled = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
     guesses = np.full(len(accepted), np.nan)
     for train, test in _splits(used.tasks, accepted, folds, seed):
@@ -65,10 +65,10 @@ def fit_concepts(
 
 
 def fit_rule(
-    cells: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
+    features: Features, labels: ArrayLike, thresholds: Mapping[str, float], *, folds: int = FOLDS, seed: int = 0
 ) -> Fitted:
     """The threshold rule with the annotated acceptance rates of what it accepts and rejects; `labels` as above."""
-    used, accepted, n_unscored, n_unlabelled = _annotated(cells, labels)
+    used, accepted, n_unscored, n_unlabelled = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
     guesses = np.full(len(accepted), np.nan)
     for train, test in _splits(used.tasks, accepted, folds, seed):
@@ -78,22 +78,22 @@ def fit_rule(
     return Fitted(rule, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
 
 
-def _rule(cells: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
-    passed = Rule(dict(thresholds)).decisions(cells).accepted
+def _rule(features: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
+    passed = Rule(dict(thresholds)).decisions(features).accepted
     paid = [(float(accepted[here].sum()) + 0.5) / (float(here.sum()) + 1) for here in (~passed, passed)]
     return Rule(dict(thresholds), paid[0], paid[1])
 
 
-def _annotated(cells: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
+def _annotated(features: Features, labels: ArrayLike) -> tuple[Features, Bools, int, int]:
     given = np.asarray(labels, dtype=np.float64)
     labelled = ~np.isnan(given)
-    used = labelled & cells.known
-    return cells.rows(used), given[used] >= 0.5, int((labelled & ~used).sum()), int((~labelled).sum())
+    used = labelled & features.known
+    return features.rows(used), given[used] >= 0.5, int((labelled & ~used).sum()), int((~labelled).sum())
 
 
-def _folds(cells: Features, accepted: Bools, folds: int) -> int:
+def _folds(features: Features, accepted: Bools, folds: int) -> int:
     """Number of orders of the rarer class, at most `folds`. UserError for fewer than two."""
-    fewest = min(len(np.unique(cells.tasks[accepted])), len(np.unique(cells.tasks[~accepted])))
+    fewest = min(len(np.unique(features.tasks[accepted])), len(np.unique(features.tasks[~accepted])))
     if fewest < 2:
         raise UserError(
             f"the labels have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images with all "
@@ -120,11 +120,13 @@ def _splits(
             yield train, test
 
 
-def _fit(cells: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> ConceptModel:
-    layout = _layout(cells)
-    table = layout.table(cells)
+def _fit(
+    features: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int
+) -> ConceptModel:
+    layout = _layout(features)
+    table = layout.table(features)
     odds = np.full(len(accepted), np.nan)
-    for train, test in _splits(cells.tasks, accepted, folds, seed):
+    for train, test in _splits(features.tasks, accepted, folds, seed):
         odds[test] = _log_odds(table[train], accepted[train], kind, layout, seed).log_odds(table[test])
     seen = ~np.isnan(odds)
     return ConceptModel(
@@ -132,12 +134,12 @@ def _fit(cells: Features, accepted: Bools, kind: Kind, calibration: Calibration,
     )
 
 
-def _layout(cells: Features) -> Layout:
+def _layout(features: Features) -> Layout:
     fill = [
         float(column[applies].mean()) if applies.any() else 0.0
-        for column, applies in zip(cells.scores.T, cells.applies.T, strict=True)
+        for column, applies in zip(features.scores.T, features.applies.T, strict=True)
     ]
-    return Layout(cells.names, tuple(fill), tuple(sorted(set(cells.categories))))
+    return Layout(features.names, tuple(fill), tuple(sorted(set(features.categories))))
 
 
 def _log_odds(table: Floats, accepted: Bools, kind: Kind, layout: Layout, seed: int) -> Linear | Trees:

@@ -21,10 +21,10 @@ NOTHING_APPLIES = "nothing that decides applies to it"
 class Predictor(Protocol):
     """Predicts acceptance of images."""
 
-    def decisions(self, cells: Features) -> Decisions:
+    def decisions(self, features: Features) -> Decisions:
         """Predicted decisions."""
 
-    def probabilities(self, cells: Features) -> Probabilities:
+    def probabilities(self, features: Features) -> Probabilities:
         """Predicted probabilities. UserError if the predictor has none."""
 
 
@@ -38,29 +38,29 @@ class Rule:
     paid_if_accepted: float | None = None
     kind: Literal["rule"] = "rule"
 
-    def decisions(self, cells: Features) -> Decisions:
-        rejected, open_ = np.zeros(len(cells.tasks), dtype=bool), np.zeros(len(cells.tasks), dtype=bool)
+    def decisions(self, features: Features) -> Decisions:
+        rejected, open_ = np.zeros(len(features.tasks), dtype=bool), np.zeros(len(features.tasks), dtype=bool)
         reasons: dict[int, str] = {}
         for name, threshold in self.thresholds.items():
-            missing = np.ones(len(cells.tasks), dtype=bool)
-            if name in cells.names:
-                at = cells.names.index(name)
-                rejected |= cells.scores[:, at] < threshold  # False for NaN
-                missing = cells.applies[:, at] & np.isnan(cells.scores[:, at])
+            missing = np.ones(len(features.tasks), dtype=bool)
+            if name in features.names:
+                at = features.names.index(name)
+                rejected |= features.scores[:, at] < threshold  # False for NaN
+                missing = features.applies[:, at] & np.isnan(features.scores[:, at])
             reasons |= {int(row): f"{name} {NOT_THERE}" for row in np.flatnonzero(missing & ~open_)}
             open_ |= missing
-        if self.thresholds and set(self.thresholds) <= set(cells.names):
-            deciding = [cells.names.index(name) for name in self.thresholds]
-            nothing = ~cells.applies[:, deciding].any(axis=1)
+        if self.thresholds and set(self.thresholds) <= set(features.names):
+            deciding = [features.names.index(name) for name in self.thresholds]
+            nothing = ~features.applies[:, deciding].any(axis=1)
             reasons |= {int(row): NOTHING_APPLIES for row in np.flatnonzero(nothing)}
             open_ |= nothing
         reasons = {row: why for row, why in reasons.items() if not rejected[row]}
         return Decisions(~rejected & ~open_, rejected | ~open_, reasons)
 
-    def probabilities(self, cells: Features) -> Probabilities:
+    def probabilities(self, features: Features) -> Probabilities:
         if self.paid_if_accepted is None or self.paid_if_rejected is None:
             raise UserError("a threshold rule without annotations has no probabilities: fit it, or use decisions")
-        decided = self.decisions(cells)
+        decided = self.decisions(features)
         values = np.where(decided.accepted, self.paid_if_accepted, self.paid_if_rejected)
         return Probabilities(np.where(decided.known, values, np.nan), decided.unscored)
 
@@ -79,20 +79,20 @@ class Layout:
         flags = (f"{name} does not apply" for name in self.names)
         return (*self.names, *flags, "log(1 + price in USD)", *(f"category {name}" for name in self.categories))
 
-    def table(self, cells: Features) -> Floats:
+    def table(self, features: Features) -> Floats:
         """Design matrix (images, columns); an unknown category sets no category column. UserError for other scores."""
-        if cells.names != self.names:
+        if features.names != self.names:
             raise UserError(
-                f"this predictor was fitted to {', '.join(self.names)}, not to {', '.join(cells.names)}: "
+                f"this predictor was fitted to {', '.join(self.names)}, not to {', '.join(features.names)}: "
                 "give it the same scores, or fit it again"
             )
-        scores = np.where(cells.applies, cells.scores, np.asarray(self.held))
-        category = np.asarray(cells.categories, dtype=object)
+        scores = np.where(features.applies, features.scores, np.asarray(self.held))
+        category = np.asarray(features.categories, dtype=object)
         return np.column_stack(
             [
                 scores,
-                (~cells.applies).astype(np.float64),
-                np.log1p(cells.price_micro_usd / 1e6),
+                (~features.applies).astype(np.float64),
+                np.log1p(features.price_micro_usd / 1e6),
                 *((category == name).astype(np.float64) for name in self.categories),
             ]
         )
@@ -205,11 +205,11 @@ class ConceptModel:
         if used > columns or (isinstance(self.model, Linear) and used != columns):
             raise UserError(f"the predictor's model reads {used} columns and its layout makes {columns}: fit it again")
 
-    def probabilities(self, cells: Features) -> Probabilities:
-        known = cells.known
+    def probabilities(self, features: Features) -> Probabilities:
+        known = features.known
         values = np.full(len(known), np.nan)
-        values[known] = self.calibration.probabilities(self.model.log_odds(self.layout.table(cells.rows(known))))
-        return Probabilities(values, cells.reasons())
+        values[known] = self.calibration.probabilities(self.model.log_odds(self.layout.table(features.rows(known))))
+        return Probabilities(values, features.reasons())
 
-    def decisions(self, cells: Features) -> Decisions:
-        return self.probabilities(cells).decided(self.cut)
+    def decisions(self, features: Features) -> Decisions:
+        return self.probabilities(features).decided(self.cut)

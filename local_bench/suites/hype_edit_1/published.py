@@ -17,15 +17,15 @@ from local_bench.settle.hype import (
     REVIEW_SECONDS,
     REVIEW_USD_PER_HOUR,
     UNSCORED,
+    AttemptCounts,
     Outcomes,
     Reliability,
-    Tried,
+    count_attempts,
     intervals,
     review_usd,
-    tried,
 )
 from local_bench.settle.sensitivity import effective_costs, flips
-from local_bench.settle.workflows import Worked, best_of, retry_until_pass, single_shot
+from local_bench.settle.workflows import WorkflowResult, best_of, retry_until_pass, single_shot
 from local_bench.suites.grids import Table, grid_json, grid_table
 from local_bench.suites.hype_edit_1.results import AttemptScore, Judgement, Judgements
 from local_bench.suites.published import Published, dollars, figure, listed, number, percent
@@ -65,7 +65,7 @@ def published(
     attempts = judgements.attempts
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
     tables = {name: outcomes(by_model[name], judgements.task_ids, attempts) for name in present}
-    counted = {name: tried(table) for name, table in tables.items()}
+    counted = {name: count_attempts(table) for name, table in tables.items()}
     there = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
     known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in there]
     worked = {name: _ways(name, tables[name], judgements, review, known) for name in present}
@@ -127,7 +127,7 @@ def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) 
 
 def _ways(
     model: str, table: Outcomes, judgements: Judgements, review: Review, ratings: Sequence[AttemptScore] | None
-) -> list[Worked]:
+) -> list[WorkflowResult]:
     ways = [single_shot(table), retry_until_pass(table, review.retry_cap)]
     if ratings is not None:
         scores: NDArray[np.float64] = np.full(table.shape, np.nan)
@@ -139,7 +139,7 @@ def _ways(
     return ways
 
 
-def model_json(counted: Tried, usd: Fraction | None, review: Review) -> dict[str, Any]:
+def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> dict[str, Any]:
     shown, best, cap = counted.shown, counted.at_best, review.retry_cap
     gap = counted.hype_gap_ends
     return {
@@ -188,7 +188,7 @@ def _row(model: str, r: Reliability, usd: Fraction | None, review: Review) -> li
     ]
 
 
-def _worked_json(w: Worked, usd: Fraction | None, review: Review) -> dict[str, Any]:
+def _worked_json(w: WorkflowResult, usd: Fraction | None, review: Review) -> dict[str, Any]:
     return {
         "way": w.way,
         "success": number(w.success),
@@ -201,7 +201,7 @@ def _worked_json(w: Worked, usd: Fraction | None, review: Review) -> dict[str, A
     }
 
 
-def _worked_row(model: str, w: Worked, usd: Fraction | None, review: Review) -> list[str]:
+def _worked_row(model: str, w: WorkflowResult, usd: Fraction | None, review: Review) -> list[str]:
     return [
         *(w.way, model, f"{w.n_passed}/{w.n_tasks}", f"{w.n_passed_high}/{w.n_tasks}", str(w.n_images)),
         *(str(w.n_reviews), dollars(None if usd is None else w.usd_per_success(usd, review.usd))),

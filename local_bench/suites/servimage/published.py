@@ -9,9 +9,9 @@ import numpy as np
 
 from local_bench.settle.competition import Competition, Ranking, compete
 from local_bench.settle.intervals import wilson
-from local_bench.settle.savings import Saved, savings
+from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.sensitivity import Point, flips, revenues
-from local_bench.settle.settlement import Earned, by_category, earned
+from local_bench.settle.settlement import Earnings, by_category, earnings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, amounts, orders, outcome_table, whole
 from local_bench.suites.grids import grid_json, grid_table
 from local_bench.suites.published import Published, dollars, figure, listed, number, percent
@@ -33,7 +33,7 @@ def published(
     """Settles one table in all three scenarios; every image belongs to one of the orders. `models` also has those
     that delivered nothing."""
     table = tabulated(images, asked, scores, models)
-    totals, parts = earned(table), by_category(table)
+    totals, parts = earnings(table), by_category(table)
     saved = savings(table, {model: Fraction(cost) for model, cost in (costs or {}).items()})
     competition = compete(table, require_success)
     told = {
@@ -109,7 +109,7 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
     )
 
 
-def _earned(e: Earned) -> dict[str, Any]:
+def _earned(e: Earnings) -> dict[str, Any]:
     low, high = wilson(e.n_tasks_accepted, e.n_tasks)
     return {
         "revenue_usd": number(e.revenue_usd),
@@ -130,7 +130,7 @@ def _earned(e: Earned) -> dict[str, Any]:
     }
 
 
-def saved_json(s: Saved) -> dict[str, Any]:
+def saved_json(s: ClientSavings) -> dict[str, Any]:
     return {name: number(value) for name, value in vars(s).items()}
 
 
@@ -148,7 +148,7 @@ def placed_json(p: Ranking) -> dict[str, Any]:
 Table = tuple[Sequence[str], list[list[str]]]
 
 
-def _standing(table: OutcomeTable, totals: list[Earned]) -> Table:
+def _standing(table: OutcomeTable, totals: list[Earnings]) -> Table:
     header = ["model", "revenue", "at best", "share", "orders", "images", "unscored", "missing"]
     rows = [
         [
@@ -160,7 +160,7 @@ def _standing(table: OutcomeTable, totals: list[Earned]) -> Table:
     return header, rows
 
 
-def _savings(table: OutcomeTable, saved: list[Saved]) -> Table:
+def _savings(table: OutcomeTable, saved: list[ClientSavings]) -> Table:
     rows = [
         [
             *(model, dollars(s.cost_usd), percent(s.cost_savings), percent(s.model_contribution)),
@@ -177,7 +177,7 @@ def _competition(competition: Competition) -> Table:
     return ["competition", "revenue", "rank", "won", "shared"], rows
 
 
-def _by_category(table: OutcomeTable, parts: Mapping[str, list[Earned]]) -> list[Table]:
+def _by_category(table: OutcomeTable, parts: Mapping[str, list[Earnings]]) -> list[Table]:
     return [
         (
             [category, "revenue", "share", "orders", "images"],
