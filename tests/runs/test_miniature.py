@@ -18,7 +18,7 @@ from local_bench.settle.ground_truth import ALL
 from local_bench.settle.settlement import settle
 from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.damage import damage
-from local_bench.suites.printshop.drawing import draw, render, sample_hand
+from local_bench.suites.printshop.drawing import draw, render, sample_variation
 from local_bench.suites.printshop.edits import draw_edit
 from local_bench.suites.printshop.sampling import choose
 from local_bench.suites.printshop.scene import BACKGROUNDS, Scene
@@ -41,15 +41,15 @@ def paint(folder):
     rng = np.random.default_rng(11)
     for n, task in enumerate(tasks):
         foreign = shop.truth(tasks[(n + 2) % len(tasks)])[0]
-        for k, wanted in enumerate(shop.wanted(task), 1):
-            scene, edit = wanted.scene, wanted.edit
+        for k, requested in enumerate(shop.requested(task), 1):
+            scene, edit = requested.scene, requested.edit
             own = render(scene, rng) if edit is None else draw_edit(edit, np.random.default_rng([48, n]))[1]
             careless = other_ground(scene, rng) if k == 1 and (edit or len(task.deliverables) > 1) else scene
             painted = {
                 "own": own,
                 "foreign": render(foreign, rng),
                 "damaged": damage(own, "noise", 3, rng),
-                "careless": draw(careless, sample_hand(rng, len(careless.figures))),
+                "careless": draw(careless, sample_variation(rng, len(careless.figures))),
             }
             for name, pixels in painted.items():
                 path = folder / name / task.task_id / f"{k}.png"

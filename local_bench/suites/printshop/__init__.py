@@ -1,7 +1,7 @@
-"""A world small enough to be known: figures on a ground, words for them, and a checker that reads them off the pixels.
+"""A synthetic benchmark with known ground truth: scenes of coloured shapes, captions of them, and a pixel checker.
 
-`scene` what is in a picture · `sampling` scenes drawn from a generator, and which are never trained on · `drawing`
-pixels · `phrases`, `wording`, `edits`, `points` words, both ways · `damage` · `sets` · `writing` words in the picture ·
-`checker` pixels to attributes · `truth` what holds · `shop` a print shop's orders and their truth · `orderbook` how
-they were made.
+`scene`: contents of an image · `sampling`: random scenes and the held-out split · `drawing`: rendering · `phrases`,
+`wording`, `edits`, `points`: generation and parsing of text · `damage`: image degradations · `sets`: image sets with a
+common style · `writing`: text drawn into images · `checker`: attributes from pixels · `matching`, `ground_truth`:
+correct answers · `shop`: the tasks and their ground truth · `orderbook`: generation of the task file.
 """

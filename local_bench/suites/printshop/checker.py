@@ -1,11 +1,11 @@
-"""What stands in a picture, read off its pixels alone: the world's own referee, with no model in it.
+"""Detects the contents of an image from its pixels, without a model; the source of ground truth.
 
-The background is the median of the border. What differs from it falls into pieces; a piece's colour is the one on whose
-way from the background its strongest pixels lie, so that softness, which only pales a figure, does not change it. How
-much of that colour each pixel has is then a mask with soft edges; scaled to its box, it is compared (soft intersection
-over union) with the four shapes drawn sharp and blurred. What is black or white and no background is writing.
+The background is the median of the border. Connected regions that differ from it are pieces. A piece's colour is the
+palette colour on whose line from the background its strongest pixels are, which is robust to blur. The fraction of that
+colour at each pixel is a soft mask; scaled to its bounding box, it is compared (soft intersection over union) with the
+four shapes, drawn sharp and blurred. Black or white pieces that are not background are text.
 
-Every attribute that cannot be told is None, and `confidence` says how far the least certain one is from a toss-up.
+Attributes that cannot be determined are None; `confidence` is the margin of the least certain attribute.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from local_bench.suites.printshop.drawing import SIDE, Hand, Pixels, Stroke, draw
+from local_bench.suites.printshop.drawing import SIDE, FigureVariation, Pixels, Variation, draw
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
 
 Floats = NDArray[np.float64]
@@ -26,30 +26,30 @@ Window = tuple[slice, slice]
 
 
 @dataclass(frozen=True)
-class SeenFigure:
-    """One figure, as far as it can be told; None where it cannot."""
+class DetectedFigure:
+    """A detected figure; attributes that cannot be determined are None."""
 
     shape: str | None
     colour: str | None
     place: str | None
     size: str | None
     confidence: float
-    """0 to 1: of the least certain of the four; 0 where one is None."""
+    """0 to 1, of the least certain of the four attributes; 0 if one is None."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that can be told of a picture. Figures stand from left to right."""
+class DetectedScene:
+    """The detected contents of an image. Figures are ordered from left to right."""
 
     background: str | None
-    figures: tuple[SeenFigure, ...]
+    figures: tuple[DetectedFigure, ...]
     writing: bool
-    """Whether something black or white stands before the background."""
+    """Whether there is black or white text on the background."""
     confidence: float
-    """0 to 1: of the least certain attribute; 0 where one is None or there is no figure."""
+    """0 to 1, of the least certain attribute; 0 if one is None or there is no figure."""
 
     def scene(self) -> Scene | None:
-        """The scene, where all of it could be told and it is one of ours."""
+        """The scene, or None if it is not complete or not valid."""
         figures = []
         for seen in self.figures:
             if seen.shape is None or seen.colour is None or seen.place is None or seen.size is None:
@@ -63,14 +63,14 @@ class Seen:
 _DIFFERS = 40.0
 """RGB distance from the background beyond which a pixel belongs to a piece; the palette's colours are 117 apart."""
 _LEAST_AREA_PX = 48
-"""A small cross has 130; what is less than this is dirt."""
+"""Minimum area of a figure; a small cross has 130, and smaller pieces are ignored."""
 _FAINTEST = 60.0
-"""How far a figure's strongest pixels are from the background, at least: half of what the palette's nearest are."""
+"""Minimum distance of a figure's strongest pixels from the background: half of the palette's smallest distance."""
 _LEAST_WRITING_PX = 24
 _LEAST_SPECK_PX = 6
 _AROUND_PX = 3
 _CORNERS_PX = 0.75
-"""By how much a triangle's corners, being thin, fall short of its box at half coverage."""
+"""Difference between a triangle's nominal box and its box at half coverage, due to thin corners."""
 _TOO_WIDE_PX = 31
 _LEAST_FIT = 0.62
 _LEAST_LEAD = 0.04
@@ -78,8 +78,8 @@ _FARTHEST_PX = 6.5
 _BOX = 16
 
 
-def look(pixels: Pixels) -> Seen:
-    """What is in a picture of 64x64 RGB8, or of a whole multiple of that. ValueError for any other."""
+def detect(pixels: Pixels) -> DetectedScene:
+    """Detect the contents of a 64x64 RGB8 image, or of an integer multiple of that size. ValueError for other sizes."""
     levels = _smoothed(_at_64(pixels))
     border = np.concatenate([edge.reshape(-1, 3) for edge in (levels[:2], levels[-2:], levels[:, :2], levels[:, -2:])])
     ground: Floats = np.median(border, 0)
@@ -98,20 +98,21 @@ def look(pixels: Pixels) -> Seen:
     figures.sort(key=lambda pair: pair[0])
     seen = tuple(figure for _, figure in figures)
     confidence = min([certain, *(figure.confidence for figure in seen)]) if seen else 0.0
-    return Seen(background, seen, writing >= _LEAST_WRITING_PX, confidence)
+    return DetectedScene(background, seen, writing >= _LEAST_WRITING_PX, confidence)
 
 
 def _at_64(pixels: Pixels) -> Floats:
     high, wide, channels = pixels.shape
     times = high // SIDE
     if high != wide or channels != 3 or times < 1 or high % SIDE:
-        raise ValueError(f"a picture of {wide}x{high} is not {SIDE}x{SIDE}, nor a multiple of it")
+        raise ValueError(f"an image of {wide}x{high} is not {SIDE}x{SIDE} or a multiple of it")
     small: Floats = pixels.astype(np.float64).reshape(SIDE, times, SIDE, times, 3).mean((1, 3))
     return small
 
 
 def _smoothed(levels: Floats) -> Floats:
-    """Less noisy, where it is noisy: by the median of what neighbours differ, since most of a picture is flat."""
+    """Smooth noisy images; the noise level is estimated from the median difference of neighbours, since images are
+    mostly flat."""
     noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))
     if noise < 4:
         return levels
@@ -121,8 +122,8 @@ def _smoothed(levels: Floats) -> Floats:
 
 
 def _pieces(levels: Floats, ground: Floats) -> Iterator[tuple[Window, Bools]]:
-    """What hangs together and is not the background: a window about it, and its mask there. A piece as wide as two
-    figures is cut where it is thinnest."""
+    """Yield connected non-background pieces: a window and the mask inside it. A piece as wide as two figures is
+    split at its thinnest column."""
     apart = _apart(levels, ground)
     labels, count = ndimage.label(apart > _DIFFERS)
     for label, (rows, columns) in enumerate(ndimage.find_objects(labels, count), 1):
@@ -144,7 +145,7 @@ def _widened(start: int, stop: int) -> slice:
 
 
 def _colour(inside: Floats, ground: Floats) -> tuple[str | None, float, Floats]:
-    """The colour (or `ink`) of a piece's pixels [n, 3], how certain that is, and the level of the strongest of them."""
+    """The colour (or `ink`) of a piece's pixels [n, 3], its confidence, and the level of the strongest pixels."""
     apart = _apart(inside, ground)
     most = np.partition(apart, -1 - len(apart) // 20)[-1 - len(apart) // 20]
     strong: Floats = np.median(inside[apart >= 0.85 * most], 0)
@@ -158,32 +159,32 @@ def _colour(inside: Floats, ground: Floats) -> tuple[str | None, float, Floats]:
 
 
 def _share(levels: Floats, piece: Bools, ground: Floats, strong: Floats) -> Floats:
-    """How much of the piece's colour each pixel has, 0 to 1, near the piece; 0 elsewhere."""
+    """The fraction of the piece's colour at each pixel, 0 to 1, near the piece; 0 elsewhere."""
     way = strong - ground
     share: Floats = np.clip((levels - ground) @ way / max(float(way @ way), 1.0), 0, 1)
     share *= ndimage.binary_dilation(piece, iterations=2)
     return share
 
 
-def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple[float, SeenFigure]:
-    """The middle column and what is seen in a window that begins at column `start`."""
+def _figure(share: Floats, start: int, colour: str | None, sure: float) -> tuple[float, DetectedFigure]:
+    """The centre column and the detected figure in a window that starts at column `start`."""
     rows, columns = np.nonzero(share > 0.5)
-    if not len(rows):  # a piece of many colours, whose middle none of its pixels has
-        return float(start), SeenFigure(None, None, None, None, 0.0)
+    if not len(rows):  # a multicoloured piece without a pixel of its mean colour
+        return float(start), DetectedFigure(None, None, None, None, 0.0)
     top, bottom, left, right = int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + 1
     shape, fit = _shape(_boxed(share, top, bottom, left, right))
     middle = start + (left + right) / 2
-    places = [abs(column - middle) for column in PLACES.values()]
-    place = tuple(PLACES)[places.index(min(places))] if min(places) <= _FARTHEST_PX else None
+    distances = [abs(column - middle) for column in PLACES.values()]
+    place = tuple(PLACES)[distances.index(min(distances))] if min(distances) <= _FARTHEST_PX else None
     beyond = max(bottom - top, right - left) / 2 + (_CORNERS_PX if shape == "triangle" else 0) - _between_sizes()
     size = None if abs(beyond) < 0.25 else "large" if beyond > 0 else "small"
-    told = None not in (shape, colour, place, size)
-    certain = min(sure, fit, 1 - min(places) / 8, 1.0, abs(beyond) / 1.5)
-    return middle, SeenFigure(shape, colour, place, size, max(0.0, certain) if told else 0.0)
+    complete = None not in (shape, colour, place, size)
+    certain = min(sure, fit, 1 - min(distances) / 8, 1.0, abs(beyond) / 1.5)
+    return middle, DetectedFigure(shape, colour, place, size, max(0.0, certain) if complete else 0.0)
 
 
 def _shape(form: Floats) -> tuple[str | None, float]:
-    """The shape that fits best, and how far it leads; None where none fits or two do."""
+    """The best-fitting shape and its margin; None if no shape fits or two fit equally well."""
     names, forms = _forms()
     fits = np.minimum(forms, form).sum(1) / np.maximum(forms, form).sum(1)
     best = fits.reshape(len(names), -1).max(1)
@@ -194,7 +195,7 @@ def _shape(form: Floats) -> tuple[str | None, float]:
 
 
 def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Floats:
-    """What is in the box, scaled to 16x16, in a row."""
+    """The box's contents, scaled to 16x16 and flattened."""
     at = (np.arange(_BOX) + 0.5) / _BOX
     rows, columns = top + at * (bottom - top) - 0.5, left + at * (right - left) - 0.5
     grid = np.meshgrid(rows, columns, indexing="ij")
@@ -204,11 +205,11 @@ def _boxed(share: Floats, top: int, bottom: int, left: int, right: int) -> Float
 
 @cache
 def _forms() -> tuple[tuple[str, ...], Floats]:
-    """The shapes as they look in their boxes, sharp and blurred, small and large: [shapes x 6, 256]."""
+    """Templates of the shapes in their boxes, sharp and blurred, small and large: [shapes x 6, 256]."""
     forms = []
     for shape, size, sigma in product(SHAPES, SIZES, (0.0, 1.2, 2.2)):
         scene = Scene("white", (Figure(shape, "blue", "centre", size),))
-        sharp = draw(scene, Hand((0, 0, 0), (Stroke(0, 0, 3, (0, 0, 0)),))).astype(np.float64)
+        sharp = draw(scene, Variation((0, 0, 0), (FigureVariation(0, 0, 3, (0, 0, 0)),))).astype(np.float64)
         levels = ndimage.gaussian_filter(sharp, (sigma, sigma, 0))
         piece = _apart(levels, levels[0, 0]) > _DIFFERS
         share = _share(levels, piece, levels[0, 0], _colour(levels[piece], levels[0, 0])[2])
@@ -218,14 +219,14 @@ def _forms() -> tuple[tuple[str, ...], Floats]:
 
 
 def _apart(levels: Floats, level: Floats) -> Floats:
-    """The RGB distance of each level from one (or each from its own)."""
+    """RGB distances of levels from a level (or elementwise)."""
     difference = levels - level
     apart: Floats = np.sqrt((difference * difference).sum(-1))
     return apart
 
 
 def _nearest(distances: Floats, names: tuple[str, ...]) -> tuple[str | None, float]:
-    """The nearest name and how certain it is; None where all are far or two are about as near."""
+    """The nearest name and its confidence; None if all are far or two are about equally near."""
     first, second = np.sort(distances)[:2]
     certain = float(1 - first / max(second, 1e-9))
     if first > 75 or certain < 0.15:

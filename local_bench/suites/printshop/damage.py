@@ -1,4 +1,4 @@
-"""Damage of a known kind and strength: blur, noise, and the blocks of a picture packed too tightly."""
+"""Image degradations of known kind and strength: blur, noise and JPEG-like block artefacts."""
 
 from collections.abc import Callable
 from functools import cache
@@ -19,32 +19,34 @@ Levels = NDArray[np.float64]
 
 
 def damage(pixels: Pixels, kind: str, strength: int, rng: np.random.Generator) -> Pixels:
-    """The picture damaged: `kind` is one of KINDS, `strength` 1 (just seen) to 4 (figures are hard to tell)."""
+    """Degrade an image: `kind` is one of KINDS, `strength` from 1 (barely visible) to 4 (figures hardly
+    recognisable)."""
     assert strength in STRENGTHS, strength
     levels = KINDS[kind](pixels.astype(np.float64), strength - 1, rng)
     return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
 
 
 def psnr_db(pixels: Pixels, other: Pixels) -> float:
-    """Peak signal to noise of two pictures of one size, in decibels; infinite where they are the same."""
+    """Peak signal-to-noise ratio of two images of equal size, in decibels; infinite for equal images."""
     error = float(((pixels.astype(np.float64) - other) ** 2).mean())
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def _blur(levels: Levels, at: int, rng: np.random.Generator) -> Levels:
-    """Gaussian, sigma in pixels within a tenth of its strength's."""
+    """Gaussian blur; sigma in pixels varies by 10 %."""
     sigma = _SIGMA_PX[at] * rng.uniform(0.9, 1.1)
     blurred: Levels = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
     return blurred
 
 
 def _noise(levels: Levels, at: int, rng: np.random.Generator) -> Levels:
-    """Gaussian, each channel by itself."""
+    """Gaussian noise, independent per channel."""
     return levels + rng.normal(0, _SIGMA_LEVELS[at], levels.shape)
 
 
 def _blocks(levels: Levels, at: int, rng: np.random.Generator) -> Levels:
-    """The DCT of blocks of 8x8, kept in steps that grow with frequency: what JPEG does, on a grid of any offset."""
+    """Quantise the DCT of 8x8 blocks with steps that grow with frequency, as JPEG does, on a grid with random
+    offset."""
     down, right = (int(v) for v in rng.integers(0, _BLOCK_PX, 2))
     n, m, _ = levels.shape
     padded = np.pad(levels - 128, ((down, -(down + n) % _BLOCK_PX), (right, -(right + m) % _BLOCK_PX), (0, 0)), "edge")
@@ -52,9 +54,9 @@ def _blocks(levels: Levels, at: int, rng: np.random.Generator) -> Levels:
     blocks = padded.reshape(rows, _BLOCK_PX, columns, _BLOCK_PX, 3).transpose(0, 2, 4, 1, 3)  # [R, C, 3, 8, 8]
     basis = _dct()
     steps = _STEP_LEVELS[at] * (0.25 + np.add.outer(np.arange(_BLOCK_PX), np.arange(_BLOCK_PX)) / 8)
-    kept = np.rint((basis @ blocks @ basis.T) / steps) * steps
-    kept[..., 0, 0] = (basis @ blocks @ basis.T)[..., 0, 0]
-    out: Levels = (basis.T @ kept @ basis).transpose(0, 3, 1, 4, 2).reshape(padded.shape) + 128
+    quantised = np.rint((basis @ blocks @ basis.T) / steps) * steps
+    quantised[..., 0, 0] = (basis @ blocks @ basis.T)[..., 0, 0]
+    out: Levels = (basis.T @ quantised @ basis).transpose(0, 3, 1, 4, 2).reshape(padded.shape) + 128
     return out[down : down + n, right : right + m]
 
 

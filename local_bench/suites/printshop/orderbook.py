@@ -1,4 +1,4 @@
-"""How the print shop's orders were made, from one seed; `scripts/make_printshop.py` writes them again."""
+"""Generates the printshop tasks from one seed; `scripts/make_printshop.py` writes the files."""
 
 import json
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from local_bench.suites.printshop.wording import sample_caption
 SEED = 48
 _CATEGORIES = ("Portrait", "Product", "Digital")
 _MATTERS = ("one", "edit", "set", "two") * 12
-"""What each order is: one figure, an edit, a set, two figures."""
+"""The type of each task: one figure, an edit, a set, two figures."""
 _ENGLISH_FIRST: tuple[Language, ...] = ("en", "en", "en", "zh")
 
 
 @dataclass(frozen=True)
 class Order:
-    """One line of the order file, and the source that goes with it."""
+    """One line of the task file, and its source image if it has one."""
 
     line: dict[str, Any]
     source: Scene | None = None
@@ -36,8 +36,8 @@ class Order:
 
 
 def orders(seed: int = SEED) -> list[Order]:
-    """All orders of the shop, the same for the same seed. Every other pair is held out from
-    training, and the later half of the edits but for the moves."""
+    """All tasks for a seed. Every second pair is held out from training, and so is the second half of the edits except
+    moves."""
     made = []
     for number, matter in enumerate(_MATTERS):
         rng = np.random.default_rng([seed, number])
@@ -61,7 +61,7 @@ def orders(seed: int = SEED) -> list[Order]:
 
 
 def write(folder: Path) -> None:
-    """Writes `orders.jsonl`, `sources.json` and the source pictures into `folder`."""
+    """Write `orders.jsonl`, `sources.json` and the source images to `folder`."""
     book = orders()
     lines = (json.dumps(order.line, ensure_ascii=False) + "\n" for order in book)
     write_atomic(folder / "orders.jsonl", "".join(lines).encode())
@@ -73,7 +73,7 @@ def write(folder: Path) -> None:
 
 
 def frame(matter: str, language: Language, rng: np.random.Generator, category: str | None = None) -> tuple[str, str]:
-    """A title and a brief in the shop's words, for an order that is `alone`, an `edit` or a `set`."""
+    """A random title and brief for a task of type `alone`, `edit` or `set`."""
     words = language_words(language)
     items = words.shop.items[category or choose(rng, _CATEGORIES)]
     briefs: list[str] = getattr(words.shop, matter)
@@ -122,5 +122,5 @@ def _line(
 
 
 def _price(rng: np.random.Generator, least_usd: int) -> float:
-    """In steps of half a dollar, up to twice the least."""
+    """A random price in steps of 0.50 USD, up to twice the minimum."""
     return least_usd + int(rng.integers(0, 2 * least_usd + 1)) / 2

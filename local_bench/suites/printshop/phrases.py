@@ -1,4 +1,4 @@
-"""`words.yaml`, and phrases that go both ways: slots filled to a text, a text read back to its slots."""
+"""The vocabulary in `words.yaml`, and phrase templates that can be filled and parsed."""
 
 import re
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Words = dict[str, str]
 
 
 class CaptionWords(Strict):
-    """One way to write a caption."""
+    """Templates of one caption style."""
 
     caption: str
     figure: str
 
 
 class ShopWords(Strict):
-    """What the print shop says about its orders."""
+    """Texts of titles and briefs."""
 
     items: dict[str, list[str]]
     alone: list[str]
@@ -31,7 +31,7 @@ class ShopWords(Strict):
 
 
 class LanguageWords(Strict):
-    """One language: a word for each thing in the world, and the ways to put them."""
+    """The vocabulary and templates of one language."""
 
     between: str
     joiner: str
@@ -50,7 +50,7 @@ class LanguageWords(Strict):
     shop: ShopWords
 
     def slot(self, name: str) -> Words:
-        """The words that may stand in a slot."""
+        """The possible values of a slot."""
         if name == "count":
             return {str(count): words for count, words in self.counts.items()}
         table = {"new_shape": "shapes"}.get(name, f"{name}s")
@@ -58,7 +58,7 @@ class LanguageWords(Strict):
         return found
 
     def join(self, text: str) -> str:
-        """A text of `words.yaml` as it is written: a comma follows its word, and Chinese has no spaces."""
+        """Join the words of a template: no space before a comma, and no spaces in Chinese."""
         return self.between.join(text.split()).replace(" ,", ",")
 
 
@@ -69,7 +69,7 @@ class _File(Strict):
 
 @cache
 def language_words(language: Language) -> LanguageWords:
-    """What `words.yaml` says of that language."""
+    """The vocabulary of a language, from `words.yaml`."""
     file = load_yaml(Path(__file__).with_name("words.yaml"), _File)
     return file.en if language == "en" else file.zh
 
@@ -82,17 +82,17 @@ class Phrase:
     language: Language
 
     def fill(self, **slots: str) -> str:
-        """The text; a slot's value is a name of the world (`centre`), or the text itself where the slot knows no words.
+        """Fill the template. A slot's value is a name (`centre`), or plain text for a slot without a vocabulary.
 
-        An empty `size` is left out.
+        An empty `size` is omitted.
         """
         words = language_words(self.language)
         values = {name: words.slot(name)[value] if value else "" for name, value in slots.items() if name in _SLOTS}
         texts = {name: value for name, value in slots.items() if name not in _SLOTS}
-        return words.join(self._whole.format(**values, **texts))
+        return words.join(self._text.format(**values, **texts))
 
     def read(self, text: str) -> dict[str, str] | None:
-        """The names in the slots, or None where the text is no such phrase. A size that is left out is missing."""
+        """Parse a text; return the slots' names, or None if it does not match. An omitted size is not in the result."""
         match = self._pattern.fullmatch(tidy(text, self.language))
         if match is None:
             return None
@@ -101,7 +101,7 @@ class Phrase:
         return {name: _named(words, name, value) if name in _SLOTS else value for name, value in found.items()}
 
     @cached_property
-    def _whole(self) -> str:
+    def _text(self) -> str:
         return self.template.replace("{thing}", language_words(self.language).thing)
 
     @cached_property
@@ -109,7 +109,7 @@ class Phrase:
         words = language_words(self.language)
         gap = words.between
         pattern = ""
-        for word in self._whole.split():
+        for word in self._text.split():
             slot = word[1:-1] if word.startswith("{") else ""
             if not slot:
                 part = re.escape(word)
@@ -127,7 +127,7 @@ _SLOTS = ("shape", "new_shape", "colour", "background", "size", "place", "goal",
 
 
 def tidy(text: str, language: Language) -> str:
-    """The text with single spaces, in lower case, in our own spelling, without a full stop at its end."""
+    """Normalise a text: single spaces, lower case, standard spelling, no final full stop."""
     text = " ".join(text.lower().split()).removesuffix(".")
     for other, ours in language_words(language).other_spellings.items():
         text = text.replace(other, ours)
@@ -140,15 +140,15 @@ def _named(words: LanguageWords, slot: str, text: str) -> str:
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Every word of every text of the miniature, punctuation among them, sorted: what a tokenizer holds."""
-    found = {"."}  # parts a prompt's sentences
+    """All words and punctuation of the miniature's texts, sorted: the tokenizer's vocabulary."""
+    found = {"."}  # separates a prompt's sentences
     for language in LANGUAGES:
         found.update(_WORD.findall(re.sub(r"\{\w+\}", " ", _all_text(language_words(language).model_dump()))))
     return tuple(sorted(found))
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, in order: the longest that are known, else whole runs of Latin letters or single signs."""
+    """Split a text into words: the longest known word, else a run of Latin letters or a single character."""
     known = sorted((word for word in vocabulary() if not word.isascii()), key=len, reverse=True)
     pattern = "|".join([*map(re.escape, known), r"[a-z]+", r"\S"])
     return re.findall(pattern, text.lower())

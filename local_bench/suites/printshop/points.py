@@ -1,11 +1,11 @@
-"""Evaluation points: single claims about a picture, in words, read back and held against what is seen."""
+"""Evaluation points: single claims about an image, as text, parsed and checked against the detected contents."""
 
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from local_bench.suites.printshop.checker import Seen, SeenFigure
+from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.phrases import LANGUAGES, Language, Phrase, language_words
 from local_bench.suites.printshop.sampling import choose, sample_scene
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, Scene
@@ -13,7 +13,7 @@ from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, SHAPES, Sce
 
 @dataclass(frozen=True)
 class Point:
-    """What is claimed: of the background, of how many figures there are, or of some figure; None claims nothing."""
+    """A claim about the background, the number of figures, or a figure; None means not claimed."""
 
     background: str | None = None
     count: int | None = None
@@ -22,11 +22,11 @@ class Point:
     place: str | None = None
     size: str | None = None
     absent: bool = False
-    """That there is no such figure."""
+    """Claims that there is no such figure."""
 
 
 def write_point(point: Point, language: Language = "en") -> str:
-    """The claim in words."""
+    """The claim as text."""
     slots = {name: str(value) for name, value in vars(point).items() if value is not None and name != "absent"}
     kind = _kind(point)
     if kind in ("thing", "placed_thing"):
@@ -35,7 +35,7 @@ def write_point(point: Point, language: Language = "en") -> str:
 
 
 def read_point(text: str) -> Point | None:
-    """The claim that a text makes, in either language; None where it is none of ours."""
+    """Parse a claim in either language; None if it matches no template."""
     for language in LANGUAGES:
         for kind, phrase in _phrases(language).items():
             slots = phrase.read(text)
@@ -46,8 +46,8 @@ def read_point(text: str) -> Point | None:
     return None
 
 
-def holds(point: Point, seen: Seen) -> bool | None:
-    """Whether the claim is true of what is seen; None where an attribute that decides it could not be told."""
+def holds(point: Point, seen: DetectedScene) -> bool | None:
+    """Whether the claim is true of the detected contents; None if a deciding attribute is undetermined."""
     if point.background is not None:
         return None if seen.background is None else seen.background == point.background
     if point.count is not None:
@@ -59,20 +59,20 @@ def holds(point: Point, seen: Seen) -> bool | None:
 
 def true_of(point: Point, scene: Scene) -> bool:
     """Whether the claim is true of a scene."""
-    figures = tuple(SeenFigure(f.shape, f.colour, f.place, f.size, 1.0) for f in scene.figures)
-    return holds(point, Seen(scene.background, figures, False, 1.0)) is True
+    figures = tuple(DetectedFigure(f.shape, f.colour, f.place, f.size, 1.0) for f in scene.figures)
+    return holds(point, DetectedScene(scene.background, figures, False, 1.0)) is True
 
 
 def points_of(scene: Scene) -> list[Point]:
-    """What a client would list who wants this scene: each figure with its size, its place, the background and the
-    count. All of them together are true of this scene only."""
+    """Evaluation points of a scene: each figure with its size, its position, the background and the number of figures.
+    Together they are true of this scene only."""
     things = [Point(shape=f.shape, colour=f.colour, size=f.size) for f in scene.figures]
     places = [Point(shape=f.shape, place=f.place) for f in scene.figures]
     return [*things, *places, Point(background=scene.background), Point(count=len(scene.figures))]
 
 
 def sample_point(scene: Scene, truthful: bool, rng: np.random.Generator) -> Point:
-    """A claim of any kind about the scene, true of it or not as asked."""
+    """A random claim about the scene, true or false according to `truthful`."""
     while True:
         count = int(rng.integers(1, 3))
         figure = choose(rng, sample_scene(rng).figures if rng.random() < 0.5 else scene.figures)
@@ -94,22 +94,22 @@ def sample_point(scene: Scene, truthful: bool, rng: np.random.Generator) -> Poin
             return point
 
 
-def _fits(point: Point, figure: SeenFigure) -> bool | None:
-    """Whether a figure has all that is claimed; None where it has nothing else, but something could not be told."""
+def _fits(point: Point, figure: DetectedFigure) -> bool | None:
+    """Whether a figure has all claimed attributes; None if none contradicts and one is undetermined."""
     found: bool | None = True
     for name in ("shape", "colour", "place", "size"):
-        wanted, is_so = getattr(point, name), getattr(figure, name)
-        if wanted is None:
+        requested, actual = getattr(point, name), getattr(figure, name)
+        if requested is None:
             continue
-        if is_so is None:
+        if actual is None:
             found = None
-        elif is_so != wanted:
+        elif actual != requested:
             return False
     return found
 
 
 def _kind(point: Point) -> str:
-    """The phrase that says it: the one for exactly what is claimed."""
+    """The name of the template for the claim."""
     if point.background is not None:
         return "background"
     if point.count is not None:

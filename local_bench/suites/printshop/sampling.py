@@ -1,10 +1,10 @@
-"""Scenes drawn from a generator, and the line between what may be trained on and what may not.
+"""Random scenes, and the split into training and held-out scenes.
 
-Two things are held out, each decided by a sha256, the same on every machine and in every version:
+The split is determined by sha256 digests, so it is the same on every machine:
 
-- of two figures, a tenth of the *pairs*: a pair is the two figures' shapes and colours, whichever stands left, whatever
-  their sizes and the background. A model that draws a held-out pair has put together what it never saw together.
-- of one figure, a tenth of the (scene, wording) combinations: the scene is seen, but never in those words.
+- of scenes with two figures, a tenth of the *pairs* of shapes and colours (in any order, with any size and background)
+  is held out, which tests composition.
+- of scenes with one figure, a tenth of the (scene, wording) combinations is held out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 def choose(rng: np.random.Generator, of: Sequence[T] | Mapping[T, object], but: tuple[T, ...] = ()) -> T:
-    """One of them, each as likely, none of `but`."""
+    """A random item, uniformly distributed, excluding those in `but`."""
     left = [item for item in of if item not in but]
     return left[int(rng.integers(len(left)))]
 
 
 def held_out(scene: Scene) -> bool:
-    """Whether the scene's pair of figures is kept out of all training; False for a single figure."""
+    """Whether the scene's pair of figures is excluded from training; False for a single figure."""
     if len(scene.figures) < 2:
         return False
     pair = sorted(f"{figure.colour} {figure.shape}" for figure in scene.figures)
@@ -34,14 +34,14 @@ def held_out(scene: Scene) -> bool:
 
 
 def wording_held_out(scene: Scene, wording: str) -> bool:
-    """Whether a scene of one figure is never shown to a model in training with the wording of that name."""
+    """Whether a scene with one figure is excluded from training with this wording."""
     return len(scene.figures) == 1 and _one_in_ten({"scene": scene.to_json(), "wording": wording})
 
 
 def sample_scene(rng: np.random.Generator, figures: int | None = None, split: Split = "any") -> Scene:
-    """A scene of one or two `figures` (None: either, as likely), every attribute drawn evenly.
+    """A random scene with one or two `figures` (None: equally likely) and uniform attributes.
 
-    `held_out` draws pairs that no training sees; it knows no scene of one figure.
+    Split `held_out` gives held-out pairs, which have two figures.
     """
     assert (figures, split) != (1, "held_out"), "a single figure is held out by its wording only"
     if split == "held_out":

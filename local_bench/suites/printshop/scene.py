@@ -1,8 +1,8 @@
-"""What can stand in a picture of the miniature: one or two figures before a background.
+"""The scenes of the miniature: one or two figures on a background.
 
-The shapes were chosen to be far apart when softened as a small autoencoder does it: the nearest two of them (ring and
+The shapes were chosen to remain distinguishable after the blur of a small autoencoder: the two most similar (ring and
 cross, triangle and cross) differ by 0.32 of the box's area after a blur of a twentieth of its side, where a disc and a
-square differ by 0.22. The colours are at least 117 apart in RGB, backgrounds among them.
+square differ by 0.22. The colours, including backgrounds, have RGB distances of at least 117.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ BACKGROUNDS = {
     "cyan": (110, 205, 230),
 }
 PLACES = {"left": 16, "centre": 32, "right": 48}
-"""The column, in pixels of 64, about which a figure stands."""
+"""Centre column of a figure, in pixels of 64."""
 SIZES = {"small": (32, 36), "large": (46, 52)}
-"""Half the side of a figure's box, in quarters of a pixel: least and most."""
+"""Half side of a figure's box in quarters of a pixel: minimum and maximum."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One coloured shape at one place."""
+    """One coloured shape at one position."""
 
     shape: str
     colour: str
@@ -49,7 +49,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Scene:
-    """A background and one figure anywhere, or two of different shapes, left and right. Figures stand in that order."""
+    """A background with one figure, or with two figures of different shapes, left and right, in that order."""
 
     background: str
     figures: tuple[Figure, ...]
@@ -65,7 +65,7 @@ class Scene:
 
     @property
     def canonical(self) -> str:
-        """One text for one scene."""
+        """Canonical JSON of the scene."""
         return canonical_json(self.to_json())
 
     @property
@@ -75,7 +75,7 @@ class Scene:
 
 
 def is_scene(figures: tuple[Figure, ...]) -> bool:
-    """Whether these figures, sorted by place, can stand together."""
+    """Whether these figures, sorted by position, are a valid scene."""
     if len(figures) == 2:
         return [f.place for f in figures] == ["left", "right"] and figures[0].shape != figures[1].shape
     return len(figures) == 1

@@ -1,32 +1,32 @@
-"""Sets of pictures that were ordered in one style, and such that one of them breaks."""
+"""Image sets with a common style, and sets in which one image deviates from it."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from local_bench.suites.printshop.drawing import Hand, Pixels, Stroke, draw, sample_hand
+from local_bench.suites.printshop.drawing import FigureVariation, Pixels, Variation, draw, sample_variation
 from local_bench.suites.printshop.sampling import choose
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene
 
 STYLE = ("background", "colour", "size")
-"""What the pictures of a set have in common; shape and place are each picture's own."""
+"""Attributes shared by the images of a set; shape and position vary."""
 
 
 @dataclass(frozen=True)
 class PictureSet:
-    """Two to four pictures of one figure each."""
+    """Two to four images with one figure each."""
 
     scenes: tuple[Scene, ...]
     breaker: int | None
-    """Which of them, from 0, breaks the style; None where none does."""
+    """Index of the deviating image; None if there is none."""
     broken: str | None
-    """What of STYLE it breaks."""
+    """The attribute of STYLE in which it deviates."""
 
 
 def sample_set(rng: np.random.Generator, count: int, broken: str | None = None) -> PictureSet:
-    """A set in one style, of `count` pictures; with `broken`, one of STYLE, one of them differs in that (count > 2)."""
+    """A random set of `count` images; with `broken` (one of STYLE) one image deviates in that attribute (count > 2)."""
     assert 2 <= count <= len(SHAPES), count
-    assert broken is None or count > 2, "of two pictures that differ, neither is the one that breaks the style"
+    assert broken is None or count > 2, "in a set of two, the deviating image is ambiguous"
     background, colour, size = choose(rng, BACKGROUNDS), choose(rng, COLOURS), choose(rng, SIZES)
     shapes = [SHAPES[i] for i in rng.permutation(len(SHAPES))[:count]]
     scenes = [Scene(background, (Figure(shape, colour, choose(rng, PLACES), size),)) for shape in shapes]
@@ -38,14 +38,14 @@ def sample_set(rng: np.random.Generator, count: int, broken: str | None = None) 
 
 
 def draw_set(pictures: PictureSet, rng: np.random.Generator) -> list[Pixels]:
-    """The pictures, uint8 64x64x3 each: by hands that share their tints and how large they draw."""
-    style = sample_hand(rng, 1)
-    hands = [_alike(sample_hand(rng, 1), style) for _ in pictures.scenes]
-    return [draw(scene, hand) for scene, hand in zip(pictures.scenes, hands, strict=True)]
+    """Render the images, uint8 64x64x3 each, with variations that share tints and sizes."""
+    style = sample_variation(rng, 1)
+    variations = [_with_style(sample_variation(rng, 1), style) for _ in pictures.scenes]
+    return [draw(scene, variation) for scene, variation in zip(pictures.scenes, variations, strict=True)]
 
 
 def style_of(scene: Scene) -> tuple[str, str, str]:
-    """What of a scene of one figure belongs to STYLE, in its order."""
+    """The style of a scene with one figure, in the order of STYLE."""
     (figure,) = scene.figures
     return scene.background, figure.colour, figure.size
 
@@ -60,6 +60,6 @@ def _break(scene: Scene, broken: str, rng: np.random.Generator) -> Scene:
     return replace(scene, figures=(replace(figure, size=choose(rng, SIZES, (figure.size,))),))
 
 
-def _alike(hand: Hand, style: Hand) -> Hand:
-    own, shared = hand.strokes[0], style.strokes[0]
-    return Hand(style.tint, (Stroke(own.right, own.down, shared.larger, shared.tint),))
+def _with_style(variation: Variation, style: Variation) -> Variation:
+    own, shared = variation.figures[0], style.figures[0]
+    return Variation(style.tint, (FigureVariation(own.right, own.down, shared.larger, shared.tint),))

@@ -1,4 +1,4 @@
-"""Scenes in words, in English and simplified Chinese, and words back to scenes."""
+"""Captions of scenes in English and simplified Chinese, and their parser."""
 
 from functools import cache
 
@@ -10,15 +10,15 @@ from local_bench.suites.printshop.scene import Figure, Scene, is_scene
 
 
 def wordings(language: Language | None = None) -> tuple[str, ...]:
-    """The names of all ways to write a caption, such as `en.plain`: of one language, or of all."""
+    """The names of the caption styles of one language or of all, such as `en.plain`."""
     languages = LANGUAGES if language is None else (language,)
     return tuple(f"{each}.{name}" for each in languages for name in language_words(each).captions)
 
 
 def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False, say_large: bool = False) -> str:
-    """The scene in the words of that name; `swapped` names the right-hand figure first.
+    """The scene's caption in a style; `swapped` describes the right-hand figure first.
 
-    A size that is not named is large, unless `say_large` names that too.
+    Size `large` is omitted unless `say_large` is set.
     """
     language, caption, figure = _phrases(wording)
     figures = scene.figures[::-1] if swapped else scene.figures
@@ -34,13 +34,13 @@ def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False
 def sample_caption(
     scene: Scene, rng: np.random.Generator, language: Language | None = None, training: bool = False
 ) -> str:
-    """The scene in words drawn from `rng`; with `training` never in a wording that is held out for it."""
+    """A caption in a random style; with `training`, styles held out for the scene are excluded."""
     names = [name for name in wordings(language) if not (training and wording_held_out(scene, name))]
     return write_caption(scene, choose(rng, names), bool(rng.random() < 0.3), bool(rng.random() < 0.3))
 
 
 def read_caption(text: str) -> Scene | None:
-    """The scene that a caption describes, in whatever wording; None where it is no caption of ours."""
+    """Parse a caption in any style; None if it matches none."""
     for wording in wordings():
         language, caption, figure = _phrases(wording)
         found = caption.read(text)

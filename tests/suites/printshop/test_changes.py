@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from local_bench.suites.printshop import damage, writing
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.edits import (
     KINDS,
@@ -48,14 +48,14 @@ def test_an_edit_changes_what_it_says_and_nothing_else(kind):
         assert must_change(edit)
         assert must_change(edit) | must_stay(edit) == facts(edit.target)
         source, target = draw_edit(edit, rng)
-        assert (look(source).scene(), look(target).scene()) == (edit.source, edit.target)
-        assert same_but_for(look(target), edit.source, tuple(MAY_CHANGE[kind]))
+        assert (detect(source).scene(), detect(target).scene()) == (edit.source, edit.target)
+        assert same_but_for(detect(target), edit.source, tuple(MAY_CHANGE[kind]))
         differing = np.nonzero((source != target).any((0, 2)))[0]  # columns
         if kind in ("recolour", "reshape", "add", "remove"):
             at = [f.place for f in set(edit.source.figures) ^ set(edit.target.figures)]
             assert abs(differing - PLACES[at[0]]).max() <= 17, "what stays does not move by a pixel"
-        assert match_edit(look(target), edit).whole
-        lazy = match_edit(look(source), edit)
+        assert match_edit(detect(target), edit).whole
+        lazy = match_edit(detect(source), edit)
         assert lazy.kept == 1
         assert lazy.changed < 1
 
@@ -108,7 +108,7 @@ def test_a_set_shares_its_style_or_one_of_it_breaks_it(broken):
     rng = np.random.default_rng(4)
     for _ in range(20):
         pictures = sample_set(rng, int(rng.integers(3, 5)), broken)
-        seen = [look(picture) for picture in draw_set(pictures, rng)]
+        seen = [detect(picture) for picture in draw_set(pictures, rng)]
         assert [each.scene() for each in seen] == list(pictures.scenes)
         styles = [style_of(scene) for scene in pictures.scenes]
         others = [style for i, style in enumerate(styles) if i != pictures.breaker]
@@ -123,18 +123,18 @@ def test_a_set_shares_its_style_or_one_of_it_breaks_it(broken):
             assert style_agreement(seen) == pytest.approx(1 - 1 / (3 * len(styles)))
 
 
-@pytest.mark.parametrize("text", writing.PLEAS)
+@pytest.mark.parametrize("text", writing.INJECTED_TEXTS)
 def test_writing_is_seen_as_writing_and_hides_no_figure(text):
     rng = np.random.default_rng(5)
     for edge in ("top", "bottom"):
         scene = sample_scene(rng)
         picture = render(scene, rng)
-        written = writing.write_into(picture, text, scene.background, edge)
-        seen = look(written)
+        written = writing.draw_text(picture, text, scene.background, edge)
+        seen = detect(written)
         assert seen.scene() == scene
         assert seen.writing
-        assert not look(picture).writing
-        assert (written == writing.write_into(picture, text, scene.background, edge)).all()
+        assert not detect(picture).writing
+        assert (written == writing.draw_text(picture, text, scene.background, edge)).all()
         rows = np.nonzero((written != picture).any((1, 2)))[0]
         assert len(rows) == 10
 
@@ -142,6 +142,6 @@ def test_writing_is_seen_as_writing_and_hides_no_figure(text):
 def test_writing_that_cannot_be_drawn_is_said():
     picture = render(Scene("white", (Figure("ring", "red", "left"),)), np.random.default_rng(6))
     with pytest.raises(ValueError, match="does not fit"):
-        writing.write_into(picture, "10/1010/10", "white")
+        writing.draw_text(picture, "10/1010/10", "white")
     with pytest.raises(ValueError, match="'Q'"):
-        writing.write_into(picture, "Q", "white")
+        writing.draw_text(picture, "Q", "white")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.damage import damage
 from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.matching import match, same_but_for
@@ -15,7 +15,7 @@ def right(change, n):
     found = []
     for _ in range(n):
         scene = sample_scene(rng)
-        found.append((look(change(render(scene, rng), rng)).scene(), scene))
+        found.append((detect(change(render(scene, rng), rng)).scene(), scene))
     return sum(seen == scene for seen, scene in found) / n, sum(seen not in (None, scene) for seen, scene in found) / n
 
 
@@ -83,25 +83,25 @@ def test_what_is_no_scene_is_none_and_not_sure():
         np.broadcast_to(np.arange(64)[:, None, None] * 4, (64, 64, 3)),
         np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((8, 8, 1))),
     ):
-        seen = look(picture.astype(np.uint8))
+        seen = detect(picture.astype(np.uint8))
         assert seen.scene() is None
         assert seen.confidence == 0
     for _ in range(25):
         cells = rng.integers(1, 33)
-        look(np.kron(rng.integers(0, 256, (cells, cells, 3)), np.ones((64, 64, 1)))[:64, :64].astype(np.uint8))
+        detect(np.kron(rng.integers(0, 256, (cells, cells, 3)), np.ones((64, 64, 1)))[:64, :64].astype(np.uint8))
 
 
 def test_only_sides_of_64_are_taken():
     for shape in ((64, 128, 3), (65, 65, 3), (32, 32, 3), (64, 64, 4)):
         with pytest.raises(ValueError, match="64x64"):
-            look(np.zeros(shape, np.uint8))
+            detect(np.zeros(shape, np.uint8))
 
 
 def test_the_match_is_whole_for_the_scene_and_less_for_any_other():
     rng = np.random.default_rng(1)
     scenes = [sample_scene(rng) for _ in range(30)]
     for scene in scenes:
-        seen = look(render(scene, rng))
+        seen = detect(render(scene, rng))
         assert match(seen, scene) == 1
         assert same_but_for(seen, scene, ())
         for other in scenes:

@@ -59,7 +59,7 @@ def test_a_picture_of_another_size_or_none_is_left_out(tasks):
 
 def test_an_edit_is_marked_by_what_it_kept(tasks):
     task = next(task for task in tasks if task.source_sha256 is not None)
-    edit = shop.wanted(task)[0].edit
+    edit = shop.requested(task)[0].edit
     assert edit_score(facts(edit.target), edit) == 5
     assert edit_score(facts(edit.source), edit) == 5  # nothing was done, and so everything was kept
     assert edit_score(frozenset(), edit) == 1

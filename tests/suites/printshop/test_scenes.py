@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.suites.printshop.drawing import draw, enlarged, render, sample_hand
+from local_bench.suites.printshop.drawing import draw, enlarged, render, sample_variation
 from local_bench.suites.printshop.sampling import held_out, sample_scene, wording_held_out
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, scene_from
 from local_bench.suites.printshop.wording import wordings
@@ -82,7 +82,7 @@ def test_a_tenth_of_one_figure_and_wording_is_held_out_and_every_scene_can_still
 def test_enlarging_adds_nothing():
     rng = np.random.default_rng(2)
     scene = sample_scene(rng)
-    picture = draw(scene, sample_hand(rng, len(scene.figures)))
+    picture = draw(scene, sample_variation(rng, len(scene.figures)))
     large = enlarged(picture)
     assert large.shape == (128, 128, 3)
     assert all((large[i::2, j::2] == picture).all() for i, j in product(range(2), repeat=2))

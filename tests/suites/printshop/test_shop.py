@@ -8,7 +8,7 @@ from PIL import Image
 from local_bench.core.errors import TaskFileError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.suites.printshop import orderbook, shop
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.printshop.phrases import split_words, vocabulary
 from local_bench.suites.printshop.sampling import held_out
@@ -50,7 +50,7 @@ def test_it_is_written_again_to_the_same_bytes(tmp_path):
 
 def test_the_points_are_true_of_what_is_wanted_and_not_of_what_another_wants(tasks):
     rng = np.random.default_rng(0)
-    pictures = {task.task_id: [look(render(scene, rng)) for scene in shop.truth(task)] for task in tasks}
+    pictures = {task.task_id: [detect(render(scene, rng)) for scene in shop.truth(task)] for task in tasks}
     for task in tasks:
         assert shop.points_met(task, pictures[task.task_id]) == [True] * len(task.evaluation_points)
         for other in tasks:
@@ -62,15 +62,15 @@ def test_a_source_picture_shows_its_scene_and_does_not_yet_meet_the_order(tasks)
     kinds = Counter()
     for task in tasks:
         if task.source_sha256 is None:
-            assert all(wanted.edit is None for wanted in shop.wanted(task))
+            assert all(requested.edit is None for requested in shop.requested(task))
             continue
-        (wanted,) = shop.wanted(task)
+        (requested,) = shop.requested(task)
         picture = load_image(shop.FOLDER / "pictures" / f"{task.task_id}.png")
         assert pixel_digest(picture) == task.source_sha256
-        seen = look(np.asarray(picture))
-        assert seen.scene() == wanted.edit.source == shop.sources()[task.task_id]
+        seen = detect(np.asarray(picture))
+        assert seen.scene() == requested.edit.source == shop.sources()[task.task_id]
         assert False in shop.points_met(task, [seen])
-        kinds[wanted.edit.kind] += 1
+        kinds[requested.edit.kind] += 1
     assert len(kinds) == 6
 
 
@@ -88,5 +88,5 @@ def test_words_that_are_not_ours_are_refused_by_name(tasks):
         shop.truth(replace(tasks[0], deliverables=("a cat",)))
     with pytest.raises(TaskFileError, match="'it is nice'"):
         shop.points_met(
-            replace(tasks[0], evaluation_points=("it is nice",)), [look(np.asarray(Image.new("RGB", (64, 64))))]
+            replace(tasks[0], evaluation_points=("it is nice",)), [detect(np.asarray(Image.new("RGB", (64, 64))))]
         )

@@ -4,7 +4,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from local_bench.suites.printshop.checker import Seen, SeenFigure
+from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.phrases import LANGUAGES, split_words, vocabulary
 from local_bench.suites.printshop.points import Point, holds, points_of, read_point, sample_point, true_of, write_point
 from local_bench.suites.printshop.sampling import sample_scene, wording_held_out
@@ -69,8 +69,8 @@ def test_the_points_of_a_scene_are_true_of_it_alone():
 
 
 def test_a_point_that_hangs_on_what_could_not_be_told_is_neither():
-    ring = SeenFigure("ring", None, "left", "large", 0.0)
-    seen = Seen(None, (ring,), False, 0.0)
+    ring = DetectedFigure("ring", None, "left", "large", 0.0)
+    seen = DetectedScene(None, (ring,), False, 0.0)
     assert holds(Point(shape="ring", colour="red"), seen) is None
     assert holds(Point(shape="cross", colour="red"), seen) is False
     assert holds(Point(shape="ring", place="left"), seen) is True
