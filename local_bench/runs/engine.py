@@ -73,14 +73,14 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
 
 def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
     plan = None
-    if "generate" in stages or not run.store.meta("planned"):
+    if "generate" in stages or run.grows or not run.store.planned:
         plan = make_plan(run.config, run.path)
-        enter_plan(run, plan)
-        for sentence in plan.notes:
+        for sentence in (*enter_plan(run, plan), *plan.notes):
             progress.note(sentence)
         for task in plan.tasks:
             for sentence in (*task.notes, *([task.unscored] if task.unscored else [])):
                 progress.note(f"{task.task_id}: {sentence}")
+    run.write_config()
     if set(stages) & ON_DEVICE:
         _run_device_stages(run, plan, stages, progress, rejudge)
     if "settle" in stages:

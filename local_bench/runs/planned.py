@@ -1,4 +1,8 @@
-"""Enters the plan into the store; every later session compares its own plan with the one that is stored."""
+"""Stores the plan of a run. A later session may extend it; a plan that changes existing work is refused."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.identity import canonical_json
@@ -8,12 +12,23 @@ from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 
 
-def enter_plan(run: RunDir, plan: RunPlan) -> None:
-    """Store the plan, or check that the stored plan is the same. ConfigError if it is not."""
-    if run.store.planned:
-        _refuse_other_plan(run, plan)
-    else:
-        run.store.add_plan(plan.tasks, (_row(i, planned) for i, planned in enumerate(plan.planned)))
+def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
+    """Store the plan, or what it adds to the stored plan; return a sentence per model with additions.
+
+    ConfigError, before anything is changed, if the plan lacks stored work or would change it.
+    """
+    rows = [_row(i, planned) for i, planned in enumerate(plan.planned)]
+    if not run.store.planned:
+        run.store.add_plan(plan.tasks, rows)
+        return []
+    stored = run.store.candidates()
+    _refuse_other_tasks(run, plan)
+    _refuse_other_candidates(run, stored, rows)
+    known = {row.work_id for row in stored}
+    if len(rows) > len(known) or known != {row.work_id for row in rows}:
+        run.store.extend_plan(plan.tasks, rows)
+    added = Counter(row.model for row in rows if row.work_id not in known)
+    return [f"{model}: {n:,} candidates are added to the run's {len(known):,}" for model, n in added.items()]
 
 
 def _row(position: int, planned: Planned) -> CandidateRow:
@@ -42,14 +57,45 @@ def _row(position: int, planned: Planned) -> CandidateRow:
     )
 
 
-def _refuse_other_plan(run: RunDir, plan: RunPlan) -> None:
-    stored = {row.work_id for row in run.store.candidates()}
-    tasks = run.store.task_contents()
-    changed = next((t.task_id for t in plan.tasks if tasks.get(t.task_id) != canonical_json(t.content)), None)
-    if changed is not None:
-        raise ConfigError(f"{run.path}: the task {changed!r} has changed since this run began: give a new --run-dir")
-    if stored != {c.work_id for c in plan.candidates}:
+def _refuse_other_tasks(run: RunDir, plan: RunPlan) -> None:
+    planned = {task.task_id: canonical_json(task.content) for task in plan.tasks}
+    for task_id, content in run.store.task_contents().items():
+        if task_id not in planned:
+            raise ConfigError(
+                f"{run.path}: the task {task_id!r} is in the run and not in the plan: tasks can be added, not removed; "
+                "give a new --run-dir, or the old settings"
+            )
+        if planned[task_id] != content:
+            raise ConfigError(
+                f"{run.path}: the task {task_id!r} has changed since this run began: give a new --run-dir"
+            )
+
+
+def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:
+    """ConfigError with the first difference if a stored candidate is not planned. An imported image that was missing
+    and has been found may replace its unscored candidate."""
+    by_key = {row.key: row for row in planned}
+    for row in stored:
+        other = by_key.get(row.key)
+        name = f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
+        if other is None:
+            raise ConfigError(
+                f"{run.path}: {name} is in the run and not in the plan: candidates can be added, not removed; give a "
+                "new --run-dir, or the old settings"
+            )
+        if other.work_id == row.work_id or (row.state == "unscored" and "imported" in row.work["model"]):
+            continue
+        key, before, now = _first_difference(row.work, other.work)
         raise ConfigError(
-            f"{run.path}: the models' files or the imported images have changed since this run began: "
-            "give a new --run-dir"
+            f"{run.path}: {name} would change ({key}: {before} then, {now} now), because the models' files, the "
+            "imported images or the suite are not the same: give a new --run-dir"
         )
+
+
+def _first_difference(before: Any, now: Any, at: str = "work") -> tuple[str, str, str]:
+    """(path, value before, value now) of the first difference of two JSON values that are not equal."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            if before.get(key) != now.get(key):
+                return _first_difference(before.get(key), now.get(key), f"{at}.{key}")
+    return at, canonical_json(before)[:80], canonical_json(now)[:80]

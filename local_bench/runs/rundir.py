@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +21,10 @@ from local_bench.runs.store import LEDGER, Store
 class RunDir:
     """An open run directory, a context manager. `begin` opens it for writing, `open` for reading."""
 
-    def __init__(self, path: Path, config: RunConfig, store: Store, lock: int | None) -> None:
+    def __init__(self, path: Path, config: RunConfig, store: Store, lock: int | None, grows: bool = False) -> None:
         self.path = path
+        self.grows = grows
+        """Whether `config` extends the stored config, so that the plan must be extended."""
         self.config = config
         self.store = store
         self.image_store = ImageStore(path)
@@ -52,9 +55,10 @@ class RunDir:
                     raise LedgerDamaged(
                         f"{path}/run.yaml is missing although its run has started: restore it, or give a new folder"
                     )
-                _refuse_other_run(path, config)
-            write_atomic(path / "run.yaml", dump_config(config).encode())
-            return cls(path, config, store, lock)
+                return cls(path, config, store, lock, grows=_refuse_other_run(path, config))
+            run = cls(path, config, store, lock)
+            run.write_config()
+            return run
         except BaseException:
             os.close(lock)
             raise
@@ -71,7 +75,8 @@ class RunDir:
         ConfigError if `config` belongs to another run."""
         read_run_config(path)
         store = Store(path / LEDGER, in_memory=True)
-        _refuse_other_run(path, config)
+        if _refuse_other_run(path, config):
+            raise ConfigError(f"{path} does not have all that the config asks for: use `local-bench run` to add it")
         return cls(path, config, store, None)
 
     def __enter__(self) -> Self:
@@ -99,6 +104,10 @@ class RunDir:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    def write_config(self) -> None:
+        """Write run.yaml. For a run that has a plan this is done once the new plan has been accepted."""
+        write_atomic(self.path / "run.yaml", dump_config(self.config).encode())
 
     def write_json(self, name: str, value: Any) -> None:
         write_atomic(
@@ -161,17 +170,45 @@ def _is_free(key: tuple[Any, ...]) -> bool:
     return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], *key[2:]) in _FREE_OF_MODELS
 
 
-def _refuse_other_run(path: Path, config: RunConfig) -> None:
-    old = _flat(read_run_config(path).model_dump())
-    new = _flat(yaml.safe_load(dump_config(config)))
+def _refuse_other_run(path: Path, config: RunConfig) -> bool:
+    """Whether `config` extends the config of the run at `path`, which then needs a larger plan.
+
+    Models, attempts, tasks (`suite.limit`) and metrics can be added. ConfigError with the first of all other
+    differences.
+    """
+    old, new = _comparable(read_run_config(path)), _comparable(config)
     changed = [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not _is_free(key)]
-    if changed:
-        key = changed[0]
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    grown = [key for key in changed if _grows(key, old, new)]
+    refused = [key for key in changed if key not in grown]
+    if refused:
+        key = refused[0]
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         raise ConfigError(
             f"{path} is a run with another config ({'.'.join(map(str, key))}: {_short(old.get(key))} in the run, "
             f"{_short(new.get(key))} now{more}): give a new --run-dir, or the old settings"
         )
+    return any(key[0] != "metrics" for key in grown)
+
+
+def _comparable(config: RunConfig) -> dict[tuple[Any, ...], Any]:
+    """The portable config by key path, with models by name and metrics as a set."""
+    data = yaml.safe_load(dump_config(config))
+    data["models"] = {model.label: entry for model, entry in zip(config.models, data["models"], strict=True)}
+    data["metrics"] = dict.fromkeys(data["metrics"], True)
+    return _flat(data)
+
+
+def _grows(key: tuple[Any, ...], old: Mapping[tuple[Any, ...], Any], new: Mapping[tuple[Any, ...], Any]) -> bool:
+    match key:
+        case ("suite", "limit"):
+            return new[key] is None or (old[key] is not None and new[key] > old[key])
+        case ("metrics", _):
+            return key in new
+        case ("models", _, "attempts") if key in old and key in new:
+            return bool(new[key] > old[key])
+        case ("models", label, *_):
+            return not any(other[:2] == ("models", label) for other in old)
+    return False
 
 
 def _flat(value: Any, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:

@@ -5,29 +5,27 @@ yields events."""
 import fcntl
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import digest
-from local_bench.core.images import image_path, load_verified, store_image
+from local_bench.core.images import image_path, load_verified
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, picture_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
-from local_bench.generators.masked import pasted_back
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
-from local_bench.runs.device_clock import DeviceClock, Mark
+from local_bench.runs.device_clock import DeviceClock
+from local_bench.runs.launched_batch import LaunchedBatch, to_host
 from local_bench.runs.prompt_embeddings import PromptEmbeddings
 from local_bench.runs.work import (
     BatchSizeChosen,
@@ -222,17 +220,17 @@ class Worker:
             before = batch
         yield from self._finish(before)
 
-    def _launch(self, jobs: Sequence[Job], items: list[Item], clock: DeviceClock) -> "_Batch":
+    def _launch(self, jobs: Sequence[Job], items: list[Item], clock: DeviceClock) -> "LaunchedBatch":
         """Launch a batch and its copy to the host, without waiting."""
         latents = self._generator.denoise(items)
         finite = latents.isfinite().flatten(1).all(1)
         denoised = clock.mark()
         pixels = self._generator.pixels(latents, items[0].brief.sampler)
-        host = [_to_host(pixels), _to_host(finite)]
+        host = [to_host(pixels), to_host(finite)]
         briefs = [item.brief for item in items]
-        return _Batch(jobs, briefs, host[0], host[1], denoised, clock.mark(), clock)
+        return LaunchedBatch(jobs, briefs, host[0], host[1], denoised, clock.mark(), clock)
 
-    def _finish(self, batch: "_Batch | None") -> Iterator[Event]:
+    def _finish(self, batch: "LaunchedBatch | None") -> Iterator[Event]:
         """Yield a batch's times and, once its files are written, its images."""
         if batch is None:
             return
@@ -355,31 +353,6 @@ class Worker:
         return TimeCharged(phase, n_items, time.monotonic_ns())
 
 
-@dataclass
-class _Batch:
-    """A launched batch."""
-
-    jobs: Sequence[Job]
-    briefs: Sequence[GenerationRequest]
-    """One per slot of the batch: those of `jobs`, repeated to fill the batch."""
-    pixels: torch.Tensor
-    """uint8 (slots, height, width, 3) on the host; valid once `decoded` is reached."""
-    finite: torch.Tensor
-    """bool (slots,), valid once `decoded` is reached."""
-    denoised: Mark
-    decoded: Mark
-    clock: DeviceClock
-    files: list[Future[str | None]] = field(default_factory=list)
-
-    def store(self, images: Path, i: int) -> str | None:
-        """Write an image in a pool thread; return its pixel digest, or None if the output was not finite."""
-        self.clock.reached_ns(self.decoded)
-        if not self.finite[i]:
-            return None
-        image, brief = Image.fromarray(self.pixels[i].numpy()), self.briefs[i]
-        return store_image(images, pasted_back(image, brief) if brief.sampler.paste_back else image)
-
-
 @contextmanager
 def _exclusive(lock: Path | None) -> Iterator[None]:
     """Hold `lock` exclusively among workers; it is released if the worker is killed."""
@@ -389,14 +362,6 @@ def _exclusive(lock: Path | None) -> Iterator[None]:
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy to the host, from a GPU asynchronously into pinned memory."""
-    if tensor.device.type != "cuda":
-        return tensor
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
 
 
 def _first_line(error: BaseException) -> str:

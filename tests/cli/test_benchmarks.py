@@ -58,7 +58,7 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
                     for card, found in results_by_model(run_results(opened)).items()
                 }
             assert tasks["tiny-flux-fill"] == {"Local Subject Removal"}  # its mask as a mask
-            assert tasks["tiny-flux"] == {"Text2Image"}  # the rest is not its kind of work
+            assert tasks["tiny-flux"] == {"Text2Image"}  # the rest is not supported
             assert len(tasks["tiny-omnigen"]) == 5
         else:
             scored = cards

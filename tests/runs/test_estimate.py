@@ -64,7 +64,7 @@ def test_without_a_known_gpu_there_are_no_hours():
     for name in ("gpu_hours", "cost_usd", "wh", "floor_s_per_image", "planned_s_per_image"):
         assert m[name] is None
     assert m["vram_gb"] > 0
-    assert "how fast it is is not known" in plan["basis"]
+    assert "its speed is unknown" in plan["basis"]
 
 
 def test_prompts_of_other_lengths_do_not_share_a_batch():

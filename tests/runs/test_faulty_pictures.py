@@ -207,7 +207,7 @@ def test_an_imported_picture_without_its_original_stays_faulty(folder, capsys):
     shutil.rmtree("theirs")
     Path("theirs").mkdir()
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 2
-    assert "the imported pictures are not what they were when this run began" in capsys.readouterr().err
+    assert "the imported images have changed since this run began" in capsys.readouterr().err
     assert path.read_bytes() == altered
     assert main(["verify", "run"]) == 1
 
@@ -239,7 +239,7 @@ def test_a_generated_picture_is_made_again_to_the_same_bytes(tmp_path, monkeypat
     path, before = spoil(fault) if len(list((RUN / "images").rglob("*.png"))) > 1 else only(fault)
     capsys.readouterr()
     assert main(command) == 0
-    assert "1 pictures are made again" in capsys.readouterr().err
+    assert "1 images are generated again" in capsys.readouterr().err
     assert path.read_bytes() == before
     assert main(["verify", "run"]) == 0
 

@@ -200,7 +200,7 @@ def test_out_of_memory_halves_the_batch_and_says_so(orders, tmp_path):
     assert {row["batch_size"] for row in halved} == {2}
     assert [row["identity"] for row in halved] == [row["identity"] for row in two]
     assert digest_of(tmp_path / "halved") == digest_of(tmp_path / "two")
-    assert any("out of memory, going on with batches of 2" in note for note in heard.notes)
+    assert any("out of memory, continuing with batches of 2" in note for note in heard.notes)
 
 
 def test_out_of_memory_in_the_middle_keeps_what_was_made(orders, tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_batch_that_leaks_falls_back_to_one_by_one(orders, tmp_path, monkeypat
     heard = Heard()
     run_stages(config(orders, {"card": "tiny-flux", "height": 64, "width": 64}), tmp_path / "r", ("generate",), heard)
     assert {row["batch_size"] for row in candidates(tmp_path / "r")} == {1}
-    assert any("change bytes on this machine" in note for note in heard.notes)
+    assert any("change output bytes on this machine" in note for note in heard.notes)
 
 
 def test_numbers_that_are_not_finite_are_unscored(orders, tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ def test_what_a_model_cannot_do_is_unscored_with_the_reason(orders, tmp_path):
     )
     assert states["tiny-pix2pix", "wide"] == ("done", None)
     assert states["tiny-flux", "wide"] == ("done", None)
-    assert "tiny-flux looks at no pictures: 6 of 7 images are asked for with more." in heard.notes
+    assert "tiny-flux takes no input images; 6 of 7 deliverables have more." in heard.notes
 
 
 def test_a_lossy_system_has_its_own_name_and_its_own_pictures(orders, tmp_path):
@@ -260,7 +260,7 @@ def test_a_lossy_system_has_its_own_name_and_its_own_pictures(orders, tmp_path):
     assert {row["model"] for row in rows} == {"tiny-flux", "tiny-flux+fp8", "tiny-flux+fbc0.5"}
     assert len({row["pixels_sha256"] for row in rows}) == len(rows)
     assert {row["batch_size"] for row in rows if "fbc" in row["model"]} == {1}  # it decides over the whole batch
-    with pytest.raises(ValueError, match="a lossy system is not"):
+    with pytest.raises(ValueError, match="a lossy system must not be named"):
         config(orders, {**small, "lossy": lossy[0], "name": "tiny-flux"})
 
 
@@ -280,7 +280,7 @@ def test_other_numerics_are_refused(orders, kontext, tmp_path):
         run.image(candidates(kontext)[0]["pixels_sha256"]).unlink()
         key = f"numerics:{KONTEXT['card']}"
         run.store.set_meta(key, json.dumps(run.store.json_meta(key) | {"torch": "1.0"}))
-    with pytest.raises(LedgerError, match=r"begun with other numerics \(torch: 1\.0 then"):
+    with pytest.raises(LedgerError, match=r"started with other numerics \(torch: 1\.0 then"):
         run_stages(config(orders, KONTEXT), other, ("generate",))
 
 
@@ -329,7 +329,7 @@ def test_shares_are_even_whole_and_always_the_same():
 
 
 def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
-    real = workers.WorkerPool._hear
+    real = workers.WorkerPool._receive
 
     def hear(self, i, orders_):
         told = real(self, i, orders_)
@@ -339,7 +339,7 @@ def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext,
 
     asked = config(orders, KONTEXT, engine={"workers": 2})
     with monkeypatch.context() as patch:
-        patch.setattr(workers.WorkerPool, "_hear", hear)
+        patch.setattr(workers.WorkerPool, "_receive", hear)
         with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended by itself \(exit -9\)"):
             run_stages(asked, tmp_path / "run", ("generate",))
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
@@ -364,7 +364,7 @@ def test_a_size_that_memory_allows_after_all_is_proven_before_it_is_used(orders,
     small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 4}
     run_stages(config(orders, small), tmp_path / "run", ("generate",), heard)
     assert sorted(row["batch_size"] for row in candidates(tmp_path / "run")) == [1, 1, 1, 4, 4, 4, 4]
-    assert any("batches of 2 change bytes on this machine" in note for note in heard.notes)
+    assert any("batches of 2 change output bytes on this machine" in note for note in heard.notes)
 
 
 def test_the_device_has_its_next_batch_before_the_last_one_is_committed(orders, tmp_path, monkeypatch):

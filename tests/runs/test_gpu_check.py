@@ -114,7 +114,7 @@ def test_past_the_time_limit_checks_are_skipped(session):
     session.started = time.monotonic() - 601
     rows = run_checks(CHECKS, session, lambda _: None)
     assert {row.status for row in rows} == {"skipped"}
-    assert rows[0].detail == "no time left: 10 minutes are over"
+    assert rows[0].detail == "time limit of 10 minutes reached"
 
 
 @pytest.mark.parametrize(("only", "names"), [("a", ["a:1", "a:2"]), ("c, a:2", ["a:2", "c"]), (None, list("aabc"))])
@@ -147,7 +147,7 @@ def test_without_a_gpu_it_says_what_it_would_do(monkeypatch, capsys):
     assert main.main([]) == 0
     said = capsys.readouterr()
     assert all(f"family:{name} " in said.out for name in FAMILIES)
-    assert "no GPU here" in said.err
+    assert "no GPU on this machine" in said.err
     assert main.main(["--minutes", "0"]) == 2
 
 
@@ -228,14 +228,14 @@ def test_names_of_kernels_are_atens_and_ours():
 
 def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
     monkeypatch.setitem(attention.PINNED, "native", "cudnn")
-    with pytest.raises(CheckFailed, match=r"native is pinned, and the attention kernels that ran are: flash \(CPU\)"):
+    with pytest.raises(CheckFailed, match=r"native is pinned, but the attention kernels that ran are: flash \(CPU\)"):
         generation.check_family("flux")(session)
 
 
 def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
     usual = Flux.denoise
     monkeypatch.setattr(Flux, "denoise", lambda self, items: usual(self, items) + len({i.seed for i in items}))
-    with pytest.raises(CheckFailed, match="batches of 2 change bytes"):
+    with pytest.raises(CheckFailed, match="batches of 2 change output bytes"):
         generation.check_batch("flux")(session)
 
 
@@ -247,7 +247,7 @@ def test_processes_that_differ_fail(session, monkeypatch, differs, other):
         made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else "other"})
     caches = []
     monkeypatch.setattr(processes, "same_gpus", lambda device: [torch.device("cuda", 1), torch.device("cuda", 2)])
-    monkeypatch.setattr(processes, "_made", lambda session, cache, device: caches.append(cache) or made.pop(0))
+    monkeypatch.setattr(processes, "_run_child", lambda session, cache, device: caches.append(cache) or made.pop(0))
     if differs is None:
         found = processes.check_processes(session)
         assert found.figures["kernels"] == [{"cudnn": 6}] * 4
@@ -303,7 +303,7 @@ def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, words):
 def test_memory_above_the_plan_fails(on_gpu, peak, holds):
     on_gpu.peaks.update(flux=(peak, 6.0), sd3=(4.0, 5.0))
     if holds:
-        assert "flux took 6.50 GB, 6.00 GB were planned" in generation.check_memory(on_gpu).detail
+        assert "flux allocated 6.50 GB, 6.00 GB were planned" in generation.check_memory(on_gpu).detail
     else:
         with pytest.raises(CheckFailed, match="more than planned by flux"):
             generation.check_memory(on_gpu)

@@ -89,7 +89,7 @@ def served(command):
 def test_an_embedded_judge_that_is_killed_comes_to_what_the_server_says(command, served, folder):
     ended = command("run", "run.yaml", "--run-dir", "embedded", moment="server", own=True)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("the judge stopped answering") == 1
+    assert ended.stderr.count("the judge stopped responding") == 1
     assert digest(command, "embedded") == served
     with RunDir.open(folder / "embedded") as run:
         n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]

@@ -83,7 +83,7 @@ def test_what_was_answered_is_kept_and_not_asked_again(way, in_flight, capsys):
     setting = f"judge.in_flight={in_flight}"
     with DyingServer(way, lives=3) as first:
         assert judge(first.url, setting) == 1
-    assert "stopped answering" in capsys.readouterr().err
+    assert "stopped responding" in capsys.readouterr().err
     assert n_verdicts() == 3
     with DyingServer() as second:
         assert judge(second.url, setting) == 0

@@ -104,7 +104,7 @@ def test_what_cannot_be_generated_is_planned_as_unscored_with_the_reason(folder)
     assert reasons["tiny-pix2pix", "edit"] is None
     assert reasons["tiny-pix2pix", "text"].startswith("tiny-pix2pix works on a picture")
     assert "missing.png" in reasons["tiny-flux", "gone"] == reasons["tiny-pix2pix", "gone"]
-    assert any("tiny-flux looks at no pictures: 2 of 3 images" in note for note in planned.notes)
+    assert any("tiny-flux takes no input images; 2 of 3 deliverables" in note for note in planned.notes)
 
 
 def test_an_imported_model_has_no_work_to_do(folder):
@@ -119,7 +119,7 @@ def test_an_imported_model_has_no_work_to_do(folder):
 
 
 def test_what_is_wrong_is_one_sentence(folder):
-    with pytest.raises(ConfigError, match="'tiny-flux' and 'twin' are the same in all that decides a picture"):
+    with pytest.raises(ConfigError, match="'tiny-flux' and 'twin' are the same in everything that determines an image"):
         plan(folder, FLUX, {"card": "tiny-flux", "name": "twin"})
     with pytest.raises(ConfigError, match=r"tiny-flux has no true_cfg_scale"):
         plan(folder, FLUX | {"true_cfg_scale": 2.0})

@@ -161,7 +161,7 @@ def test_what_the_backup_does_not_have_is_done_again(whole, run_dir):
 def test_recover_leaves_a_sound_ledger_alone(run_dir, capsys):
     before = (run_dir / "ledger.sqlite").read_bytes()
     assert main(["recover", str(run_dir)]) == 2
-    assert "is sound (8 finished candidates, 0 verdicts): there is nothing to recover" in capsys.readouterr().err
+    assert "is intact (8 finished candidates, 0 verdicts): there is nothing to recover" in capsys.readouterr().err
     assert (run_dir / "ledger.sqlite").read_bytes() == before
     with pytest.raises(UserError, match="is not a run directory"):
         recover(run_dir / "images")
@@ -182,7 +182,7 @@ def test_recover_waits_for_the_process_that_holds_the_run(whole, run_dir):
         config = held.config
     with RunDir.begin(run_dir, config):
         empty(run_dir / "ledger.sqlite")
-        with pytest.raises(LedgerError, match="another local-bench is at work"):
+        with pytest.raises(LedgerError, match="another local-bench process is writing"):
             recover(run_dir)
 
 
@@ -257,7 +257,7 @@ def test_a_planned_ledger_without_its_run_yaml_is_not_begun_anew(whole, run_dir,
         (run_dir / name).unlink(missing_ok=True)
     before = (run_dir / "ledger.sqlite").read_bytes()
     assert main(["generate", str(whole / "run.yaml"), "--run-dir", str(run_dir)]) == 1
-    assert "run.yaml is missing although its run has begun" in capsys.readouterr().err
+    assert "run.yaml is missing although its run has started" in capsys.readouterr().err
     assert (run_dir / "ledger.sqlite").read_bytes() == before
 
 

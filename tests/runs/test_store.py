@@ -54,7 +54,7 @@ def test_a_ledger_of_another_release_is_said(tmp_path):
 
 def test_one_writer_at_a_time_readers_welcome(tmp_path):
     with RunDir.begin(tmp_path / "run", CONFIG):
-        with pytest.raises(LedgerError, match="another local-bench is at work"):
+        with pytest.raises(LedgerError, match="another local-bench process is writing"):
             RunDir.begin(tmp_path / "run", CONFIG)
         with RunDir.open(tmp_path / "run") as reader:
             assert reader.config == CONFIG
@@ -64,7 +64,7 @@ def test_one_writer_at_a_time_readers_welcome(tmp_path):
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="not empty and holds no run"):
+    with pytest.raises(UserError, match="not empty and not a run directory"):
         RunDir.begin(tmp_path, CONFIG)
     with pytest.raises(UserError, match="not a run directory"):
         RunDir.open(tmp_path)
@@ -82,7 +82,7 @@ def test_how_a_run_is_done_may_change_but_not_what(tmp_path):
         pass
     with RunDir.open(tmp_path / "run") as run:
         assert run.config.acceptance.brf == 1.0
-    with pytest.raises(ConfigError, match="seed: 0 there, 1 here"):
+    with pytest.raises(ConfigError, match="seed: 0 in the run, 1 now"):
         RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
 
 

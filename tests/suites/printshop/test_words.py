@@ -41,7 +41,7 @@ def test_every_word_stands_in_the_vocabulary():
     assert not {"cat", "{shape}"} & set(vocabulary())
 
 
-def test_training_never_hears_a_scene_in_a_held_out_wording():
+def test_training_never_receives_a_scene_in_a_held_out_wording():
     rng = np.random.default_rng(2)
     scene = next(s for s in iter(lambda: sample_scene(rng, 1), None) if wording_held_out(s, "en.plain"))
     forbidden = {write_caption(scene, "en.plain", say_large=large) for large in (False, True)}

@@ -1,0 +1,220 @@
+"""Tasks and candidates of the plan in the run's database."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from local_bench.core.errors import LedgerError
+from local_bench.core.identity import canonical_json
+from local_bench.core.types import Decision, Task
+from local_bench.runs.store.database import Database
+from local_bench.runs.store.rows import CandidateRow, Counts, OutcomeRow
+
+T = TypeVar("T")
+_TASK = TypeAdapter(Task)
+
+
+def columns(kind: type) -> str:
+    """The columns of a row type, comma-separated."""
+    return ", ".join(field.name.removesuffix("_json") for field in fields(kind))
+
+
+_CANDIDATE = columns(CandidateRow)
+_OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
+_FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
+FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
+
+
+class PlanStore(Database):
+    """Access to tasks and candidates. Rows are returned in the order stated in each docstring."""
+
+    def add_plan(self, tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
+        """Store the plan of a run that has none, in one transaction."""
+        marks = ", ".join("?" * len(fields(CandidateRow)))
+        with self.transaction():
+            self.write_many(
+                "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
+                    for i, t in enumerate(tasks)
+                ),
+            )
+            self.write_many(
+                f"INSERT INTO candidates ({_CANDIDATE}) VALUES ({marks})",
+                (tuple(getattr(c, f.name) for f in fields(c)) for c in candidates),
+            )
+            self.set_meta("planned", "1")
+
+    def extend_plan(self, tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
+        """Add tasks and candidates to the plan in one transaction. `tasks` and `candidates` are the complete new plan;
+        existing rows only get their new position, and unscored candidates that are not in it any more are removed."""
+        marks = ", ".join("?" * len(fields(CandidateRow)))
+        with self.transaction():
+            self.write_many(
+                """INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)
+                   ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
+                (
+                    (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
+                    for i, t in enumerate(tasks)
+                ),
+            )
+            self._remove_replaced({row.work_id for row in candidates})
+            self.write_many(
+                f"""INSERT INTO candidates ({_CANDIDATE}) VALUES ({marks})
+                    ON CONFLICT (work_id) DO UPDATE SET position = excluded.position""",
+                (tuple(getattr(c, f.name) for f in fields(c)) for c in candidates),
+            )
+
+    def _remove_replaced(self, work_ids: set[str]) -> None:
+        rows = self.rows("SELECT work_id FROM candidates WHERE state = 'unscored'")
+        gone = [(row["work_id"],) for row in rows if row["work_id"] not in work_ids]
+        for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
+            self.write_many(f"DELETE FROM {table} WHERE work_id = ?", gone)
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan has been stored."""
+        return bool(self.meta("planned"))
+
+    def tasks(self, limit: int | None = None) -> list[Task]:
+        """The tasks of the plan, in its order. LedgerError if one cannot be read."""
+        rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?", _limit(limit))
+        return [_task(row) for row in rows]
+
+    def task_contents(self) -> dict[str, str]:
+        """Task id -> canonical JSON, in the plan's order."""
+        return {r["task_id"]: r["content"] for r in self.rows("SELECT * FROM tasks ORDER BY position, task_id")}
+
+    def task_totals(self) -> tuple[int, int]:
+        """(number of tasks, their value in micro-USD)"""
+        row = self.rows("SELECT count(*), coalesce(sum(price_micro_usd), 0) FROM tasks")[0]
+        return int(row[0]), int(row[1])
+
+    def candidates(self, model: str | None = None) -> list[CandidateRow]:
+        """Candidates of a model or of all, in the plan's order."""
+        rows = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE model = ?1 OR ?1 IS NULL ORDER BY position", model)
+        return [CandidateRow(*row) for row in rows]
+
+    def candidate(self, work_id: str) -> CandidateRow:
+        (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
+        return CandidateRow(*row)
+
+    def models(self) -> list[str]:
+        """Names of the models of the plan, sorted."""
+        return [row["model"] for row in self.rows("SELECT DISTINCT model FROM candidates ORDER BY model")]
+
+    def n_candidates(self, made: bool = False) -> dict[str, int]:
+        """Model -> number of its candidates, or of its finished images."""
+        where = "WHERE state = 'done'" if made else ""
+        rows = self.rows(f"SELECT model, count(*) AS n FROM candidates {where} GROUP BY model ORDER BY model")
+        return {row["model"]: row["n"] for row in rows}
+
+    def counts(self) -> Counts:
+        where, judges = self._of_judges(None)
+        row = self.rows(
+            f"""SELECT count(*), coalesce(sum(state = 'done'), 0), coalesce(sum(state = 'unscored'), 0),
+                (SELECT count(*) FROM verdicts WHERE {where}),
+                (SELECT count(*) FROM verdicts WHERE unscored IS NOT NULL AND {where}) FROM candidates""",
+            *judges,
+            *judges,
+        )[0]
+        return Counts(*row)
+
+    def n_unscored(self, reason: str) -> int:
+        """Candidates without an image for this reason."""
+        return int(self.rows("SELECT count(*) FROM candidates WHERE unscored = ?", reason)[0][0])
+
+    def image_digests(self) -> list[str]:
+        """Pixel digests of all finished images, sorted."""
+        rows = self.rows("SELECT DISTINCT pixels_sha256 AS sha FROM candidates WHERE state = 'done' ORDER BY 1")
+        return [row["sha"] for row in rows]
+
+    def imported_models(self) -> list[str]:
+        """Models with imported images."""
+        rows = self.rows("SELECT DISTINCT model FROM candidates WHERE json_type(work, '$.model.imported') IS NOT NULL")
+        return [row["model"] for row in rows]
+
+    def imported_costs(self) -> dict[str, int | None]:
+        """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
+        rows = self.rows(
+            """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
+               WHERE state = 'done' AND json_extract(work, '$.pixels') IS NOT NULL GROUP BY model"""
+        )
+        return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
+
+    def outcomes(self, attempt: int | None = None, first_tasks: int | None = None) -> list[OutcomeRow]:
+        """Candidates with price and decision, in the plan's order: of one attempt or of all; of the first tasks."""
+        rows = self.rows(
+            f"""SELECT {_OF_CANDIDATE}, t.category, t.price_micro_usd, n.deliverables, d.work_id IS NOT NULL,
+                d.accepted, d.unscored
+                FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
+                JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
+                      GROUP BY task_id, model) n USING (task_id, model)
+                WHERE (c.attempt = ?1 OR ?1 IS NULL) AND {_FIRST_TASKS.replace("?", "?2")} ORDER BY c.position""",
+            attempt,
+            _limit(first_tasks),
+        )
+        n = len(fields(CandidateRow))
+        return [self._typed(_outcome, row, n) for row in rows]
+
+    def enter_image(
+        self,
+        work_id: str,
+        *,
+        identity: str,
+        pixels_sha256: str | None,
+        unscored: str | None,
+        batch_size: int,
+        truncated: Mapping[str, int],
+    ) -> None:
+        """Store that an image was generated, or why it was not. Its unscored metrics are deleted, so that they are
+        computed again."""
+        self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", work_id)
+        self.write(
+            """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
+               truncated = ? WHERE work_id = ?""",
+            "unscored" if pixels_sha256 is None else "done",
+            identity,
+            pixels_sha256,
+            unscored,
+            batch_size,
+            json.dumps(truncated, sort_keys=True),
+            work_id,
+        )
+
+    def _typed(self, build: Callable[..., T], *parts: Any) -> T:
+        try:
+            return build(*parts)
+        except (AssertionError, TypeError, ValueError):
+            raise LedgerError(
+                f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
+                "run"
+            ) from None
+
+
+def _limit(n: int | None) -> int:
+    return -1 if n is None else n  # SQLite's value for no limit
+
+
+def _task(row: sqlite3.Row) -> Task:
+    try:
+        return _TASK.validate_json(row["content"])
+    except ValidationError as e:
+        raise LedgerError(
+            f"the ledger's task {row['task_id']!r} is invalid ({e.errors()[0]['msg']}): "
+            "the run directory was changed by hand or written by another release; repeat the run"
+        ) from None
+
+
+def _outcome(row: sqlite3.Row, n: int) -> OutcomeRow:
+    category, price, deliverables, decided, accepted, unscored = row[n:]
+    row_decision = decision(accepted, unscored) if decided else None
+    return OutcomeRow(CandidateRow(*row[:n]), category, price, deliverables, row_decision)
+
+
+def decision(accepted: int | None, unscored: str | None) -> Decision:
+    return Decision(None if accepted is None else bool(accepted), unscored)
