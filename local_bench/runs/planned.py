@@ -25,7 +25,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     _refuse_other_tasks(run, plan)
     _refuse_other_candidates(run, stored, rows)
     known = {row.work_id for row in stored}
-    if len(rows) > len(known) or known != {row.work_id for row in rows}:
+    if [row.work_id for row in stored] != [row.work_id for row in rows]:
         run.store.extend_plan(plan.tasks, rows)
     added = Counter(row.model for row in rows if row.work_id not in known)
     return [f"{model}: {n:,} candidates are added to the run's {len(known):,}" for model, n in added.items()]

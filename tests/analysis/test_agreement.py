@@ -245,7 +245,7 @@ def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path
     ("line", "says"),
     [
         ("{", r"line 2: this is not one JSON object"),
-        ("[1]", r"line 2: a label is a JSON object, not list"),
+        ("[1]", r"line 2: an annotation is a JSON object, not list"),
         ('{"model": "a", "model": "b"}', r"line 2: .*'model' stands there twice"),
         ('{"model": "a", "task_id": "t2", "deliverable": 1, "brf": NaN}', r"line 2: .*NaN is not a number of JSON"),
         (label("a", "t2", bfr=True), r"line 2: there is no key 'bfr'; did you mean 'brf'"),
@@ -253,11 +253,11 @@ def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path
         (label("a", "t2", brf="yes"), r"line 2: brf: write true, false, a number from 0 to 5, or null, not 'yes'"),
         (label("a", "t2", veq=87), r"line 2: veq: write true, .* not 87"),
         (label("a", "t2", brf=-1), r"line 2: brf: .* not -1"),
-        (label("a", "t2", veq_text=True), r"line 2: veq_text has no threshold to decide by"),
+        (label("a", "t2", veq_text=True), r"line 2: veq_text has no threshold for a decision"),
         (label("d", "t2", brf=True), r"line 2: the run has no model 'd' \(it has a, b, c\)"),
-        (label("a", "t9", brf=True), r"line 2: the run has no order 't9'"),
-        (label("a", "t2", attempt=2, brf=True), r"line 2: the run asks for no image 1 of 't2', attempt 2, by a"),
-        (label("a", "t1", brf=False), r"line 2: 'people' rates this image on line 1 too"),
+        (label("a", "t9", brf=True), r"line 2: the run has no task 't9'"),
+        (label("a", "t2", attempt=2, brf=True), r"line 2: the run has no image 1 of 't2', attempt 2, by a"),
+        (label("a", "t1", brf=False), r"line 2: 'people' already rates this image on line 1"),
     ],
 )
 def test_a_bad_line_is_named_with_its_reason(
@@ -269,7 +269,7 @@ def test_a_bad_line_is_named_with_its_reason(
     assert str(told.value).startswith(f"{people}, ")
 
 
-@pytest.mark.parametrize(("text", "says"), [("", "holds no labels"), (json.dumps(label("a", "t1")), "rates nothing")])
+@pytest.mark.parametrize(("text", "says"), [("", "has no annotations"), (json.dumps(label("a", "t1")), "has no ratings")])
 def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         found(path, labels(tmp_path, text))
@@ -282,7 +282,7 @@ def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str)
 def test_one_judge_alone_is_told_what_it_needs(path: Path, tmp_path: Path) -> None:
     with RunDir.open(path) as run:
         Writer(run).judges({ONE: "one"})
-    with pytest.raises(UserError, match="has one judge and nobody to compare it with: give people's labels"):
+    with pytest.raises(UserError, match="has one judge and no other rater: give human annotations"):
         found(path)
     of = found(path, labels(tmp_path, label("a", "t1", brf=True)))
     assert {(p.judge, p.against) for p in of.pairs} == {("one", "people")}  # and no panel

@@ -57,7 +57,7 @@ def test_results_come_in_as_labels(exported, tmp_path, capsys):
     assert status == 0
     assert told["n"] == len(labels.read_text().splitlines()) > 0
     with RunDir.open(run_dir) as run:
-        word = load_annotations(labels, run, {}).word
+        word = load_annotations(labels, run, {}).consensus
         decided = {r["work_id"]: r["accepted"] for r in run.store.rows("SELECT * FROM decisions")}
         scores = {(r["work_id"], r["name"]): r["value"] for r in run.store.rows("SELECT * FROM scores")}
     if name in ("hype-edit-1", "servimage"):
@@ -78,7 +78,7 @@ def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()
     wrong = [
-        ((name, empty), "holds no pictures"),
+        ((name, empty), "has no images"),
         ((name, tmp_path / "nowhere"), "is no folder"),
         ((name, out, out), "from one folder at a time"),
         ((name, files[0], "--run", run_dir), "both --run RUN and --labels"),

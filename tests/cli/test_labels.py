@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.analysis.sampling import NOT_TOLD, labelling, write_questions
+from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.labels import LabelsAsked
 from local_bench.core.errors import UserError
@@ -124,7 +124,7 @@ def test_the_tables_for_people(run, tmp_path, capsys):
         nothing = LabelsAsked(None, None, None).answer(open_run)
     assert "people would pay" in text
     assert "to be asked" in text
-    assert NOT_TOLD in capsys.readouterr().err
+    assert NO_PROBABILITIES in capsys.readouterr().err
     assert nothing == ("", {})
 
 

@@ -252,7 +252,7 @@ def test_processes_that_differ_fail(session, monkeypatch, differs, other):
         found = processes.check_processes(session)
         assert found.figures["kernels"] == [{"cudnn": 6}] * 4
         assert found.figures["devices"][2:] == ["cuda:1", "cuda:2"]
-        assert found.detail.startswith("4 processes on 3 GPUs made the same bytes")
+        assert found.detail.startswith("4 processes on 3 GPUs generated equal bytes")
         assert len(set(caches)) == 3  # the second has the first one's
         return
     with pytest.raises(CheckFailed, match="differ" if differs != "kernels" else "_native_cudnn is pinned"):

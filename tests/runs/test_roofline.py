@@ -45,8 +45,8 @@ def test_a_timing_at_its_floor_passes_and_one_below_does_not():
         check_timing("flux", made(floor_s - 1e-6))
     assert str(caught.value) == (
         "flux: its 3 images were denoised and decoded in 3.8 s, but their operations take at least 3.8 s on "
-        f"{H100}: this is impossible, so the clock, the device's name or the model is not what it says, "
-        "and nothing is published"
+        f"{H100}: this is impossible, so the clock, the device's name or the model is wrong, and "
+        "no results are published"
     )
     assert caught.value.exit_code == 1
 

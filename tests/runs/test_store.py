@@ -75,11 +75,11 @@ def test_how_a_run_is_done_may_change_but_not_what(tmp_path):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
         run.store.set_meta("planned", "1")
     judge = CONFIG.judge.model_copy(update={"in_flight": 7, "base_url": "http://127.0.0.1:1/v1"})
-    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"judge": judge})):
-        pass
+    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"judge": judge})) as run:
+        run.write_config()
     rule = CONFIG.acceptance.model_copy(update={"brf": 1.0})
-    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"acceptance": rule})):
-        pass
+    with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"acceptance": rule})) as run:
+        run.write_config()
     with RunDir.open(tmp_path / "run") as run:
         assert run.config.acceptance.brf == 1.0
     with pytest.raises(ConfigError, match="seed: 0 in the run, 1 now"):

@@ -1,0 +1,167 @@
+"""Runs grow: an extended config adds models, attempts, tasks and metrics to a run; everything else is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from local_bench.analysis.digest import digests
+from local_bench.core.errors import ConfigError
+from local_bench.runs.config import RunConfig
+from local_bench.runs.engine import run_stages
+from local_bench.runs.progress import Quiet
+from local_bench.runs.rundir import RunDir
+
+TASKS = {"mug": 2, "logo": 1, "hat": 1}
+COLOURS = {"alpha": "red", "beta": "green", "gamma": "blue"}
+STAGES = ("generate", "measure", "settle")
+ADDITIONS = ("beta", "gamma", "attempts alpha", "attempts beta", "tasks", "entropy", "l1_raw")
+
+
+class Notes(Quiet):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("growth")
+    lines = [
+        {
+            "task_id": task,
+            "category": "Product",
+            "price_usd": 10,
+            "title": task,
+            "brief": "Draw it.",
+            "deliverables": [f"image {i}" for i in range(1, n + 1)],
+            "evaluation_points": ["It is there"],
+        }
+        for task, n in TASKS.items()
+    ]
+    (path / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    for model, colour in COLOURS.items():
+        for task, n in TASKS.items():
+            for i in range(1, n + 1):
+                for attempt in (1, 2):
+                    file = path / model / task / f"{i}_{attempt}.png"
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    Image.new("RGB", (24 + i, 16 + attempt), colour).save(file)
+    return path
+
+
+def config_of(folder: Path, added: set[str], *, seed: int = 0, reverse: bool = False) -> RunConfig:
+    models = [name for name in COLOURS if name == "alpha" or name in added]
+    return RunConfig(
+        name="t",
+        seed=seed,
+        suite={"name": "servimage", "path": str(folder / "tasks.jsonl"), "limit": None if "tasks" in added else 1},
+        models=[
+            {
+                "card": "imported",
+                "name": name,
+                "imported": {"images": str(folder / name)},
+                "attempts": 2 if f"attempts {name}" in added else 1,
+            }
+            for name in (reversed(models) if reverse else models)
+        ],
+        metrics=[name for name in ("entropy", "l1_raw") if name in added],
+        engine={"device": "cpu"},
+    )
+
+
+def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
+    with RunDir.open(path) as run:
+        return digests(run), [(row.key, row.position) for row in run.store.candidates()]
+
+
+@settings(
+    max_examples=12, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(order=st.permutations(ADDITIONS), cuts=st.sets(st.integers(1, len(ADDITIONS) - 1), max_size=3), data=st.data())
+def test_any_order_of_additions_ends_in_the_digests_of_the_whole(folder, tmp_path_factory, order, cuts, data):
+    path = tmp_path_factory.mktemp("grown") / "run"
+    for end in (0, *sorted(cuts), len(order)):
+        run_stages(config_of(folder, set(order[:end]), reverse=data.draw(st.booleans())), path, STAGES)
+    run_stages(config_of(folder, set(ADDITIONS)), path, STAGES)
+    whole = folder / "whole"
+    if not whole.exists():
+        run_stages(config_of(folder, set(ADDITIONS)), whole, STAGES)
+    assert results(path) == results(whole)
+
+
+def test_a_run_says_what_is_added_and_keeps_what_there_is(folder, tmp_path):
+    path = tmp_path / "run"
+    run_stages(config_of(folder, set()), path, STAGES)
+    with RunDir.open(path) as run:
+        before = {row.work_id: row for row in run.store.candidates()}
+    notes = Notes()
+    run_stages(config_of(folder, {"beta", "entropy"}), path, STAGES, notes)
+    assert "beta: 2 candidates are added to the run's 2" in notes.notes
+    with RunDir.open(path) as run:
+        after = {row.work_id: row for row in run.store.candidates()}
+        assert run.config.metrics == ["entropy"]
+        assert {
+            score.name for scores in run.store.scores_by_candidate("metric").values() for score in scores.values()
+        } == {"entropy"}
+    assert all(after[work_id].pixels_sha256 == row.pixels_sha256 for work_id, row in before.items())
+    assert len(after) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"added": set()}, r"models\.beta\.\w+: .* in the run, null now"),
+        ({"added": {"beta", "tasks"}, "seed": 1}, "seed: 0 in the run, 1 now"),
+        ({"added": {"beta"}}, "suite.limit: null in the run, 1 now"),
+        ({"added": {"beta", "tasks"}, "metrics": []}, "metrics.entropy: true in the run, null now"),
+    ],
+)
+def test_what_removes_or_changes_is_refused_and_run_yaml_stays(folder, tmp_path, change, sentence):
+    path = tmp_path / "run"
+    run_stages(config_of(folder, {"beta", "tasks", "entropy"}), path, STAGES)
+    before = (path / "run.yaml").read_bytes()
+    config = config_of(
+        folder, change["added"] | ({"entropy"} if "metrics" not in change else set()), seed=change.get("seed", 0)
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        run_stages(config, path, STAGES)
+    assert (path / "run.yaml").read_bytes() == before
+
+
+def test_a_changed_task_or_image_is_refused_with_the_first_difference(folder, tmp_path):
+    path = tmp_path / "run"
+    own = tmp_path / "own"
+    for name in ("alpha", "beta"):
+        for file in sorted((folder / name).rglob("*.png")):
+            copy = own / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    (own / "tasks.jsonl").write_bytes((folder / "tasks.jsonl").read_bytes())
+    run_stages(config_of(own, set()), path, STAGES)
+    before = (path / "run.yaml").read_bytes()
+    Image.new("RGB", (9, 9), "white").save(own / "alpha/mug/1_1.png")
+    with pytest.raises(ConfigError, match=r"image 1 of 'mug' by alpha, attempt 1, would change \(work\.pixels: "):
+        run_stages(config_of(own, {"beta"}), path, STAGES)
+    (own / "tasks.jsonl").write_text((own / "tasks.jsonl").read_text().replace("Draw it.", "Paint it."))
+    with pytest.raises(ConfigError, match="the task 'mug' has changed since this run began"):
+        run_stages(config_of(own, {"beta"}), path, STAGES)
+    assert (path / "run.yaml").read_bytes() == before
+
+
+def test_an_imported_image_that_was_missing_can_be_added(folder, tmp_path):
+    path, own = tmp_path / "run", tmp_path / "own"
+    (own / "alpha/mug").mkdir(parents=True)
+    (own / "alpha/mug/1_1.png").write_bytes((folder / "alpha/mug/1_1.png").read_bytes())
+    (own / "tasks.jsonl").write_bytes((folder / "tasks.jsonl").read_bytes())
+    run_stages(config_of(own, {"entropy"}), path, STAGES)
+    (own / "alpha/mug/2_1.png").write_bytes((folder / "alpha/mug/2_1.png").read_bytes())
+    run_stages(config_of(own, {"entropy"}), path, STAGES)
+    whole = tmp_path / "whole"
+    run_stages(config_of(folder, {"entropy"}), whole, STAGES)
+    assert results(path) == results(whole)
