@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples, run_dirs
-from local_bench.cli.output import say_faults, show, show_json
+from local_bench.cli.output import progress, say, say_faults, show, show_json
 from local_bench.core.tables import table
 
 
@@ -89,21 +89,29 @@ def report(run_dir: Path, as_json: bool) -> int:
 
 @click.command(epilog=examples("local-bench digest runs/studio --json"))
 @RUN
+@click.option("--fast", is_flag=True, help="Do not check the image files.")
 @JSON
-def digest(run_dir: Path, as_json: bool) -> int:
-    """Print content digests of RUN: images, verdicts, scores and settlement.
+def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
+    """Print content digests of RUN: images, verdicts, scores, settlement, and the root of all results.
 
     Two runs with equal digests have the same content. Exit 1 if an image file is not the recorded one."""
     from local_bench.analysis.digest import digests
+    from local_bench.runs.contents import root
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = digests(run)
-        faults = run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+        found = digests(run) | {"root": root(run.store)}
+        faults = run.image_store.check(run.store, decode=not fast, io_workers=run.config.engine.io_workers)
     if as_json:
-        show_json(found | ({"image_faults": [vars(fault) for fault in faults]} if faults else {}))
+        show_json(
+            found
+            | ({"images_checked": False} if fast else {})
+            | ({"image_faults": [vars(fault) for fault in faults]} if faults else {})
+        )
     else:
         show(table(["of", "sha256"], list(found.items())))
+    if fast:
+        say("the pixels of the image files were not checked (--fast)")
     return say_faults(faults)
 
 
@@ -111,22 +119,27 @@ def digest(run_dir: Path, as_json: bool) -> int:
 @RUN
 @JSON
 def verify(run_dir: Path, as_json: bool) -> int:
-    """Check RUN's database and compare every image file with its recorded digest.
+    """Check that RUN is what local-bench wrote.
 
-    Lists image files that are missing, damaged or altered; exit 1 if there are any."""
+    Compares every image file with its digest, every row with its identity and with the record of the last command,
+    and computes question ids, scores and decisions again. Lists what differs; exit 1 if anything does."""
+    from local_bench.runs.contents import root
     from local_bench.runs.image_store import stored_digests
     from local_bench.runs.rundir import RunDir
+    from local_bench.runs.verify import verify as checked
 
-    with RunDir.open(run_dir) as run:  # which checks the ledger
+    with RunDir.open(run_dir) as run, progress() as shown:
+        findings = checked(run, shown.note)
         n = sum(map(len, stored_digests(run.store).values()))
-        faults = run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
+        faults, digest_ = run.image_store.all_faults, root(run.store)
     if as_json:
-        show_json({"n_pictures": n, "image_faults": [vars(fault) for fault in faults]})
-    elif faults:
-        show(table(["image", "fault"], [[fault.file, fault.fault] for fault in faults]))
+        found = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
+        show_json(found | {"findings": [vars(finding) for finding in findings], "root": digest_})
+    elif findings:
+        show(table(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings]))
     else:
-        show(f"the database is intact, and all {n:,} image files have their recorded digests")
-    return say_faults(faults)
+        show(f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}")
+    return say_faults(faults) or int(bool(findings))
 
 
 @click.command(epilog=examples("local-bench recover runs/studio"))

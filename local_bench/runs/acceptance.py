@@ -27,6 +27,11 @@ def decision_of(config: RunConfig, scores: Sequence[Score]) -> Decision:
 
 def decide(run: RunDir) -> None:
     """The settle phase: recompute all decisions from the stored scores and replace them in one transaction."""
+    run.store.replace_decisions(decisions_of(run))
+
+
+def decisions_of(run: RunDir) -> list[DecisionRow]:
+    """The decision on every candidate that follows from the stored scores, by work id."""
     scores = run.store.scores_by_candidate("judge")
 
     def decision(row: OutcomeRow) -> Decision:
@@ -39,6 +44,4 @@ def decide(run: RunDir) -> None:
                 return Decision(None, "its image has not been made")
 
     outcomes = sorted(run.store.outcomes(), key=lambda row: row.candidate.work_id)
-    run.store.replace_decisions(
-        DecisionRow(row.candidate.work_id, decision(row), row.price_micro_usd) for row in outcomes
-    )
+    return [DecisionRow(row.candidate.work_id, decision(row), row.price_micro_usd) for row in outcomes]

@@ -1,15 +1,17 @@
 """Runs the phases of a run in order; each phase processes only the items that are not done."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.environment import isolate
+from local_bench.core.errors import LocalBenchError
 from local_bench.core.types import NOT_FINITE
 from local_bench.judges.metrics.registry import check_metrics, metric_card
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
+from local_bench.runs.contents import record_contents
 from local_bench.runs.image_store import ImageFault
 from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
@@ -55,7 +57,11 @@ def run_stages(
     if require_metrics:
         check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:
-        _run(run, stages, progress or Quiet(), rejudge)
+        try:
+            _run(run, stages, progress or Quiet(), rejudge)
+        finally:
+            with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
+                record_contents(run)
         return outcome_of(run)
 
 
@@ -73,6 +79,7 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
 
 def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
     plan = None
+    run.store.start_recording()
     if "generate" in stages or run.grows or not run.store.planned:
         plan = make_plan(run.config, run.path)
         for sentence in (*enter_plan(run, plan), *plan.notes):

@@ -82,7 +82,13 @@ def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
 
 
 def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> None:
-    """Store the run's scores: the judge's, or the panel's combined scores if there are several judges."""
+    """Store the run's scores, replacing all earlier ones."""
+    run.store.enter_scores("judge", computed_scores(run, tasks, judge_ids), replace_all=True)
+
+
+def computed_scores(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> list[tuple[str, Score]]:
+    """(work id, score) from the stored verdicts and the hard rules: the judge's scores, or the panel's combined scores
+    if there are several judges."""
     verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_ids]
     each = [scores_of(run, tasks, one) for one in verdicts]
     combined = each[0]
@@ -92,7 +98,7 @@ def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> N
         own = suite(run.config.suite.name).pass_fail
         combined = with_votes(graded, each, (*own, *pass_fail(run.config.suite.questions_from)))
     judged = [(work_id, score) for work_id, of in combined.items() for score in of.values()]
-    run.store.enter_scores("judge", judged + _rules(run, tasks), replace_all=True)
+    return judged + _rules(run, tasks)
 
 
 def _mean(each: Sequence[ScoresByWork]) -> ScoresByWork:

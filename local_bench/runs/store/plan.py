@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
-from local_bench.runs.store.database import Database
+from local_bench.runs.store.contents import ContentStore
 from local_bench.runs.store.rows import CandidateRow, Counts, OutcomeRow
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
-class PlanStore(Database):
+class PlanStore(ContentStore):
     """Access to tasks and candidates. Rows are returned in the order stated in each docstring."""
 
     def add_plan(self, tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
@@ -88,6 +88,11 @@ class PlanStore(Database):
     def task_contents(self) -> dict[str, str]:
         """Task id -> canonical JSON, in the plan's order."""
         return {r["task_id"]: r["content"] for r in self.rows("SELECT * FROM tasks ORDER BY position, task_id")}
+
+    def task_columns(self) -> list[tuple[str, int]]:
+        """(category, price in micro-USD) of every task, in the plan's order."""
+        rows = self.rows("SELECT category, price_micro_usd FROM tasks ORDER BY position, task_id")
+        return [(row["category"], row["price_micro_usd"]) for row in rows]
 
     def task_totals(self) -> tuple[int, int]:
         """(number of tasks, their value in micro-USD)"""

@@ -3,7 +3,7 @@
 import sqlite3
 from functools import cache
 
-VERSION = "3"
+VERSION = "4"
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE tasks (
@@ -43,6 +43,8 @@ CREATE TABLE sessions (
 CREATE TABLE meter (
   session INTEGER NOT NULL REFERENCES sessions, t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, phase TEXT NOT NULL,
   model TEXT, n_items INTEGER NOT NULL, energy_mj INTEGER, PRIMARY KEY (session, t0_ns), CHECK (t1_ns >= t0_ns)) STRICT;
+CREATE TABLE contents (
+  kind TEXT NOT NULL, key TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT;
 """
 
 MIGRATIONS: dict[str, tuple[str, str]] = {
@@ -66,6 +68,14 @@ CREATE TABLE retests (
   PRIMARY KEY (work_id, judge, rubric, point, repeat, round),
   CHECK ((answer IS NULL) <> (unscored IS NULL))) STRICT;
 ALTER TABLE scores ADD COLUMN spread REAL;
+""",
+    ),
+    # Version 3 had no digests of rows.
+    "3": (
+        "4",
+        """
+CREATE TABLE contents (
+  kind TEXT NOT NULL, key TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT;
 """,
     ),
 }

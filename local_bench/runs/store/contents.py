@@ -1,0 +1,100 @@
+"""Digests of a run's rows, by task, session and key, so that a later change can be found and located."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+from local_bench.core.identity import digest
+from local_bench.runs.store.database import Database
+
+RECORDED = "recorded"
+"""The key in `meta` that says whether `contents` describes the current rows: "1", or "0" while a command runs."""
+_BY_TASK = {
+    "task": "SELECT task_id, * FROM tasks ORDER BY task_id",
+    "candidates": "SELECT task_id, * FROM candidates ORDER BY task_id, work_id",
+    "verdicts": """SELECT c.task_id, v.* FROM verdicts v JOIN candidates c USING (work_id)
+                   ORDER BY c.task_id, v.work_id, v.judge, v.rubric, v.point, v.repeat""",
+    "retests": """SELECT c.task_id, r.* FROM retests r JOIN candidates c USING (work_id)
+                  ORDER BY c.task_id, r.work_id, r.judge, r.rubric, r.point, r.repeat, r.round""",
+    "scores": """SELECT c.task_id, s.* FROM scores s JOIN candidates c USING (work_id)
+                 ORDER BY c.task_id, s.work_id, s.name""",
+    "decisions": """SELECT c.task_id, d.* FROM decisions d JOIN candidates c USING (work_id)
+                    ORDER BY c.task_id, d.work_id""",
+    "session": "SELECT session, * FROM sessions ORDER BY session",
+    "meter": "SELECT session, * FROM meter ORDER BY session, t0_ns",
+    "meta": f"SELECT key, * FROM meta WHERE key <> '{RECORDED}' ORDER BY key",
+}
+_OF_RESULTS = {
+    "task": "SELECT task_id, content FROM tasks ORDER BY task_id",
+    "candidates": """SELECT task_id, work_id, model, state, pixels_sha256, unscored FROM candidates
+                     ORDER BY task_id, work_id""",
+    "verdicts": """SELECT c.task_id, v.work_id, v.judge, v.rubric, v.point, v.repeat, v.rubric_sha256, v.answer,
+                   v.labels, v.unscored FROM verdicts v JOIN candidates c USING (work_id) WHERE {judges}
+                   ORDER BY c.task_id, v.work_id, v.judge, v.rubric, v.point, v.repeat""",
+    "scores": """SELECT c.task_id, s.work_id, s.name, s.value, s.unscored, s.applies
+                 FROM scores s JOIN candidates c USING (work_id) ORDER BY c.task_id, s.work_id, s.name""",
+    "decisions": """SELECT c.task_id, d.work_id, d.accepted, d.unscored, d.price_micro_usd
+                    FROM decisions d JOIN candidates c USING (work_id) ORDER BY c.task_id, d.work_id""",
+}
+"""Results of a run, without clocks, costs, numerics and raw answers: equal for runs with equal digests."""
+Contents = dict[tuple[str, str], str]
+"""(kind of row or `file`, task, session, key or file name) -> sha256."""
+
+
+class ContentStore(Database):
+    """Computes and stores digests of all rows."""
+
+    def contents(self) -> Contents:
+        """Digests of the current rows. The rows are read one after the other, so memory does not grow with their
+        number."""
+        return {(kind, key): sha256 for kind, query in _BY_TASK.items() for key, sha256 in self._digests(query)}
+
+    def recorded(self) -> Contents | None:
+        """The digests stored by `record`; None while a command runs and after one that was killed."""
+        if self.meta(RECORDED) != "1":
+            return None
+        return {(row["kind"], row["key"]): row["sha256"] for row in self.rows("SELECT * FROM contents")}
+
+    def start_recording(self) -> None:
+        """Mark the stored digests as outdated; called before a command writes."""
+        if self.meta(RECORDED) != "0":
+            self.set_meta(RECORDED, "0")
+
+    def record(self, files: dict[str, str]) -> None:
+        """Store the digests of the current rows, and of `files` (name -> sha256), in one transaction."""
+        contents = self.contents() | {("file", name): sha256 for name, sha256 in files.items()}
+        with self.transaction():
+            self.write("DELETE FROM contents")
+            self.write_many(
+                "INSERT INTO contents VALUES (?, ?, ?)", ((kind, key, sha) for (kind, key), sha in contents.items())
+            )
+            self.set_meta(RECORDED, "1")
+
+    def result_leaves(self) -> dict[str, str]:
+        """Task id -> sha256 of its task, candidates, verdicts, scores and decisions, in order of task ids."""
+        where, judges = self._of_judges(None)
+        parts: dict[str, list[list[str]]] = {}
+        for kind, query in _OF_RESULTS.items():
+            values = judges if kind == "verdicts" else ()
+            for task_id, sha256 in self._digests(query.format(judges=where), *values):
+                parts.setdefault(task_id, []).append([kind, sha256])
+        return {task_id: digest([task_id, *rows]) for task_id, rows in sorted(parts.items())}
+
+    def integrity_faults(self) -> list[str]:
+        """Faults found by SQLite's integrity check, and rows whose foreign key has no target."""
+        faults = [row[0] for row in self.rows("PRAGMA integrity_check(20)") if row[0] != "ok"]
+        broken = self.rows("PRAGMA foreign_key_check")
+        return faults + [f"row {row[1]} of {row[0]} belongs to a row of {row[2]} that does not exist" for row in broken]
+
+    def _digests(self, query: str, *parameters: str) -> Iterator[tuple[str, str]]:
+        """(group, sha256 of its rows), for rows that are ordered by their first column."""
+        group, hashed = None, hashlib.sha256()
+        with self._faults():
+            for key, *values in self._db.execute(query, parameters):
+                if key != group:
+                    if group is not None:
+                        yield str(group), hashed.hexdigest()
+                    group, hashed = key, hashlib.sha256()
+                hashed.update(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        if group is not None:
+            yield str(group), hashed.hexdigest()

@@ -1,0 +1,334 @@
+"""Verification of a run directory: every image, row and file against what it must be.
+
+Each check yields findings. What can be derived is computed again (work ids, seeds, identities, question ids, scores,
+decisions); everything else is compared with the digests that were recorded at the end of the last command.
+"""
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import LocalBenchError
+from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
+from local_bench.core.types import Score, Task
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.models.cards import card
+from local_bench.runs.acceptance import decisions_of
+from local_bench.runs.contents import file_digests
+from local_bench.runs.image_store import stored_digests
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.meter import PHASES
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import computed_scores, sets
+from local_bench.runs.store import CandidateRow
+from local_bench.suites.questions_from import borrowed_questions
+from local_bench.suites.registry import suite
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_CHUNKS = (b"IHDR", b"IDAT", b"IEND")
+_MOST = 20
+"""Findings per check; more of them add nothing and may be millions."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it must be."""
+
+    check: str
+    subject: str
+    """The file, candidate, verdict, score, task or session."""
+    fault: str
+    """A sentence without a subject."""
+
+
+def verify(run: RunDir, note: Callable[[str], None] = lambda _: None) -> list[Finding]:
+    """Run all checks that need no model. Reading stops after 20 findings per check."""
+    findings: list[Finding] = []
+    for name, check in CHECKS.items():
+        note(f"checking {name}")
+        found: list[Finding] = []
+        try:
+            for subject, fault in check(run):
+                found.append(Finding(name, subject, fault))
+                if len(found) == _MOST:
+                    break
+        except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as e:
+            found.append(Finding(name, "store", f"cannot be checked: {type(e).__name__}: {e}"[:300]))
+        findings += found
+    return findings
+
+
+Faults = Iterator[tuple[str, str]]
+
+
+def _database(run: RunDir) -> Faults:
+    yield from (("ledger.sqlite", fault) for fault in run.store.integrity_faults())
+
+
+def _record(run: RunDir) -> Faults:
+    """Every row and file against the digests of the last command."""
+    recorded = run.store.recorded()
+    if recorded is None:
+        yield (
+            "ledger.sqlite",
+            "has no record of its contents: its last command did not finish, or it is of an earlier release; run the "
+            "same command again",
+        )
+        return
+    current = run.store.contents() | {("file", name): sha256 for name, sha256 in file_digests(run).items()}
+    for kind, key in sorted({*recorded, *current}):
+        before, now = recorded.get((kind, key)), current.get((kind, key))
+        if before != now:
+            change = "was added" if before is None else "is missing" if now is None else "was changed"
+            yield _name(kind, key), f"{change} since the last command"
+
+
+def _name(kind: str, key: str) -> str:
+    match kind:
+        case "file":
+            return key
+        case "session" | "meter" | "meta":
+            return f"{kind} {key}"
+        case "task":
+            return f"task {key}"
+    return f"{kind} of task {key}"
+
+
+def _files(run: RunDir) -> Faults:
+    """Image files against their digests, PNG structure, and files that belong to nothing."""
+    for fault in run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers):
+        yield fault.file, f"is {fault.fault}"
+    for folder, shas in stored_digests(run.store).items():
+        known = {run.image_store.file(sha, folder) for sha in shas}
+        for path in sorted((run.path / folder).rglob("*")):
+            if path.is_dir():
+                continue
+            name = path.relative_to(run.path).as_posix()
+            if path not in known:
+                yield name, "is not an image of this run"
+            elif fault_of := _png_fault(path):
+                yield name, fault_of
+
+
+def _png_fault(path: Path) -> str | None:
+    """Whether a stored image has anything but the chunks that local-bench writes. Pixels are checked elsewhere."""
+    data = path.read_bytes()
+    if not data.startswith(_PNG):
+        return "is not a PNG file"
+    at = len(_PNG)
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        kind, end = data[at + 4 : at + 8], at + 12 + length
+        if kind not in _CHUNKS:
+            return f"has a chunk {kind.decode('latin-1')!r} that local-bench does not write"
+        if end > len(data) or zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            return "has a damaged chunk"
+        at = end
+        if kind == b"IEND":
+            return None if at == len(data) else "has data after its end"
+    return "has no end"
+
+
+def _tasks(run: RunDir) -> Faults:
+    contents = run.store.task_contents()
+    for task, (category, price) in zip(run.store.tasks(), run.store.task_columns(), strict=True):
+        if (category, price) != (task.category, task.price_micro_usd):
+            yield f"task {task.task_id}", "has another category or price than its content"
+        if canonical_json(task.content) != contents[task.task_id]:
+            yield f"task {task.task_id}", "has content that is not canonical"
+
+
+def _candidates(run: RunDir) -> Faults:
+    """Rows against their identities."""
+    tasks = run.store.task_contents()
+    models = {model.label: model for model in run.config.models}
+    numerics = run.store.notes("numerics")
+    for position, row in enumerate(run.store.candidates()):
+        name = _candidate_name(row)
+        work = row.work
+        expected = {
+            "work_id": digest(work),
+            "seed": seed_of(row.work_id),
+            "task_id": work["task"],
+            "deliverable": work["deliverable"],
+            "attempt": work["attempt"],
+            "position": position,
+            "work_json": canonical_json(work),
+        }
+        if "sampler" in work:
+            expected |= {"prompt": work["prompt"], "height": work["sampler"]["height"]}
+            expected |= {"width": work["sampler"]["width"]}
+        wrong = next((key for key, value in expected.items() if getattr(row, key) != value), None)
+        if wrong:
+            yield name, f"has a {wrong} that does not follow from its work"
+        if row.task_id not in tasks:
+            yield name, "belongs to a task that does not exist"
+        if row.model not in models:
+            yield name, "belongs to a model that is not in run.yaml"
+        if row.state == "done":
+            signature = numerics.get(row.model, {}) | {"batch_size": row.batch_size}
+            identity = row.work_id if "imported" in work["model"] else full_identity(row.work_id, signature)
+            if row.identity != identity:
+                yield name, "has an identity that does not follow from its work and numerics"
+            if "pixels" in work and work["pixels"] != row.pixels_sha256:
+                yield name, "has another image than the imported one"
+        if (row.state == "done") != (row.pixels_sha256 is not None) or (row.state == "unscored") != bool(row.unscored):
+            yield name, f"is {row.state} and has {'an' if row.pixels_sha256 else 'no'} image"
+
+
+def _candidate_name(row: CandidateRow) -> str:
+    return f"image {row.deliverable} of {row.task_id} by {row.model}, attempt {row.attempt}"
+
+
+def _verdicts(run: RunDir) -> Faults:
+    """Question ids against the questions of the suite; answers against their rubrics."""
+    provenance = run.store.json_meta("provenance") or {}
+    entries = [provenance.get("judge"), *provenance.get("panel", [])]
+    names = {row.work_id: _candidate_name(row) for row in run.store.candidates()}
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    checked: dict[str, tuple[JudgeSpec, dict[tuple[str, str, int, int], str]]] = {}
+    for config, entry in zip(run.config.judges, entries, strict=False):
+        if entry:
+            spec = spec_of(config, entry)
+            checked[spec.judge_id] = spec, _question_ids(run, tasks, spec, entry["numerics"])
+            if spec.judge_id != entry["judge_id"]:
+                yield f"judge {config.label}", "has another identity than in provenance.json"
+    for row in run.store.verdicts():
+        name = f"verdict {row.rubric}/{row.point}/{row.repeat} on {names.get(row.work_id, row.work_id)}"
+        if row.judge not in checked:
+            if checked:
+                yield name, "is by a judge that is not in provenance.json"
+            continue
+        spec, ids = checked[row.judge]
+        key = row.work_id, row.rubric, row.point, row.repeat
+        if key not in ids:
+            yield name, "answers a question that the suite does not put"
+        elif row.question_id and row.question_id != ids[key]:
+            yield name, "has a question id that does not follow from its question"
+        if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
+            yield name, "is by another wording of its rubric"
+        if row.answer_json is not None:
+            answer, fault = spec.rubrics[row.rubric].read(json.loads(row.answer_json), {}, labels_only=True)
+            if answer is None:
+                yield name, f"has an answer that its rubric does not allow: {fault}"
+
+
+def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
+    """The judge's spec from its config and its entry in the provenance; its weights need not be on this machine."""
+    described = card(config.card, "judge")
+    return JudgeSpec(
+        card=described.name,
+        weights_sha256=entry["weights_sha256"],
+        dtype=entry["dtype"],
+        max_pixels=config.max_pixels or described.judge_max_pixels,
+        patch=described.patch,
+        seed=config.seed,
+        protocol=config.protocol,
+        min_pixels=described.judge_min_pixels,
+        max_tokens=config.max_tokens,
+        extra_args=() if config.base_url else tuple(config.extra_args),
+        rubrics=config.rubric_set(described),
+        source_max_pixels=config.source_max_pixels,
+    )
+
+
+def _question_ids(
+    run: RunDir, tasks: Mapping[str, Task], spec: JudgeSpec, numerics: dict[str, Any]
+) -> dict[tuple[str, str, int, int], str]:
+    entry, found = suite(run.config.suite.name), {}
+    for (task_id, _, _), images in sets(run.store).items():
+        shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
+        own = entry.questions(tasks[task_id], shown, run.config.order_swap)
+        for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, tasks[task_id], shown)):
+            work_id = images[key[0]][0]
+            found[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
+    return found
+
+
+def _scores(run: RunDir) -> Faults:
+    """Judge scores computed again from the verdicts; metric scores against the metrics' identities."""
+    names = {row.work_id: _candidate_name(row) for row in run.store.candidates()}
+    metrics = run.store.notes("metric")
+    for work_id, _, score in run.store.scores("metric"):
+        if score.value is not None and score.name not in metrics:
+            yield f"{score.name} of {names.get(work_id, work_id)}", "is of a metric without an identity"
+    labels = run.store.json_meta("judges")
+    if not labels:
+        return
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    expected: dict[tuple[str, str], Score] = {
+        (work_id, score.name): score for work_id, score in computed_scores(run, tasks, list(labels))
+    }
+    stored = {(work_id, score.name): score for work_id, _, score in run.store.scores("judge")}
+    for key in sorted({*expected, *stored}):
+        if expected.get(key) != stored.get(key):
+            fault = "is missing" if key not in stored else "does not follow from the verdicts"
+            yield f"{key[1]} of {names.get(key[0], key[0])}", fault
+
+
+def _decisions(run: RunDir) -> Faults:
+    stored = {row.work_id: row for row in run.store.decisions()}
+    if not stored:
+        return
+    names = {row.work_id: _candidate_name(row) for row in run.store.candidates()}
+    for row in decisions_of(run):
+        if stored.pop(row.work_id, None) != row:
+            yield f"decision on {names[row.work_id]}", "does not follow from the scores, the rule and the task's price"
+    yield from ((f"decision on {work_id}", "belongs to no candidate") for work_id in stored)
+
+
+def _meter(run: RunDir) -> Faults:
+    """Meter rows partition the time for which each session held its device."""
+    rows = defaultdict(list)
+    for row in run.store.meter():
+        rows[row.session].append(row)
+    for session in run.store.sessions():
+        own, name = rows.pop(session.session, []), f"session {session.session}"
+        ends = [row.t1_ns for row in own]
+        if session.held_ns != (ends[-1] if ends else 0):
+            yield name, "has meter rows that do not sum to its held time"
+        if own and own[0].t0_ns != 0:
+            yield name, "has meter rows that do not start with the session"
+        if any(before.t1_ns != after.t0_ns for before, after in pairwise(own)):
+            yield name, "has meter rows with gaps or overlaps"
+        if any(row.phase not in PHASES for row in own):
+            yield name, "has a meter row of an unknown phase"
+    yield from ((f"session {session}", "has meter rows and does not exist") for session in rows)
+
+
+def _provenance(run: RunDir) -> Faults:
+    """provenance.json and run.yaml against what the store holds."""
+    stored = run.store.json_meta("provenance")
+    path = run.path / "provenance.json"
+    if stored is None and not path.exists():
+        return
+    written = json.loads(path.read_text("utf-8")) if path.is_file() else None
+    if written != stored:
+        yield "provenance.json", "differs from the provenance in the store"
+    if stored and stored.get("sessions") != len(run.store.sessions()):
+        yield "provenance.json", "has another number of sessions than the store"
+    models = (stored or {}).get("models", {})
+    for label, model in models.items():
+        for row in run.store.candidates(label)[:1]:
+            if "imported" not in model and row.work["model"].get("weights") != model["weights_sha256"]:
+                yield f"model {label}", "has other weights in provenance.json than its candidates"
+
+
+CHECKS: dict[str, Callable[[RunDir], Faults]] = {
+    "database": _database,
+    "images": _files,
+    "tasks": _tasks,
+    "candidates": _candidates,
+    "verdicts": _verdicts,
+    "scores": _scores,
+    "decisions": _decisions,
+    "meter": _meter,
+    "provenance": _provenance,
+    "record": _record,
+}
+"""Name -> check, in order of execution."""
