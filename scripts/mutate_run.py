@@ -106,7 +106,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         lambda run: shutil.copy(_images(run)[0], run / "images/extra.png"),
         r"images/extra.png.*not an image of this run",
     ),
-    "flip a pixel of an input": (lambda run: _flip_a_pixel(run, "inputs"), r"inputs/.*altered"),
+    "flip a pixel of an input": (lambda run: _flip_a_pixel(run, "inputs"), r"inputs/.*(altered|not an image)"),
     "edit run.yaml": (_replace("run.yaml", r"veq: 3.0", "veq: 3.5"), r"run.yaml|decision"),
     "edit a comment of run.yaml": (lambda run: (run / "run.yaml").open("a").write("# x\n"), r"run.yaml"),
     "edit provenance": (_replace("provenance.json", r'"python": "3', '"python": "4'), r"provenance.json"),

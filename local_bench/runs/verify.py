@@ -15,12 +15,13 @@ from typing import Any
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
+from local_bench.core.images import load_verified
 from local_bench.core.types import Score, Task
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
 from local_bench.runs.acceptance import decisions_of
 from local_bench.runs.contents import file_digests
-from local_bench.runs.image_store import stored_digests
+from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import PHASES
 from local_bench.runs.rundir import RunDir
@@ -110,9 +111,18 @@ def _files(run: RunDir) -> Faults:
                 continue
             name = path.relative_to(run.path).as_posix()
             if path not in known:
-                yield name, "is not an image of this run"
+                if folder == IMAGES or not _is_input(run, path):
+                    yield name, "is not an image of this run"
             elif fault_of := _png_fault(path):
                 yield name, fault_of
+
+
+def _is_input(run: RunDir, path: Path) -> bool:
+    """Whether a file is an intact input image; inputs of tasks beyond `suite.limit` are stored too."""
+    try:
+        return run.image_store.file(path.stem, INPUTS) == path and bool(load_verified(path, path.stem))
+    except LocalBenchError:
+        return False
 
 
 def _png_fault(path: Path) -> str | None:

@@ -269,7 +269,9 @@ def test_a_bad_line_is_named_with_its_reason(
     assert str(told.value).startswith(f"{people}, ")
 
 
-@pytest.mark.parametrize(("text", "says"), [("", "has no annotations"), (json.dumps(label("a", "t1")), "has no ratings")])
+@pytest.mark.parametrize(
+    ("text", "says"), [("", "has no annotations"), (json.dumps(label("a", "t1")), "has no ratings")]
+)
 def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         found(path, labels(tmp_path, text))

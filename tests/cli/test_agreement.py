@@ -57,7 +57,7 @@ def test_the_tables_say_what_is_not_defined(cli, make_run):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "has one judge and nobody to compare it with"),
+        ([], "has one judge and no other rater"),
         (["--people", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         (["--people", "bad.jsonl"], "bad.jsonl, line 1: there is no key 'brv'; did you mean 'brf'?"),
         (["--top", "0"], "'--top'"),

@@ -70,7 +70,7 @@ def test_help_is_quick(cli):
         (["digest", "."], "is not a run directory"),
         (["report", "nowhere"], "is not a run directory"),
         (["compare", ".", "nowhere"], "is not a run directory"),
-        (["measure", ".", "--metrics", "piqe"], "holds no"),
+        (["measure", ".", "--metrics", "piqe"], "has no"),
         (["models", "show", "flux"], "there is no model 'flux'"),
         (["suites", "show", "hype"], "there is no suite 'hype'"),
         (["nonsense"], "there is no command"),
@@ -123,7 +123,7 @@ def test_doctor_checks_a_device(cli):
     found = json.loads(done.stdout)
     assert {row["check"]: row["status"] for row in found["checks"]} == {"disk": "passed", "mig": "skipped"}
     assert found["command"] == "local-bench doctor --gpu --device cpu --only disk,mig --out ."
-    assert "written: cpu.json" in done.stderr
+    assert "wrote cpu.json" in done.stderr
     refused = cli("doctor", "--only", "disk")
     assert refused.returncode == 2
     assert "--only requires --gpu" in refused.stderr

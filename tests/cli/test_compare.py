@@ -126,21 +126,23 @@ def test_orders_that_only_one_has_are_counted_and_said(cli, make):
     assert told["comparisons"][0]["difference"] == 35
     assert told["comparisons"][0]["low"] is None
     assert len(told["notes"]) == 1
-    assert "the runs' orders differ: 1 are only in" in ended.stderr
+    assert "the runs' tasks differ: 1 are only in" in ended.stderr
 
 
 def test_other_judges_and_thresholds_are_said(make):
     said = {"m": {"t1": [YES]}}
     a = make("a", said)
     assert "different judges" in compared(a, make("b", said, judge="0" * 64)).notes[0]
-    assert "different thresholds" in compared(a, make("c", said, acceptance=AcceptanceConfig(brf=1.0))).notes[0]
+    assert (
+        "different acceptance thresholds" in compared(a, make("c", said, acceptance=AcceptanceConfig(brf=1.0))).notes[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ({"t2": [YES, YES]}, "have no order in common: compare runs of one suite"),
-        ({"t1": [YES]}, "the order 't1' of"),
+        ({"t2": [YES, YES]}, "have no task in common: compare runs of one suite"),
+        ({"t1": [YES]}, "the task 't1' of"),
     ],
 )
 def test_runs_whose_orders_are_others_are_one_sentence(cli, make, other, says):

@@ -77,7 +77,7 @@ def test_import_never_replaces_labels_but_can_be_repeated(run_dir, tmp_path, cap
     assert labels.read_bytes() == before
     read = source.read_bytes()
     assert main([*arguments, f"run/../{source.name}"]) == 2
-    assert "is one of the files to read" in capsys.readouterr().err
+    assert "is one of the input files" in capsys.readouterr().err
     assert source.read_bytes() == read
 
 
@@ -99,7 +99,7 @@ def test_export_never_writes_between_files_of_somebody_else(run_dir, tmp_path, c
     (data / "tasks.jsonl").write_text("the benchmark's own")
     arguments = ["export", "run", "--format", "servimage", "--out"]
     assert main([*arguments, str(data)]) == 2
-    assert "holds files that no export wrote" in capsys.readouterr().err
+    assert "has files that are not from an export" in capsys.readouterr().err
     assert [p.name for p in data.iterdir()] == ["tasks.jsonl"]
     assert (data / "tasks.jsonl").read_text() == "the benchmark's own"
     for _ in range(2):

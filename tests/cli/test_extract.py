@@ -45,7 +45,7 @@ def test_every_task_is_written_down_once(name, field, tmp_path, capsys):
 def test_a_suite_whose_files_have_it_all_is_refused(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
     assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w")]) == 2
-    assert "there is nothing to write" in capsys.readouterr().err
+    assert "need no enrichment" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_points_and_hard_rules_go_into_one_file(tmp_path, capsys):
 def test_only_servimages_briefs_hold_hard_rules(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
     assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w"), "--rules"]) == 2
-    assert "there is nothing to write" in capsys.readouterr().err
+    assert "need no enrichment" in capsys.readouterr().err
 
 
 def test_hard_rules_of_another_number_of_images_are_refused():
@@ -83,4 +83,4 @@ def test_hard_rules_of_another_number_of_images_are_refused():
     verdict = Verdict({"output_quantity": 1, "deliverables": [entry]}, None, "")
     question = Question("deliverables", 0, (), ())
     assert _read(question, verdict, 1) == {"rules": [entry["rules"]]}
-    assert _read(question, verdict, 2) == "the judge finds 1 images in the brief, and the order names 2"
+    assert _read(question, verdict, 2) == "the judge finds 1 images in the brief, but the task has 2"

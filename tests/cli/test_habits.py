@@ -141,7 +141,7 @@ def test_what_if_changes_nothing_unless_saved(kept, capsys):
         m: of["revenue_usd"] for m, of in lenient["models"].items()
     }
     assert main(["settle", str(kept), "--set", "suite.limit=1"]) == 2  # another run, not a view
-    assert "holds a run with another config" in capsys.readouterr().err
+    assert "is a run with another config" in capsys.readouterr().err
     assert contents(kept) == before
     assert main(["settle", str(kept), "--set", "acceptance.brf=5", "--save", "--json"]) == 0
     saved = json.loads(capsys.readouterr().out)["models"]

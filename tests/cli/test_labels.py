@@ -155,7 +155,10 @@ def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):
     ("arguments", "says"),
     [
         (["--questions", "new.jsonl"], "--questions writes what --plan-labels plans"),
-        (["--plan-labels", "0.2", "--questions", "there.jsonl"], "may hold labels: give the name of a new file"),
+        (
+            ["--plan-labels", "0.2", "--questions", "there.jsonl"],
+            "may contain annotations: give the name of a new file",
+        ),
         (["--plan-labels", "0"], "--plan-labels"),
     ],
 )
@@ -170,9 +173,9 @@ def test_wrong_options_are_one_sentence_and_exit_2(cli, run, tmp_path, arguments
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ([{"probability": 0.5}, {"task_id": "o001"}], "tells the probability of some images and not of others"),
+        ([{"probability": 0.5}, {"task_id": "o001"}], "gives the probability of some images and not of others"),
         ([{"probability": 0}], "people.jsonl, line 1"),
-        ([{"probability": 0.5}, {"rater": "other", "probability": 0.6}], "line 2: its probability is another one"),
+        ([{"probability": 0.5}, {"rater": "other", "probability": 0.6}], "line 2: its probability differs"),
     ],
 )
 def test_labels_that_cannot_be_read_are_one_sentence(run, tmp_path, lines, says):
@@ -188,7 +191,7 @@ def test_labels_of_later_attempts_are_not_passed_over_in_silence(run, tmp_path):
     path.write_text(line() + line(task_id=f"o{N - 1}"))
     with RunDir.open(run) as open_run:
         found = labelling(open_run, None, path)
-    assert "1 labels are about a later attempt" in found.notes[1]
+    assert "1 annotations are about later attempts" in found.notes[1]
     with RunDir.open(run) as open_run:
         assert write_questions(labelling(open_run, 0.5, None), tmp_path / "new.jsonl") > 0
 

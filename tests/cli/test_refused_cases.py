@@ -32,7 +32,7 @@ def test_it_is_named_by_suites_show_by_plan_and_in_the_provenance(tmp_path, caps
     loaded = load_config(tmp_path / "run.yaml", ())
     with RunDir.begin(tmp_path / "run", loaded) as run:
         plan = make_plan(loaded, run.path)
-        assert plan.notes[0] == "1 case cannot be read and is left out:"
+        assert plan.notes[0] == "1 case cannot be read and is skipped:"
         write_provenance(run, plan, None)
     kept = json.loads((tmp_path / "run/provenance.json").read_text())["refused_cases"]
     assert kept["n"] == 1

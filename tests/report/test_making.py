@@ -61,7 +61,7 @@ def test_an_impossible_timing_makes_no_page(make_run: MakeRun) -> None:
     change(path, "UPDATE meter SET t1_ns = t0_ns + 1 WHERE phase = 'denoise'")
     with (
         RunDir.open(path) as run,
-        pytest.raises(LocalBenchError, match=r"alpha: .* impossible, .* nothing is published"),
+        pytest.raises(LocalBenchError, match=r"alpha: .* impossible, .* no results are published"),
     ):
         write_report(run)
     assert not (path / "report").exists()

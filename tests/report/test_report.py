@@ -280,7 +280,7 @@ def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("UPDATE tasks SET content = '[]'")
-    with RunDir.open(path) as run, pytest.raises(LedgerError, match="task 't1' is not a task"):
+    with RunDir.open(path) as run, pytest.raises(LedgerError, match="task 't1' is invalid"):
         write_report(run)
 
 

@@ -1,0 +1,95 @@
+"""`verify` finds and names any single change of a run, and finds nothing in a run that was not changed."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from local_bench.runs.contents import merkle_root, root
+from local_bench.runs.engine import run_stages
+from local_bench.runs.rundir import RunDir, read_run_config
+from local_bench.runs.verify import verify
+from scripts import mutate_run
+
+from .test_kept_run import KEPT
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run of an earlier release, settled by this one, which records its contents."""
+    path = tmp_path_factory.mktemp("verify") / "run"
+    shutil.copytree(KEPT, path)
+    run_stages(read_run_config(path), path, ("settle",))
+    return path
+
+
+def test_nothing_is_found_in_a_run_that_was_not_changed(recorded):
+    with RunDir.open(recorded) as run:
+        assert verify(run) == []
+
+
+@pytest.mark.parametrize("name", mutate_run.MUTATIONS)
+def test_a_single_change_is_found_and_named(recorded, tmp_path, name):
+    found, findings = mutate_run.found(name, recorded, tmp_path)
+    assert found, findings
+
+
+def test_a_run_of_an_earlier_release_has_no_record(tmp_path):
+    shutil.copytree(KEPT, tmp_path / "run")
+    with RunDir.open(tmp_path / "run") as run:
+        assert [finding.check for finding in verify(run)] == ["record"]
+
+
+def test_a_command_that_was_killed_leaves_no_record(recorded, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(recorded, path)
+    config = read_run_config(path)
+    with RunDir.begin(path, config) as run:
+        run.store.start_recording()
+    with RunDir.open(path) as run:
+        assert [finding.subject for finding in verify(run)] == ["ledger.sqlite"]
+    run_stages(config, path, ("settle",))
+    with RunDir.open(path) as run:
+        assert verify(run) == []
+
+
+def test_the_root_depends_on_results_alone(recorded, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(recorded, path)
+    with RunDir.open(recorded) as run:
+        before = root(run.store)
+    with RunDir.begin(path, read_run_config(path)) as run:
+        run.store.write("UPDATE meter SET t1_ns = t1_ns + 1")
+        run.store.write("UPDATE verdicts SET raw = raw || ' '")
+        assert root(run.store) == before
+        run.store.write("UPDATE scores SET value = value + 0.5 WHERE name = 'brf' AND value = 5")
+        assert root(run.store) != before
+
+
+def test_the_tree_is_that_of_rfc_6962():
+    leaves = [bytes([i]) * 4 for i in range(7)]
+
+    def tree(of):
+        if len(of) == 1:
+            return hashlib.sha256(b"\0" + of[0]).digest()
+        k = 1 << (len(of) - 1).bit_length() - 1
+        return hashlib.sha256(b"\1" + tree(of[:k]) + tree(of[k:])).digest()
+
+    for n in range(1, 8):
+        assert merkle_root(leaves[:n]) == tree(leaves[:n])
+    assert merkle_root([]) == hashlib.sha256().digest()
+
+
+def test_the_command_lists_findings_and_exits_with_1(recorded, tmp_path, cli):
+    clean = cli("verify", recorded, "--json")
+    assert clean.returncode == 0, clean.stderr
+    answer = json.loads(clean.stdout)
+    assert answer["ok"]
+    assert answer["root"] == json.loads(cli("digest", recorded, "--json").stdout)["root"]
+    path = tmp_path / "run"
+    shutil.copytree(recorded, path)
+    mutate_run.MUTATIONS["change a score"][0](path)
+    ended = cli("verify", path)
+    assert ended.returncode == 1
+    assert "does not follow from the verdicts" in ended.stdout
