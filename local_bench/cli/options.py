@@ -115,7 +115,7 @@ SETTING = click.option(
 
 
 def overrides(command: F) -> F:
-    """`--set`, and its shortcuts `--limit`, `--model` and `--seed`."""
+    """`--set`, and its shortcuts `--limit`, `--shard`, `--model` and `--seed`."""
     for option in (
         SETTING,
         _shortcut("--seed", "seed", int, "The run's seed (short for --set seed=N)."),
@@ -128,6 +128,9 @@ def overrides(command: F) -> F:
             callback=_models,
             shell_complete=cards_completed,
             help="Run only this model of the config, or this model card; may be given several times.",
+        ),
+        _shortcut(
+            "--shard", "suite.shard", str, "Only the i-th of n shards, as i/n (short for --set suite.shard=i/n)."
         ),
         _shortcut(
             "--limit", "suite.limit", click.IntRange(1), "Only the first N tasks (short for --set suite.limit=N)."

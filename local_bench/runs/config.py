@@ -1,11 +1,12 @@
 """The config of a run, as its YAML file gives it. Unknown keys are errors; all defaults are defined here."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd, nearest_micro_usd
@@ -28,8 +29,17 @@ class SuiteConfig(Strict):
     sizes_from_rules: bool = False
     """Whether images are generated in the size or aspect ratio that a task's hard rules require, instead of the
     model's default."""
+    shard: str | None = None
+    """`i/n`: run only the i-th of n shards of the tasks, in a run directory of its own (`local-bench merge`)."""
     part: str | None = None
     """Run only the tasks of this category or of this part of the benchmark (`mini`, `public`, a task type)."""
+
+    @field_validator("shard")
+    @classmethod
+    def _check_shard(cls, shard: str | None) -> str | None:
+        if shard is not None:
+            parse_shard(shard)
+        return shard
 
 
 class LossyConfig(Strict):
@@ -72,6 +82,14 @@ def _is_amount(text: str, read: Callable[[str], int] = micro_usd) -> bool:
         return read(text) >= 0
     except ValueError:
         return False
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """(i, n) of a shard `i/n`, 1 <= i <= n. ValueError for any other text."""
+    match = re.fullmatch(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise ValueError(f"shard {text!r} is not i/n with 1 <= i <= n, such as 2/4")
+    return int(match[1]), int(match[2])
 
 
 IMPORTED = "imported"

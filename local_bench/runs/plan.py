@@ -9,6 +9,7 @@ from PIL import Image
 
 from local_bench.core.errors import ConfigError, RunImageError
 from local_bench.core.hardrules import HardRules, VisualSpecs
+from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.sizes import size_by_rules, size_like
@@ -19,7 +20,7 @@ from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.server import claim_port
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
-from local_bench.runs.config import ModelConfig, RunConfig
+from local_bench.runs.config import ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
@@ -79,6 +80,8 @@ class RunPlan:
     planned: list[Planned]
     notes: list[str]
     """Notes for the user, one sentence each."""
+    positions: tuple[int, ...] = ()
+    """Index of each task among the tasks of all shards."""
     refused: tuple[str, ...] = ()
     """Cases of the suite's files that cannot be read and are skipped: file, case and reason."""
 
@@ -99,7 +102,9 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     check_borrowed(settings.name, settings.questions_from)
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
     refused: list[str] = []
-    tasks = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)[: settings.limit]
+    every = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)[: settings.limit]
+    positions = [i for i, task in enumerate(every) if in_shard(task.task_id, settings.shard)]
+    tasks = [every[i] for i in positions]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     planned: list[Planned] = []
@@ -117,7 +122,16 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
             )
     notes += _identical_repeats(config, entry)
     _refuse_duplicates([p.candidate for p in planned])
-    return RunPlan(entry, tasks, models, planned, notes, tuple(refused))
+    return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+
+
+def in_shard(task_id: str, shard: str | None) -> bool:
+    """Whether a task belongs to the shard `i/n`. It depends on the task's id alone, so it does not change when tasks
+    are added, and all images of a task are in one shard."""
+    if shard is None:
+        return True
+    i, n = parse_shard(shard)
+    return int(digest(task_id)[:16], 16) % n == i - 1
 
 
 def _identical_repeats(config: RunConfig, entry: Suite) -> list[str]:

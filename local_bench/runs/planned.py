@@ -19,14 +19,14 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     """
     rows = [_row(i, planned) for i, planned in enumerate(plan.planned)]
     if not run.store.planned:
-        run.store.add_plan(plan.tasks, rows)
+        run.store.add_plan(plan.positions, plan.tasks, rows)
         return []
     stored = run.store.candidates()
     _refuse_other_tasks(run, plan)
     _refuse_other_candidates(run, stored, rows)
     known = {row.work_id for row in stored}
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
-        run.store.extend_plan(plan.tasks, rows)
+        run.store.extend_plan(plan.positions, plan.tasks, rows)
     added = Counter(row.model for row in rows if row.work_id not in known)
     return [f"{model}: {n:,} candidates are added to the run's {len(known):,}" for model, n in added.items()]
 

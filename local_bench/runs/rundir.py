@@ -177,7 +177,7 @@ def _refuse_other_run(path: Path, config: RunConfig) -> bool:
     differences.
     """
     old, new = _comparable(read_run_config(path)), _comparable(config)
-    changed = [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not _is_free(key)]
+    changed = _differences(old, new)
     grown = [key for key in changed if _grows(key, old, new)]
     refused = [key for key in changed if key not in grown]
     if refused:
@@ -188,6 +188,18 @@ def _refuse_other_run(path: Path, config: RunConfig) -> bool:
             f"{_short(new.get(key))} now{more}): give a new --run-dir, or the old settings"
         )
     return any(key[0] != "metrics" for key in grown)
+
+
+def first_config_difference(a: RunConfig, b: RunConfig) -> str | None:
+    """The first difference of two configs in what decides a run's work, as `key: value, value`; None if there is
+    none."""
+    old, new = _comparable(a), _comparable(b)
+    key = next(iter(_differences(old, new)), None)
+    return None if key is None else f"{'.'.join(map(str, key))}: {_short(old.get(key))}, {_short(new.get(key))}"
+
+
+def _differences(old: Mapping[tuple[Any, ...], Any], new: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, ...]]:
+    return [key for key in sorted({*old, *new}, key=str) if old.get(key) != new.get(key) and not _is_free(key)]
 
 
 def _comparable(config: RunConfig) -> dict[tuple[Any, ...], Any]:

@@ -142,10 +142,10 @@ class Database:
         text = self.meta(key)
         return None if text is None else json.loads(text)
 
-    def _of_judges(self, judge: str | None) -> tuple[str, tuple[str, ...]]:
-        """A condition on the column `judge` and its values: one judge, or None for all that count in the run. Before
-        the judge phase is complete all judges count."""
-        names = (judge,) if judge is not None else self.json_meta("judges")
+    def _of_judges(self, judge: str | None, counted: bool = True) -> tuple[str, tuple[str, ...]]:
+        """A condition on the column `judge` and its values: one judge, or None for all that count in the run; or for
+        all others too unless `counted`. Before the judge phase is complete all judges count."""
+        names = (judge,) if judge is not None else self.json_meta("judges") if counted else None
         if not isinstance(names, dict | tuple):
             return "TRUE", ()
         return f"judge IN ({', '.join('?' * len(names))})", tuple(names)

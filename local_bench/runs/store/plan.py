@@ -32,15 +32,15 @@ FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TA
 class PlanStore(ContentStore):
     """Access to tasks and candidates. Rows are returned in the order stated in each docstring."""
 
-    def add_plan(self, tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
-        """Store the plan of a run that has none, in one transaction."""
+    def add_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
+        """Store the plan of a run that has none, in one transaction. `positions` are those of the tasks."""
         marks = ", ".join("?" * len(fields(CandidateRow)))
         with self.transaction():
             self.write_many(
                 "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
-                    for i, t in enumerate(tasks)
+                    for i, t in zip(positions, tasks, strict=True)
                 ),
             )
             self.write_many(
@@ -49,7 +49,7 @@ class PlanStore(ContentStore):
             )
             self.set_meta("planned", "1")
 
-    def extend_plan(self, tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
+    def extend_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Sequence[CandidateRow]) -> None:
         """Add tasks and candidates to the plan in one transaction. `tasks` and `candidates` are the complete new plan;
         existing rows only get their new position, and unscored candidates that are not in it any more are removed."""
         marks = ", ".join("?" * len(fields(CandidateRow)))
@@ -59,7 +59,7 @@ class PlanStore(ContentStore):
                    ON CONFLICT (task_id) DO UPDATE SET position = excluded.position""",
                 (
                     (t.task_id, i, t.category, t.price_micro_usd, canonical_json(t.content), t.unscored)
-                    for i, t in enumerate(tasks)
+                    for i, t in zip(positions, tasks, strict=True)
                 ),
             )
             self._remove_replaced({row.work_id for row in candidates})
@@ -88,6 +88,10 @@ class PlanStore(ContentStore):
     def task_contents(self) -> dict[str, str]:
         """Task id -> canonical JSON, in the plan's order."""
         return {r["task_id"]: r["content"] for r in self.rows("SELECT * FROM tasks ORDER BY position, task_id")}
+
+    def task_positions(self) -> dict[str, int]:
+        """Task id -> index among the tasks of all shards."""
+        return {row["task_id"]: row["position"] for row in self.rows("SELECT task_id, position FROM tasks")}
 
     def task_columns(self) -> list[tuple[str, int]]:
         """(category, price in micro-USD) of every task, in the plan's order."""

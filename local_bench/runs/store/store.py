@@ -27,10 +27,12 @@ class Store(PlanStore):
 
     # verdicts
 
-    def verdicts(self, judge: str | None = None, first_tasks: int | None = None) -> list[VerdictRow]:
-        """Verdicts of one judge, or of all judges of the run (`judges`), by candidate, judge, rubric, point and
-        repeat."""
-        where, judges = self._of_judges(judge)
+    def verdicts(
+        self, judge: str | None = None, first_tasks: int | None = None, counted: bool = True
+    ) -> list[VerdictRow]:
+        """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, by candidate,
+        judge, rubric, point and repeat."""
+        where, judges = self._of_judges(judge, counted)
         rows = self.rows(
             f"""SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} {_of_first(first_tasks)}
                 ORDER BY work_id, judge, rubric, point, repeat""",
@@ -49,10 +51,10 @@ class Store(PlanStore):
         rows = self.rows(f"SELECT DISTINCT rubric FROM verdicts WHERE {where} ORDER BY rubric", *judges)
         return [row["rubric"] for row in rows]
 
-    def repeats(self, judge: str | None = None) -> list[RepeatRow]:
-        """Repeated answers of one judge, or of all judges of the run, by judge, candidate, rubric, point, repeat and
-        round."""
-        where, judges = self._of_judges(judge)
+    def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
+        """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
+        judge, candidate, rubric, point, repeat and round."""
+        where, judges = self._of_judges(judge, counted)
         rows = self.rows(
             f"""SELECT {columns(RepeatRow)} FROM retests WHERE {where}
                 ORDER BY judge, work_id, rubric, point, repeat, round""",
@@ -169,6 +171,21 @@ class Store(PlanStore):
         with self.transaction():
             self.write("INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)", *vars(row).values())
             self.write("UPDATE sessions SET held_ns = ? WHERE session = ?", held_ns, row.session)
+
+    def add_session(self, session: SessionRow, rows: Sequence[MeterRow]) -> int:
+        """Store a finished session of another store with its meter rows, under a new number, which is returned."""
+        with self.transaction():
+            marks = ", ".join("?" * 4)
+            self.write(
+                f"INSERT INTO sessions (started_utc, device, held_ns, ended) VALUES ({marks})",
+                *(session.started_utc, session.device, session.held_ns, session.ended),
+            )
+            number = int(self.rows("SELECT max(session) FROM sessions")[0][0])
+            self.write_many(
+                "INSERT INTO meter VALUES (?, ?, ?, ?, ?, ?, ?)",
+                ((number, r.t0_ns, r.t1_ns, r.phase, r.model, r.n_items, r.energy_mj) for r in rows),
+            )
+        return number
 
     def end_session(self, session: int, how: str) -> None:
         self.write("UPDATE sessions SET ended = ? WHERE session = ?", how, session)

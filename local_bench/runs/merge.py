@@ -1,0 +1,311 @@
+"""Merges run directories: the shards of a run, or runs of other models on the same tasks, into one run.
+
+The result does not depend on the order of the parts, and merging it again with any of them changes nothing.
+"""
+
+import json
+import os
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError
+from local_bench.core.identity import canonical_json, digest
+from local_bench.core.storage import storage_errors
+from local_bench.core.types import Task
+from local_bench.runs.config import RunConfig, parse_shard
+from local_bench.runs.contents import record_contents, root
+from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.rundir import RunDir, first_config_difference
+from local_bench.runs.store import CandidateRow, MeterRow, SessionRow
+from local_bench.runs.store.rows import Kind
+from local_bench.runs.verify import verify
+
+_SAME = ("numerics", "metric")
+"""Kinds of values in `meta` that all parts must agree on."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merged run."""
+
+    path: Path
+    n_parts: int
+    n_tasks: int
+    n_candidates: int
+    missing_shards: tuple[str, ...]
+
+
+def merge(
+    out: Path, parts: Sequence[Path], partial: bool = False, note: Callable[[str], None] = lambda _: None
+) -> Merged:
+    """Merge the runs in `parts` into `out`; a run that is already at `out` is one more part.
+
+    UserError if the parts cannot be merged: other tasks, plans, numerics, metrics or judges, other bytes of an image, a
+    missing shard (unless `partial`), or a part that `verify` finds fault with. Nothing is written then.
+    """
+    paths = sorted({path.resolve() for path in parts} | ({out.resolve()} if (out / "run.yaml").exists() else set()))
+    if len(paths) < 2 and not (len(paths) == 1 and paths[0] != out.resolve()):
+        raise UserError("merge needs at least one run besides the result: give the run directories of the shards")
+    if out.exists() and not (out / "run.yaml").exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and not a run directory: give an empty or new folder")
+    with ExitStack() as stack:
+        runs = [stack.enter_context(RunDir.open(path)) for path in paths]
+        for run in runs:
+            note(f"checking {run.path}")
+            _refuse_faulty(run)
+        runs.sort(key=lambda run: (canonical_json(run.config.model_dump()), root(run.store)))
+        config, missing = _merged_config(runs, partial)
+        tasks = _tasks(runs)
+        candidates = _candidates(runs, config, tasks)
+        metas = _metas(runs)
+        scratch = out.with_name(f".{out.name}.merging")
+        with storage_errors(out):
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+        try:
+            _write(scratch, config, runs, tasks, candidates, metas, note)
+            _put(scratch, out)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return Merged(out, len(runs), len(tasks), len(candidates), missing)
+
+
+def _refuse_faulty(run: RunDir) -> None:
+    findings = verify(run)
+    if findings:
+        first = findings[0]
+        raise UserError(
+            f"{run.path} cannot be merged: {first.subject} {first.fault} (`local-bench verify {run.path}` lists all "
+            f"{len(findings)} findings)"
+        )
+
+
+# ---- what the parts must have in common
+
+
+def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, tuple[str, ...]]:
+    """The config of the whole, and the shards that no part has."""
+    first, models = runs[0].config, {model.label: model for run in runs for model in run.config.models}
+    for run in runs[1:]:
+        own = {model.label: model for model in run.config.models}
+        alike = run.config.model_copy(update={"models": first.models, "suite": _whole(run.config).suite})
+        difference = first_config_difference(_whole(first), alike)
+        for label, model in own.items():
+            difference = difference or first_config_difference(
+                _whole(first).model_copy(update={"models": [models[label]]}),
+                _whole(first).model_copy(update={"models": [model]}),
+            )
+        if difference:
+            raise ConfigError(f"{runs[0].path} and {run.path} are runs with different configs ({difference}): {_RERUN}")
+    lists = {tuple(model.label for model in run.config.models) for run in runs}
+    labels = next(iter(lists)) if len(lists) == 1 else tuple(sorted(models))
+    shards = [run.config.suite.shard for run in runs]
+    missing: tuple[str, ...] = ()
+    if all(shards):  # a part that is a whole run has all tasks
+        (of, *others) = {parse_shard(str(shard))[1] for shard in shards}
+        if others:
+            raise UserError(f"the parts are shards of different numbers ({', '.join(map(str, shards))}): {_RERUN}")
+        missing = tuple(f"{i}/{of}" for i in range(1, of + 1) if f"{i}/{of}" not in shards)
+        if missing and not partial:
+            raise UserError(f"shard {', '.join(missing)} is missing: add its run directory, or merge with --partial")
+    whole = _whole(first).model_copy(update={"models": [models[label] for label in labels]})
+    return whole, missing
+
+
+_RERUN = "merge runs that were made with the same config"
+
+
+def _whole(config: RunConfig) -> RunConfig:
+    return config.model_copy(update={"suite": config.suite.model_copy(update={"shard": None})})
+
+
+def _tasks(runs: Sequence[RunDir]) -> dict[str, tuple[int, Task]]:
+    """Task id -> (position, task) of all parts, in order of positions."""
+    found: dict[str, tuple[int, Task]] = {}
+    for run in runs:
+        positions = run.store.task_positions()
+        for task in run.store.tasks():
+            own = positions[task.task_id], task
+            position, other = found.setdefault(task.task_id, own)
+            if other != task:
+                raise UserError(f"{run.path}: the task {task.task_id!r} differs from that of another part: {_RERUN}")
+            if position != own[0]:
+                raise UserError(
+                    f"{run.path}: the task {task.task_id!r} is at another position than in another part: {_RERUN}"
+                )
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def _candidates(runs: Sequence[RunDir], config: RunConfig, tasks: Mapping[str, tuple[int, Task]]) -> list[CandidateRow]:
+    """All candidates in the order of the whole's plan, each in its most advanced state."""
+    by_id: dict[str, CandidateRow] = {}
+    by_key: dict[tuple[str, str, int, int], str] = {}
+    for run in runs:
+        for row in run.store.candidates():
+            name = f"image {row.deliverable} of {row.task_id!r} by {row.model}, attempt {row.attempt},"
+            if by_key.setdefault(row.key, row.work_id) != row.work_id:
+                raise UserError(f"{run.path}: {name} was planned differently in another part: {_RERUN}")
+            other = by_id.get(row.work_id)
+            if other is None or other.state == "planned":
+                by_id[row.work_id] = row
+            elif row.state != "planned" and _result(other) != _result(row):
+                raise UserError(
+                    f"{run.path}: {name} has other bytes than in another part: generation is not reproducible between "
+                    "the machines, so the runs cannot be merged"
+                )
+    order = {model.label: i for i, model in enumerate(config.models)}
+    rows = sorted(by_id.values(), key=lambda r: (order[r.model], tasks[r.task_id][0], r.deliverable, r.attempt))
+    return [replace(row, position=i) for i, row in enumerate(rows)]
+
+
+def _result(row: CandidateRow) -> tuple[Any, ...]:
+    return row.state, row.pixels_sha256, row.unscored, row.identity
+
+
+def _metas(runs: Sequence[RunDir]) -> dict[str, str]:
+    """Values of `meta` for the whole."""
+    found: dict[str, str] = {}
+    for run in runs:
+        for kind in _SAME:
+            for name, value in run.store.notes(kind).items():
+                text = canonical_json(value)
+                if found.setdefault(f"{kind}:{name}", text) != text:
+                    raise UserError(f"{run.path}: the {kind} of {name} differ from those of another part: {_RERUN}")
+        for kind, combine in (("batches", _smallest), ("operations", _union), ("canary", _checks)):
+            for name, value in run.store.notes(kind).items():
+                key = f"{kind}:{name}"
+                found[key] = json.dumps(
+                    combine(json.loads(found[key]), value) if key in found else value, sort_keys=True
+                )
+    judges = {canonical_json(labels) for run in runs if (labels := run.store.json_meta("judges"))}
+    if len(judges) > 1:
+        raise UserError(f"the parts were judged by different judges: {_RERUN}")
+    if judges and all(run.store.meta("judges") for run in runs):
+        found["judges"] = str(runs[0].store.meta("judges"))
+    return found
+
+
+def _smallest(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+    return a | {bucket: min(size, a.get(bucket, size)) for bucket, size in b.items()}
+
+
+def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return a | {key: _union(a[key], value) if isinstance(a.get(key), dict) else value for key, value in b.items()}
+
+
+def _checks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """The judge's checks: batch invariance must hold in every session of every part."""
+    first, second = a.get("repeats", {}), b.get("repeats", {})
+    if not first or not second:
+        return a | b
+    differs = sorted({*first["differs"], *second["differs"]})
+    most = {name: max(first[name], second[name]) for name in ("n", "sessions")}
+    repeats = {"reproducible": not differs, "differs": differs} | most
+    return a | b | {"repeats": repeats}
+
+
+# ---- writing the whole
+
+
+def _write(
+    path: Path,
+    config: RunConfig,
+    runs: Sequence[RunDir],
+    tasks: Mapping[str, tuple[int, Task]],
+    candidates: Sequence[CandidateRow],
+    metas: Mapping[str, str],
+    note: Callable[[str], None],
+) -> None:
+    with RunDir.begin(path, config) as whole:
+        store = whole.store
+        store.add_plan([position for position, _ in tasks.values()], [task for _, task in tasks.values()], candidates)
+        for run in runs:
+            note(f"adding {run.path}")
+            _copy_images(run, whole)
+            store.enter_verdicts(run.store.verdicts(counted=False))
+            store.enter_repeats(run.store.repeats(counted=False))
+            kinds: tuple[Kind, ...] = ("metric", "judge")
+            for kind in kinds:
+                store.enter_scores(kind, ((row.work_id, row.score) for row in run.store.scores(kind)))
+        store.replace_decisions({row.work_id: row for run in runs for row in run.store.decisions()}.values())
+        for session, rows in _sessions(runs):
+            store.add_session(session, rows)
+        with store.transaction():
+            for key, value in metas.items():
+                store.set_meta(key, value)
+            provenance = _provenance(runs)
+            store.set_meta("provenance", json.dumps(provenance, sort_keys=True))
+        whole.write_json("provenance.json", provenance)
+        record_contents(whole)
+
+
+def _copy_images(run: RunDir, whole: RunDir) -> None:
+    """Copy image files, as hard links where the file system allows it."""
+    for folder in (IMAGES, INPUTS):
+        for source in sorted((run.path / folder).rglob("*.png")):
+            target = whole.path / source.relative_to(run.path)
+            with storage_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if target.exists():
+                    continue
+                try:
+                    os.link(source, target)
+                except OSError:
+                    shutil.copyfile(source, target)
+
+
+def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]:
+    """The sessions of all parts in order of their start, each once; a part that is itself merged has those of its own
+    parts."""
+    times: dict[tuple[str, ...], Counter[str]] = {}
+    sessions: dict[str, tuple[SessionRow, list[MeterRow]]] = {}
+    most: Counter[str] = Counter()
+    for run in runs:
+        rows = defaultdict(list)
+        for row in run.store.meter():
+            rows[row.session].append(row)
+        counts: Counter[str] = Counter()
+        for session in run.store.sessions():
+            own = rows[session.session]
+            key = digest([list(vars(session).values())[1:], [list(vars(row).values())[1:] for row in own]])
+            sessions[key] = session, own
+            counts[key] += 1
+        times[run.path.parts] = counts
+        most |= counts
+    ordered = sorted(sessions, key=lambda key: (sessions[key][0].started_utc, sessions[key][0].device, key))
+    return [sessions[key] for key in ordered for _ in range(most[key])]
+
+
+def _provenance(runs: Sequence[RunDir]) -> dict[str, Any]:
+    stored = [provenance for run in runs if (provenance := run.store.json_meta("provenance"))]
+    merged: dict[str, Any] = {}
+    for provenance in stored:
+        merged = provenance | merged
+    models = {label: model for one in stored for label, model in one.get("models", {}).items()}
+    return merged | ({"models": models} if models else {}) | {"sessions": len(_sessions(runs))}
+
+
+def _put(scratch: Path, out: Path) -> None:
+    """Move the finished run to `out`; an earlier run there is replaced, with a copy of it kept until the end."""
+    with storage_errors(out):
+        if not out.exists() or not any(out.iterdir()):
+            if out.exists():
+                out.rmdir()
+            scratch.rename(out)
+            return
+        former = out.with_name(f".{out.name}.former")
+        shutil.rmtree(former, ignore_errors=True)
+        out.rename(former)
+        try:
+            scratch.rename(out)
+        except OSError as e:
+            former.rename(out)
+            raise LocalBenchError(
+                f"{out} could not be replaced ({e.strerror}): the earlier run is back in place"
+            ) from e
+        shutil.rmtree(former)

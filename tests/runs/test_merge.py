@@ -1,0 +1,154 @@
+"""Shards of a run, and runs of other models, merge into the run that one machine would have made."""
+
+import itertools
+import json
+import re
+import shutil
+
+import pytest
+
+from local_bench.core.errors import ConfigError, UserError
+from local_bench.runs.config import parse_shard
+from local_bench.runs.contents import root
+from local_bench.runs.engine import run_stages
+from local_bench.runs.merge import merge
+from local_bench.runs.plan import in_shard
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.verify import verify
+
+from .test_growth import STAGES, config_of, folder, results  # noqa: F401
+
+ALL = {"beta", "tasks", "entropy", "attempts alpha"}
+
+
+def run_shard(folder, path, shard, added=ALL, **changes):  # noqa: F811
+    config = config_of(folder, added)
+    suite = config.suite.model_copy(update={"shard": shard})
+    run_stages(config.model_copy(update={"suite": suite} | changes), path, STAGES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def parts(folder, tmp_path_factory):  # noqa: F811
+    path = tmp_path_factory.mktemp("shards")
+    shards = [run_shard(folder, path / f"part-{i}", f"{i}/3") for i in (1, 2, 3)]
+    return run_shard(folder, path / "whole", None), shards
+
+
+def test_shards_merge_into_the_whole_in_any_order(parts, tmp_path):
+    whole, shards = parts
+    expected = results(whole)
+    for i, order in enumerate(itertools.permutations(shards)):
+        merge(tmp_path / f"merged-{i}", order)
+        assert results(tmp_path / f"merged-{i}") == expected
+    with RunDir.open(tmp_path / "merged-0") as run, RunDir.open(whole) as other:
+        assert verify(run) == []
+        assert root(run.store) == root(other.store)
+        held = sum(session.held_ns for session in run.store.sessions())
+        assert run.config == other.config
+    each = []
+    for path in shards:
+        with RunDir.open(path) as run:
+            each += [session.held_ns for session in run.store.sessions()]
+    assert held == sum(each)
+
+
+def test_merging_again_changes_nothing_and_the_parts_stay(parts, tmp_path):
+    whole, shards = parts
+    before = [(path / "ledger.sqlite").read_bytes() for path in shards]
+    out = tmp_path / "merged"
+    merge(out, shards)
+    with RunDir.open(out) as run:
+        first = run.store.contents()
+    for again in (shards, shards[:1]):
+        merge(out, again)
+        with RunDir.open(out) as run:
+            assert run.store.contents() == first
+            assert verify(run) == []
+    assert [(path / "ledger.sqlite").read_bytes() for path in shards] == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_merged_run_continues(parts, folder, tmp_path):  # noqa: F811
+    whole, shards = parts
+    merge(tmp_path / "merged", shards)
+    run_stages(config_of(folder, ALL), tmp_path / "merged", STAGES)
+    assert results(tmp_path / "merged") == results(whole)
+
+
+def test_runs_of_other_models_merge(folder, tmp_path):  # noqa: F811
+    config = config_of(folder, {"beta", "gamma", "tasks"})
+    for name, models in (("a", config.models[:1]), ("b", config.models[1:])):
+        run_stages(config.model_copy(update={"models": models}), tmp_path / name, STAGES)
+    merge(tmp_path / "merged", [tmp_path / "b", tmp_path / "a"])
+    run_stages(config, tmp_path / "whole", STAGES)
+    assert results(tmp_path / "merged") == results(tmp_path / "whole")
+
+
+def test_what_does_not_belong_together_is_refused_and_nothing_is_written(parts, folder, tmp_path):  # noqa: F811
+    _, shards = parts
+    out = tmp_path / "merged"
+
+    def refused(paths, sentence, error=UserError):
+        with pytest.raises(error, match=sentence):
+            merge(out, paths)
+        assert not out.exists()
+        assert not list(tmp_path.glob(".*"))
+
+    refused(shards[:2], "shard 3/3 is missing")
+    assert merge(tmp_path / "partial", shards[:2], partial=True).missing_shards == ("3/3",)
+    other = run_shard(folder, tmp_path / "seed", "3/3", seed=1)
+    refused([*shards[:2], other], r"different configs \(seed: ", ConfigError)
+    fourth = run_shard(folder, tmp_path / "fourth", "1/4")
+    refused([*shards, fourth], "shards of different numbers")
+    altered = tmp_path / "altered"
+    shutil.copytree(shards[0], altered)
+    with RunDir.begin(altered, RunDir.open(altered).config) as run:
+        run.store.write("UPDATE scores SET value = value + 1")
+    refused([altered, *shards[1:]], "scores of task .* was changed since the last command")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(UserError, match="is not empty and not a run directory"):
+        merge(tmp_path / "full", shards)
+
+
+def test_other_bytes_of_one_image_are_refused(parts, tmp_path):
+    """Two runs that both made an image, on machines that do not give the same bytes."""
+    whole, shards = parts
+    other = tmp_path / "other"
+    shutil.copytree(whole, other)
+    with RunDir.begin(other, RunDir.open(other).config) as run:
+        first = run.store.candidates()[0]
+        change = "state = 'unscored', unscored = 'x', pixels_sha256 = NULL, identity = NULL"
+        run.store.write(f"UPDATE candidates SET {change} WHERE work_id = ?", first.work_id)
+        run.store.write("DELETE FROM scores")
+        run.store.write("DELETE FROM decisions")
+        run.store.record({name: sha for (kind, name), sha in run.store.recorded().items() if kind == "file"})
+        path = run.image_store.file(first.pixels_sha256)
+        if first.pixels_sha256 not in {row.pixels_sha256 for row in run.store.candidates() if row.image}:
+            path.unlink()
+    with pytest.raises(UserError, match="has other bytes than in another part"):
+        merge(tmp_path / "merged", [other, *shards])
+
+
+def test_shards_partition_the_tasks_by_their_ids():
+    ids = [f"task-{i}" for i in range(300)]
+    for n in (1, 2, 7):
+        members = [[task for task in ids if in_shard(task, f"{i}/{n}")] for i in range(1, n + 1)]
+        assert sorted(itertools.chain.from_iterable(members)) == sorted(ids)
+        assert min(map(len, members)) > 300 / n / 2
+    assert parse_shard("2/4") == (2, 4)
+    for text in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
+        with pytest.raises(ValueError, match="such as 2/4"):
+            parse_shard(text)
+
+
+def test_the_command(parts, tmp_path, cli):
+    _, shards = parts
+    ended = cli("merge", tmp_path / "out", *shards, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["n_tasks"] == 3
+    ended = cli("merge", tmp_path / "out-2", shards[0])
+    assert ended.returncode == 2
+    assert re.search(r"shard 2/3, 3/3 is missing", ended.stderr)
+    assert not (tmp_path / "out-2").exists()
