@@ -54,7 +54,7 @@ def test_shards_merge_into_the_whole_in_any_order(parts, tmp_path):
 
 
 def test_merging_again_changes_nothing_and_the_parts_stay(parts, tmp_path):
-    whole, shards = parts
+    _, shards = parts
     before = [(path / "ledger.sqlite").read_bytes() for path in shards]
     out = tmp_path / "merged"
     merge(out, shards)
