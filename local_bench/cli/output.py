@@ -73,9 +73,8 @@ class PlainProgress:
 
             self._printed = now
             bar_format = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
-            say(
-                f"{self._phase}: {tqdm.format_meter(self._done, self._total, now - self._started, bar_format=bar_format)}"
-            )
+            elapsed_s = now - self._started
+            say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, elapsed_s, bar_format=bar_format)}")
 
 
 class BarProgress:

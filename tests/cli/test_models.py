@@ -11,7 +11,7 @@ from local_bench.models.cards import ModelCard, cards
 def test_the_list_has_a_line_for_every_card(cli):
     ended = cli("models", "list")
     header, _, *lines = ended.stdout.splitlines()
-    assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "takes"]
+    assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"]
     assert {line.split()[0] for line in lines} == set(cards())
     (flux,) = [line for line in lines if line.startswith("flux1-schnell ")]
     for words in ("generator", "16.9 B", "Apache-2.0", "yes", "words"):
@@ -44,7 +44,7 @@ def test_a_small_model_is_built_where_it_is_shown_or_fetched(cli):
 @pytest.mark.parametrize(
     ("takes", "words"),
     [
-        ({}, "words"),
+        ({}, "text"),
         ({"pictures": 1}, "text, optional image"),
         ({"pictures": 3, "text_alone": False}, "text + up to 3 images"),
         ({"pictures": 1, "text_alone": False, "condition": "depth"}, "text + depth map"),

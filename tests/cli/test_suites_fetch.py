@@ -274,7 +274,7 @@ def test_files_that_the_suite_does_not_read_whole_end_with_status_1(lab):
     lab.entries["servimage"]["tasks"] = 3
     ended = lab.fetch("servimage", "--json")
     assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "2 tasks were found, and 3 are known" in ended.err
+    assert "2 tasks were found, but this benchmark has 3" in ended.err
     lab.entries["servimage"] |= {"tasks": 2, "files": 5}
     ended = lab.fetch("servimage", "--json")
     assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)

@@ -69,7 +69,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         assert main(["reproduce", paper]) == 0
         listed = capsys.readouterr().out
         for one in (e for e in ENTRIES if e.paper == paper):
-            assert (one.command or f"no: {one.reason}") in listed
+            assert (one.command or f"not available: {one.reason}") in listed
 
 
 @pytest.mark.parametrize(
