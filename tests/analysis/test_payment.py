@@ -65,7 +65,14 @@ def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(ru
 def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
     with RunDir.open(run) as open_run:
         text, values = LabelOptions(people, None, None, explain=True).output(open_run)
-    for words in ("PR-AUC", "rejected for", "Cohen's d", "boosted", "held-out tasks", "0 ties went to the first"):
+    for words in (
+        "PR-AUC",
+        "rejected for",
+        "Cohen's d",
+        "boosted",
+        "held-out tasks",
+        "0 ties were assigned to the first",
+    ):
         assert words in text
     told = json.loads(json.dumps(values, allow_nan=False))["payment"]
     assert {row["name"] for row in told["explained"]} == {"brf", "veq", "cns", "composite"}

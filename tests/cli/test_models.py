@@ -14,7 +14,7 @@ def test_the_list_has_a_line_for_every_card(cli):
     assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"]
     assert {line.split()[0] for line in lines} == set(cards())
     (flux,) = [line for line in lines if line.startswith("flux1-schnell ")]
-    for words in ("generator", "16.9 B", "Apache-2.0", "yes", "words"):
+    for words in ("generator", "16.9 B", "Apache-2.0", "yes", "text"):
         assert words in flux
 
 
