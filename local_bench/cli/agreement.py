@@ -31,13 +31,13 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = agreements(run, people, top)
-    for note in found.notes:
+        result = agreements(run, people, top)
+    for note in result.notes:
         say(f"local-bench: {note}")
     if as_json:
-        show_json({"run_dir": str(run_dir)} | agreements_json(found))
+        show_json({"run_dir": str(run_dir)} | agreements_json(result))
     else:
-        show(agreements_text(found))
+        show(agreements_text(result))
     return 0
 
 
@@ -45,40 +45,54 @@ def agreements_text(found: "Agreements") -> str:
     """The tables, then the reasons for undefined values."""
     parts = []
     if found.pairs:
-        header = ["judge", "against", "on", "images", "agree", "95 %", "kappa", "95 %"]
+        header = ["judge", "against", "dimension", "images", "agreement", "95 %", "kappa", "95 %"]
         header += ["models", "rho", f"top {found.k}", "unscored"]
         parts.append(table(header, [_pair_row(p) for p in found.pairs]))
     if found.alphas:
         rows = [
-            [a.among, a.dimension, str(a.n_raters), str(a.alpha.n), a.level, _figure(a.alpha), str(a.alpha.n_unscored)]
+            [
+                a.among,
+                a.dimension,
+                str(a.n_raters),
+                str(a.alpha.n),
+                a.level,
+                _estimate(a.alpha),
+                str(a.alpha.n_unscored),
+            ]
             for a in found.alphas
         ]
-        parts.append(table(["among", "on", "raters", "images", "level", "alpha", "left out"], rows))
+        parts.append(table(["among", "dimension", "raters", "images", "level", "alpha", "unscored"], rows))
     if found.order_swaps:
         rows = [
             [
-                *(s.judge, str(s.same.n), _figure(s.same), _ends(s.same.low, s.same.high), _signed(s.mean_difference)),
-                *(_ends(*s.interval) if s.interval else "-", str(s.same.n_unscored)),
+                *(
+                    s.judge,
+                    str(s.same.n),
+                    _estimate(s.same),
+                    _interval(s.same.low, s.same.high),
+                    _signed(s.mean_difference),
+                ),
+                *(_interval(*s.interval) if s.interval else "-", str(s.same.n_unscored)),
             ]
             for s in found.order_swaps
         ]
-        header = ["sets in both orders", "images", "same", "95 %", "difference", "95 %", "unscored"]
+        header = ["judge, both image orders", "images", "same", "95 %", "difference", "95 %", "unscored"]
         parts.append(table(header, rows))
-    if missing := _missing(found):
-        parts.append(missing)
+    if undefined := _undefined_text(found):
+        parts.append(undefined)
     return "\n\n".join(parts)
 
 
-def _missing(found: "Agreements") -> str:
-    """One line per reason why values are undefined, with their number."""
-    figures = [(name, figure) for p in found.pairs for name, figure in _named(p, found.k)]
-    figures += [("alpha", a.alpha) for a in found.alphas]
-    reasons = Counter((name, figure.undefined) for name, figure in figures if figure is not None and figure.undefined)
-    return "\n".join(f"{name} is not defined in {n} rows: {why}" for (name, why), n in reasons.items())
+def _undefined_text(found: "Agreements") -> str:
+    """One line per reason for undefined values, with their number."""
+    estimates = [(name, value) for p in found.pairs for name, value in _by_name(p, found.k)]
+    estimates += [("alpha", a.alpha) for a in found.alphas]
+    reasons = Counter((name, value.undefined) for name, value in estimates if value is not None and value.undefined)
+    return "\n".join(f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items())
 
 
-def _named(p: "Pair", k: int) -> list[tuple[str, "Agreement | None"]]:
-    return [("agree", p.rate), ("kappa", p.kappa), ("rho", p.rho), (f"top {k}", p.top_k)]
+def _by_name(p: "Pair", k: int) -> list[tuple[str, "Agreement | None"]]:
+    return [("agreement", p.rate), ("kappa", p.kappa), ("rho", p.rho), (f"top {k}", p.top_k)]
 
 
 def _pair_row(p: "Pair") -> list[str]:
@@ -86,14 +100,14 @@ def _pair_row(p: "Pair") -> list[str]:
     return [
         *(p.judge, p.against, p.dimension),
         "-" if rate is None else str(rate.n),
-        *(_figure(rate), "-" if rate is None else _ends(rate.low, rate.high)),
-        *(_figure(kappa), "-" if kappa is None else _ends(kappa.low, kappa.high)),
-        *(str(p.rho.n), _figure(p.rho), _figure(p.top_k)),
+        *(_estimate(rate), "-" if rate is None else _interval(rate.low, rate.high)),
+        *(_estimate(kappa), "-" if kappa is None else _interval(kappa.low, kappa.high)),
+        *(str(p.rho.n), _estimate(p.rho), _estimate(p.top_k)),
         "-" if rate is None else str(rate.n_unscored),
     ]
 
 
-def _figure(a: "Agreement | None") -> str:
+def _estimate(a: "Agreement | None") -> str:
     return "-" if a is None or a.value is None else f"{a.value:.3f}"
 
 
@@ -101,12 +115,12 @@ def _signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}"
 
 
-def _ends(low: float | None, high: float | None) -> str:
+def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def agreements_json(found: "Agreements") -> dict[str, Any]:
-    """The same as JSON: rates and coefficients as fractions, differences in points of the score."""
+    """The result as JSON: rates and coefficients as fractions, differences in points of the score."""
     return {
         "judges": found.judges,
         "raters": found.raters,
@@ -143,7 +157,7 @@ def agreements_json(found: "Agreements") -> dict[str, Any]:
 
 
 def figure_json(a: "Agreement | None") -> dict[str, Any] | None:
-    """`value` (null with the reason in `undefined`), `low`, `high`, `n`, `n_unscored`; null for no decisions."""
+    """`value` (null with the reason in `undefined`), `low`, `high`, `n`, `n_unscored`; null without decisions."""
     if a is None:
         return None
     ends = {"low": a.low, "high": a.high}

@@ -1,4 +1,4 @@
-"""What `models` says of a card and of its files, as words and as data."""
+"""Model cards and their local files, as text and JSON, for the `models` commands."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -7,25 +7,25 @@ if TYPE_CHECKING:
     from local_bench.models.cards import ModelCard
 
 
-def what_it_takes(card: "ModelCard") -> str:
-    """What a generator is given: `words`, `words, or with a picture`, `words and a depth map`. Empty for the others."""
+def inputs_text(card: "ModelCard") -> str:
+    """A generator's inputs, e.g. `text`, `text, optional image`, `text + depth map`. Empty for other roles."""
     if card.role != "generator":
         return ""
     takes = card.takes
     if takes.condition:
-        pictures = f"a {takes.condition} map"
+        images = f"{takes.condition} map"
     elif takes.pictures > 1:
-        pictures = f"up to {takes.pictures} pictures"
+        images = f"up to {takes.pictures} images"
     else:
-        pictures = "a picture"
-    mask = " and a mask" if takes.mask else ""
+        images = "image"
+    mask = " + mask" if takes.mask else ""
     if not takes.pictures:
-        return f"words{mask}"
-    return f"words, or with {pictures}{mask}" if takes.text_alone else f"words and {pictures}{mask}"
+        return f"text{mask}"
+    return f"text, optional {images}{mask}" if takes.text_alone else f"text + {images}{mask}"
 
 
-def files_here(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
-    """What of a card's files is on this machine; what is missing or damaged is said. A small model is built."""
+def local_files(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
+    """The state of a card's files on this machine. Reports missing or damaged files; builds a small model if needed."""
     from local_bench.core.errors import WeightsError
     from local_bench.models.manifest import MAIN, pins, read_manifest, revision_of
     from local_bench.models.weights import resolve, resolve_parts, weights_digest
@@ -47,7 +47,7 @@ def files_here(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
         folder, parts = resolve(card), resolve_parts(card)
         data["weights_sha256"] = weights_digest(folder, parts)
         data["folder"] = str(folder)
-        files = [p for place in (folder, *parts.values()) for p in place.rglob("*") if p.is_file()]
+        files = [p for location in (folder, *parts.values()) for p in location.rglob("*") if p.is_file()]
         data["bytes"] = sum(p.stat().st_size for p in files)
         data["here"] = True
     except WeightsError as e:
@@ -56,7 +56,7 @@ def files_here(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def fetch_rows(cards: dict[str, "ModelCard"], fetched: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """A line for each model: licence, files, size, commit and the digest of its weights."""
+    """One row per model: licence, number of files, size, commit and weights digest."""
     rows = []
     for name, data in fetched.items():
         manifest = data["manifest"]
@@ -65,7 +65,7 @@ def fetch_rows(cards: dict[str, "ModelCard"], fetched: dict[str, dict[str, Any]]
             [
                 name,
                 cards[name].licence,
-                str(sum(len(repository["files"]) for repository in repositories)) if repositories else "built here",
+                str(sum(len(repository["files"]) for repository in repositories)) if repositories else "built",
                 f"{(data['bytes'] or 0) / 1e9:.2f} GB",
                 (data["revision"] or "-")[:12],
                 data["weights_sha256"] or "-",
@@ -74,8 +74,8 @@ def fetch_rows(cards: dict[str, "ModelCard"], fetched: dict[str, dict[str, Any]]
     return rows
 
 
-def in_words(data: dict[str, Any]) -> list[list[str]]:
-    """A card and its files as lines: nested keys with dots, a manifest as one line, without what is empty."""
+def card_rows(data: dict[str, Any]) -> list[list[str]]:
+    """Rows (key, value) of a card and its files: nested keys joined by dots, manifests summarised, nulls omitted."""
     rows = []
     for key, value in data.items():
         if key == "manifest" and value:
@@ -83,7 +83,7 @@ def in_words(data: dict[str, Any]) -> list[list[str]]:
             count = sum(len(repository["files"]) for repository in repositories)
             rows.append([key, f"{count} files, fetched {value['fetched_utc']}"])
             rows += [
-                [f"{key}.made from", f"{o['url']} ({o['bytes'] / 1e6:.1f} MB), {_checked(o['checked_by'])}"]
+                [f"{key}.origin", f"{o['url']} ({o['bytes'] / 1e6:.1f} MB), {_verification(o['checked_by'])}"]
                 for repository in repositories
                 for o in repository["origins"]
             ]
@@ -92,11 +92,11 @@ def in_words(data: dict[str, Any]) -> list[list[str]]:
         elif key == "here":
             rows.append([key, "yes" if value else "no"])
         elif isinstance(value, dict):
-            rows += in_words({f"{key}.{name}": inner for name, inner in value.items()})
+            rows += card_rows({f"{key}.{name}": inner for name, inner in value.items()})
         elif value is not None:
             rows.append([key, str(value)])
     return rows
 
 
-def _checked(by: str | None) -> str:
-    return f"its digest known by {by}" if by else "its digest known by nobody beforehand"
+def _verification(by: str | None) -> str:
+    return f"digest verified against {by}" if by else "digest not verified"

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from local_bench.cli.cards import fetch_rows, files_here, in_words, what_it_takes
+from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_files
 from local_bench.cli.options import JSON, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
@@ -35,12 +35,12 @@ def list_models(as_json: bool) -> int:
             f"{c.parameters_b:g} B",
             f"{c.vram_gb:g} GB",
             c.licence,
-            _yes(c.gated),
-            what_it_takes(c),
+            "yes" if c.gated else "no",
+            inputs_text(c),
         ]
         for c in sorted(known.values(), key=lambda c: (c.role, c.family, c.parameters_b))
     ]
-    show(table(["model", "role", "family", "size", "VRAM", "licence", "gated", "takes"], rows))
+    show(table(["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"], rows))
     return 0
 
 
@@ -50,11 +50,11 @@ def list_models(as_json: bool) -> int:
 def show_model(name: str, as_json: bool) -> int:
     """Show a model card and which of its files are on this machine."""
     card = _card(name)
-    data = card.model_dump() | files_here(card, say)
+    data = card.model_dump() | local_files(card, say)
     if as_json:
         show_json(data)
     else:
-        show(table(["key", "value"], in_words(data)))
+        show(table(["key", "value"], card_rows(data)))
     return 0
 
 
@@ -62,7 +62,7 @@ def show_model(name: str, as_json: bool) -> int:
     "fetch",
     epilog=examples(
         "HF_TOKEN=… local-bench models fetch flux1-dev qwen3-vl-8b",
-        "local-bench models fetch my.yaml          # everything that a config needs",
+        "local-bench models fetch my.yaml          # all models that a config needs",
         "local-bench models fetch magicbrush --revision COMMIT",
     ),
 )
@@ -78,7 +78,7 @@ def show_model(name: str, as_json: bool) -> int:
 def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -> int:
     """Download and verify the files of models, or build the small ones.
 
-    A config's path stands for all models it needs. Only this command and `suites fetch` use the network.
+    With the path of a config, fetch all models it uses. Only this command and `suites fetch` use the network.
     """
     from local_bench.core.environment import go_online
 
@@ -86,23 +86,23 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -
     from local_bench.core.errors import UserError
     from local_bench.models.fetch import fetch as fetch_files
 
-    wanted = {card.name: card for target in targets for card in _wanted(target)}
+    requested = {card.name: card for target in targets for card in _target_cards(target)}
     pinned = {part: commit for part, _, commit in (r.rpartition("=") for r in revisions)}
-    if pinned and len(wanted) != 1:
-        raise UserError("--revision pins a commit of one model: fetch that model alone")
+    if pinned and len(requested) != 1:
+        raise UserError("--revision pins a commit of one model: give only that model")
     fetched = {}
-    for card in wanted.values():
+    for card in requested.values():
         fetch_files(card, pinned, say)
-        fetched[card.name] = files_here(card, say)
+        fetched[card.name] = local_files(card, say)
     if as_json:
         show_json(fetched)
     else:
-        show(table(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(wanted, fetched)))
+        show(table(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(requested, fetched)))
     return 0
 
 
-def _wanted(target: str) -> list[Any]:
-    """The cards that a name, or a config's path, refers to."""
+def _target_cards(target: str) -> list[Any]:
+    """The card with a name, or all cards that a config uses."""
     if not target.endswith((".yaml", ".yml")):
         return [_card(target)]
     from local_bench.judges.metrics.registry import metric_card
@@ -110,18 +110,14 @@ def _wanted(target: str) -> list[Any]:
     from local_bench.runs.config import load_config
 
     config = load_config(Path(target))
-    found = [
+    result = [
         card(model.card, "generator")
         for model in config.models
         if model.weights is None and model.load != "random" and model.imported is None
     ]
-    own = [judge.card for judge in config.judges if judge.base_url is None and judge.weights is None]
-    found += [card(name, "judge") for name in dict.fromkeys(own)]
-    return found + [described for name in config.metrics if (described := metric_card(name))]
-
-
-def _yes(whether: bool) -> str:
-    return "yes" if whether else "no"
+    judges = [judge.card for judge in config.judges if judge.base_url is None and judge.weights is None]
+    result += [card(name, "judge") for name in dict.fromkeys(judges)]
+    return result + [described for name in config.metrics if (described := metric_card(name))]
 
 
 def _card(name: str) -> Any:
@@ -133,7 +129,7 @@ def _card(name: str) -> Any:
         return card(name, "metric")
     known = cards()
     if name not in known:
-        raise UserError(f"there is no model {name!r}: {hint(name, known, '`local-bench models list` shows all')}")
+        raise UserError(f"there is no model {name!r}: {hint(name, known, 'see `local-bench models list`')}")
     return known[name]
 
 
@@ -163,8 +159,8 @@ def list_suites(as_json: bool) -> int:
 
 @suites.command("show", epilog=examples("local-bench suites show hype-edit-1 --path hype/public.json"))
 @click.argument("name", shell_complete=suites_completed)
-@click.option("--path", help="The benchmark's own file or folder.")
-@click.option("--part", help="Only this part of it: a category, `mini`, `public`, ….")
+@click.option("--path", help="The benchmark's file or folder.")
+@click.option("--part", help="Only this part: a category, `mini`, `public`, ….")
 @JSON
 def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> int:
     """Show a suite: number of tasks and images, value, licence and source."""

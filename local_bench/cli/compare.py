@@ -1,4 +1,4 @@
-"""`local-bench compare`: paired comparison of the models of two runs, on the tasks of both."""
+"""`local-bench compare`: paired comparison of the models of two runs on their common tasks."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,28 +28,28 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, bca: bool, as_json: bool)
     """Compare the models of RUN_A and RUN_B, paired by task.
 
     Differences in revenue, acceptance and every score that both runs have, with intervals and p-values."""
-    from local_bench.analysis.compare import compare as side_by_side
+    from local_bench.analysis.compare import compare as compare_runs
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
-        found = side_by_side(a, b, every_pair=all_pairs, method="bca" if bca else "percentile")
-    for sentence in found.notes:
-        say(f"local-bench: {sentence}")
+        result = compare_runs(a, b, every_pair=all_pairs, method="bca" if bca else "percentile")
+    for note in result.notes:
+        say(f"local-bench: {note}")
     if as_json:
-        show_json({"run_a": str(run_a), "run_b": str(run_b)} | comparison_json(found))
+        show_json({"run_a": str(run_a), "run_b": str(run_b)} | comparison_json(result))
     else:
-        show(comparison_text(found))
+        show(comparison_text(result))
     return 0
 
 
 def comparison_text(found: "Comparison") -> str:
-    """The table, and a line on the methods."""
-    header = ["A", "B", "figure", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "tasks", "unscored"]
+    """The table and a line that describes the methods."""
+    header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "tasks", "unscored"]
     return "\n".join(
         [
             table([*header, "if unscored"], [_row(row) for row in found.rows]),
-            f"{found.n_tasks} tasks in both; intervals: bootstrap over tasks; p: sign-flip permutation over tasks; "
-            "Holm correction over the pairs of a figure",
+            f"{found.n_tasks} common tasks; intervals: bootstrap over tasks; p: sign-flip permutation over tasks; "
+            "Holm correction over the pairs per quantity",
         ]
     )
 
@@ -57,20 +57,20 @@ def comparison_text(found: "Comparison") -> str:
 def _row(row: "FigureComparison") -> list[str]:
     d = row.difference
     return [
-        *(d.a, d.b, row.figure, _shown(row, row.a), _shown(row, row.b), _shown(row, d.estimate, sign=True)),
-        _ends(row, d.low, d.high),
+        *(d.a, d.b, row.figure, _formatted(row, row.a), _formatted(row, row.b), _formatted(row, d.estimate, sign=True)),
+        _interval(row, d.low, d.high),
         *("-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)),
         f"{d.n_differ} of {d.n_tasks} differ",
         str(row.n_unscored),
-        _ends(row, d.at_least, d.at_most) if row.n_unscored else "-",
+        _interval(row, d.at_least, d.at_most) if row.n_unscored else "-",
     ]
 
 
-def _ends(row: "FigureComparison", low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"{_shown(row, low)} to {_shown(row, high)}"
+def _interval(row: "FigureComparison", low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{_formatted(row, low)} to {_formatted(row, high)}"
 
 
-def _shown(row: "FigureComparison", value: float | None, sign: bool = False) -> str:
+def _formatted(row: "FigureComparison", value: float | None, sign: bool = False) -> str:
     from local_bench.analysis.compare import IMAGES, ORDERS, REVENUE
     from local_bench.core.money import usd
 
@@ -83,7 +83,7 @@ def _shown(row: "FigureComparison", value: float | None, sign: bool = False) -> 
 
 
 def comparison_json(found: "Comparison") -> dict[str, Any]:
-    """The same as JSON: money in US dollars, parts as fractions, scores in points."""
+    """The result as JSON: money in US dollars, shares as fractions, scores in points."""
     return {
         "n_tasks": found.n_tasks,
         "n_tasks_only_a": found.n_tasks_only_a,

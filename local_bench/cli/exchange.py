@@ -1,4 +1,4 @@
-"""`export` and `import`: images and results in the benchmarks' own layouts."""
+"""`export` and `import`: images and results in the benchmarks' file layouts."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from local_bench.cli.output import say, say_faults, show, show_json
 @click.option("--out", type=PATH, help="The output folder [default: RUN/exports/NAME].")
 @JSON
 def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int:
-    """Write RUN's images and results in a benchmark's own layout.
+    """Write RUN's images and results in a benchmark's file layout.
 
-    The files can be read by the benchmark's official scorer and by `local-bench score`."""
+    The files are readable by the benchmark's official scorer and by `local-bench score`."""
     from local_bench.analysis.official import check_format, export, export_notes
     from local_bench.runs.rundir import RunDir
 
@@ -31,12 +31,12 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
     for note in notes:
         say(note)
     if as_json:
-        found = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
-        show_json(found | {"image_faults": [vars(fault) for fault in faults]})
+        result = {"format": name, "out": str(out), "files": [str(path) for path in files], "notes": notes}
+        show_json(result | {"image_faults": [vars(fault) for fault in faults]})
     else:
         options = f" --tasks {out / 'tasks.jsonl'} --scores {out / 'scores.jsonl'}" if name == "servimage" else ""
-        each = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
-        show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{options}" for group in each))
+        groups = [files] if name in ("servimage", "hype-edit-1") else [[path] for path in files]
+        show("\n".join(f"local-bench score {name} {' '.join(map(str, group))}{options}" for group in groups))
     return say_faults(faults)
 
 
@@ -56,7 +56,7 @@ def export_run(run_dir: Path, name: str, out: Path | None, as_json: bool) -> int
 def import_files(
     name: str, paths: tuple[Path, ...], run_dir: Path | None, labels: Path | None, rater: str | None, as_json: bool
 ) -> int:
-    """Import a benchmark's own files: images as those of a model, results as annotations.
+    """Import a benchmark's files: images as outputs of a model, results as annotations.
 
     FORMAT is ice-bench, idea-bench, hype-edit-1 or servimage. A FOLDER of outputs gives one manifest per method, for
     models with `card: imported`. Result FILEs with --run and --labels give annotations for agreement and settle."""
@@ -66,33 +66,35 @@ def import_files(
     check_format(name)
     if run_dir is None and labels is None and rater is None:
         if len(paths) != 1:
-            raise UserError(f"images are imported from one folder at a time, and {len(paths)} are given: give one")
-        return _pictures(name, paths[0], as_json)
+            raise UserError(f"images are imported from one folder at a time, not {len(paths)}: give one folder")
+        return _import_images(name, paths[0], as_json)
     if run_dir is None or labels is None:
-        raise UserError("annotations belong to a run's images: give both --run RUN and --labels OUT")
+        raise UserError("annotations are imported for the images of a run: give both --run RUN and --labels OUT")
     from local_bench.analysis.annotations import PEOPLE
     from local_bench.analysis.import_annotations import write_labels
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        n, left = write_labels(run, name, paths, rater or PEOPLE, labels)
+        n, n_skipped = write_labels(run, name, paths, rater or PEOPLE, labels)
     if as_json:
-        show_json({"format": name, "labels": str(labels), "n": n, "n_without_verdict": left})
+        show_json({"format": name, "labels": str(labels), "n": n, "n_without_verdict": n_skipped})
     else:
-        show(f"{n} annotations in {labels}; {left} entries without a verdict left out")
+        show(f"{n} annotations in {labels}; skipped {n_skipped} entries without a verdict")
         show(f"local-bench agreement {run_dir} --people {labels}")
     return 0
 
 
-def _pictures(name: str, folder: Path, as_json: bool) -> int:
+def _import_images(name: str, folder: Path, as_json: bool) -> int:
     from local_bench.analysis.import_images import write_manifests
 
-    found = write_manifests(name, folder)
+    manifests = write_manifests(name, folder)
     if as_json:
-        rows = [{"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts} for m in found]
+        rows = [
+            {"method": m.method, "manifest": str(m.path), "n": m.n_images, "attempts": m.attempts} for m in manifests
+        ]
         show_json({"format": name, "manifests": rows})
     else:
         show("models:")
-        for m in found:
+        for m in manifests:
             show(f"  - {{card: imported, name: {m.method}, attempts: {m.attempts}, imported: {{images: {m.path}}}}}")
     return 0

@@ -1,4 +1,4 @@
-"""`local-bench measure FOLDER --metrics …`: only the numbers, for any folder of images."""
+"""`local-bench measure FOLDER --metrics …`: metrics of the images in any folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def measure_folder(
     require_metrics: bool,
     as_json: bool,
 ) -> int:
-    """Prints one row an image. UserError where there are none; an unreadable image is an unscored row."""
+    """Print one row per image; an unreadable image gives an unscored row. UserError if there are no images."""
     from local_bench.core.quiet import quiet_transformers
     from local_bench.generators.numerics import choose_device, set_determinism
     from local_bench.judges.metrics.registry import metric_card
@@ -28,22 +28,22 @@ def measure_folder(
     from local_bench.runs.folder import measure_images
 
     names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
-    read_off_models = [name for name in names if metric_card(name)]
+    needs_models = any(metric_card(name) for name in names)
     engine = engine_settings(settings)
-    if read_off_models:
-        set_determinism(engine.threads)  # seconds, which plain arithmetic on pixels need not wait for
+    if needs_models:
+        set_determinism(engine.threads)  # imports torch, which takes seconds; pixel metrics do not need it
     quiet_transformers()
     engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
-    with progress() as shown:
-        found = measure_images(folder, names, beside, engine, shown, out, require_metrics)
+    with progress() as bars:
+        result = measure_images(folder, names, beside, engine, bars, out, require_metrics)
     if as_json:
         images = {
             image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
-            for image, scores in found.images.items()
+            for image, scores in result.images.items()
         }
-        show_json({"metrics": found.metrics, "images": images})
+        show_json({"metrics": result.metrics, "images": images})
     else:
-        rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in found.images.items()]
+        rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
         show(table(["image", *names], rows))
     return 0
 

@@ -1,4 +1,4 @@
-"""The commands about existing runs: `ls`, `report`, `digest`, `verify` and `recover`."""
+"""Commands on existing runs: `ls`, `report`, `digest`, `verify` and `recover`."""
 
 from datetime import datetime
 from pathlib import Path
@@ -22,19 +22,19 @@ def list_runs(folder: Path | None, as_json: bool) -> int:
     if folder is None:
         folder = runs_dir()
     elif not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder that holds run directories")
-    rows = [_listed(path) for path in run_dirs(folder)]
+        raise UserError(f"{folder} is not a folder: give the folder that contains run directories")
+    rows = [_run_row(path) for path in run_dirs(folder)]
     if as_json:
         show_json({"folder": str(folder), "runs": rows})
     elif not rows:
         show(f"no runs in {folder}")
     else:
-        header = ["run", "suite", "models", "images", "unscored", "verdicts", "changed", "fault"]
-        show(table(header, [_list_row(row) for row in rows]))
+        header = ["run", "suite", "models", "images", "unscored", "verdicts", "modified", "fault"]
+        show(table(header, [_table_row(row) for row in rows]))
     return 0
 
 
-def _listed(path: Path) -> dict[str, Any]:
+def _run_row(path: Path) -> dict[str, Any]:
     from local_bench.core.errors import LocalBenchError
     from local_bench.runs.rundir import RunDir
     from local_bench.runs.store import LEDGER
@@ -54,7 +54,7 @@ def _listed(path: Path) -> dict[str, Any]:
     return row
 
 
-def _list_row(row: dict[str, Any]) -> list[str]:
+def _table_row(row: dict[str, Any]) -> list[str]:
     if row["fault"]:
         return [row["run_dir"], "-", "-", "-", "-", "-", "-", row["fault"]]
     counts = [f"{row['n_done']}/{row['n']}", str(row["n_unscored"]), str(row["n_verdicts"])]
@@ -66,7 +66,7 @@ def _list_row(row: dict[str, Any]) -> list[str]:
 @RUN
 @JSON
 def report(run_dir: Path, as_json: bool) -> int:
-    """Write RUN's report page and exports again."""
+    """Rewrite RUN's report page and exports."""
     from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
@@ -80,8 +80,8 @@ def report(run_dir: Path, as_json: bool) -> int:
         scenarios = economics_json(run, accounting(run.store, run.config.settlement))
         faults = run.image_store.all_faults
     if as_json:
-        found = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}
-        show_json(found | {"image_faults": [vars(fault) for fault in faults]})
+        result = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}
+        show_json(result | {"image_faults": [vars(fault) for fault in faults]})
     else:
         show(f"report: {page}")
     return say_faults(faults)
@@ -94,7 +94,7 @@ def report(run_dir: Path, as_json: bool) -> int:
 def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
     """Print content digests of RUN: images, verdicts, scores, settlement, and the root of all results.
 
-    Two runs with equal digests have the same content. Exit 1 if an image file is not the recorded one."""
+    Two runs with equal digests have the same content. Exit 1 if an image file differs from its recorded digest."""
     from local_bench.analysis.digest import digests
     from local_bench.runs.contents import root
     from local_bench.runs.rundir import RunDir
@@ -148,7 +148,7 @@ def verify(run_dir: Path, as_json: bool) -> int:
 def recover(run_dir: Path, as_json: bool) -> int:
     """Replace RUN's damaged database by its latest backup.
 
-    The damaged file is kept as ledger.damaged.N.sqlite. An intact database is not changed."""
+    The damaged file is renamed to ledger.damaged.N.sqlite. An intact database is not changed."""
     from local_bench.runs.recover import recover as restore
 
     found = restore(run_dir)
@@ -162,10 +162,10 @@ def recover(run_dir: Path, as_json: bool) -> int:
         )
     else:
         show(
-            f"{found.damage}; it was replaced by {found.backup}"
-            + (f", the damaged file is {found.kept}" if found.kept else "")
+            f"{found.damage}; replaced by {found.backup}"
+            + (f", the damaged file is now {found.kept}" if found.kept else "")
             + f"\n{done.candidates:,} of {found.n_candidates:,} candidates finished, {done.verdicts:,} verdicts, "
             f"{done.retests:,} retests, {done.scores:,} scores"
-            "\nrun the command of this run again to complete what the backup lacks"
+            "\nrun the command of this run again to complete the work missing from the backup"
         )
     return 0

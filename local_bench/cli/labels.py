@@ -1,4 +1,4 @@
-"""What `settle` says of people's labels: what they make of the judge's word, and whom to ask next."""
+"""The output of `settle` about human annotations: estimates from them and the judge, and annotation plans."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LabelsAsked:
-    """What the command line asks about labels; nothing, where all are left out."""
+class LabelOptions:
+    """The annotation options of `settle`; no output if all are omitted."""
 
     people: Path | None
     width: float | None
@@ -25,29 +25,29 @@ class LabelsAsked:
     explain: bool = False
 
     def check(self) -> None:
-        """UserError before any work is done."""
+        """Raise UserError for invalid combinations, before any work is done."""
         from local_bench.analysis.sampling import refuse_existing
 
         if self.questions is not None:
             if self.width is None:
-                raise UserError("--questions writes what --plan-labels plans: give it a width too")
+                raise UserError("--questions writes the images planned by --plan-labels: give --plan-labels WIDTH too")
             refuse_existing(self.questions)
         if self.explain and self.people is None:
-            raise UserError("--explain looks at people's labels: give them with --people FILE")
+            raise UserError("--explain requires human annotations: give them with --people FILE")
 
-    def answer(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
-        """The answer for people and for programs; sentences about it go to stderr."""
+    def output(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
+        """The result as text and JSON; notes are printed to stderr."""
         from local_bench.analysis.sampling import labelling, write_questions
 
         if self.people is None and self.width is None:
             return "", {}
-        found = labelling(run, self.width, self.people)
-        for sentence in found.notes:
-            say(f"local-bench: {sentence}")
+        result = labelling(run, self.width, self.people)
+        for note in result.notes:
+            say(f"local-bench: {note}")
         if self.questions is not None:
-            write_questions(found, self.questions)
-            say(f"local-bench: the images to be labelled are in {self.questions}: put true or false for each `overall`")
-        text, values = labels_text(found), {"labels": {m.model: _model_json(m) for m in found.models}}
+            write_questions(result, self.questions)
+            say(f"local-bench: the images to annotate are in {self.questions}: set each `overall` to true or false")
+        text, values = labels_text(result), {"labels": {m.model: _model_json(m) for m in result.models}}
         if self.explain and self.people is not None:
             from local_bench.analysis.payment import payment
             from local_bench.cli.payment import payment_json, payment_text
@@ -58,14 +58,14 @@ class LabelsAsked:
 
 
 def labels_text(found: "Labels") -> str:
-    """What people would pay, by model, and what is to be asked."""
+    """Tables of the estimates and of the annotation plan, by model."""
     parts = []
     estimated = [m for m in found.models if m.estimates is not None]
     if estimated:
         paid = any(m.value_micro_usd for m in estimated)
-        header = ["model", "images", "labelled"]
-        header += ["by the judge's decisions", "people would pay", "95 %"] if paid else ["accepted by the judge"]
-        header += ["accepted by people", "95 %", "power", "no answer"]
+        header = ["model", "images", "annotated"]
+        header += ["revenue by the judge", "estimated revenue", "95 %"] if paid else ["accepted by the judge"]
+        header += ["estimated acceptance", "95 %", "power", "unanswered"]
         parts.append(table(header, [_estimate_row(m, paid) for m in estimated]))
     planned = [m for m in found.models if m.plan is not None]
     if planned:
@@ -74,12 +74,12 @@ def labels_text(found: "Labels") -> str:
             for m in planned
             if m.plan is not None
         ]
-        parts.append(table(["model", "images", "labelled", "to be asked", "width to come"], rows))
-    return "\n\n".join(parts) or "nobody has labelled an image of this run"
+        parts.append(table(["model", "images", "annotated", "to annotate", "expected width"], rows))
+    return "\n\n".join(parts) or "no image of this run is annotated"
 
 
 def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
-    """In money where the orders have prices, else in images alone."""
+    """In money if the tasks have prices, otherwise in images."""
     assert m.estimates is not None
     revenue, images = m.estimates.revenue, m.estimates.images
     low, high = revenue.of_weight(revenue.low), revenue.of_weight(revenue.high)
@@ -99,8 +99,8 @@ def _estimate_row(m: "ModelLabels", paid: bool) -> list[str]:
     ]
 
 
-def _percent(part: float) -> str:
-    return f"{part:.1%}"
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
 
 
 def _model_json(m: "ModelLabels") -> dict[str, Any]:
@@ -113,10 +113,10 @@ def _model_json(m: "ModelLabels") -> dict[str, Any]:
         "n_accepted": m.n_accepted,
         "estimates": estimates
         and {
-            "revenue_share": _powered_json(estimates.revenue),
-            "deliverable_acceptance": _powered_json(estimates.images),
-            "revenue_share_at_large": _powered_json(estimates.revenue_at_large),
-            "deliverable_acceptance_at_large": _powered_json(estimates.images_at_large),
+            "revenue_share": _estimate_json(estimates.revenue),
+            "deliverable_acceptance": _estimate_json(estimates.images),
+            "revenue_share_at_large": _estimate_json(estimates.revenue_at_large),
+            "deliverable_acceptance_at_large": _estimate_json(estimates.images_at_large),
         },
         "plan": plan
         and {
@@ -131,7 +131,7 @@ def _model_json(m: "ModelLabels") -> dict[str, Any]:
     }
 
 
-def _powered_json(p: "PpiEstimate") -> dict[str, Any]:
+def _estimate_json(p: "PpiEstimate") -> dict[str, Any]:
     return {
         "estimate": p.estimate,
         "low": p.low,

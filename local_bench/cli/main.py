@@ -47,8 +47,8 @@ from local_bench.core.version import __version__
     multiple=True,
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
-    help="A folder with your own model cards, rubrics and prices; may be given several times. ./local-bench/ is always"
-    " read.",
+    help="A folder with custom model cards, rubrics and prices; may be given several times. ./local-bench/ is always"
+    " included.",
 )
 def cli(config_dirs: tuple[str, ...]) -> None:
     """Evaluate open-weight image generation models on your own GPUs.
@@ -56,8 +56,8 @@ def cli(config_dirs: tuple[str, ...]) -> None:
     Generates the images (diffusers), judges them (a vision-language model served by vLLM), measures them (pyiqa, CLIP,
     DINO, pixels) and reports scores, revenue and cost. Only `models fetch` and `suites fetch` use the network."""
     if config_dirs:
-        before = os.environ.get(CONFIG_DIRS)
-        os.environ[CONFIG_DIRS] = os.pathsep.join([*config_dirs, *([before] if before else [])])
+        inherited = os.environ.get(CONFIG_DIRS)
+        os.environ[CONFIG_DIRS] = os.pathsep.join([*config_dirs, *([inherited] if inherited else [])])
 
 
 for command in (
@@ -70,7 +70,7 @@ for command in (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command line and returns its exit status; errors are one sentence on stderr."""
+    """Run a command line and return its exit status; errors are printed to stderr as one sentence."""
     isolate()
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -91,5 +91,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the process as Ctrl-C does: child processes are stopped, the database stays consistent."""
+    """Handle SIGTERM like Ctrl-C: stop child processes and keep the database consistent."""
     raise KeyboardInterrupt

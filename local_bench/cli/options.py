@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, examples in their help, and completion of names."""
+"""Shared options and arguments, examples in the help, and shell completion."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,12 +15,12 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as
 
 
 def examples(*lines: str) -> str:
-    """A command's epilog: its example command lines, as they are."""
+    """A help epilog with example command lines."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Commands(click.Group):
-    """A group that suggests the nearest command for an unknown one."""
+    """A command group that suggests the nearest command for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -35,11 +35,11 @@ class Commands(click.Group):
 # ---- completion
 
 
-def _completed(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
-        except Exception:  # noqa: BLE001 - a shell that completes a word shows no traceback
+        except Exception:  # noqa: BLE001 - completion must not print a traceback
             return []
 
     return complete
@@ -71,22 +71,22 @@ def _runs() -> Iterable[str]:
 def _configs() -> Iterable[str]:
     from local_bench.core.paths import configs_dir
 
-    here = [*Path().glob("*.yaml"), *Path().glob("configs/runs/*.yaml")]
-    return [str(path) for path in (here or sorted((configs_dir() / "runs").glob("*.yaml")))]
+    local = [*Path().glob("*.yaml"), *Path().glob("configs/runs/*.yaml")]
+    return [str(path) for path in (local or sorted((configs_dir() / "runs").glob("*.yaml")))]
 
 
-cards_completed, suites_completed = _completed(_cards), _completed(_suites)
-runs_completed = _completed(_runs)
-targets_completed = _completed(lambda: [*_runs(), *_configs()])
+cards_completed, suites_completed = _completer(_cards), _completer(_suites)
+runs_completed = _completer(_runs)
+targets_completed = _completer(lambda: [*_runs(), *_configs()])
 RUN = click.argument("run_dir", metavar="RUN", type=PATH, shell_complete=runs_completed)
-CONFIG = click.argument("config", metavar="CONFIG", type=PATH, shell_complete=_completed(_configs))
+CONFIG = click.argument("config", metavar="CONFIG", type=PATH, shell_complete=_completer(_configs))
 TARGET = click.argument("target", metavar="CONFIG|RUN", type=PATH, shell_complete=targets_completed)
 
 # ---- overrides of a config
 
 
 def _shortcut(name: str, key: str, kind: Any, text: str) -> Callable[[F], F]:
-    """An option that is another way to write `--set KEY=VALUE`."""
+    """An option equivalent to `--set KEY=VALUE`."""
 
     def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value is not None:
@@ -99,8 +99,8 @@ def _models(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) 
     ctx.meta.setdefault(_SHORTCUTS, []).extend(f"--model={name}" for name in names)
 
 
-def _with_shortcuts(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    return (*ctx.meta.get(_SHORTCUTS, ()), *given)
+def _with_shortcuts(ctx: click.Context, param: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
+    return (*ctx.meta.get(_SHORTCUTS, ()), *settings)
 
 
 _SHORTCUTS = "local_bench.settings"

@@ -19,22 +19,22 @@ BAR_EVERY_S = 5.0
 
 
 def say(message: str) -> None:
-    """Prints a message to stderr."""
+    """Print a message to stderr."""
     click.echo(clean(message), err=True)
 
 
 def show(text: str) -> None:
-    """Prints a result to stdout."""
+    """Print a result to stdout."""
     click.echo(clean(text))
 
 
 def show_json(value: Any) -> None:
-    """Prints a result as JSON to stdout; NaN and infinities are errors."""
+    """Print a result as JSON to stdout. ValueError for NaN and infinities."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def say_faults(faults: "Sequence[ImageFault]") -> int:
-    """Reports image files that are missing, damaged or altered on stderr; returns the exit status, 1 if any."""
+    """Report missing, damaged or altered image files on stderr; return the exit status, 1 if there are any."""
     if not faults:
         return 0
     from local_bench.runs.image_store import faults_sentence
@@ -44,10 +44,10 @@ def say_faults(faults: "Sequence[ImageFault]") -> int:
 
 
 class PlainProgress:
-    """Lines for logs: one when a phase begins, one every few seconds with the time left, one at its end."""
+    """Progress as log lines: at the start and end of a phase, and every few seconds with the time left."""
 
     def __init__(self) -> None:
-        self._phase, self._total, self._done, self._printed, self._begun = "", 0, 0, 0.0, 0.0
+        self._phase, self._total, self._done, self._printed, self._started = "", 0, 0, 0.0, 0.0
 
     def __enter__(self) -> "PlainProgress":
         return self
@@ -60,7 +60,7 @@ class PlainProgress:
 
     def begin(self, phase: str, total: int) -> None:
         self._phase, self._total, self._done = phase, total, 0
-        self._printed = self._begun = time.monotonic()
+        self._printed = self._started = time.monotonic()
         say(f"{phase}: 0/{total}")
 
     def advance(self, n: int = 1) -> None:
@@ -72,12 +72,13 @@ class PlainProgress:
             from tqdm import tqdm
 
             self._printed = now
-            form = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
-            say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, now - self._begun, bar_format=form)}")
+            bar_format = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
+            elapsed_s = now - self._started
+            say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, elapsed_s, bar_format=bar_format)}")
 
 
 class BarProgress:
-    """Bars for a terminal."""
+    """Progress bars for a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -119,5 +120,5 @@ class BarProgress:
 
 
 def progress() -> PlainProgress | BarProgress:
-    """Bars if stderr is a terminal, else lines."""
+    """Progress bars if stderr is a terminal, otherwise log lines."""
     return BarProgress() if sys.stderr.isatty() else PlainProgress()

@@ -1,4 +1,4 @@
-"""What `settle --people FILE --explain` says of payment."""
+"""The output of `settle --people FILE --explain`: scores and predictors of payment."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def payment_text(found: "Payment") -> str:
-    """Tables: which scores go along with payment, why images were rejected, how good predictors are."""
-    header = ["score", "images", "AUC", "95 %", "Spearman", "PR-AUC", "paid", "unscored", "does not apply"]
+    """Tables: association of scores with payment, reasons for rejection, quality of predictors."""
+    header = ["score", "images", "AUC", "95 %", "Spearman", "PR-AUC", "paid", "unscored", "not applicable"]
     rows = [
         [
-            *(e.name, str(e.n), _figure(e.auc), _ends(e.auc_low, e.auc_high), _figure(e.spearman.value)),
-            *(_figure(e.pr_auc), _percent(e.base_rate), str(e.n_unscored), str(e.n_not_applicable)),
+            *(e.name, str(e.n), _number(e.auc), _interval(e.auc_low, e.auc_high), _number(e.spearman.value)),
+            *(_number(e.pr_auc), _percent(e.base_rate), str(e.n_unscored), str(e.n_not_applicable)),
         ]
         for e in found.explained
     ]
@@ -35,21 +35,21 @@ def payment_text(found: "Payment") -> str:
             "ECE",
             *next(iter(found.expected.values())),
         ]
-        labelled = sum(revenue.n for revenue in found.realised.values())
+        n_annotated = sum(revenue.n for revenue in found.realised.values())
         realised = [usd(revenue.realised_micro_usd) for revenue in found.realised.values()]
-        rows = [["as labelled", str(labelled), *5 * ["-"], *realised]]
+        rows = [["annotations", str(n_annotated), *5 * ["-"], *realised]]
         rows += [
             [
-                *(name, str(f.quality.n), _percent(f.quality.accuracy), _figure(f.quality.auc)),
-                *(_figure(f.quality.pr_auc), _figure(f.quality.brier), _figure(f.quality.ece)),
+                *(name, str(f.quality.n), _percent(f.quality.accuracy), _number(f.quality.auc)),
+                *(_number(f.quality.pr_auc), _number(f.quality.brier), _number(f.quality.ece)),
                 *(usd(revenue.expected_micro_usd) for revenue in found.expected[name].values()),
             ]
             for name, f in found.predictors.items()
         ]
         parts.append(table(header, rows))
         parts.append(
-            "under a model's name: what its labelled images do earn, then what all its images are expected "
-            "to; the other figures are of unseen orders"
+            "columns with a model's name: revenue of its annotated images, then expected revenue of all its images; "
+            "the other columns are measured on held-out tasks"
         )
     else:
         parts.append(f"no predictor: {found.not_fitted}")
@@ -63,31 +63,31 @@ def _failures_text(found: "Payment") -> str:
     rows = [
         [
             *(row.name, _percent(row.share), *(_percent(row.by_category[c]) for c in categories)),
-            *(_figure(row.mean_accepted), _figure(row.mean_rejected), _figure(row.cohens_d)),
+            *(_number(row.mean_accepted), _number(row.mean_rejected), _number(row.cohens_d)),
         ]
         for row in f.rows
     ]
-    counted = (
-        f"{f.n_rejected} rejected images, of {f.n_unscored} the lowest score is open; {f.n_tied} ties went to "
-        f"{'the first in this order' if f.ties == 'first' else 'all of them in equal parts'}"
+    summary = (
+        f"{f.n_rejected} rejected images; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties were "
+        f"{'assigned to the first in this order' if f.ties == 'first' else 'split equally'}"
     )
-    return f"{table(header, rows)}\n{counted}"
+    return f"{table(header, rows)}\n{summary}"
 
 
-def _figure(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _percent(part: float | None) -> str:
-    return "-" if part is None else f"{part:.1%}"
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
-def _ends(low: float | None, high: float | None) -> str:
+def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def payment_json(found: "Payment") -> dict[str, Any]:
-    """The same for programs: money in US dollars, parts as fractions; a predictor as the text that brings it back."""
+    """The result as JSON: money in US dollars, shares as fractions, predictors in serialised form."""
     from local_bench.settle.predictors.serialization import dumps
 
     return {

@@ -1,4 +1,4 @@
-"""`local-bench reproduce`: a table or figure of one of the four papers, from runs or result files."""
+"""`local-bench reproduce`: a table or figure of a paper, from runs or result files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,14 +7,14 @@ import click
 
 from local_bench.cli.options import PATH
 from local_bench.cli.output import say, show, show_json
-from local_bench.core.tables import table as aligned
+from local_bench.core.tables import table as format_table
 
 if TYPE_CHECKING:
     from local_bench.report.papers.entry import Entry
     from local_bench.report.papers.inputs import Options
 
 
-class _Listing(click.Command):
+class _ReproduceCommand(click.Command):
     """A command whose help ends with the tables and figures of each paper."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -22,9 +22,13 @@ class _Listing(click.Command):
 
         rows = []
         for paper in papers():
-            made = [one for one in entries(paper) if not one.reason]
-            kinds = {kind: [str(one.number) for one in made if one.kind == kind] for kind in ("table", "figure")}
-            rows.append((paper, "; ".join(f"{kind}s {', '.join(of)}" for kind, of in kinds.items() if of)))
+            available = [entry for entry in entries(paper) if not entry.reason]
+            kinds = {
+                kind: [str(entry.number) for entry in available if entry.kind == kind] for kind in ("table", "figure")
+            }
+            rows.append(
+                (paper, "; ".join(f"{kind}s {', '.join(numbers)}" for kind, numbers in kinds.items() if numbers))
+            )
         with formatter.section("Examples"):
             formatter.write_text("local-bench reproduce servimage")
             formatter.write_text("local-bench reproduce servimage table-2 runs/a runs/b --format latex")
@@ -32,19 +36,19 @@ class _Listing(click.Command):
             formatter.write_dl(rows)
 
 
-@click.command(cls=_Listing)
+@click.command(cls=_ReproduceCommand)
 @click.argument("paper", metavar="PAPER")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.argument("paths", metavar="[RUN|FILE…]", nargs=-1, type=PATH)
 @click.option(
     "--format", "form", type=click.Choice(["text", "csv", "latex", "json"]), default="text", help="[default: text]"
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json, also for a listing.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json; also applies to the list of tables.")
 @click.option("--out", type=PATH, help="The file to write; a figure as .svg, .pdf or .png.")
 @click.option("--people", type=PATH, multiple=True, metavar="FILE", help="Human annotations; repeatable.")
 @click.option("--tasks", type=PATH, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
 @click.option("--scores", type=PATH, help="For result files of servimage: BRF, VEQ and CNS per image.")
-@click.option("--costs", type=PATH, help='{"model": US dollars per image}, in place of measured costs.')
+@click.option("--costs", type=PATH, help='{"model": US dollars per image}, instead of measured costs.')
 @click.option("--intervals", is_flag=True, help="hype-edit-1: also 95 % bootstrap intervals over tasks.")
 @click.option("--by-type", is_flag=True, help="hype-edit-1, table 4: one row per model and task type.")
 @click.option("--task", metavar="ID", help="hype-edit-1, figure 1: the task [default: the first].")
@@ -75,25 +79,25 @@ def reproduce(
     if name is None:
         listed = entries(paper)
         if as_json:
-            show_json([{key: getattr(one, key) for key in ("name", "title", "command", "reason")} for one in listed])
+            show_json([{key: getattr(item, key) for key in ("name", "title", "command", "reason")} for item in listed])
         else:
-            show(_listed(listed))
+            show(_list_text(listed))
         return 0
     form = "json" if as_json else form
-    found = entry(paper, name)
+    selected = entry(paper, name)
     usd = None if costs is None else read_costs(costs)
     options = Options(tasks, scores, usd, people, by_type, intervals, task)
-    _check(found, options, out)
-    with opened(paper, paths, options) as given:
-        made = found.make(given)
+    _check(selected, options, out)
+    with opened(paper, paths, options) as inputs:
+        result = selected.make(inputs)
     from local_bench.core.storage import write_atomic
     from local_bench.report.papers.draw import draw
     from local_bench.report.papers.render import FORMATS
     from local_bench.report.papers.table import Figure
 
-    data = made.data if isinstance(made, Figure) else made
-    if out is not None and isinstance(made, Figure):
-        draw(made, out)
+    data = result.data if isinstance(result, Figure) else result
+    if out is not None and isinstance(result, Figure):
+        draw(result, out)
     elif out is not None:
         write_atomic(out, (FORMATS[form](data) + "\n").encode())
     else:
@@ -103,27 +107,29 @@ def reproduce(
     return 0
 
 
-def _listed(found: "list[Entry]") -> str:
-    rows = [[one.name, one.title, one.command or f"no: {one.reason}"] for one in found]
-    return aligned(["", "content", "command, or the reason why not"], rows)
+def _list_text(items: "list[Entry]") -> str:
+    rows = [[item.name, item.title, item.command or f"not available: {item.reason}"] for item in items]
+    return format_table(["", "content", "command"], rows)
 
 
-def _check(found: "Entry", options: "Options", out: Path | None) -> None:
-    """UserError for an option that is not of this table, one that it lacks, and a figure's file of another format."""
+def _check(selected: "Entry", options: "Options", out: Path | None) -> None:
+    """UserError for an option that does not apply, a missing required option, and an unsupported figure format."""
     from local_bench.core.errors import UserError
     from local_bench.report.papers.draw import check_suffix
 
-    if found.reason:
-        return  # which is the answer, whatever the options
+    if selected.reason:
+        return  # reported later, whatever the options
     given = [option for option, value in vars(options).items() if value]
-    stray = next((option for option in given if option not in found.options), None)
+    stray = next((option for option in given if option not in selected.options), None)
     if stray is not None:
-        raise UserError(f"--{stray.replace('_', '-')} is not for {found.name} of {found.paper}: leave it out")
-    lacking = next((option for option in found.required if option not in given), None)
-    if lacking is not None:
         raise UserError(
-            f"{found.name} of {found.paper} ({found.title}) needs --{lacking} FILE: labels by people, as "
-            "`local-bench agreement --help` describes them"
+            f"--{stray.replace('_', '-')} does not apply to {selected.name} of {selected.paper}: leave it out"
         )
-    if out is not None and found.kind == "figure":
+    missing = next((option for option in selected.required if option not in given), None)
+    if missing is not None:
+        raise UserError(
+            f"{selected.name} of {selected.paper} ({selected.title}) needs --{missing} FILE: human annotations in the "
+            "format described by `local-bench agreement --help`"
+        )
+    if out is not None and selected.kind == "figure":
         check_suffix(out)

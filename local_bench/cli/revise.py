@@ -1,4 +1,4 @@
-"""`local-bench revise`: refused images as tasks for an editing model, and the value of a revision."""
+"""`local-bench revise`: tasks for an editing model from refused images, and the value of a revision."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from local_bench.core.tables import table
 
 @click.group(cls=Commands)
 def revise() -> None:
-    """Revise refused images with an editing model, by the judges' reasons."""
+    """Revise refused images with an editing model, based on the judges' reasons."""
 
 
 @revise.command("write", epilog=examples("local-bench revise write runs/studio --out revisions"))
@@ -23,20 +23,20 @@ def revise() -> None:
 def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> int:
     """Write a task for every refused first attempt in RUN.
 
-    Its source is the refused image, its brief the judges' reasons. Run the tasks with editing models
+    The source image is the refused image; the brief is the judges' reasons. Run the tasks with editing models
     (suite.name=servimage, suite.path=OUT/tasks.jsonl), then `revise settle RUN OUT REVISED_RUN`."""
     from local_bench.analysis.revisions import write_revisions
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
-        found = write_revisions(run, out, models)
+        result = write_revisions(run, out, models)
     if as_json:
-        counts = {"n": found.n, "n_accepted": found.n_accepted, "n_open": found.n_open, "by_model": found.by_model}
-        show_json({"written": str(found.orders)} | counts)
+        counts = {"n": result.n, "n_accepted": result.n_accepted, "n_open": result.n_open, "by_model": result.by_model}
+        show_json({"written": str(result.orders)} | counts)
     else:
         show(
-            f"{found.n} refused images written as tasks to {found.orders}; {found.n_accepted} were accepted, "
-            f"{found.n_open} have no image or no decision: run with --set suite.path={found.orders}"
+            f"{result.n} refused images written as tasks to {result.orders}; {result.n_accepted} accepted, "
+            f"{result.n_open} without image or decision: run with --set suite.path={result.orders}"
         )
     return 0
 
@@ -47,15 +47,15 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
 @click.argument("revised_dir", metavar="REVISED_RUN", type=PATH, shell_complete=runs_completed)
 @JSON
 def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int:
-    """Compare one revision of refused images with one shot, retries and the best of N.
+    """Compare one revision of refused images with one attempt, retries and best of N.
 
-    FOLDER was written by `revise write`, REVISED_RUN is a run of its tasks. Reports images, human reviews, revenue and
-    the cost of images, revisions included."""
+    FOLDER was written by `revise write`; REVISED_RUN is a run of its tasks. Reports the number of images and human
+    reviews, the revenue and the cost of images, including revisions."""
     from local_bench.analysis.revisions import revised_workflows
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run, RunDir.open(revised_dir) as revised:
-        found = revised_workflows(run, folder, revised)
+        workflows = revised_workflows(run, folder, revised)
     if as_json:
         workflow_results = [
             {
@@ -69,7 +69,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
                 "revenue_usd": usd_number(way.revenue_micro_usd),
                 "images_usd": None if way.images_usd is None else float(way.images_usd),
             }
-            for way in found
+            for way in workflows
         ]
         show_json({"ways": workflow_results})
         return 0
@@ -79,7 +79,7 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
             *(str(way.result.n_reviews), usd(way.revenue_micro_usd)),
             "-" if way.images_usd is None else f"${float(way.images_usd):.4f}",
         ]
-        for way in found
+        for way in workflows
     ]
     show(table(["model", "workflow", "passed", "images", "reviews", "revenue", "cost of images"], rows))
     return 0

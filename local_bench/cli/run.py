@@ -1,4 +1,4 @@
-"""The commands that execute work: `demo`, `run`, `plan`, and the phases alone."""
+"""The commands that execute runs: `demo`, `run`, `plan` and the single phases."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from local_bench.cli.options import CONFIG, JSON, PATH, TARGET, examples, overri
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 
 if TYPE_CHECKING:
-    from local_bench.cli.labels import LabelsAsked
+    from local_bench.cli.labels import LabelOptions
     from local_bench.runs.config import RunConfig
     from local_bench.runs.rundir import RunDir
 
@@ -24,19 +24,19 @@ REQUIRE_METRICS = click.option(
 @overrides
 @JSON
 def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Run all phases on small models that ship with local-bench.
+    """Run all phases with small models included in local-bench.
 
     Takes a few minutes on two CPU cores and downloads nothing."""
     from local_bench.core.paths import configs_dir
 
-    return _work(configs_dir() / "runs" / "demo.yaml", run_dir, settings, None, as_json)
+    return _run(configs_dir() / "runs" / "demo.yaml", run_dir, settings, None, as_json)
 
 
 @click.command(
     epilog=examples(
         "local-bench run configs/runs/studio.yaml",
         "local-bench run my.yaml --limit 4 --set judge.protocol=logit",
-        "local-bench run my.yaml            # after an interruption: continues",
+        "local-bench run my.yaml            # continue after an interruption",
     )
 )
 @CONFIG
@@ -45,10 +45,10 @@ def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
 @REQUIRE_METRICS
 @JSON
 def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], require_metrics: bool, as_json: bool) -> int:
-    """Generate, measure, judge and settle, as CONFIG says.
+    """Generate, measure, judge and settle as configured in CONFIG.
 
-    An interrupted run continues with the same command and ends in the same result."""
-    return _work(config, run_dir, settings, None, as_json, require_metrics=require_metrics)
+    Run the same command again to continue an interrupted run; the result is the same."""
+    return _run(config, run_dir, settings, None, as_json, require_metrics=require_metrics)
 
 
 @click.command(epilog=examples("local-bench generate my.yaml", "local-bench generate my.yaml --model flux1-schnell"))
@@ -58,7 +58,7 @@ def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], require_m
 @JSON
 def generate(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
     """Generate the images only."""
-    return _work(target, run_dir, settings, ("generate",), as_json)
+    return _run(target, run_dir, settings, ("generate",), as_json)
 
 
 @click.command(
@@ -70,7 +70,7 @@ def generate(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_j
 )
 @TARGET
 @click.option(
-    "--rejudge", metavar="K", type=click.IntRange(1, 100), default=None, help="Then ask every question K more times."
+    "--rejudge", metavar="K", type=click.IntRange(1, 100), default=None, help="Then judge every question K more times."
 )
 @RUN_DIR
 @overrides
@@ -79,13 +79,13 @@ def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tup
     """Judge the generated images only.
 
     With --rejudge, report how often the judge repeats its answers; stored verdicts do not change."""
-    return _work(target, run_dir, settings, ("judge",), as_json, rejudge or 0)
+    return _run(target, run_dir, settings, ("judge",), as_json, rejudge or 0)
 
 
 @click.command(
     epilog=examples(
         "local-bench settle runs/studio",
-        "local-bench settle runs/studio --set acceptance.brf=0.5          # what if; nothing is stored",
+        "local-bench settle runs/studio --set acceptance.brf=0.5          # not stored",
         "local-bench settle runs/studio --set settlement.usd_per_hour=2 --save",
         "local-bench settle runs/studio --plan-labels 0.1 --questions ask.jsonl",
         "local-bench settle runs/studio --people labels.jsonl",
@@ -122,15 +122,15 @@ def settle(
 ) -> int:
     """Decide acceptance and compute revenue and cost from stored scores.
 
-    With --set, print the result under other settings and change nothing, unless --save is given. With --people,
-    combine human annotations of some images with the judge's decisions on all."""
-    from local_bench.cli.labels import LabelsAsked
+    With --set, print the result with other settings; it is stored only with --save. With --people, combine human
+    annotations of some images with the judge's decisions on all images."""
+    from local_bench.cli.labels import LabelOptions
 
-    asked = LabelsAsked(people, plan_labels, questions, explain)
-    asked.check()
+    labels = LabelOptions(people, plan_labels, questions, explain)
+    labels.check()
     if settings and not save:
-        return _what_if(target, run_dir, settings, as_json, asked)
-    return _work(target, run_dir, settings, ("settle",), as_json, labels=asked)
+        return _preview(target, run_dir, settings, as_json, labels)
+    return _run(target, run_dir, settings, ("settle",), as_json, labels=labels)
 
 
 @click.command(
@@ -141,9 +141,9 @@ def settle(
     )
 )
 @click.argument("target", metavar="CONFIG|RUN|FOLDER", type=PATH, shell_complete=targets_completed)
-@click.option("--metrics", metavar="NAME,…", help="The metrics to compute for a folder of images.")
+@click.option("--metrics", metavar="NAME,…", help="The metrics to compute for the images in a folder.")
 @click.option("--sources", type=PATH, help="Source images of edits, or conditions; matched by file name.")
-@click.option("--masks", type=PATH, help="Masks, white where the source was to change; matched by file name.")
+@click.option("--masks", type=PATH, help="Masks, white where the source should change; matched by file name.")
 @click.option("--references", type=PATH, help="Reference images; matched by file name (NAME, NAME_1, NAME_2 …).")
 @click.option("--captions", type=PATH, help='JSON or JSON Lines: {"image": …, "caption": …}.')
 @click.option("--out", type=PATH, help="Also append one JSON line per image to this file; continues it if it exists.")
@@ -164,10 +164,10 @@ def measure(
     require_metrics: bool,
     as_json: bool,
 ) -> int:
-    """Compute metrics only, of a run's images or (with --metrics) of the images in any folder."""
+    """Compute metrics only, for a run's images or (with --metrics) for the images in any folder."""
     from local_bench.core.errors import UserError
 
-    of_folder = {
+    folder_options = {
         "--sources": sources,
         "--masks": masks,
         "--references": references,
@@ -175,10 +175,10 @@ def measure(
         "--out": out,
     }
     if metrics is None:
-        stray = next((flag for flag, value in of_folder.items() if value is not None), None)
+        stray = next((flag for flag, value in folder_options.items() if value is not None), None)
         if stray:
             raise UserError(f"{stray} applies to a folder of images: name the metrics with --metrics")
-        return _work(target, run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
+        return _run(target, run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
     if run_dir is not None:
         raise UserError("--run-dir applies to a config: leave it out with --metrics")
     from local_bench.cli.folder import measure_folder
@@ -196,17 +196,17 @@ def measure(
     )
 )
 @CONFIG
-@click.option("--gpu", metavar="NAME", help="Plan for this GPU, present or not: a6000, a100-40, h100, …")
+@click.option("--gpu", metavar="NAME", help="Plan for this GPU, which need not be present: a6000, a100-40, h100, …")
 @click.option(
     "--measure", is_flag=True, help="Time every model on this machine with random weights; nothing is downloaded."
 )
 @overrides
 @JSON
 def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...], as_json: bool) -> int:
-    """Estimate the work, memory, GPU-hours, cost and energy of CONFIG, before anything is loaded."""
+    """Estimate the work, memory, GPU-hours, cost and energy of CONFIG without loading models."""
     from local_bench.cli.tables import plan_text
     from local_bench.core.errors import UserError
-    from local_bench.models.gpus import gpu as gpu_named
+    from local_bench.models.gpus import gpu as find_gpu
     from local_bench.runs.config import load_config
     from local_bench.runs.estimate import estimate
     from local_bench.runs.plan import make_plan
@@ -214,11 +214,11 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
     loaded = load_config(config, settings)
     if gpu is not None:
         if measure:
-            raise UserError("--measure times this machine and --gpu plans for another: give one of them")
-        gpu_named(gpu)  # an unknown name is refused before anything is counted
+            raise UserError("--measure times this machine and --gpu plans for another GPU: give only one of them")
+        find_gpu(gpu)  # raises for an unknown name
     work = make_plan(loaded, files=False)
-    for sentence in work.refused:
-        say(sentence)
+    for message in work.refused:
+        say(message)
     planned = estimate(loaded, work, gpu) | {"refused_cases": list(work.refused)}
     if measure:
         from local_bench.runs.timing import add_timings
@@ -228,10 +228,10 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
     return 0
 
 
-def _located(
+def _locate(
     target: Path, run_dir: Path | None, settings: tuple[str, ...], judging: bool = False
 ) -> tuple["RunConfig", Path]:
-    """The config and run directory that CONFIG|RUN and --run-dir name."""
+    """The config and run directory given by CONFIG|RUN and --run-dir."""
     from local_bench.core.errors import UserError
     from local_bench.core.paths import runs_dir
     from local_bench.runs.config import load_config, load_config_to_judge
@@ -242,22 +242,22 @@ def _located(
             raise UserError(f"{target} is a run directory: leave --run-dir out")
         config = read_run_config(target, settings)
         return (load_config_to_judge(target / "run.yaml", settings) if judging else config), target
-    of_a_run = (target.parent / "ledger.sqlite").exists()
-    config = (load_config_to_judge if judging and of_a_run else load_config)(target, settings)
+    in_run_dir = (target.parent / "ledger.sqlite").exists()
+    config = (load_config_to_judge if judging and in_run_dir else load_config)(target, settings)
     return config, run_dir or runs_dir() / config.name
 
 
-def _what_if(
-    target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool, labels: "LabelsAsked"
+def _preview(
+    target: Path, run_dir: Path | None, settings: tuple[str, ...], as_json: bool, labels: "LabelOptions"
 ) -> int:
-    """Settles a run under other settings, in memory."""
+    """Settle a run with other settings, in memory."""
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.runs.engine import outcome_of, settled_view
 
-    config, run_dir = _located(target, run_dir, settings)
+    config, run_dir = _locate(target, run_dir, settings)
     with settled_view(config, run_dir) as view:
         outcome = outcome_of(view)
-        text, values = labels.answer(view)
+        text, values = labels.output(view)
         if as_json:
             show_json(outcome_json(view, outcome, None, settled=True) | {"saved": False} | values)
         else:
@@ -266,7 +266,7 @@ def _what_if(
         return say_faults(view.image_store.all_faults)
 
 
-def _work(
+def _run(
     target: Path,
     run_dir: Path | None,
     settings: tuple[str, ...],
@@ -274,29 +274,29 @@ def _work(
     as_json: bool,
     rejudge: int = 0,
     require_metrics: bool = False,
-    labels: "LabelsAsked | None" = None,
+    labels: "LabelOptions | None" = None,
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.runs.engine import STAGES, run_stages
     from local_bench.runs.rundir import RunDir
 
-    config, run_dir = _located(target, run_dir, settings, judging="judge" in (stages or STAGES))
-    with progress() as shown:
-        outcome = run_stages(config, run_dir, stages or STAGES, shown, rejudge, require_metrics)
+    config, run_dir = _locate(target, run_dir, settings, judging="judge" in (stages or STAGES))
+    with progress() as bars:
+        outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
         finished.image_store.faults |= {fault.file: fault for fault in outcome.image_faults}
         report = _write_report(finished) if stages is None or "settle" in stages else None
-        text, values = labels.answer(finished) if labels else ("", {})
+        text, values = labels.output(finished) if labels else ("", {})
         if as_json:
-            found = outcome_json(finished, outcome, report) | values
-            show_json(found | {"image_faults": [vars(fault) for fault in finished.image_store.all_faults]})
+            result = outcome_json(finished, outcome, report) | values
+            show_json(result | {"image_faults": [vars(fault) for fault in finished.image_store.all_faults]})
         else:
             show(outcome_text(finished, outcome, report) + text)
-        faulty = say_faults(finished.image_store.all_faults)
+        status = say_faults(finished.image_store.all_faults)
     if outcome.n_failed:
-        say(f"local-bench: {outcome.n_failed} images could not be generated; the report says why")
+        say(f"local-bench: {outcome.n_failed} images could not be generated; see the report for the reasons")
         return 1
-    return faulty
+    return status
 
 
 def _write_report(finished: "RunDir") -> Path:

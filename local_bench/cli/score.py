@@ -1,4 +1,4 @@
-"""`local-bench score`: a benchmark's published numbers from its official result files."""
+"""`local-bench score`: compute a benchmark's published numbers from its official result files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from local_bench.suites.published import Published
 
 Prices = Callable[[Iterable[str]], "tuple[dict[str, Decimal] | None, list[str]]"]
-"""The models of the result files -> (US dollars per image, notes)."""
+"""Maps the models of the result files to (US dollars per image, notes)."""
 SUITES = ("ice-bench", "idea-bench", "hype-edit-1", "servimage")
-OF_SUITE = {
+OPTION_SUITES = {
     "--tasks": ("servimage", "idea-bench"),
     "--scores": ("servimage", "hype-edit-1"),
     "--api-prices": ("servimage", "hype-edit-1"),
@@ -50,28 +50,30 @@ OF_SUITE = {
     "--tasks",
     type=PATH,
     help="servimage: the orders (task_id, category, price_usd, deliverables; or the folder ServImage_Bench). "
-    "idea-bench: the dataset folder, whose meta.json files give each task's category (needed outside the mini subset).",
+    "idea-bench: the dataset folder; its meta.json files contain the task categories (not needed for the mini subset).",
 )
 @click.option(
     "--scores",
     type=PATH,
-    help="servimage: BRF, VEQ and CNS per image, which break ties of the competition. hype-edit-1: a judge's score "
-    "per attempt (model, task_id, attempt, score), which selects the best of several.",
+    help="servimage: BRF, VEQ and CNS per image, used to break ties in the competition. hype-edit-1: a judge's "
+    "score per attempt (model, task_id, attempt, score), used to select the best of several.",
 )
 @click.option("--costs", type=PATH, help='servimage, hype-edit-1: {"model": US dollars per image}.')
-@click.option("--api-prices", is_flag=True, default=None, help="Use the paper's prices in place of --costs.")
+@click.option("--api-prices", is_flag=True, default=None, help="Use the paper's prices instead of --costs.")
 @click.option("--sensitivity", is_flag=True, default=None, help="Also report rankings under other assumptions.")
 @click.option(
     "--require-success", is_flag=True, default=None, help="servimage: pay a winner for fully accepted tasks only."
 )
 @click.option("--review-usd-per-hour", metavar="USD", help="hype-edit-1: a reviewer's hourly wage [default: 50].")
 @click.option("--review-seconds", metavar="S", help="hype-edit-1: review time per image [default: 20].")
-@click.option("--retry-cap", metavar="N", type=click.IntRange(1, 1000), help="hype-edit-1: most attempts [default: 4].")
+@click.option(
+    "--retry-cap", metavar="N", type=click.IntRange(1, 1000), help="hype-edit-1: maximum attempts [default: 4]."
+)
 @click.option(
     "--raters",
     is_flag=True,
     default=None,
-    help="hype-edit-1: each file is one rater's; decide by majority.",
+    help="hype-edit-1: each file is from one rater; decide by majority.",
 )
 @JSON
 def score(
@@ -89,7 +91,7 @@ def score(
     raters: bool | None,
     as_json: bool,
 ) -> int:
-    """Compute a benchmark's published numbers from its own result files.
+    """Compute a benchmark's published numbers from its official result files.
 
     SUITE is ice-bench (eval_result.txt), idea-bench (results CSV), hype-edit-1 (judgements.json, one or several) or
     servimage (annotations.jsonl, one or several)."""
@@ -109,51 +111,53 @@ def score(
     }
     _check(suite, given)
     if suite in ("ice-bench", "idea-bench") and len(files) != 1:
-        raise UserError(f"{suite} has its results in one file, and {len(files)} are given: score each by itself")
+        raise UserError(f"{suite} results are in one file, but {len(files)} are given: score each file separately")
     match suite:
         case "servimage":
             prices = _prices(suite, costs, api_prices)
-            found = _servimage(files, tasks, scores, prices, bool(require_success), bool(sensitivity))
+            result = _servimage(files, tasks, scores, prices, bool(require_success), bool(sensitivity))
         case "hype-edit-1":
             prices = _prices(suite, costs, api_prices)
             review = _review(review_usd_per_hour, review_seconds, retry_cap)
-            found = _hype_edit_1(files, scores, prices, review, bool(sensitivity), bool(raters))
+            result = _hype_edit_1(files, scores, prices, review, bool(sensitivity), bool(raters))
         case "idea-bench":
-            found = _idea_bench(files[0], tasks)
+            result = _idea_bench(files[0], tasks)
         case _:
-            found = _ice_bench(files[0])
+            result = _ice_bench(files[0])
     if as_json:
-        show_json(found.data)
+        show_json(result.data)
     else:
-        show("\n\n".join(table(header, rows) for header, rows in found.tables))
-    for note in found.notes:
+        show("\n\n".join(table(header, rows) for header, rows in result.tables))
+    for note in result.notes:
         say(note)
     return 0
 
 
 def _check(suite: str, given: Mapping[str, object]) -> None:
-    """UserError for an unknown suite and for an option of another suite."""
+    """UserError for an unknown suite or an option of another suite."""
     from local_bench.core.errors import UserError
 
     if suite not in SUITES:
         suggestion = hint(suite, SUITES, f"there are {', '.join(SUITES)}")
-        raise UserError(f"there is no suite {suite!r} with result files of its own: {suggestion}")
-    stray = next((flag for flag, value in given.items() if value is not None and suite not in OF_SUITE[flag]), None)
+        raise UserError(f"there is no suite {suite!r} with official result files: {suggestion}")
+    stray = next(
+        (flag for flag, value in given.items() if value is not None and suite not in OPTION_SUITES[flag]), None
+    )
     if stray:
-        raise UserError(f"{stray} applies to {' and '.join(OF_SUITE[stray])}: leave it out for {suite}")
+        raise UserError(f"{stray} applies to {' and '.join(OPTION_SUITES[stray])}: leave it out for {suite}")
 
 
 def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "Prices":
     from local_bench.core.errors import UserError
-    from local_bench.suites.api_prices import api_prices as assumed
+    from local_bench.suites.api_prices import api_prices as paper_prices
     from local_bench.suites.json_io import read_costs
 
     if costs is not None and api_prices:
-        raise UserError("--costs and --api-prices both say what an image costs: give one of them")
+        raise UserError("--costs and --api-prices both set the cost per image: give only one of them")
     if api_prices:
-        return assumed(suite).of
-    own = None if costs is None else read_costs(costs)
-    return lambda models: (own, [])
+        return paper_prices(suite).of
+    user_costs = None if costs is None else read_costs(costs)
+    return lambda models: (user_costs, [])
 
 
 def _servimage(
@@ -169,27 +173,27 @@ def _servimage(
     from local_bench.suites.servimage.results import check_images, read_annotations, read_orders, read_scores
 
     if tasks is None:
-        raise UserError("servimage is settled from its orders' prices: say with --tasks where they are")
+        raise UserError("servimage needs the prices of its orders: give the orders with --tasks")
     if sensitivity and scores is None:
-        raise UserError("--sensitivity moves the threshold on the judge's scores: say with --scores where they are")
+        raise UserError("--sensitivity varies the threshold on the judge's scores: give them with --scores")
     orders = read_orders(tasks)
     annotations = read_annotations(files)
     images = annotations.images
-    rated = None if scores is None else read_scores(scores)
-    check_images([*images, *(rated or [])], orders)
-    usd, renamed = prices(annotations.models)
-    found = published(images, orders, rated, usd, require_success, sensitivity, annotations.models)
-    return replace(found, notes=[*found.notes, *renamed])
+    ratings = None if scores is None else read_scores(scores)
+    check_images([*images, *(ratings or [])], orders)
+    usd, notes = prices(annotations.models)
+    result = published(images, orders, ratings, usd, require_success, sensitivity, annotations.models)
+    return replace(result, notes=[*result.notes, *notes])
 
 
 def _review(usd_per_hour: str | None, seconds: str | None, cap: int | None) -> "Review":
     from local_bench.suites.hype_edit_1.published import Review
 
-    stated = Review()
+    default = Review()
     return Review(
-        _amount("--review-usd-per-hour", usd_per_hour, stated.usd_per_hour),
-        _amount("--review-seconds", seconds, stated.seconds),
-        stated.retry_cap if cap is None else cap,
+        _amount("--review-usd-per-hour", usd_per_hour, default.usd_per_hour),
+        _amount("--review-seconds", seconds, default.seconds),
+        default.retry_cap if cap is None else cap,
     )
 
 
@@ -205,17 +209,17 @@ def _hype_edit_1(
     from local_bench.suites.hype_edit_1.published import open_votes, published
     from local_bench.suites.hype_edit_1.results import read_attempt_scores, read_judgements, read_raters
 
-    judgements, open_ones = read_raters(files) if raters else (read_judgements(files), [])
-    usd, renamed = prices(judgements.models)
+    judgements, undecided = read_raters(files) if raters else (read_judgements(files), [])
+    usd, notes = prices(judgements.models)
     if sensitivity and usd is None:
-        raise UserError("--sensitivity is of the effective cost: give --costs or --api-prices")
+        raise UserError("--sensitivity varies the effective cost: give --costs or --api-prices")
     ratings = None if scores is None else read_attempt_scores(scores)
-    found = published(judgements, usd, review, ratings, sensitivity)
-    found = replace(found, notes=[*found.notes, *renamed])
+    result = published(judgements, usd, review, ratings, sensitivity)
+    result = replace(result, notes=[*result.notes, *notes])
     if not raters:
-        return found
-    votes = open_votes(len(files), open_ones)
-    return replace(found, data=found.data | votes.data, notes=[*found.notes, *votes.notes])
+        return result
+    votes = open_votes(len(files), undecided)
+    return replace(result, data=result.data | votes.data, notes=[*result.notes, *votes.notes])
 
 
 def _idea_bench(file: Path, folder: Path | None) -> "Published":
@@ -226,8 +230,8 @@ def _idea_bench(file: Path, folder: Path | None) -> "Published":
     if folder is not None:
         from local_bench.suites.idea_bench.tasks import read_categories
 
-        of_task = read_categories(folder)
-        rows = [replace(row, category=of_task.get(row.task_id)) for row in rows]
+        categories = read_categories(folder)
+        rows = [replace(row, category=categories.get(row.task_id)) for row in rows]
     return published(rows)
 
 
@@ -240,7 +244,7 @@ def _ice_bench(file: Path) -> "Published":
 
 
 def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
-    """An option's number, read exactly. UserError where it is none, or below 0."""
+    """An option's value as an exact number. UserError if it is not a number or is negative."""
     from decimal import Decimal, InvalidOperation
 
     from local_bench.core.errors import UserError
@@ -252,5 +256,5 @@ def _amount(option: str, text: str | None, default: Fraction) -> Fraction:
     except InvalidOperation:
         value = Decimal("nan")
     if not value.is_finite() or not 0 <= value <= 10**9 or value.adjusted() < -30:
-        raise UserError(f"{option} is a number from 0 on, not {text!r}")
+        raise UserError(f"{option} must be a number that is not negative, not {text!r}")
     return Fraction(value)

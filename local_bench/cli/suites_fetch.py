@@ -1,4 +1,4 @@
-"""`suites fetch`: the published files of a benchmark."""
+"""`suites fetch`: download the published files of a benchmark."""
 
 import json
 from pathlib import Path
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 )
 @click.argument("name", shell_complete=suites_completed)
 @click.option("--out", "folder", required=True, type=PATH, help="The folder to create.")
-@click.option("--revision", metavar="COMMIT", help="Another commit than that of configs/datasets.yaml.")
+@click.option("--revision", metavar="COMMIT", help="Override the commit in configs/datasets.yaml.")
 @click.option("--dry-run", is_flag=True, help="Only report what would be downloaded.")
 @JSON
 def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as_json: bool) -> int:
     """Download a benchmark's published files.
 
-    The folder is written completely or not at all, with the digest of every file in fetched.json, and then read by the
+    The folder is written atomically, with the digest of every file in fetched.json, and then checked by loading the
     suite: exit 1 if tasks or images are missing. Only this command and `models fetch` use the network.
     """
     from local_bench.core.environment import go_online
@@ -54,50 +54,54 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
     data |= {"repo": record.repo, "revision": record.revision, "folder": str(folder)}
     data |= {"n_files": len(record.files), "bytes": record.total_bytes}
     pinned = record.revision == entry.source.revision
-    data |= _read(entry, folder, pinned)
+    data |= _loaded(entry, folder, pinned)
     if pinned and entry.files not in (None, len(record.files)):
-        say(f"{len(record.files)} files came, and {entry.files} are known of this commit")
+        say(f"{len(record.files)} files were downloaded, but this commit has {entry.files}")
         data["complete"] = False
     _show(data, as_json)
     return 0 if data["complete"] else 1
 
 
-def _read(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
-    """What the suite's own reader finds in the folder; what is missing is said."""
+def _loaded(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
+    """Load the suite from the folder and count its tasks and images; report what is missing."""
     from local_bench.core.errors import UserError
     from local_bench.core.images import pixel_digest
     from local_bench.suites.registry import suite
 
-    found: dict[str, Any] = {"path": None, "n_tasks": 0, "n_images": 0, "n_tasks_unscored": 0, "refused": []}
+    result: dict[str, Any] = {"path": None, "n_tasks": 0, "n_images": 0, "n_tasks_unscored": 0, "refused": []}
     path = next(iter(sorted(folder.glob(entry.reads))), None)
     if path is None:
-        say(f"{folder} has no {entry.reads}, which the suite {entry.suite} is read from")
-        return found | {"complete": False, "config": None}
+        say(f"{folder} has no {entry.reads}, which the suite {entry.suite} needs")
+        return result | {"complete": False, "config": None}
     config = f"suite: {{name: {entry.suite}, path: {json.dumps(str(path), ensure_ascii=False)}}}"
-    found |= {"path": str(path), "config": config}
+    result |= {"path": str(path), "config": config}
     try:
-        tasks = suite(entry.suite).tasks(str(path), pixel_digest, refuse=found["refused"].append)
+        tasks = suite(entry.suite).tasks(str(path), pixel_digest, refuse=result["refused"].append)
     except UserError as e:
         say(str(e))
-        return found | {"complete": False}
-    for sentence in found["refused"]:
-        say(sentence)
+        return result | {"complete": False}
+    for message in result["refused"]:
+        say(message)
     unscored = [task.unscored for task in tasks if task.unscored is not None]
     if unscored:
-        say(f"{len(unscored)} tasks are without a picture, the first: {unscored[0]}")
+        say(f"{len(unscored)} tasks lack an image; the first: {unscored[0]}")
     if len(tasks) != entry.tasks:
-        say(f"{len(tasks)} tasks were found, and {entry.tasks} are known of this benchmark")
-    found |= {"n_tasks": len(tasks), "n_images": sum(len(task.deliverables) for task in tasks)}
-    complete = not unscored and not found["refused"] and (len(tasks) == entry.tasks or not pinned)
-    return found | {"n_tasks_unscored": len(unscored), "complete": complete}
+        say(f"{len(tasks)} tasks were found, but this benchmark has {entry.tasks}")
+    result |= {"n_tasks": len(tasks), "n_images": sum(len(task.deliverables) for task in tasks)}
+    complete = not unscored and not result["refused"] and (len(tasks) == entry.tasks or not pinned)
+    return result | {"n_tasks_unscored": len(unscored), "complete": complete}
 
 
 def _show(data: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show_json(data)
         return
-    words = data | {"bytes": "not known beforehand" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"}
-    lines = [[key, str(value)] for key, value in words.items() if value is not None and key not in ("files", "refused")]
+    values = data | {
+        "bytes": "unknown before the download" if data["bytes"] is None else f"{data['bytes'] / 1e9:.2f} GB"
+    }
+    lines = [
+        [key, str(value)] for key, value in values.items() if value is not None and key not in ("files", "refused")
+    ]
     show(table(["key", "value"], lines))
     for name in data.get("files") or ():
         show(f"  {name}")

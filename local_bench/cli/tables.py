@@ -20,71 +20,71 @@ from local_bench.settle.settlement import Settlement, Total
 
 
 def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> str:
-    """Counts, the settlement table (with a report, or if `settled`), the report's path, what each model earned."""
+    """Counts, the settlement table (with a report, or if `settled`), the report's path and the revenue per model."""
     parts = [
         f"{outcome.n_done} of {outcome.n_candidates} images generated, {outcome.n_unscored} unscored; "
         f"{outcome.n_verdicts} verdicts, {outcome.n_verdicts_unscored} unscored"
     ]
     parts += judging_text(run)
     if report or settled:
-        kept = accounting(run.store, run.config.settlement)
-        priced = any(s.total.value_micro_usd for s in kept.settlements)
-        parts += ["", settlement_text(kept, hard_rule_stats(run)) if priced else official_text(run), ""]
+        accounts = accounting(run.store, run.config.settlement)
+        priced = any(s.total.value_micro_usd for s in accounts.settlements)
+        parts += ["", settlement_text(accounts, hard_rule_stats(run)) if priced else official_text(run), ""]
         parts += [f"report: {report}"] if report else []
-        parts += earnings(kept, check_ground_truth(run)) if priced else []
+        parts += earnings(accounts, check_ground_truth(run)) if priced else []
     return "\n".join(parts)
 
 
 def official_text(run: RunDir) -> str:
-    """The benchmark's own numbers, per model or together."""
-    found = official(run)
+    """The benchmark's official numbers, per model or for all models."""
+    results = official(run)
     tables = [
-        "\n\n".join(([] if label == "all" else [label]) + [table(header, rows) for header, rows in of.tables])
-        for label, of in found.items()
+        "\n\n".join(([] if label == "all" else [label]) + [table(header, rows) for header, rows in result.tables])
+        for label, result in results.items()
     ]
-    return "\n\n".join(tables) or "the benchmark publishes no number for this run"
+    return "\n\n".join(tables) or "the benchmark defines no official number for this run"
 
 
-def earnings(kept: Accounting, known: GroundTruthCheck | None) -> list[str]:
-    """One sentence per model, highest revenue first, with the revenue by ground truth where it is known."""
-    true = {row.model: row for row in known.money} if known else {}
+def earnings(accounts: Accounting, truth: GroundTruthCheck | None) -> list[str]:
+    """One sentence per model, highest revenue first, with the revenue by ground truth if it is known."""
+    true = {row.model: row for row in truth.money} if truth else {}
     lines = []
-    for s in kept.settlements:
-        line = f"{s.model} earned {_between(s.total.revenue_micro_usd, s.total.revenue_interval_micro_usd)}"
+    for s in accounts.settlements:
+        line = f"{s.model} earned {_with_interval(s.total.revenue_micro_usd, s.total.revenue_interval_micro_usd)}"
         line += f" of {usd(s.total.value_micro_usd)}"
         if s.model in true:
             row = true[s.model]
-            line += f"; by ground truth {_between(row.true_micro_usd, row.true_interval_micro_usd)}"
+            line += f"; by ground truth {_with_interval(row.true_micro_usd, row.true_interval_micro_usd)}"
         lines.append(line)
     return lines
 
 
-def _between(micro: int, ends: tuple[int, int] | None) -> str:
-    return usd(micro) + (f" (95 %: {usd(ends[0])} to {usd(ends[1])})" if ends else "")
+def _with_interval(micro: int, interval: tuple[int, int] | None) -> str:
+    return usd(micro) + (f" (95 %: {usd(interval[0])} to {usd(interval[1])})" if interval else "")
 
 
 def judging_text(run: RunDir) -> list[str]:
     """One line per judge on batch invariance and prompt injection, then its repeatability."""
     lines = [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
-    asked_again = retest_rows(run)
-    if asked_again:
-        header = ["judge", "rubric", "criterion", "asked", "questions", "same", "95 %", "difference", "unscored"]
-        lines += ["", table(header, [_retest_row(row) for row in asked_again])]
+    retests = retest_rows(run)
+    if retests:
+        header = ["judge", "rubric", "criterion", "rounds", "questions", "same", "95 %", "difference", "unscored"]
+        lines += ["", table(header, [_retest_row(row) for row in retests])]
     return lines
 
 
 def _retest_row(row: RepeatabilityRow) -> list[str]:
-    same, apart = row.retest.same, row.retest.mean_abs_difference
+    same, difference = row.retest.same, row.retest.mean_abs_difference
     return [
         *(row.judge, row.rubric, row.criterion, str(row.rounds), str(same.n), _percent(same.value)),
         "-" if same.low is None or same.high is None else f"{same.low:.1%} to {same.high:.1%}",
-        *(_figure(apart, ".2f"), str(same.n_unscored)),
+        *(_figure(difference, ".2f"), str(same.n_unscored)),
     ]
 
 
 def judging_json(run: RunDir) -> list[dict[str, Any]]:
-    """The same as JSON: shares as fractions, differences in points; what was not tried is null."""
-    asked_again = retest_rows(run)
+    """The result as JSON: shares as fractions, differences in points; null for tests that were not run."""
+    retests = retest_rows(run)
     return [
         {
             "name": judge.name,
@@ -92,7 +92,7 @@ def judging_json(run: RunDir) -> list[dict[str, Any]]:
             "reproducible": judge.reproducible,
             "attacks": judge.attacks
             and {"n": judge.attacks.n, "n_fooled": judge.attacks.n_fooled, "n_unscored": judge.attacks.n_unscored},
-            "retest": [_retest_json(row) for row in asked_again if row.judge == judge.name],
+            "retest": [_retest_json(row) for row in retests if row.judge == judge.name],
         }
         for judge in judges(run)
     ]
@@ -113,18 +113,18 @@ def _retest_json(row: RepeatabilityRow) -> dict[str, Any]:
     }
 
 
-def settlement_text(kept: Accounting, rules: dict[str, HardRuleStats]) -> str:
-    """Who earned what; of orders with hard rules also how many images, in how many orders, these alone refuse."""
+def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats]) -> str:
+    """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules."""
     header = ["model", "revenue", "95 % interval", "share", "orders", "images", "unscored", "cost", "profit"]
     header += ["refused by rules"] if rules else []
-    price = kept.price
-    if price is None or kept.cost_micro_usd is None:
+    price = accounts.price
+    if price is None or accounts.cost_micro_usd is None:
         cost = "no price for this device: set settlement.usd_per_hour"
     else:
-        dated = f"{price.source}, {price.date}" if price.date else price.source
-        cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} an hour ({dated})"
-        cost += f"; the whole run's devices cost {usd_fine(kept.cost_micro_usd)}"
-    return table(header, [_row(s, rules.get(s.model)) for s in kept.settlements]) + f"\ncost: {cost}"
+        source = f"{price.source}, {price.date}" if price.date else price.source
+        cost = f"{price.gpu} at {usd(price.micro_usd_per_hour)} per hour ({source})"
+        cost += f"; total device cost of the run: {usd_fine(accounts.cost_micro_usd)}"
+    return table(header, [_row(s, rules.get(s.model)) for s in accounts.settlements]) + f"\ncost: {cost}"
 
 
 def _row(s: Settlement, rules: HardRuleStats | None) -> list[str]:
@@ -148,7 +148,7 @@ def _percent(share: float | None) -> str:
 
 
 def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bool = False) -> dict[str, Any]:
-    """The same as JSON; money in US dollars."""
+    """The result as JSON; money in US dollars."""
     result: dict[str, Any] = {
         "run_dir": str(outcome.run_dir),
         "candidates": {
@@ -163,16 +163,16 @@ def outcome_json(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
     if report:
         result["report"] = str(report)
     if report or settled:
-        kept = accounting(run.store, run.config.settlement)
-        result["models"] = {s.model: settlement_json(s) for s in kept.settlements}
-        for model, of in hard_rule_stats(run).items():
-            result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(of)}
-        result["cost_usd"] = _money(kept.cost_micro_usd)
-        result["benchmark"] = {label: of.data for label, of in official(run).items()}
-        result["economics"] = economics_json(run, kept)
-        known = check_ground_truth(run)
-        if known is not None:
-            result["truth"] = {row.model: _truth_json(row) for row in known.money}
+        accounts = accounting(run.store, run.config.settlement)
+        result["models"] = {s.model: settlement_json(s) for s in accounts.settlements}
+        for model, stats in hard_rule_stats(run).items():
+            result["models"][model]["rules"] = {"counted": run.config.acceptance.rules, **asdict(stats)}
+        result["cost_usd"] = _money(accounts.cost_micro_usd)
+        result["benchmark"] = {label: numbers.data for label, numbers in official(run).items()}
+        result["economics"] = economics_json(run, accounts)
+        truth = check_ground_truth(run)
+        if truth is not None:
+            result["truth"] = {row.model: _truth_json(row) for row in truth.money}
     return result
 
 
@@ -229,14 +229,14 @@ def _money(micro: int | None) -> float | None:
 
 def plan_text(plan: dict[str, Any]) -> str:
     """The plan as text."""
-    made = [m for m in plan["models"] if m["load"] != "imported"]
+    generated = [m for m in plan["models"] if m["load"] != "imported"]
     judge = plan["judge"]
-    orders = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images asked for"
-    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} tasks that cannot be carried out", ""]
-    if made:
-        parts += [table(_PLAN_WORK, [_work_row(m) for m in made]), ""]
-        parts += [table(_PLAN_NEED, [_need_row(m) for m in made]), ""]
-    timed = [m for m in made if m.get("measured")]
+    orders = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images requested"
+    parts = [f"{plan['suite']}: {orders}, {plan['n_tasks_unscored']} tasks cannot be run", ""]
+    if generated:
+        parts += [table(_PLAN_WORK, [_work_row(m) for m in generated]), ""]
+        parts += [table(_PLAN_MEMORY, [_memory_row(m) for m in generated]), ""]
+    timed = [m for m in generated if m.get("measured")]
     if timed:
         parts += [table(_PLAN_TIMED, [_timed_row(m) for m in timed]), ""]
     for m in plan["models"]:
@@ -244,19 +244,30 @@ def plan_text(plan: dict[str, Any]) -> str:
             parts.append(f"{m['model']}: {m['n_images']} imported images, cost {_figure(m['cost_usd'], '$.2f')}")
         elif m["refused"]:
             parts.append(f"{m['model']}: refused: {m['refused']}")
-        parts += [f"{m['model']}: {sentence}" for sentence in m["sentences"]]
+        parts += [f"{m['model']}: {note}" for note in m["sentences"]]
     parts.append(f"judge: {judge['card']}, {judge['n_questions']} questions, {judge['vram_gb']:g} GB")
     disk = plan["disk_gb"]
-    if made:
+    if generated:
         parts.append(
-            f"disk: at most {disk['images']:.3g} GB of images, and {disk['encodings']:g} GB of encoded prompts at a "
-            "time (engine.encodings_gb)"
+            f"disk: at most {disk['images']:.3g} GB of images and at most {disk['encodings']:g} GB of encoded prompts "
+            "at a time (engine.encodings_gb)"
         )
     return "\n".join([*parts, plan["basis"]])
 
 
-_PLAN_WORK = ("model", "images", "batches", "of", "size", "steps", "PFLOP/image", "s/image", "minimum", "GPU-hours")
-_PLAN_NEED = ("model", "encode", "denoise", "decode", "all loaded", "streamed", "fits", "cost", "Wh/image", "Wh")
+_PLAN_WORK = (
+    "model",
+    "images",
+    "batches",
+    "batch size",
+    "size",
+    "steps",
+    "PFLOP/image",
+    "s/image",
+    "minimum",
+    "GPU-hours",
+)
+_PLAN_MEMORY = ("model", "encode", "denoise", "decode", "all loaded", "streamed", "fits", "cost", "Wh/image", "Wh")
 
 
 _PLAN_TIMED = ("measured", "on", "weights", "batch", "s/step", "s decode", "s/image", "GPU-hours", "cost")
@@ -292,7 +303,7 @@ def _work_row(m: dict[str, Any]) -> list[str]:
     ]
 
 
-def _need_row(m: dict[str, Any]) -> list[str]:
+def _memory_row(m: dict[str, Any]) -> list[str]:
     fits = {phase["fits"] for phase in m["phases"].values()}
     return [
         m["model"],

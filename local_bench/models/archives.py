@@ -1,6 +1,7 @@
-"""Unpacking archives of others (.tar.gz, .zip): only plain files, only below the target, up to a size.
+"""Safe extraction of untrusted archives (.tar.gz, .zip): regular files inside the target folder, up to a size
+limit.
 
-No member is ever extracted by the archive modules themselves: names are checked, then the bytes are copied.
+The extraction functions of `tarfile` and `zipfile` are not used: names are checked, then the bytes are copied.
 """
 
 import shutil
@@ -18,15 +19,15 @@ from local_bench.models.datasets import is_data
 
 MAX_MEMBERS = 200_000
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
-Place = Callable[[str], str | None]
-"""Where a member goes below the target; None for one that is not wanted."""
+MemberPath = Callable[[str], str | None]
+"""Maps a member's name to its path relative to the target folder; None skips the member."""
 
 
-def unpack_tar(archive: Path, target: Path, place: Place, max_bytes: int, where: str) -> int:
-    """Unpacks what is wanted of a .tar.gz; how many files of other kinds than data were left out.
+def unpack_tar(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
+    """Extract the selected data files of a .tar.gz; return the number of selected files skipped as not data.
 
-    DatasetError, with `where` for its place of origin, for a name that leads out of the archive, a link or a device
-    among what is wanted, a name that is there twice, more than `max_bytes` or MAX_MEMBERS, and a damaged archive.
+    DatasetError (`where` names the archive) for a name that points outside the archive, a selected link or device,
+    a duplicate name, more than `max_bytes` or MAX_MEMBERS, and a damaged archive.
     """
     left_out, total = 0, 0
     try:
@@ -35,11 +36,11 @@ def unpack_tar(archive: Path, target: Path, place: Place, max_bytes: int, where:
                 _check_name(member.name, where)
                 total += member.size if member.isreg() else 0
                 _check_size(number, total, max_bytes, where)
-                relative = place(member.name)
+                relative = member_path(member.name)
                 if relative is None or member.isdir():
                     continue
                 if not member.isreg():
-                    raise DatasetError(f"{where}: {member.name} is a link or a device: nothing of it is unpacked")
+                    raise DatasetError(f"{where}: {member.name} is a link or a device: the archive is not unpacked")
                 if not is_data(relative):
                     left_out += 1
                     continue
@@ -54,8 +55,8 @@ def unpack_tar(archive: Path, target: Path, place: Place, max_bytes: int, where:
     return left_out
 
 
-def unpack_zip(archive: Path, target: Path, place: Place, max_bytes: int, where: str) -> int:
-    """As `unpack_tar`, for a .zip."""
+def unpack_zip(archive: Path, target: Path, member_path: MemberPath, max_bytes: int, where: str) -> int:
+    """Like `unpack_tar`, for a .zip."""
     left_out, total = 0, 0
     try:
         with zipfile.ZipFile(archive) as zipped:
@@ -63,13 +64,13 @@ def unpack_zip(archive: Path, target: Path, place: Place, max_bytes: int, where:
                 _check_name(member.filename, where)
                 total += member.file_size
                 _check_size(number, total, max_bytes, where)
-                relative = place(member.filename)
+                relative = member_path(member.filename)
                 if relative is None or member.is_dir():
                     continue
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
                     raise DatasetError(
-                        f"{where}: {member.filename} is a link, a device or encrypted: nothing of it is unpacked"
+                        f"{where}: {member.filename} is a link, a device or encrypted: the archive is not unpacked"
                     )
                 if not is_data(relative):
                     left_out += 1
@@ -84,16 +85,16 @@ def unpack_zip(archive: Path, target: Path, place: Place, max_bytes: int, where:
 def _check_name(name: str, where: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise DatasetError(f"{where}: the name {name!r} leads out of the archive: nothing of it is unpacked")
+        raise DatasetError(f"{where}: the name {name!r} points outside the archive: the archive is not unpacked")
 
 
 def _check_size(members: int, total: int, max_bytes: int, where: str) -> None:
     if members > MAX_MEMBERS:
-        raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: nothing of it is unpacked")
+        raise DatasetError(f"{where} has more than {MAX_MEMBERS:,} members: the archive is not unpacked")
     if total > max_bytes:
         raise DatasetError(
-            f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing of it is kept; raise max_bytes of its entry "
-            "in configs/datasets.yaml if that is right"
+            f"{where} unpacks to more than {max_bytes / 1e9:g} GB: nothing was stored; if the size is correct, raise "
+            "max_bytes of its entry in configs/datasets.yaml"
         )
 
 
@@ -101,6 +102,6 @@ def _write(source: IO[bytes], target: Path, relative: str, where: str) -> None:
     path = safe_join(target, relative)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        raise DatasetError(f"{where}: {relative} is there twice: nothing of it is unpacked")
+        raise DatasetError(f"{where}: {relative} is in the archive twice: the archive is not unpacked")
     with path.open("xb") as file:
         shutil.copyfileobj(source, file, 1 << 20)

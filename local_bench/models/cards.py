@@ -1,4 +1,4 @@
-"""Model cards: what a model is, what it needs and where its files come from. Data in `configs/models/*.yaml`."""
+"""Model cards: metadata, memory requirements and file sources of each model. Data in `configs/models/*.yaml`."""
 
 import importlib
 import re
@@ -14,208 +14,215 @@ from local_bench.core.suggest import hint
 from local_bench.core.yamlfile import Strict, check, load_yaml, read_yaml
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
-"""Who makes the cards that are called `library:name`, for they are too many to be files."""
+"""The function that returns the card for a name `library:name`; these cards have no YAML files."""
 SHIPPED = "local_bench.models.shipped:copy"
-"""What builds the models whose trained weights lie in the repository."""
+"""The `build` function of models whose trained weights are in the repository."""
 _BASE_URL = re.compile(r"https://[^/]+(/.*)?|http://(127\.0\.0\.1|localhost)(:\d+)?(/.*)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Source(Strict):
-    """Where the weights come from: a repository on the Hub, elsewhere on the web, or a small model that we build with
-    seeded weights."""
+    """Where the weights come from: a Hub repository, a URL, a local folder, or a function that builds a model."""
 
     repo: str | None = None
     revision: str | None = None
-    """The full commit that `models fetch` takes. Without one nothing is fetched: it must be given by hand."""
+    """The full commit that `models fetch` downloads. If null, pass it with `--revision`."""
     base_url: str | None = None
-    """Where `files` lie when that is not the Hub; best at a pinned commit of theirs."""
+    """The URL that `files` are relative to when they are not on the Hub; preferably at a pinned commit."""
     files: list[str] = Field(default=[])
-    """Only these are taken; pickled ones are converted (core/convert.py). All that a model is loaded from if empty."""
+    """Download only these files; pickled ones are converted (models/convert.py). If empty, all files needed to load the
+    model."""
     sha256: dict[str, str] = Field(default={})
-    """Of `files`, before they are converted, where it is known."""
+    """Known sha256 digests of `files`, before conversion."""
     folder: str | None = None
-    """A folder on this machine, for a lab's own cards; relative to the card's file."""
+    """A local folder, for custom cards; relative to the card's file."""
     gather: str | None = None
-    """`package.module:function`, which `models fetch` calls to bring what only code can name; `revision` is its own."""
+    """`package.module:function` that `models fetch` calls to download files that cannot be listed in the card;
+    `revision` is then a version defined by that function."""
     build: str | None = None
-    """`package.module:function`, called with the folder to fill and the card."""
+    """`package.module:function`, called with the output folder and the card."""
     version: int = 1
-    """Of what `build` makes; a higher number makes it anew."""
+    """Version of the model that `build` writes; increase it to rebuild."""
 
     @property
     def random(self) -> bool:
-        """Whether nothing was ever learnt: a small model with seeded random weights."""
+        """Whether the model is untrained: a small model with seeded random weights."""
         return self.build is not None and self.build != SHIPPED
 
     @model_validator(mode="after")
-    def _from_one_place(self) -> Self:
-        if sum(where is not None for where in (self.repo, self.base_url, self.folder, self.gather, self.build)) != 1:
+    def _check_source(self) -> Self:
+        if (
+            sum(location is not None for location in (self.repo, self.base_url, self.folder, self.gather, self.build))
+            != 1
+        ):
             raise ValueError("give one of repo, base_url, folder, gather and build")
         if self.base_url is not None and not self.files:
-            raise ValueError("base_url needs files: name those to take from there")
+            raise ValueError("base_url needs files: list the files to download")
         if self.base_url is not None and not _BASE_URL.fullmatch(self.base_url):
             raise ValueError("base_url must begin with https://")
         if self.files and self.repo is None and self.base_url is None:
-            raise ValueError("files are of a repo or a base_url: leave them out")
+            raise ValueError("files needs a repo or a base_url: remove files")
         for file in self.files:
             path = PurePosixPath(file)
             if path.is_absolute() or ".." in path.parts or file != path.as_posix() or set("\0\\?#%") & set(file):
-                raise ValueError(f"files: {file!r} is no plain relative path")
-        strange = next((file for file in self.sha256 if file not in self.files), None)
-        if strange is not None:
-            raise ValueError(f"sha256 names {strange!r}, which is not in files")
-        wrong = next((file for file, digest in self.sha256.items() if not _SHA256.fullmatch(digest)), None)
-        if wrong is not None:
-            raise ValueError(f"sha256 of {wrong!r} must be 64 hex digits in lower case")
+                raise ValueError(f"files: {file!r} is not a plain relative path")
+        unknown = next((file for file in self.sha256 if file not in self.files), None)
+        if unknown is not None:
+            raise ValueError(f"sha256 has {unknown!r}, which is not in files")
+        invalid = next((file for file, digest in self.sha256.items() if not _SHA256.fullmatch(digest)), None)
+        if invalid is not None:
+            raise ValueError(f"sha256 of {invalid!r} must be 64 hex digits in lower case")
         return self
 
 
 class SamplerDefaults(Strict):
-    """What the authors recommend; a run's config may say otherwise for what is not null here."""
+    """The sampler settings recommended by the model's authors; a run config can override those that are not null."""
 
     height: int = Field(1024, ge=16, multiple_of=16)
     width: int = Field(1024, ge=16, multiple_of=16)
-    """For a model with `size_from_picture`, height x width is the area and the first picture gives the aspect."""
+    """For a model with `size_from_picture`, height x width is the area and the first input image sets the aspect
+    ratio."""
     num_inference_steps: int = Field(28, ge=1)
     guidance_scale: float | None = Field(None, ge=0)
     true_cfg_scale: float | None = Field(None, ge=0)
-    """Guidance by a second forward pass on `negative_prompt`, where `guidance_scale` is distilled or absent."""
+    """Classifier-free guidance with a second forward pass on `negative_prompt`, for models whose `guidance_scale` is
+    distilled or absent."""
     negative_prompt: str | None = None
     image_guidance_scale: float | None = Field(None, ge=0)
-    """How strictly the source picture is kept (InstructPix2Pix, OmniGen)."""
+    """Guidance towards the source image (InstructPix2Pix, OmniGen)."""
     adapter_scale: float | None = Field(None, ge=0)
-    """How strongly an IP-Adapter's picture counts."""
+    """The weight of an IP-Adapter's image prompt."""
     max_sequence_length: int | None = Field(None, ge=1)
-    """Tokens that the long text encoder reads."""
+    """Maximum prompt length of the long text encoder, in tokens."""
     paste_back: bool | None = None
-    """Of a model with `takes.mask`: whether the source's own pixels replace the result's outside the mask."""
+    """For a model with `takes.mask`: whether pixels outside the mask are copied from the source image."""
 
 
 class Takes(Strict):
-    """What a generator can be given besides words."""
+    """The inputs a generator accepts in addition to a prompt."""
 
     text_alone: bool = True
-    """Whether it makes a picture from words alone."""
+    """Whether it supports text-to-image generation."""
     pictures: int = Field(0, ge=0)
-    """How many input pictures it looks at: the source first, then the references."""
+    """Maximum number of input images: the source image first, then the reference images."""
     size_from_picture: bool = False
-    """Whether the result takes the first picture's aspect."""
+    """Whether the output has the aspect ratio of the first input image."""
     size_multiple: int = 16
-    """Of what the result's sides are multiples then."""
+    """Output height and width are then multiples of this."""
     min_side: int = 1
-    """Pixels that each side of a picture must have at least."""
+    """Minimum height and width of an input image, in pixels."""
     max_aspect: float | None = None
-    """How many times longer one side may be than the other."""
+    """Maximum ratio of the longer to the shorter side of an input image."""
     mask: bool = False
     condition: str | None = None
-    """What its picture is when that is no picture to edit: depth, canny, pose."""
+    """The kind of control image (depth, canny, pose), if the input is one rather than an image to edit."""
 
 
 class ModelCard(Strict):
-    """One model: a generator of images, a judge of them, or what a metric is read off."""
+    """One model: an image generator, a judge, or the feature extractor of a metric."""
 
     name: str
     role: Literal["generator", "judge", "metric"]
     family: str
-    """Which code runs it."""
+    """The implementation that runs the model."""
     title: str
     source: Source
     parts: dict[str, Source] = Field(default={})
-    """What comes from other repositories, by name (an adapter, its image encoder)."""
+    """Components from other repositories, by name (an adapter, its image encoder)."""
     lora: dict[str, float] = Field(default={})
-    """LoRA adapters fused into a generator's denoiser, in this order: the name of a part -> its scale."""
+    """LoRA adapters fused into a generator's denoiser, in this order: part name -> scale."""
     licence: str
     gated: bool = False
-    """Whether its authors ask you to accept terms before `models fetch` can take it."""
+    """Whether the licence terms must be accepted on the Hub before download."""
     parameters_b: float
-    """Billions of parameters, encoders included."""
+    """Billions of parameters, including encoders."""
     vram_gb: float
-    """Decimal GB that the largest stage needs at the default size, batch 1, bfloat16; a judge's weights and the least
-    it can be served in."""
+    """Decimal GB of GPU memory: for a generator, the largest stage at the default size, batch size 1, bfloat16; for a
+    judge, the weights plus the minimum needed for serving."""
     vram_by_phase_gb: dict[str, float] = Field(default={})
-    """Decimal GB of each of a generator's phases: encode, denoise, decode."""
+    """Decimal GB of GPU memory of each generation phase: encode, denoise, decode."""
     pflop_per_image: float | None = None
-    """10^15 operations an image at the defaults, counted; the floor under any honest timing."""
+    """10^15 floating-point operations per image at the default settings; gives a lower bound on the generation time."""
     takes: Takes = Takes()
     attention: dict[str, str] = Field(default={})
-    """The diffusers attention backend by GPU class (sm80, sm86, sm89, sm90, sm100), where ours is not right for it."""
+    """diffusers attention backend by GPU class (sm80, sm86, sm89, sm90, sm100), where it differs from the default."""
     architecture: dict[str, str | bool] = Field(default={})
-    """The pieces (configs/architectures.yaml) that make up a generator's pipeline, by the pipeline's own names."""
+    """The pipeline's components: component name -> architecture in configs/architectures.yaml."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     sampler: SamplerDefaults = SamplerDefaults()
     judge_max_pixels: int = 1024 * 1024
-    """For a judge: images are resized to at most this many pixels …"""
+    """For a judge: larger images are downscaled to at most this many pixels."""
     judge_min_pixels: int = Field(1, ge=1)
-    """… and smaller ones to at least this many: the model's processor would do the same unseen."""
+    """For a judge: smaller images are upscaled to at least this many pixels, as the model's processor would do."""
     patch: int = 28
-    """For a judge: image sides are multiples of this (patch x merge)."""
+    """For a judge: image height and width are multiples of this (patch size x merge size)."""
     context: int = Field(8192, ge=1)
-    """For a judge: the tokens that the model itself can take in one question and its answer."""
+    """For a judge: the model's context length in tokens, prompt and answer together."""
     max_model_len: int = Field(8192, ge=1)
-    """For a judge: the tokens that it is served with unless a run says otherwise; memory is set aside for them."""
+    """For a judge: the default `max_model_len` of its vLLM server, which determines the size of the KV cache."""
     rubrics: Literal["improved", "paper", "miniature"] | None = None
-    """For a judge that was trained on one wording of the rubrics: the only one that it answers."""
+    """For a judge trained on one version of the rubrics: the only version it supports."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """For a judge: over how many GPUs of 80 GB it is split in bfloat16; `vram_gb` is then of all of them together."""
+    """For a judge: the number of 80 GB GPUs it is served on in bfloat16; `vram_gb` is then their total."""
 
     @model_validator(mode="after")
-    def _adapters_are_parts(self) -> Self:
+    def _check_lora(self) -> Self:
         missing = next((name for name in self.lora if name not in self.parts), None)
         if missing is not None:
-            raise ValueError(f"lora: {missing!r} is not among parts: say there where its file comes from")
+            raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
         if self.lora and self.role != "generator":
-            raise ValueError("lora: only generators take adapters")
+            raise ValueError("lora: only generators support adapters")
         return self
 
     @model_validator(mode="after")
-    def _served_within_its_context(self) -> Self:
+    def _check_context(self) -> Self:
         if self.max_model_len > self.context:
             raise ValueError(f"max_model_len is {self.max_model_len}, more than the model's context of {self.context}")
         return self
 
 
 def cards() -> dict[str, ModelCard]:
-    """All cards by name: the shipped ones, then a lab's own. ConfigError for an own card with a shipped card's name."""
-    found = {path.stem: _load(path) for path in sorted((configs_dir() / "models").glob("*.yaml"))}
+    """All cards by name: the built-in ones, then the custom ones. ConfigError for a custom card with a built-in card's
+    name."""
+    by_name = {path.stem: _load(path) for path in sorted((configs_dir() / "models").glob("*.yaml"))}
     for folder in user_config_dirs():
         for path in sorted((folder / "models").glob("*.yaml")):
-            found.setdefault(path.stem, _own(path))
-    return found
+            by_name.setdefault(path.stem, _custom(path))
+    return by_name
 
 
 def card(name: str, role: str) -> ModelCard:
-    """The card of that name, or of that `library:name`. ConfigError names the nearest one there is of this role."""
+    """The card with this name or `library:name`. ConfigError for an unknown name suggests the nearest of this role."""
     library, colon, inner = name.partition(":")
     if colon and library in LIBRARIES:
-        found = _of_library(library, inner)
+        found = _library_card(library, inner)
         if found is None or found.role != role:
-            raise ConfigError(f"{name} is no {role} that has files of its own: there is nothing to fetch or to show")
+            raise ConfigError(f"{name} is not a {role} with weights: there is nothing to fetch or to show")
         return found
     if is_safe_id(name):
         shipped = configs_dir() / "models" / f"{name}.yaml"
-        own = [path for folder in user_config_dirs() if (path := folder / "models" / f"{name}.yaml").is_file()]
-        if (own or shipped.is_file()) and (found := _own(own[0]) if own else _load(shipped)).role == role:
+        custom = [path for folder in user_config_dirs() if (path := folder / "models" / f"{name}.yaml").is_file()]
+        if (custom or shipped.is_file()) and (found := _custom(custom[0]) if custom else _load(shipped)).role == role:
             return found
     known = {n: c for n, c in cards().items() if c.role == role}
     suggestion = hint(name, known, f"there are {', '.join(known)}")
     raise ConfigError(f"there is no {role} {name!r}: {suggestion} (`local-bench models list`)")
 
 
-def _own(path: Path) -> ModelCard:
-    """A lab's own card. It cannot run code, and it cannot have the name of a shipped one: results would be mistaken.
+def _custom(path: Path) -> ModelCard:
+    """Load a custom card. It cannot run code or reuse the name of a built-in card.
 
-    With `extends: NAME` it has all that the shipped card NAME has and it does not set itself; parts are added.
+    With `extends: NAME` it inherits the fields it does not set from the built-in card NAME; `parts` are merged.
     """
     data, lines = read_yaml(path)
     if (configs_dir() / "models" / path.name).is_file():
-        raise ConfigError(f"{path}: {path.stem!r} is the name of a card of local-bench: give your card another name")
+        raise ConfigError(f"{path}: {path.stem!r} is the name of a built-in card: give your card another name")
     if isinstance(data, dict):
         sources = [data.get("source"), *(parts.values() if isinstance(parts := data.get("parts"), dict) else ())]
         for source in sources:
             if isinstance(source, dict) and {"build", "gather"} & source.keys():
                 raise ConfigError(
-                    f"{path}: `build` and `gather` are for the cards of local-bench: give repo, base_url or folder"
+                    f"{path}: only built-in cards can have `build` and `gather`: give repo, base_url or folder"
                 )
             if isinstance(source, dict) and isinstance(source.get("folder"), str):
                 source["folder"] = str(path.parent.absolute() / Path(source["folder"]).expanduser())
@@ -229,31 +236,31 @@ def _extended(path: Path, data: dict[str, Any]) -> dict[str, Any]:
         return data
     shipped = configs_dir() / "models" / f"{name}.yaml"
     if not (isinstance(name, str) and is_safe_id(name) and shipped.is_file()):
-        raise ConfigError(f"{path}: extends: there is no shipped card {name!r} (`local-bench models list`)")
+        raise ConfigError(f"{path}: extends: there is no built-in card {name!r} (`local-bench models list`)")
     base: dict[str, Any] = read_yaml(shipped)[0]
     parts = {**(base.get("parts") or {}), **(data.get("parts") or {})}
     return base | data | ({"parts": parts} if parts else {})
 
 
 def _load(path: Path) -> ModelCard:
-    written = path.stat()
-    return _parsed(path, written.st_mtime_ns, written.st_size)
+    stat = path.stat()
+    return _parsed(path, stat.st_mtime_ns, stat.st_size)
 
 
 @cache
 def _parsed(path: Path, mtime_ns: int, size: int) -> ModelCard:
-    """Parsed once a process, and again where the file has changed."""
+    """Parse a card once per process and again when the file has changed."""
     return _checked(path, load_yaml(path, ModelCard))
 
 
 def _checked(path: Path, loaded: ModelCard) -> ModelCard:
     if loaded.name != path.stem:
-        raise ConfigError(f"{path}: the card's name {loaded.name!r} must be the file's")
+        raise ConfigError(f"{path}: the card's name {loaded.name!r} must match the file name")
     return loaded
 
 
-def _of_library(library: str, name: str) -> ModelCard | None:
-    """The card of a library's own model; None for one that needs no file."""
+def _library_card(library: str, name: str) -> ModelCard | None:
+    """The card of a library's model; None if the model has no files."""
     module, _, function = LIBRARIES[library].partition(":")
-    found: ModelCard | None = getattr(importlib.import_module(module), function)(name)
-    return found
+    result: ModelCard | None = getattr(importlib.import_module(module), function)(name)
+    return result

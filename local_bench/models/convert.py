@@ -1,4 +1,4 @@
-"""Pickled checkpoints become safetensors once, in a process that can do no harm; after that only those are read."""
+"""Conversion of pickled checkpoints to safetensors in a sandboxed process. Only the converted files are loaded."""
 
 import json
 import os
@@ -13,30 +13,31 @@ from local_bench.core.storage import storage_errors
 from local_bench.models.convert_child import REFUSED, tree_of
 
 VERSION = 1
-"""Of what is written; a higher number converts anew."""
+"""Version of the converted format; increase it to convert again."""
 PICKLED = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
 _CHILD = Path(__file__).with_name("convert_child.py")
 _TIMEOUT_S = 1800
 
 
 def converted_name(name: str) -> str:
-    """What a file is called once it has been converted; its own name if it need not be."""
+    """The file's name after conversion; unchanged if the file is not pickled."""
     path = Path(name)
     return path.with_suffix(".safetensors").as_posix() if path.suffix in PICKLED else name
 
 
 def convert(source: Path, target: Path, what: str) -> None:
-    """Writes the pickled checkpoint `source` as safetensors to `target`, whole or not at all.
+    """Convert the pickled checkpoint `source` to the safetensors file `target`, atomically.
 
-    Nested containers become names joined by dots and a tree in the file's metadata (`read_converted`); what is neither
-    container, tensor nor plain scalar is dropped. WeightsError where the file holds more than that, or is damaged;
-    `what` names it in the sentence. Nothing that is in the file is run (core/convert_child.py).
+    Keys of nested containers are joined by dots; the structure is stored in the file's metadata (see
+    `read_converted`). Objects of other types are dropped if their classes are harmless. WeightsError if the file is
+    damaged or contains any other class; `what` names the file in the message. Code in the file is never run
+    (models/convert_child.py).
     """
     with storage_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting.") as scratch:
-        written = Path(scratch) / "converted"
-        command = [sys.executable, "-I", str(_CHILD), str(source.resolve()), str(written)]
+        converted = Path(scratch) / "converted"
+        command = [sys.executable, "-I", str(_CHILD), str(source.resolve()), str(converted)]
         try:
-            ended = subprocess.run(
+            completed = subprocess.run(
                 command,
                 env=_environment(scratch),
                 cwd=scratch,
@@ -47,17 +48,17 @@ def convert(source: Path, target: Path, what: str) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise _refusal(what, f"it took more than {_TIMEOUT_S // 60} minutes") from None
-        if ended.returncode == REFUSED:
-            raise _refusal(what, ended.stdout.strip() or "it holds more than tensors")
-        if ended.returncode or not written.is_file():
-            last = (ended.stderr.strip().splitlines() or ["nothing was said"])[-1]
-            raise _refusal(what, f"its reading ended with {ended.returncode} ({last[:200]})")
-        os.replace(written, target)
+            raise _refusal(what, f"the conversion took more than {_TIMEOUT_S // 60} minutes") from None
+        if completed.returncode == REFUSED:
+            raise _refusal(what, completed.stdout.strip() or "it contains more than tensors")
+        if completed.returncode or not converted.is_file():
+            last = (completed.stderr.strip().splitlines() or ["no error output"])[-1]
+            raise _refusal(what, f"the conversion process exited with {completed.returncode} ({last[:200]})")
+        os.replace(converted, target)
 
 
 def write_converted(value: Any, path: Path) -> None:
-    """Writes containers of tensors and plain scalars as `convert` would have, had they been a checkpoint."""
+    """Write containers of tensors and plain scalars in the format of `convert`."""
     from safetensors.torch import save_file
 
     tensors, tree = tree_of(value, script=False)
@@ -65,9 +66,9 @@ def write_converted(value: Any, path: Path) -> None:
 
 
 def read_converted(path: Path) -> Any:
-    """What was in the checkpoint: its containers, tensors (CPU) and scalars; a plain dict for other safetensors.
+    """Load a converted checkpoint: its containers, tensors (on the CPU) and scalars; a flat dict for other safetensors.
 
-    WeightsError if it is no whole safetensors file.
+    WeightsError if the file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -105,12 +106,13 @@ def _value(node: dict[str, Any], file: Any) -> Any:
 
 
 def _environment(scratch: str) -> dict[str, str]:
-    """No tokens, no settings of the user's: what the process needs to find its libraries."""
-    own = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
-    return own | {"HOME": scratch, "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    """Minimal environment of the conversion process: library paths, no tokens or user settings."""
+    inherited = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
+    return inherited | {"HOME": scratch, "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _refusal(what: str, reason: str) -> WeightsError:
     return WeightsError(
-        f"{what} is not converted: {reason}; nothing of it was run or kept, fetch it again or use another model"
+        f"{what} was not converted: {reason}; none of its code was run and nothing was stored: fetch it again or use "
+        "another model"
     )

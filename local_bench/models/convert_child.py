@@ -1,19 +1,18 @@
-"""Reads one pickled checkpoint and writes it as safetensors: a script for a process of its own (core/convert.py).
+"""Convert one pickled checkpoint to safetensors. Run as a script in a separate process by models/convert.py.
 
     python -I convert_child.py SOURCE TARGET
 
-The process has no network (a namespace without any, where the kernel lets us; an audit hook refuses sockets, programs
-and writing from Python in any case), no tokens in its environment, and writes TARGET alone. It ends with 0, or with 3
-and one clause on stdout that says why SOURCE is refused.
+The process has no network access (a network namespace where the kernel allows it; in any case an audit hook blocks
+sockets, subprocesses and file writes from Python), no tokens in its environment, and writes only TARGET. The exit code
+is 0, or 3 with the reason on stdout if SOURCE is refused.
 
-A checkpoint is read by torch's unpickler for weights alone, which builds tensors, containers and the few harmless
-classes of `_allowed`, and calls nothing else. TorchScript archives (OpenAI's CLIP) are not given to `torch.jit.load`:
-that runs code of the archive at load time (`__setstate__` of its classes; TorchScript cannot call Python, but has
-operators that open files). Here the archive's pickle is read by an unpickler that knows tensors and turns all of the
-archive's own classes into plain records; none of its code is compiled or run.
+Checkpoints are loaded with `torch.load(weights_only=True)`, which constructs tensors, containers and the classes in
+`_allowed`. TorchScript archives (OpenAI's CLIP) are not loaded with `torch.jit.load`, which runs code from the archive
+(`__setstate__` of its classes; TorchScript cannot call Python but has operators that open files). Instead, an unpickler
+reads the archive's pickle and replaces its classes with plain records; no code is compiled or run.
 
-The target's metadata holds one key, `tree`: JSON from which `read_converted` builds the containers again. A tensor is
-called by its way through them, joined by dots.
+The target's metadata has one key, `tree`: JSON from which `read_converted` restores the containers. A tensor's name is
+its path through the containers, joined by dots.
 """
 
 import ctypes
@@ -35,21 +34,21 @@ _EVENTS = (
 )
 _CLONE_NEWNET, _CLONE_NEWUSER = 0x40000000, 0x10000000
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_MOST_DEEP = 64
+_MAX_DEPTH = 64
 
 
 class Refused(Exception):
-    """Why a checkpoint is not converted: one clause."""
+    """The checkpoint is refused; the message is the reason."""
 
 
 def main(source: str, target: str) -> int:
     _cut_network()
-    import numpy as np  # noqa: F401  (before the hook, for importing opens files)
+    import numpy as np  # noqa: F401  (imported before the hook is set: importing opens files)
     import torch
     from safetensors.torch import save_file
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.addaudithook(_refuse_effects)
+    sys.addaudithook(_refuse_side_effects)
     try:
         tensors, tree = tree_of(*_read(torch, source))
         save_file(tensors, target, {"tree": tree})
@@ -60,33 +59,35 @@ def main(source: str, target: str) -> int:
 
 
 def tree_of(value: Any, script: bool) -> tuple[dict[str, Any], str]:
-    """The tensors in a value by name, and the JSON of its containers. Refused where there is no tensor."""
+    """The tensors in a value by name, and its container structure as JSON. Refused if it contains no tensor."""
     import torch
 
     tensors: dict[str, Any] = {}
     root = _node(torch, value, (), tensors)
     if not tensors:
-        raise Refused("there is no tensor in it")
+        raise Refused("it contains no tensor")
     return tensors, json.dumps({"script": script, "root": root})
 
 
 def _cut_network() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
-        libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)  # not allowed everywhere: the hook below holds in any case
+        libc.unshare(
+            _CLONE_NEWUSER | _CLONE_NEWNET
+        )  # may fail where namespaces are restricted; the audit hook still applies
 
 
-def _refuse_effects(event: str, arguments: tuple[Any, ...]) -> None:
+def _refuse_side_effects(event: str, arguments: tuple[Any, ...]) -> None:
     if event.startswith(_EVENTS):
-        raise Refused(f"it wants {event}, and only tensors are read")
+        raise Refused(f"loading it triggers {event}, and only tensors are loaded")
     if event == "open":
         _, mode, flags = arguments
         if any(letter in (mode or "") for letter in "wax+") or (isinstance(flags, int) and flags & _WRITING):
-            raise Refused("it wants to write a file, and only tensors are read")
+            raise Refused("loading it writes a file, and only tensors are loaded")
 
 
 def _read(torch: Any, source: str) -> tuple[Any, bool]:
-    """What is in the checkpoint, and whether it was a TorchScript archive."""
+    """The content of the checkpoint, and whether it is a TorchScript archive."""
     try:
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
@@ -102,23 +103,23 @@ def _read(torch: Any, source: str) -> tuple[Any, bool]:
     except MemoryError as e:
         raise Refused("it is larger than this machine's memory") from e
     except Exception as e:
-        raise Refused(f"it is damaged or no checkpoint of torch ({type(e).__name__})") from e
+        raise Refused(f"it is damaged or not a torch checkpoint ({type(e).__name__})") from e
 
 
 def _refuse_bomb(archive: zipfile.ZipFile, size: int) -> None:
     if sum(entry.file_size for entry in archive.infolist()) > 4 * size + 1_000_000:
-        raise Refused("it unpacks to far more than its size")
+        raise Refused("its uncompressed size is far larger than the file")
 
 
 def _reason(message: str) -> str:
-    found = re.search(r"GLOBAL ([\w.]+)|class ([\w.]+)", message)
-    if found:
-        return f"it asks for {found[1] or found[2]}, and only tensors are read"
-    return "it is damaged, or holds more than tensors"
+    match = re.search(r"GLOBAL ([\w.]+)|class ([\w.]+)", message)
+    if match:
+        return f"it uses {match[1] or match[2]}, and only tensors are loaded"
+    return "it is damaged, or contains more than tensors"
 
 
 def _allowed() -> list[Any]:
-    """Harmless classes that checkpoints hold beside their tensors."""
+    """Harmless non-tensor classes that occur in checkpoints."""
     import argparse
     import codecs
 
@@ -135,7 +136,7 @@ def _rebuilders(multiarray: Any) -> list[Any]:
 
 
 class _Record:
-    """An object of a TorchScript class: its name and its attributes."""
+    """An object of a TorchScript class: class name and attributes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -143,12 +144,12 @@ class _Record:
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict):
-            raise Refused("it keeps its state in a way of its own")
+            raise Refused("it has a custom state format")
         self.attributes = state
 
 
 class _Script(pickle.Unpickler):
-    """The parameters and buffers of a TorchScript archive, read as data."""
+    """Unpickler that reads the parameters and buffers of a TorchScript archive without running its code."""
 
     def __init__(self, torch: Any, archive: zipfile.ZipFile) -> None:
         self._torch, self._archive = torch, archive
@@ -158,17 +159,15 @@ class _Script(pickle.Unpickler):
         super().__init__(io.BytesIO(archive.read(name)))
 
     def state_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        self._collect(self.load(), "", found, 0)
-        return found
+        tensors: dict[str, Any] = {}
+        self._collect(self.load(), "", tensors, 0)
+        return tensors
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("__torch__"):
-            # A class of its own for each, so that NEWOBJ makes an empty record of that name.
+            # One class per name, so that NEWOBJ creates an empty record with that name.
             qualified = f"{module}.{name}"
-            return type(
-                "_Named", (_Record,), {"__new__": lambda cls, *_: _record(cls, qualified), "__init__": _nothing}
-            )
+            return type("_Named", (_Record,), {"__new__": lambda cls, *_: _record(cls, qualified), "__init__": _no_op})
         known = {
             ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
@@ -183,7 +182,7 @@ class _Script(pickle.Unpickler):
             return known[module, name]
         if module == "torch" and name.endswith("Storage"):
             return name
-        raise Refused(f"it asks for {module}.{name}, and only tensors are read")
+        raise Refused(f"it uses {module}.{name}, and only tensors are loaded")
 
     def persistent_load(self, pid: Any) -> Any:
         _, kind, key, _, _ = pid
@@ -197,18 +196,18 @@ class _Script(pickle.Unpickler):
     def _tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Any:
         return storage.as_strided(tuple(size), tuple(stride), offset)
 
-    def _collect(self, value: Any, prefix: str, found: dict[str, Any], depth: int) -> None:
-        if depth > _MOST_DEEP or not isinstance(value, _Record):
-            raise Refused("it is no module")
-        kept = self._declared(value.name)
+    def _collect(self, value: Any, prefix: str, tensors: dict[str, Any], depth: int) -> None:
+        if depth > _MAX_DEPTH or not isinstance(value, _Record):
+            raise Refused("it is not a torch module")
+        declared = self._declared(value.name)
         for name, inner in value.attributes.items():
             if isinstance(inner, _Record):
-                self._collect(inner, f"{prefix}{name}.", found, depth + 1)
-            elif isinstance(inner, self._torch.Tensor) and (kept is None or name in kept):
-                found[prefix + name] = inner
+                self._collect(inner, f"{prefix}{name}.", tensors, depth + 1)
+            elif isinstance(inner, self._torch.Tensor) and (declared is None or name in declared):
+                tensors[prefix + name] = inner
 
     def _declared(self, qualified: str) -> set[str] | None:
-        """The names of a class's parameters and buffers, from the text of its code; None where that is not found."""
+        """The names of a class's parameters and buffers, parsed from its source; None if the source is not found."""
         module, _, name = qualified.rpartition(".")
         path = f"{self._root}code/{module.replace('.', '/')}.py"
         if path not in self._archive.namelist():
@@ -216,9 +215,9 @@ class _Script(pickle.Unpickler):
         text = self._archive.read(path).decode("utf-8", "replace")
         body = re.search(rf"^class {re.escape(name)}\(.*?(?=^class |\Z)", text, re.MULTILINE | re.DOTALL)
         lists = [re.search(rf"^  {kind} = \[(.*?)\]", body[0], re.MULTILINE) for kind in _LISTS] if body else []
-        if not lists or any(found is None for found in lists):
+        if not lists or any(match is None for match in lists):
             return None
-        return {name for found in lists if found for name in re.findall(r"\"([^\"]+)\"", found[1])}
+        return {name for match in lists if match for name in re.findall(r"\"([^\"]+)\"", match[1])}
 
 
 _LISTS = ("__parameters__", "__buffers__")
@@ -230,22 +229,22 @@ def _record(cls: Any, name: str) -> Any:
     return record
 
 
-def _nothing(*_: Any) -> None:
+def _no_op(*_: Any) -> None:
     pass
 
 
-def _node(torch: Any, value: Any, way: tuple[str, ...], tensors: dict[str, Any]) -> Any:
-    """The JSON for a value; its tensors go to `tensors`, each a contiguous copy of its own."""
+def _node(torch: Any, value: Any, path: tuple[str, ...], tensors: dict[str, Any]) -> Any:
+    """The JSON node of a value; contiguous copies of its tensors are added to `tensors`."""
     import numpy as np
 
-    if len(way) > _MOST_DEEP:
+    if len(path) > _MAX_DEPTH:
         raise Refused("its containers are nested too deeply")
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return {"array": _keep(torch.from_numpy(np.array(value)), way, tensors)}
+        return {"array": _add_tensor(torch.from_numpy(np.array(value)), path, tensors)}
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
-            raise Refused("it holds sparse or quantised tensors")
-        return {"tensor": _keep(value.detach(), way, tensors)}
+            raise Refused("it contains sparse or quantised tensors")
+        return {"tensor": _add_tensor(value.detach(), path, tensors)}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | str):
@@ -257,19 +256,19 @@ def _node(torch: Any, value: Any, way: tuple[str, ...], tensors: dict[str, Any])
     if isinstance(value, dict):
         kinds = (str, int, float, bool, tuple)
         rows = [
-            [_node(torch, key, (*way, "key"), tensors), _node(torch, inner, (*way, str(key)), tensors)]
+            [_node(torch, key, (*path, "key"), tensors), _node(torch, inner, (*path, str(key)), tensors)]
             for key, inner in value.items()
             if isinstance(key, kinds) or key is None
         ]
         return {"dict": rows}
     if isinstance(value, list | tuple):
-        rows = [_node(torch, inner, (*way, str(i)), tensors) for i, inner in enumerate(value)]
+        rows = [_node(torch, inner, (*path, str(i)), tensors) for i, inner in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": rows}
     return {"dropped": type(value).__name__}
 
 
-def _keep(tensor: Any, way: tuple[str, ...], tensors: dict[str, Any]) -> str:
-    name = ".".join(way) or "tensor"
+def _add_tensor(tensor: Any, path: tuple[str, ...], tensors: dict[str, Any]) -> str:
+    name = ".".join(path) or "tensor"
     while name in tensors:
         name += "#"
     tensors[name] = tensor.clone().contiguous()

@@ -1,4 +1,4 @@
-"""`suites fetch`: the authors' own files of a benchmark in a folder, whole or not at all, with a record beside them."""
+"""`suites fetch`: download the published files of a benchmark into a folder, atomically, with a record of the files."""
 
 import fnmatch
 import os
@@ -20,64 +20,64 @@ from local_bench.core.yamlfile import Strict
 from local_bench.models.archives import unpack_tar, unpack_zip
 from local_bench.models.datasets import Dataset, GitHubSource, HubSource, is_data
 from local_bench.models.digests import file_sha256
-from local_bench.models.hub import Repository, check_space, look
+from local_bench.models.hub import Repository, check_space, repository_info
 from local_bench.models.manifest import FetchedFile, is_commit
 from local_bench.models.pull import download, fetched_files, pull_url
 from local_bench.models.purpose import Purpose, for_dataset
 
 RECORD = "fetched.json"
-MAX_PICTURES = 100_000
+MAX_IMAGES = 100_000
 Say = Callable[[str], None]
 
 
 class Record(Strict):
-    """What was fetched; the same files give the same record."""
+    """The fetched files; the same files give the same record."""
 
     dataset: str
     repo: str
     revision: str
     licence: str
     pictures: str | None = Field(default=None)
-    """The address of pictures from elsewhere, with its placeholders."""
+    """The URL template of images hosted elsewhere."""
     files: dict[str, FetchedFile]
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total size in bytes."""
         return sum(file.bytes for file in self.files.values())
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What would be fetched, without fetching it."""
+    """The files that `fetch_dataset` would download."""
 
     repo: str
     revision: str
     files: list[str] | None
-    """None where the source does not list its files beforehand (GitHub's archives)."""
+    """None if they are not known before the download (GitHub archives)."""
     bytes: int | None
-    """None where nobody says how large they are."""
+    """Total size; None if unknown."""
 
 
 def fetch_dataset(
     name: str, entry: Dataset, folder: Path, revision: str | None = None, say: Say = lambda _: None
 ) -> Record:
-    """Brings the files into `folder`, which must be absent or empty, or hold just these files: then nothing is done.
+    """Download the files into `folder`, which must be absent or empty; does nothing if it contains exactly these files.
 
-    `revision` is another commit than the entry's. DatasetError, with one sentence, for all that goes wrong, full disks
-    included; `folder` is then as it was before.
+    `revision` overrides the entry's commit. Every failure, including a full disk, raises DatasetError and leaves
+    `folder` unchanged.
     """
-    with _no_storage_errors():
-        known = _known(name, entry, folder, revision)
-        if known is not None:
-            say(f"{name}: all {len(known.files)} files are in {folder} already")
-            return known
+    with _storage_as_dataset_errors():
+        existing = _existing(name, entry, folder, revision)
+        if existing is not None:
+            say(f"{name}: all {len(existing.files)} files are already in {folder}")
+            return existing
         purpose = for_dataset(name, folder)
         with storage_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
             try:
-                record = _filled(name, entry, work, revision, purpose, say)
+                record = _download_all(name, entry, work, revision, purpose, say)
                 files = work / "files"
                 if folder.is_dir():
                     folder.rmdir()
@@ -88,51 +88,49 @@ def fetch_dataset(
 
 
 def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> Listed:
-    """What `fetch_dataset` would bring. The Hub is asked for its list; GitHub is not."""
+    """The files that `fetch_dataset` would download. Queries the Hub, but not GitHub."""
     source, purpose = entry.source, for_dataset(name, folder)
     if isinstance(source, GitHubSource):
         return Listed(source.repo, _commit(source, revision, purpose), None, entry.bytes)
-    with _no_storage_errors():
+    with _storage_as_dataset_errors():
         repository = _repository(source, revision, purpose)
     return Listed(repository.repo, repository.revision, repository.wanted, repository.bytes_of(repository.wanted))
 
 
 @contextmanager
-def _no_storage_errors() -> Iterator[None]:
-    """A full disk is the user's to mend, too."""
+def _storage_as_dataset_errors() -> Iterator[None]:
+    """Convert StorageError to DatasetError."""
     try:
         yield
     except StorageError as e:
         raise DatasetError(str(e)) from e
 
 
-def _known(name: str, entry: Dataset, folder: Path, revision: str | None) -> Record | None:
-    """The record of a folder that holds just these files; None for an absent or empty one. DatasetError otherwise."""
-    other = f"give --out a new folder, or move {folder} away"
+def _existing(name: str, entry: Dataset, folder: Path, revision: str | None) -> Record | None:
+    """The record of a folder that contains exactly these files; None if absent or empty. DatasetError otherwise."""
+    remedy = f"give --out a new folder, or move {folder} away"
     if not folder.exists():
         return None
     if not folder.is_dir():
-        raise DatasetError(f"{folder} is not a folder: {other}")
+        raise DatasetError(f"{folder} is not a folder: {remedy}")
     if not any(folder.iterdir()):
         return None
     try:
         record = Record.model_validate_json((folder / RECORD).read_bytes())
     except (FileNotFoundError, ValidationError):
-        raise DatasetError(
-            f"{folder} holds something else than fetched files ({RECORD} is not there): {other}"
-        ) from None
-    wanted = revision or entry.source.revision or record.revision
-    if (record.dataset, record.repo, record.revision) != (name, entry.source.repo, wanted):
-        raise DatasetError(f"{folder} holds {record.dataset} ({record.repo} at {record.revision[:12]}): {other}")
+        raise DatasetError(f"{folder} contains files that were not fetched ({RECORD} is missing): {remedy}") from None
+    expected = revision or entry.source.revision or record.revision
+    if (record.dataset, record.repo, record.revision) != (name, entry.source.repo, expected):
+        raise DatasetError(f"{folder} contains {record.dataset} ({record.repo} at {record.revision[:12]}): {remedy}")
     for relative, file in record.files.items():
         path = safe_join(folder, relative)
         if not path.is_file() or path.stat().st_size != file.bytes or file_sha256(path) != file.sha256:
-            raise DatasetError(f"{path} is not as it was fetched: {other}")
+            raise DatasetError(f"{path} has changed since it was fetched: {remedy}")
     return record
 
 
-def _filled(name: str, entry: Dataset, work: Path, revision: str | None, purpose: Purpose, say: Say) -> Record:
-    """Fills `work`/files; the record is among the files."""
+def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, purpose: Purpose, say: Say) -> Record:
+    """Download to `work`/files and write the record there."""
     files, source = work / "files", entry.source
     files.mkdir()
     if isinstance(source, GitHubSource):
@@ -144,7 +142,7 @@ def _filled(name: str, entry: Dataset, work: Path, revision: str | None, purpose
         commit = repository.revision
         left_out = _from_hub(repository, source, entry, work, purpose, say)
     if left_out:
-        say(f"{name}: {left_out} files that are neither text, tables nor images were left out")
+        say(f"{name}: skipped {left_out} files that are not text, tables or images")
     if entry.pictures is not None:
         _add_pictures(entry, files, purpose, say)
     record = Record(
@@ -164,7 +162,7 @@ def _commit(source: GitHubSource, revision: str | None, purpose: Purpose) -> str
     commit = revision or source.revision
     if not is_commit(commit):
         raise DatasetError(
-            f"--revision {commit!r} is not a full commit (40 hex digits), and a branch may hold other files tomorrow: "
+            f"--revision {commit!r} is not a full commit (40 hex digits), and the files of a branch can change: "
             f"`{purpose.command} --revision COMMIT`"
         )
     return commit
@@ -177,13 +175,13 @@ def _from_github(source: GitHubSource, commit: str, entry: Dataset, work: Path, 
     download(purpose, url, archive, entry.max_bytes)
     base = PurePosixPath(source.folder)
 
-    def place(member: str) -> str | None:
+    def member_path(member: str) -> str | None:
         path = PurePosixPath(*PurePosixPath(member).parts[1:])  # the archive has one folder, REPOSITORY-COMMIT
         if path.is_relative_to(base):
             return str(PurePosixPath(base.name) / path.relative_to(base))
         return str(path) if str(path) in source.also else None
 
-    left_out = unpack_tar(archive, work / "files", place, entry.max_bytes, url)
+    left_out = unpack_tar(archive, work / "files", member_path, entry.max_bytes, url)
     archive.unlink()
     if not (work / "files" / base.name).is_dir():
         raise DatasetError(f"{source.repo} has no files in {source.folder} at {commit}: give another --revision")
@@ -191,8 +189,8 @@ def _from_github(source: GitHubSource, commit: str, entry: Dataset, work: Path, 
 
 
 def _repository(source: HubSource, revision: str | None, purpose: Purpose) -> Repository:
-    """What the Hub has of it; the branch `main` where no commit is known."""
-    repository = look(purpose, source.repo, revision or source.revision or "main", kind="dataset")
+    """The files on the Hub, at `main` if no commit is known."""
+    repository = repository_info(purpose, source.repo, revision or source.revision or "main", kind="dataset")
     wanted = [
         name
         for name in repository.files
@@ -207,11 +205,11 @@ def _repository(source: HubSource, revision: str | None, purpose: Purpose) -> Re
 
 
 def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: Path, purpose: Purpose, say: Say) -> int:
-    total, absent = repository.bytes_of(repository.wanted), repository.absent()
+    total, absent = repository.bytes_of(repository.wanted), repository.not_cached()
     if total > entry.max_bytes:
         raise DatasetError(
-            f"{repository.repo} has {total / 1e9:.1f} GB, more than {entry.max_bytes / 1e9:g} GB: raise max_bytes of "
-            f"{purpose.source} if that is right"
+            f"{repository.repo} has {total / 1e9:.1f} GB, more than {entry.max_bytes / 1e9:g} GB: if the size is "
+            f"correct, raise max_bytes of {purpose.source}"
         )
     say(
         f"{purpose.name}: {repository.repo} at {repository.revision}, licence: {entry.licence}, "
@@ -219,58 +217,60 @@ def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: P
     )
     check_space(purpose, repository.bytes_of(absent))
     _check_disk(purpose, work, total)
-    taken = repository.take()
+    snapshot = repository.download()
     left_out = 0
     for name in repository.wanted:
         if name in source.unpack:
             where = f"{repository.repo}: {name}"
-            left_out += unpack_zip(taken / name, work / "files", lambda member: member, entry.max_bytes, where)
+            left_out += unpack_zip(snapshot / name, work / "files", lambda member: member, entry.max_bytes, where)
         else:
             target = safe_join(work / "files", name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(taken / name, target)  # no link: the cache must not change with the user's folder
+            shutil.copyfile(
+                snapshot / name, target
+            )  # not a link: changes in the user's folder must not reach the cache
     return left_out
 
 
 def _add_pictures(entry: Dataset, files: Path, purpose: Purpose, say: Say) -> None:
-    """Downloads the pictures that the list of tasks names, beside it. Those in the cache are not downloaded again."""
+    """Download the images named in the list of tasks to the folder of that list, except those already cached."""
     assert entry.pictures is not None
     tasks = safe_join(files, entry.pictures.tasks)
-    wanted = _named_pictures(tasks, purpose)
-    say(f"{purpose.name}: {len(wanted)} pictures from {entry.pictures.url}")
+    image_names = _image_names(tasks, purpose)
+    say(f"{purpose.name}: {len(image_names)} images from {entry.pictures.url}")
     total = 0
-    for task_id, name in wanted:
+    for task_id, name in image_names:
         url = entry.pictures.url.format(task_id=quote(task_id), name=quote(name))
-        picture = pull_url(purpose, url, name)
-        total += picture.origin.bytes
+        image = pull_url(purpose, url, name)
+        total += image.origin.bytes
         if total > entry.max_bytes:
-            raise DatasetError(f"the pictures have more than {entry.max_bytes / 1e9:g} GB: correct {purpose.source}")
+            raise DatasetError(f"the images exceed {entry.max_bytes / 1e9:g} GB: correct {purpose.source}")
         target = safe_join(tasks.parent, f"{task_id}/{name}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(picture.path, target)
+        shutil.copyfile(image.path, target)
 
 
-def _named_pictures(path: Path, purpose: Purpose) -> list[tuple[str, str]]:
-    """(task, picture) of every entry, each once. DatasetError for a file of another form."""
+def _image_names(path: Path, purpose: Purpose) -> list[tuple[str, str]]:
+    """The distinct (task id, image name) pairs. DatasetError if the file has another format."""
     try:
         data = strictjson.loads(path.read_text("utf-8"))
-        found = dict.fromkeys((task["task_id"], name) for task in data for name in task["input_images"])
+        pairs = dict.fromkeys((task["task_id"], name) for task in data for name in task["input_images"])
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as e:
         raise DatasetError(
             f"{purpose.name}: {path.name} is not a list of tasks with task_id and input_images ({type(e).__name__}): "
             "give another --revision"
         ) from None
-    for pair in found:
+    for pair in pairs:
         bad = next((part for part in pair if not isinstance(part, str) or not is_safe_id(part)), None)
-        if bad is not None or not is_data(pair[1]) or len(found) > MAX_PICTURES:
-            raise DatasetError(f"{purpose.name}: {path.name} names the picture {pair!r}, which cannot be fetched")
-    return list(found)
+        if bad is not None or not is_data(pair[1]) or len(pairs) > MAX_IMAGES:
+            raise DatasetError(f"{purpose.name}: {path.name} lists the image {pair!r}, which cannot be fetched")
+    return list(pairs)
 
 
 def _check_disk(purpose: Purpose, work: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(work).free
     if free < needed_bytes:
         raise DatasetError(
-            f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {work.parent} has {free / 1e9:.1f} GB free: make "
-            f"room there or {purpose.larger_disk}, then {purpose.again}"
+            f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {work.parent} has {free / 1e9:.1f} GB free: free "
+            f"some space or {purpose.larger_disk}, then {purpose.again}"
         )

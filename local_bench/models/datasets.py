@@ -1,4 +1,4 @@
-"""Where the authors of the benchmarks publish their files: `configs/datasets.yaml`."""
+"""Download sources of the published benchmark files: `configs/datasets.yaml`."""
 
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
@@ -12,22 +12,22 @@ from local_bench.core.yamlfile import Strict, load_yaml
 
 _REPO = r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
 _COMMIT = r"^[0-9a-f]{40}$"
-_KINDS = {
+_SUFFIXES = {
     *(".json", ".jsonl", ".csv", ".parquet", ".txt", ".md"),
     *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
 }
 
 
 class GitHubSource(Strict):
-    """A folder of a repository at a commit, from the archive that GitHub makes of it."""
+    """A folder of a GitHub repository at a commit, downloaded as an archive."""
 
     kind: Literal["github"]
     repo: str = Field(pattern=_REPO)
     revision: str = Field(pattern=_COMMIT)
     folder: str
-    """Kept under its last name (src/tasks becomes tasks)."""
+    """Stored under its last path component (src/tasks becomes tasks)."""
     also: list[str] = Field(default=[])
-    """Single files of the repository that belong to it, such as its licence; kept under their names."""
+    """Additional files of the repository, such as its licence; stored under their names."""
     host: str = "https://github.com"
 
 
@@ -37,24 +37,24 @@ class HubSource(Strict):
     kind: Literal["hub"]
     repo: str = Field(pattern=_REPO)
     revision: str | None = Field(default=None, pattern=_COMMIT)
-    """None where no commit could be established from public sources: the Hub is asked for that of `main`."""
+    """The commit; None if none could be determined from public sources: then the current commit of `main` is used."""
     files: list[str] = Field(min_length=1)
-    """Shell patterns of what is wanted; `*` matches `/` too."""
+    """Glob patterns of the files to download; `*` also matches `/`."""
     unpack: list[str] = Field(default=[])
-    """Names of .zip files among them whose content is kept in their place."""
+    """Names of .zip files among them that are replaced by their content."""
 
 
 class Pictures(Strict):
-    """Pictures that lie elsewhere, one address for each name in a list of tasks."""
+    """Images hosted elsewhere, with one URL per image named in a list of tasks."""
 
     tasks: str
-    """The JSON file, below the folder: a list of objects with `task_id` and `input_images`."""
+    """Path of the JSON file in the folder: a list of objects with `task_id` and `input_images`."""
     url: str = Field(pattern=r"\{task_id\}.*\{name\}")
-    """The pictures go to TASK_ID/NAME beside that file."""
+    """URL template; images are stored as TASK_ID/NAME in the folder of that file."""
 
 
 class Dataset(Strict):
-    """One benchmark's published files."""
+    """The published files of one benchmark."""
 
     suite: str
     """The suite that reads them."""
@@ -62,17 +62,17 @@ class Dataset(Strict):
     source: Annotated[GitHubSource | HubSource, Field(discriminator="kind")]
     pictures: Pictures | None = None
     reads: str
-    """What the suite's `path` is, as a pattern below the folder."""
+    """Glob pattern, relative to the folder, of the suite's `path`."""
     tasks: int = Field(ge=1)
-    """How many tasks there are at `source.revision`, or according to the paper where no commit is pinned."""
+    """Number of tasks at `source.revision`, or according to the paper if no commit is pinned."""
     files: int | None = Field(default=None, ge=1)
-    """How many files there are at `source.revision`, pictures from elsewhere included, where it was established."""
+    """Number of files at `source.revision`, including images hosted elsewhere, if known."""
     bytes: int | None = Field(default=None, ge=1)
-    """The size of the files, where it was established."""
+    """Total size of the files in bytes, if known."""
     max_bytes: int = Field(ge=1)
-    """More than this is refused, downloaded or unpacked."""
+    """Limit on the downloaded and on the unpacked size, in bytes."""
     not_included: str
-    """What of the benchmark does not come with it, and what could not be verified."""
+    """Parts of the benchmark that are not included, and what could not be verified."""
 
 
 class _File(Strict):
@@ -80,23 +80,22 @@ class _File(Strict):
 
 
 def datasets() -> dict[str, Dataset]:
-    """All entries by name. ConfigError for a file of another form."""
+    """All entries by name. ConfigError if the file is invalid."""
     return load_yaml(configs_dir() / "datasets.yaml", _File).datasets
 
 
 def dataset(name: str) -> Dataset:
-    """The entry of that name. DatasetError names the nearest one."""
+    """The entry with this name. The DatasetError for an unknown name suggests the nearest one."""
     known = datasets()
     if name not in known:
         suggestion = hint(name, known, f"there are {', '.join(known)}")
-        raise DatasetError(f"no published files are known for the suite {name!r}: {suggestion}")
+        raise DatasetError(f"there is no download source for the suite {name!r}: {suggestion}")
     return known[name]
 
 
 def is_data(name: str) -> bool:
-    """Whether a file is kept: JSON, tables, text, images and licences; nothing that is run or unpickled, nothing
-    hidden."""
+    """Whether a file is data: JSON, a table, text, an image or a licence; never executable, pickled or hidden."""
     path = PurePosixPath(name)
     if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
         return False
-    return path.suffix.lower() in _KINDS or (not path.suffix and path.name.upper().startswith("LICENSE"))
+    return path.suffix.lower() in _SUFFIXES or (not path.suffix and path.name.upper().startswith("LICENSE"))

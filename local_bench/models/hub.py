@@ -1,6 +1,6 @@
-"""Repositories on the Hub: fetching a pinned commit whole and checked, and finding it again without a network.
+"""Hub repositories: verified download of a pinned commit, and offline lookup in the cache.
 
-Only `models fetch` and `suites fetch` come to `take`; everything else reads the Hub's cache on this machine.
+Only `models fetch` and `suites fetch` use the network; everything else reads the Hub cache on this machine.
 """
 
 import errno
@@ -25,52 +25,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Repository:
-    """One commit of a repository, as the Hub describes it."""
+    """Metadata of one commit of a Hub repository."""
 
     purpose: Purpose
     repo: str
     revision: str
     gated: bool
     files: dict[str, "RepoSibling"]
-    """All there are, with the size and the digest that the Hub declares."""
+    """All files, with the size and digest declared by the Hub."""
     only: tuple[str, ...] = ()
-    """The files that a card names, or those of a data set; all that a model is loaded from if empty."""
+    """The files listed in a card or selected for a dataset; if empty, all files needed to load the model."""
     kind: str = "model"
-    """What the Hub calls `repo_type`: "model" or "dataset"."""
+    """The Hub's `repo_type`: "model" or "dataset"."""
 
     @cached_property
     def listing(self) -> Listing:
-        """For `vet`; a config that it reads is downloaded and checked."""
-        return Listing(self.repo, frozenset(self.files), lambda name: self._checked(name).read_bytes())
+        """The listing for `vet`. Reading a config downloads and verifies it."""
+        return Listing(self.repo, frozenset(self.files), lambda name: self._verified(name).read_bytes())
 
     @property
     def wanted(self) -> list[str]:
-        """The names of the files to fetch. WeightsError if one that the card names is not there."""
+        """The names of the files to download. The purpose's error if a file in `only` does not exist."""
         missing = next((name for name in self.only if name not in self.files), None)
         if missing is not None:
             raise self.purpose.error(
-                f"{self.repo} has no file {missing} at {self.revision}: mend source.files of {self.purpose.name}"
+                f"{self.repo} has no file {missing} at {self.revision}: correct source.files of {self.purpose.name}"
             )
         return sorted(self.only) or self.listing.loaded
 
     def bytes_of(self, names: list[str]) -> int:
-        """Their size as declared."""
+        """The total declared size of these files."""
         return sum(self.files[name].size or 0 for name in names)
 
-    def absent(self) -> list[str]:
-        """The wanted files that are not in the cache yet."""
+    def not_cached(self) -> list[str]:
+        """The files to download that are not in the cache yet."""
         from huggingface_hub import try_to_load_from_cache
 
-        found = {
+        cached = {
             name: try_to_load_from_cache(self.repo, name, revision=self.revision, repo_type=self.kind)
             for name in self.wanted
         }
-        return [name for name, path in found.items() if not isinstance(path, str)]
+        return [name for name, path in cached.items() if not isinstance(path, str)]
 
-    def take(self) -> Path:
-        """Downloads what is wanted into the Hub's cache, compares every file with what the Hub declares; the folder.
+    def download(self) -> Path:
+        """Download the files into the Hub cache, compare them with the declared digests and return the snapshot folder.
 
-        A file that differs is downloaded once more. The purpose's error if it still differs; nothing of it is kept.
+        A file that differs is downloaded once more; if it differs again, it is deleted and the purpose's error raised.
         """
         from huggingface_hub import snapshot_download
 
@@ -85,32 +85,32 @@ class Repository:
             )
         digests = file_digests(folder, self.wanted)
         for name in self.wanted:
-            if not self._is_as_declared(name, folder / name, digests.get(name)):
-                self._again(name)
+            if not self._matches_declared(name, folder / name, digests.get(name)):
+                self._download_again(name)
         return folder
 
     def fetched(self, folder: Path) -> FetchedRepo:
-        """What the manifest says of this repository, its files being in `folder`."""
+        """The manifest entry of this repository, whose files are in `folder`."""
         digests = file_digests(folder, self.wanted)
         files = {n: FetchedFile(bytes=(folder / n).stat().st_size, sha256=digests[n]) for n in self.wanted}
         return FetchedRepo(repo=self.repo, revision=self.revision, files=files)
 
-    def _checked(self, name: str) -> Path:
-        """One small file, downloaded if it is not here."""
-        path = self._download(name, force=False)
-        return path if self._is_as_declared(name, path, None) else self._again(name)
+    def _verified(self, name: str) -> Path:
+        """One small file, downloaded if not cached and verified."""
+        path = self._download_file(name, force=False)
+        return path if self._matches_declared(name, path, None) else self._download_again(name)
 
-    def _again(self, name: str) -> Path:
-        path = self._download(name, force=True)
-        if not self._is_as_declared(name, path, None):
+    def _download_again(self, name: str) -> Path:
+        path = self._download_file(name, force=True)
+        if not self._matches_declared(name, path, None):
             _remove(path)
             raise self.purpose.error(
-                f"{self.repo}: {name} is not what the Hub declares it to be: nothing of it was kept, "
+                f"{self.repo}: {name} does not match the digest declared by the Hub and was deleted: "
                 f"{self.purpose.again} later or pin another commit"
             )
         return path
 
-    def _download(self, name: str, force: bool) -> Path:
+    def _download_file(self, name: str, force: bool) -> Path:
         from huggingface_hub import hf_hub_download
 
         with hub_errors(self.purpose, self.repo, self.revision):
@@ -118,8 +118,8 @@ class Repository:
                 hf_hub_download(self.repo, name, repo_type=self.kind, revision=self.revision, force_download=force)
             )
 
-    def _is_as_declared(self, name: str, path: Path, sha256: str | None) -> bool:
-        """By the digest that the Hub declares: sha256 of a large file, git's own of a small one."""
+    def _matches_declared(self, name: str, path: Path, sha256: str | None) -> bool:
+        """Compare with the digest declared by the Hub: sha256 for LFS files, git blob id for others."""
         declared = self.files[name]
         if not path.is_file():
             return False
@@ -128,9 +128,10 @@ class Repository:
         return (sha256 or file_sha256(path)) == declared.lfs.sha256
 
 
-def look(purpose: Purpose, repo: str, revision: str, only: Iterable[str] = (), kind: str = "model") -> Repository:
-    """Asks the Hub what is in a commit of a repository, or in the commit that a branch is at now. The purpose's error
-    where it does not say."""
+def repository_info(
+    purpose: Purpose, repo: str, revision: str, only: Iterable[str] = (), kind: str = "model"
+) -> Repository:
+    """Query the Hub for the files of a commit or of a branch's current commit. The purpose's error if that fails."""
     from huggingface_hub import HfApi
 
     api = HfApi()
@@ -144,25 +145,27 @@ def look(purpose: Purpose, repo: str, revision: str, only: Iterable[str] = (), k
 
 
 def check_space(purpose: Purpose, needed_bytes: int) -> None:
-    """StorageError if the disk with the Hub's cache has not that much room."""
+    """StorageError if the disk of the Hub cache has less free space than `needed_bytes`."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder = Path(HF_HUB_CACHE)
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
     if free < needed_bytes:
         raise StorageError(
-            f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free: make room "
-            f"there or set HF_HOME to a larger disk, then {purpose.again}"
+            f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free: free "
+            f"some space or set HF_HOME to a larger disk, then {purpose.again}"
         )
 
 
 def snapshot(card: str, repo: str, revision: str | None) -> Path:
-    """The folder in the Hub's cache that holds a commit whole. Never downloads; WeightsError says how to get it."""
+    """The folder of a commit in the Hub cache. Never downloads; WeightsError if files are missing."""
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 
-    mend = f"run `{for_model(card).command}` where there is a network, or give `weights: FOLDER` in the config"
+    remedy = (
+        f"run `{for_model(card).command}` on a machine with network access, or give `weights: FOLDER` in the config"
+    )
     try:
         folder = Path(
             snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=["config.json", PIPELINE])
@@ -170,7 +173,7 @@ def snapshot(card: str, repo: str, revision: str | None) -> Path:
     except LocalEntryNotFoundError:
         raise WeightsError(
             f"the weights of {card} are not on this machine (the .safetensors of {repo}, "
-            f"{revision or 'no commit pinned'}): {mend}"
+            f"{revision or 'no commit pinned'}): {remedy}"
         ) from None
     try:
         tree = frozenset(file.path for file in get_cached_repo_tree(repo, revision=revision))
@@ -179,13 +182,13 @@ def snapshot(card: str, repo: str, revision: str | None) -> Path:
     wanted = Listing(repo, tree, lambda name: (folder / name).read_bytes()).loaded
     missing = next((n for n in wanted if n.endswith(".safetensors") and not (folder / n).is_file()), None)
     if missing is not None:
-        raise WeightsError(f"the weights of {card} are not all on this machine ({missing} is missing): {mend}")
+        raise WeightsError(f"the weights of {card} on this machine are incomplete ({missing} is missing): {remedy}")
     return folder
 
 
 @contextmanager
 def hub_errors(purpose: Purpose, repo: str, revision: str) -> Iterator[None]:
-    """Turns what goes wrong between us and the Hub into one sentence with the command that mends it."""
+    """Convert Hub, network and disk errors to one sentence with the command to run."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -197,13 +200,13 @@ def hub_errors(purpose: Purpose, repo: str, revision: str) -> Iterator[None]:
             cause = cause.__cause__
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageError(
-                f"there is no room for {repo}: make some or set HF_HOME to a larger disk, "
-                f"then {purpose.again}, what is whole is kept"
+                f"the disk is full while downloading {repo}: free some space or set HF_HOME to a larger disk, then "
+                f"{purpose.again}; completed files are kept"
             ) from e
-        raise purpose.error(_sentence(purpose, repo, revision, cause)) from e
+        raise purpose.error(_message(purpose, repo, revision, cause)) from e
 
 
-def _sentence(purpose: Purpose, repo: str, revision: str, error: BaseException) -> str:
+def _message(purpose: Purpose, repo: str, revision: str, error: BaseException) -> str:
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -219,25 +222,25 @@ def _sentence(purpose: Purpose, repo: str, revision: str, error: BaseException) 
             return f"{repo} is gated: accept its terms on its page, set HF_TOKEN to your token, and {again}"
         case RepositoryNotFoundError():
             return (
-                f"the Hub has no repository {repo} that you may read: check {purpose.source}, "
-                f"or set HF_TOKEN to a token that may, and {again}"
+                f"the Hub has no repository {repo} that you can access: check {purpose.source}, "
+                f"or set HF_TOKEN to a token with access, and {again}"
             )
         case RevisionNotFoundError():
-            return f"{repo} has no commit {revision}: `{purpose.command} --revision COMMIT` with one it has"
+            return f"{repo} has no commit {revision}: run `{purpose.command} --revision COMMIT` with an existing commit"
         case RemoteEntryNotFoundError():
-            return f"{repo} lacks a file that it lists at {revision}: {again} later or pin another commit"
+            return f"a file listed in {repo} at {revision} is missing on the Hub: {again} later or pin another commit"
         case HfHubHTTPError() if error.response.status_code in (401, 403):
-            return f"the Hub does not take your HF_TOKEN for {repo}: set one that may read it, and {again}"
+            return f"the Hub rejects your HF_TOKEN for {repo}: set a token with read access, and {again}"
         case HfHubHTTPError():
-            return f"the Hub answers HTTP {error.response.status_code} for {repo}: wait, and {again}"
+            return f"the Hub returned HTTP {error.response.status_code} for {repo}: wait, and {again}"
         case HFValidationError():
-            return f"{repo!r} is no repository on the Hub: correct {purpose.source}"
+            return f"{repo!r} is not a valid Hub repository name: correct {purpose.source}"
         case _:
             return f"{repo} cannot be reached ({type(error).__name__}): check the network (HF_ENDPOINT), and {again}"
 
 
 def _remove(path: Path) -> None:
-    """A file of the Hub's cache, and what its links lead to."""
+    """Delete a file of the Hub cache and the targets of its links."""
     while path.is_symlink():
         target = path.parent / path.readlink()
         path.unlink()

@@ -1,4 +1,4 @@
-"""What `models fetch` took, card by card, and the commits that were pinned on this machine; in the user's cache."""
+"""Manifests of fetched cards and locally pinned commits, stored in the user's cache."""
 
 import re
 from pathlib import Path
@@ -16,120 +16,120 @@ from local_bench.models.convert import VERSION
 from local_bench.models.digests import file_digests
 
 MAIN = ""
-"""The model itself, beside the card's `parts`."""
+"""The key of the model itself, as opposed to the card's `parts`."""
 T = TypeVar("T", bound=Strict)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class FetchedFile(Strict):
-    """One file as it was when its digest had been compared with the Hub's."""
+    """One file and its verified digest."""
 
     bytes: int
     sha256: str
 
 
 class Origin(Strict):
-    """What a file was made from."""
+    """The downloaded file that a stored file was copied or converted from."""
 
     url: str
-    """Or OWNER/NAME@COMMIT/FILE on the Hub."""
+    """The URL, or OWNER/NAME@COMMIT/FILE for the Hub."""
     bytes: int
     sha256: str
     checked_by: str | None
-    """Who knew its digest beforehand: `the Hub`, `the card`, `its address`, `its name`; None where nobody did."""
+    """Where the expected digest came from: `the Hub`, `the card`, `its address`, `its name`; None if it was unknown."""
 
 
 class FetchedRepo(Strict):
-    """One repository at one commit, or one place elsewhere."""
+    """One repository at one commit, or files from one other source."""
 
     repo: str
-    """Or the address that the files lie below, or the code that named them."""
+    """The repository, the base URL, or the `gather` function."""
     revision: str
-    """The commit; elsewhere, the name of the folder that was made."""
+    """The commit; for other sources the name of the cache folder."""
     files: dict[str, FetchedFile]
-    """As they are loaded: converted where they were pickled."""
+    """The files as loaded: pickled files after conversion."""
     origins: list[Origin] = Field(default=[])
-    """Of files that were named one by one."""
+    """Origins of individually downloaded files."""
 
 
 class Manifest(FetchedRepo):
-    """A card's files, those of its parts included."""
+    """All files of a card, including its parts."""
 
     card: str
     licence: str
     gated: bool
-    """Whether the Hub asked for accepted terms."""
+    """Whether the Hub requires accepting terms."""
     parts: dict[str, FetchedRepo] = Field(default={})
     weights_sha256: str
     fetched_utc: str
 
     def of(self, part: str) -> FetchedRepo | None:
-        """The repository of the model (`MAIN`) or of a part; None for a part that was not fetched."""
+        """The repository of the model (`MAIN`) or of a part; None if that part was not fetched."""
         return self if part == MAIN else self.parts.get(part)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total size in bytes."""
         return sum(file.bytes for repo in (self, *self.parts.values()) for file in repo.files.values())
 
 
 class Pins(Strict):
-    """Commits given by hand, by part."""
+    """Commits pinned with `--revision`, by part."""
 
     revisions: dict[str, str]
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether `revision` is a full commit (40 hex digits), which always means the same files."""
+    """Whether `revision` is a full commit hash (40 hex digits)."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
 def revision_of(card: ModelCard, part: str) -> str | None:
-    """The commit of the model (`MAIN`) or of a part: the one pinned on this machine, else the card's."""
+    """The commit of the model (`MAIN`) or of a part: the one pinned on this machine, otherwise the card's."""
     return pins(card).get(part) or source_of(card, part).revision
 
 
 def source_of(card: ModelCard, part: str) -> Source:
-    """Where the model (`MAIN`) or a part comes from."""
+    """The source of the model (`MAIN`) or of a part."""
     return card.source if part == MAIN else card.parts[part]
 
 
 def folder_of(card: ModelCard, part: str) -> Path:
-    """Where the files lie that `models fetch` takes one by one for the model (`MAIN`) or a part; the name follows from
-    all that decides them."""
+    """The cache folder of individually downloaded files of a part (`MAIN`: the model); its name includes a digest of
+    everything that determines the files."""
     source = source_of(card, part)
-    what = source.model_dump(exclude={"build", "folder", "version"}) | {
+    content = source.model_dump(exclude={"build", "folder", "version"}) | {
         "revision": revision_of(card, part),
         "as": VERSION,
     }
-    return cache_dir() / "files" / f"{_safe(card.name)}{part and '-' + part}-{digest(what)[:16]}"
+    return cache_dir() / "files" / f"{_safe(card.name)}{part and '-' + part}-{digest(content)[:16]}"
 
 
 def origin_of(card: ModelCard, part: str) -> tuple[str, str | None] | None:
-    """Repository and commit of what `models fetch` takes, or what stands for them; None for what is built here."""
+    """Repository and commit of the model or of a part, or their equivalents for other sources; None if it is built."""
     source = source_of(card, part)
     if source.repo:
         return source.repo, revision_of(card, part)
-    elsewhere = source.base_url or source.gather
-    return (elsewhere, folder_of(card, part).name) if elsewhere else None
+    other = source.base_url or source.gather
+    return (other, folder_of(card, part).name) if other else None
 
 
 def pins(card: ModelCard) -> dict[str, str]:
     """The commits pinned on this machine, by part."""
-    read = _read(_pins_file(card), Pins, "remove it, then pin the commit again")
-    return read.revisions if read else {}
+    stored = _read(_pins_file(card), Pins, "remove it, then pin the commit again")
+    return stored.revisions if stored else {}
 
 
 def write_pins(card: ModelCard, revisions: dict[str, str]) -> None:
-    """Keeps the commits that are not the card's own."""
-    own = {part: revision for part, revision in revisions.items() if revision != source_of(card, part).revision}
-    if own or _pins_file(card).exists():
-        write_atomic(_pins_file(card), Pins(revisions=own).model_dump_json(indent=2).encode())
+    """Store the commits that differ from the card's."""
+    overrides = {part: revision for part, revision in revisions.items() if revision != source_of(card, part).revision}
+    if overrides or _pins_file(card).exists():
+        write_atomic(_pins_file(card), Pins(revisions=overrides).model_dump_json(indent=2).encode())
 
 
 def read_manifest(card: ModelCard) -> Manifest | None:
-    """What was fetched for the card, or None; one of other repositories or commits than today's is not for it."""
-    manifest = _read(_manifest_file(card), Manifest, f"`local-bench models fetch {card.name}` writes it anew")
+    """The manifest of the card; None if there is none or its repositories or commits differ from the card's."""
+    manifest = _read(_manifest_file(card), Manifest, f"run `local-bench models fetch {card.name}` to write it again")
     if manifest is None:
         return None
     for part in (MAIN, *card.parts):
@@ -140,39 +140,39 @@ def read_manifest(card: ModelCard) -> Manifest | None:
 
 
 def write_manifest(card: ModelCard, manifest: Manifest) -> None:
-    """Keeps it; StorageError if the disk refuses."""
+    """Store the manifest. StorageError if it cannot be written."""
     write_atomic(_manifest_file(card), manifest.model_dump_json(indent=2).encode())
 
 
-def check_whole(card: ModelCard, folder: Path | None, parts: dict[str, Path] | None = None) -> None:
-    """Compares the model's folder and those of its parts with what was fetched; quick unless a file was touched.
+def check_fetched(card: ModelCard, folder: Path | None, parts: dict[str, Path] | None = None) -> None:
+    """Compare the folders of the model and its parts with the manifest; fast unless a file was modified.
 
-    WeightsError names the first file that differs. Does nothing for a model that `models fetch` did not take.
+    WeightsError names the first file that differs. Does nothing for a card without a manifest.
     """
     manifest = read_manifest(card)
     if manifest is None:
         return
     folders = ({} if folder is None else {MAIN: folder}) | (parts or {})
-    for part, here in folders.items():
+    for part, part_folder in folders.items():
         fetched = manifest.of(part)
         if fetched is None:
             continue
-        digests = file_digests(here, fetched.files)
+        digests = file_digests(part_folder, fetched.files)
         for name, file in fetched.files.items():
             if digests.get(name) != file.sha256:
-                what = "is not what was fetched" if name in digests else "is missing"
+                problem = "has changed since it was fetched" if name in digests else "is missing"
                 raise WeightsError(
-                    f"{fetched.repo}: {name} {what}: `local-bench models fetch {card.name}` brings it again"
+                    f"{fetched.repo}: {name} {problem}: run `local-bench models fetch {card.name}` to fetch it again"
                 )
 
 
-def _read(path: Path, model: type[T], mend: str) -> T | None:
+def _read(path: Path, model: type[T], remedy: str) -> T | None:
     try:
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError:
-        raise WeightsError(f"{path} is damaged: {mend}") from None
+        raise WeightsError(f"{path} is damaged: {remedy}") from None
 
 
 def _manifest_file(card: ModelCard) -> Path:
@@ -184,5 +184,5 @@ def _pins_file(card: ModelCard) -> Path:
 
 
 def _safe(name: str) -> str:
-    """A card's name as a file's: `library:name` has a colon, which not every file system takes."""
+    """A card's name as a file name: the colon of `library:name` is not valid on every file system."""
     return name.replace(":", "--")

@@ -1,7 +1,7 @@
-"""Single files from the Hub or from elsewhere: taken whole, checked, converted where they are pickled, kept once.
+"""Individual files from the Hub or other URLs: download, verification, conversion of pickles, and a cache.
 
-A converted file lies in the user's cache under the sha256 of what it was made from, and is linked into the folder of
-each model that has it; so two models with one encoder share it, and a fetch that was cut off goes on where it was.
+A file is cached under the sha256 of the downloaded original and hard-linked into the folder of each model that uses
+it, so models share files and an interrupted fetch resumes with the files that are missing.
 """
 
 import hashlib
@@ -28,70 +28,73 @@ from local_bench.models.purpose import Purpose
 
 MAX_BYTES = 20_000_000_000
 _TIMEOUT_S = 60
-_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.\w+$")
+_DIGEST_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.\w+$")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """One file, ready to be loaded."""
+    """One cached file, ready to be loaded."""
 
     name: str
-    """What it is called in a model's folder."""
+    """The file's name in a model's folder."""
     path: Path
     origin: Origin
 
 
 def pull_hub(repository: Repository, folder: Path, name: str) -> Pulled:
-    """A file of a repository whose files were taken to `folder` and compared with what the Hub declares."""
+    """A file of a repository that was downloaded to `folder` and verified."""
     path = folder / name
     sha256 = file_sha256(path)
     where = f"{repository.repo}@{repository.revision}/{name}"
     origin = Origin(url=where, bytes=path.stat().st_size, sha256=sha256, checked_by="the Hub")
-    return _kept(path, name, origin, repository.repo)
+    return _cached(path, name, origin, repository.repo)
 
 
 def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, checked_by: str = "the card") -> Pulled:
-    """A file from elsewhere, downloaded unless it is here. It is compared with `sha256`, whole or its beginning, where
-    that is known; where it is not, its origin says that nobody checked it.
+    """A file from a URL, downloaded unless cached. Its digest must equal or start with `sha256`, if given; otherwise
+    `origin.checked_by` is None.
 
-    The purpose's error where it cannot be had or is another file; StorageError where there is no room.
+    The purpose's error if the download fails or the digest differs; StorageError if the disk is full.
     """
-    note = cache_dir() / "pulled" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
+    origin_file = cache_dir() / "pulled" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
     with suppress(FileNotFoundError, ValidationError):
-        known = Origin.model_validate_json(note.read_bytes())
-        path = _shelf(known, name)
-        if known.url == url and known.sha256.startswith(sha256 or "") and _is_whole(path):
+        known = Origin.model_validate_json(origin_file.read_bytes())
+        path = _cache_path(known, name)
+        if known.url == url and known.sha256.startswith(sha256 or "") and _is_intact(path):
             return Pulled(converted_name(name), path, known)
-    note.parent.mkdir(parents=True, exist_ok=True)
-    with storage_errors(note), tempfile.TemporaryDirectory(dir=note.parent, prefix=".pulling.") as scratch:
+    origin_file.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        storage_errors(origin_file),
+        tempfile.TemporaryDirectory(dir=origin_file.parent, prefix=".pulling.") as scratch,
+    ):
         path = Path(scratch) / "file"
-        found = download(purpose, url, path)
-        refuse_other(purpose, url, found, sha256)
+        actual = download(purpose, url, path)
+        check_digest(purpose, url, actual, sha256)
         by = checked_by if sha256 else None
-        origin = Origin(url=url, bytes=path.stat().st_size, sha256=found, checked_by=by)
-        pulled = _kept(path, name, origin, url.removesuffix(name).rstrip("/"))
-    write_atomic(note, origin.model_dump_json(indent=2).encode())
+        origin = Origin(url=url, bytes=path.stat().st_size, sha256=actual, checked_by=by)
+        pulled = _cached(path, name, origin, url.removesuffix(name).rstrip("/"))
+    write_atomic(origin_file, origin.model_dump_json(indent=2).encode())
     return pulled
 
 
-def refuse_other(purpose: Purpose, url: str, found: str, wanted: str | None) -> None:
-    """The purpose's error where a file's sha256 `found` is not, or does not begin with, the one `wanted`."""
-    if wanted is not None and not found.startswith(wanted):
+def check_digest(purpose: Purpose, url: str, actual: str, expected: str | None) -> None:
+    """The purpose's error if the sha256 `actual` does not start with `expected`."""
+    if expected is not None and not actual.startswith(expected):
         raise purpose.error(
-            f"{url} is not the file that {purpose.name} wants (its sha256 begins with {found[:12]}, not "
-            f"{wanted[:12]}): nothing of it is used, {purpose.again} later or correct {purpose.source}"
+            f"{url} is not the file that {purpose.name} expects (its sha256 starts with {actual[:12]}, not "
+            f"{expected[:12]}) and was not stored: {purpose.again} later or correct {purpose.source}"
         )
 
 
 def digest_in(name: str) -> str | None:
-    """The beginning of a sha256 that torch.hub's way of naming puts into a file's name; None where there is none."""
-    found = _IN_NAME.search(name)
-    return found[1] if found else None
+    """The sha256 prefix in a file name that follows the torch.hub convention; None if there is none."""
+    match = _DIGEST_IN_NAME.search(name)
+    return match[1] if match else None
 
 
 def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] = lambda _: None) -> None:
-    """Makes `folder` of these files, whole or not at all; what was there goes. `write` may add more before it is."""
+    """Replace `folder` with one that contains these files, atomically. `write` can add more files before the rename."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -109,7 +112,7 @@ def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] =
 
 
 def fetched_files(folder: Path) -> dict[str, FetchedFile]:
-    """What lies in a folder, for the manifest."""
+    """Manifest entries of the files in a folder."""
     return {
         path.relative_to(folder).as_posix(): FetchedFile(bytes=path.stat().st_size, sha256=file_sha256(path))
         for path in sorted(folder.rglob("*"))
@@ -118,88 +121,91 @@ def fetched_files(folder: Path) -> dict[str, FetchedFile]:
 
 
 def link(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy of it where the file system has no links."""
+    """Create a hard link, or a copy if the file system does not support links."""
     try:
         os.link(source.resolve(), target)
     except OSError:
         shutil.copyfile(source, target)
 
 
-def _kept(path: Path, name: str, origin: Origin, where: str) -> Pulled:
-    """The file on its shelf, converted where it is pickled."""
-    shelf = _shelf(origin, name)
-    if not _is_whole(shelf):
-        with storage_errors(shelf):
-            shelf.parent.mkdir(parents=True, exist_ok=True)
+def _cached(path: Path, name: str, origin: Origin, where: str) -> Pulled:
+    """Add a file to the cache, converting it if it is pickled."""
+    target = _cache_path(origin, name)
+    if not _is_intact(target):
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
             if converted_name(name) == name:
-                scratch = shelf.with_name(f".{shelf.name}.{os.getpid()}")
+                scratch = target.with_name(f".{target.name}.{os.getpid()}")
                 scratch.unlink(missing_ok=True)
                 link(path, scratch)
-                os.replace(scratch, shelf)
+                os.replace(scratch, target)
             else:
-                convert(path, shelf, f"{where}: {name}")
-        write_atomic(_seal(shelf), file_sha256(shelf).encode())
-    return Pulled(converted_name(name), shelf, origin)
+                convert(path, target, f"{where}: {name}")
+        write_atomic(_digest_file(target), file_sha256(target).encode())
+    return Pulled(converted_name(name), target, origin)
 
 
-def _shelf(origin: Origin, name: str) -> Path:
+def _cache_path(origin: Origin, name: str) -> Path:
     return cache_dir() / "pulled" / f"{origin.sha256}-v{VERSION}" / Path(converted_name(name)).name
 
 
-def _seal(shelf: Path) -> Path:
-    return shelf.with_name(f"{shelf.name}.sha256")
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
-def _is_whole(shelf: Path) -> bool:
-    """Whether it is what was put there."""
-    seal = _seal(shelf)
-    return shelf.is_file() and seal.is_file() and seal.read_text() == file_sha256(shelf)
+def _is_intact(path: Path) -> bool:
+    """Whether a cached file exists and matches its stored digest."""
+    stored = _digest_file(path)
+    return path.is_file() and stored.is_file() and stored.read_text() == file_sha256(path)
 
 
-def download(purpose: Purpose, url: str, target: Path, most: int = MAX_BYTES) -> str:
-    """Writes what is at `url`, of at most `most` bytes, to `target`; its sha256. The purpose's error where it cannot be
-    had, StorageError where there is no room for it twice."""
+def download(purpose: Purpose, url: str, target: Path, max_bytes: int = MAX_BYTES) -> str:
+    """Download `url` (at most `max_bytes`) to `target` and return its sha256. The purpose's error if that fails,
+    StorageError if the free space is less than twice the size."""
     import httpx
 
     digest, received = hashlib.sha256(), 0
 
     def only_https(request: httpx.Request) -> None:
         if not _is_safe(str(request.url)):
-            raise purpose.error(f"{url} leads to {request.url}, which is not https: correct {purpose.source}")
+            raise purpose.error(f"{url} redirects to {request.url}, which is not https: correct {purpose.source}")
 
     hooks = {"request": [only_https]}
     try:
         with (
             httpx.Client(follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks) as client,
-            client.stream("GET", url) as answer,
+            client.stream("GET", url) as response,
         ):
-            if answer.status_code != httpx.codes.OK:
+            if response.status_code != httpx.codes.OK:
                 raise purpose.error(
-                    f"{url} answers HTTP {answer.status_code}: check {purpose.source}, and {purpose.again}"
+                    f"{url} returned HTTP {response.status_code}: check {purpose.source}, and {purpose.again}"
                 )
-            _refuse_size(purpose, url, int(answer.headers.get("content-length") or 0), target, most)
+            _check_size(purpose, url, int(response.headers.get("content-length") or 0), target, max_bytes)
             with target.open("wb") as file:
-                for chunk in answer.iter_raw() if "content-encoding" not in answer.headers else answer.iter_bytes():
+                encoded = "content-encoding" in response.headers
+                for chunk in response.iter_bytes() if encoded else response.iter_raw():
                     received += len(chunk)
-                    if received > most:
-                        _refuse_size(purpose, url, received, target, most)
+                    if received > max_bytes:
+                        _check_size(purpose, url, received, target, max_bytes)
                     digest.update(chunk)
                     file.write(chunk)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:
-        raise purpose.error(f"{url} cannot be had ({type(e).__name__}): check the network, and {purpose.again}") from e
+        raise purpose.error(
+            f"{url} cannot be downloaded ({type(e).__name__}): check the network, and {purpose.again}"
+        ) from e
     return digest.hexdigest()
 
 
-def _refuse_size(purpose: Purpose, url: str, size: int, target: Path, most: int) -> None:
-    if size > most:
+def _check_size(purpose: Purpose, url: str, size: int, target: Path, max_bytes: int) -> None:
+    if size > max_bytes:
         raise purpose.error(
-            f"{url} has {size / 1e9:.1f} GB or more, more than {most / 1e9:g} GB: correct {purpose.source}"
+            f"{url} has at least {size / 1e9:.1f} GB, more than {max_bytes / 1e9:g} GB: correct {purpose.source}"
         )
     free = shutil.disk_usage(target.parent).free
     if 2 * size > free:
         raise StorageError(
-            f"{purpose.name} needs {2 * size / 1e9:.1f} GB for {url} and what is made of it, and "
-            f"{target.parent.parent} has {free / 1e9:.1f} GB free: make room there or {purpose.larger_disk}"
+            f"{purpose.name} needs {2 * size / 1e9:.1f} GB for {url} and its converted copy, and "
+            f"{target.parent.parent} has {free / 1e9:.1f} GB free: free some space or {purpose.larger_disk}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What something is downloaded for, as far as messages are concerned: the same code fetches models and data sets."""
+"""The context of a download for error messages: models and datasets share the download code."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from local_bench.core.errors import DatasetError, UserError, WeightsError
 
 @dataclass(frozen=True)
 class Purpose:
-    """Completes the messages of `hub` and `pull`."""
+    """Values used in the messages of `hub` and `pull`."""
 
     name: str
-    """The model card or the data set."""
+    """The name of the model card or dataset."""
     command: str
     """The command line that fetches it, without backquotes."""
     source: str
-    """Where its repository or address is written down: `the card's source`."""
+    """Where its repository or URL is configured: `the card's source`."""
     error: type[UserError] = WeightsError
-    """What is raised where it cannot be had."""
+    """The exception raised if the download fails."""
     larger_disk: str = "set LOCAL_BENCH_CACHE to a larger disk"
-    """How to use another disk than the one that is full."""
+    """How to use a larger disk."""
 
     @property
     def again(self) -> str:

@@ -1,7 +1,7 @@
-"""The small trained models that lie in the repository, as folders like any other model's.
+"""The small trained models included in the repository.
 
-`weights/index.json` says of each model which files it is made of, `{model: {path: {"file", "sha256"}}}`; a file that
-several models share lies there once.
+`weights/index.json` lists the files of each model, `{model: {path: {"file", "sha256"}}}`; files shared by several
+models are stored once.
 """
 
 import hashlib
@@ -18,20 +18,20 @@ INDEX = "index.json"
 
 
 def copy(folder: Path, card: ModelCard) -> None:
-    """Fills `folder` with the card's model. WeightsError where a file is missing or not the one that was shipped."""
+    """Copy the card's model to `folder`. WeightsError if a file is missing or its digest differs."""
     for path, entry in _files(card.name).items():
-        kept = safe_join(weights_dir(), entry["file"])
-        data = kept.read_bytes() if kept.is_file() else b""
+        source = safe_join(weights_dir(), entry["file"])
+        data = source.read_bytes() if source.is_file() else b""
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            what = "is not the file that was shipped" if data else "is missing"
-            raise WeightsError(f"{kept} of {card.name} {what}: check the repository out again, or install anew")
+            problem = "has changed" if data else "is missing"
+            raise WeightsError(f"{source} of {card.name} {problem}: check out the repository again, or reinstall")
         target = safe_join(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
 
 
 def files_digest(card: ModelCard) -> str:
-    """Names the files that make up the card's model. WeightsError where none is shipped."""
+    """Digest of the index entry of the card's model. WeightsError if there is none."""
     return digest(_files(card.name))
 
 
@@ -39,6 +39,6 @@ def _files(name: str) -> dict[str, dict[str, str]]:
     path = weights_dir() / INDEX
     index: dict[str, Any] = strictjson.loads(path.read_text("utf-8")) if path.is_file() else {}
     if name not in index:
-        raise WeightsError(f"{path} knows no model {name}: check the repository out again, or install anew")
-    found: dict[str, dict[str, str]] = index[name]
-    return found
+        raise WeightsError(f"{path} has no model {name}: check out the repository again, or reinstall")
+    files: dict[str, dict[str, str]] = index[name]
+    return files

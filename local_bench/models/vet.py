@@ -1,7 +1,7 @@
-"""What is in a model's repository or folder: what of it is loaded, and what is never loaded.
+"""Checks of a model's repository or folder before it is loaded.
 
-Never: weights that are only pickled (they run code when they are read), classes from the repository itself, a set of
-weights with a piece missing. A pickle beside its .safetensors twin, or a script that nothing names, does no harm.
+Refused: weights available only as pickles (loading them can run code), classes defined in the repository, and sharded
+weights with a missing shard. Accepted, but not loaded: a pickle with a .safetensors equivalent, an unused script.
 """
 
 import fnmatch
@@ -16,35 +16,35 @@ from typing import Any
 from local_bench.core.errors import WeightsError
 
 PIPELINE = "model_index.json"
-"""What a diffusers pipeline has at its top; its models then lie in folders below."""
+"""The index file of a diffusers pipeline, whose components are in subfolders."""
 KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja")
-"""The files that a model is loaded from."""
+"""Suffixes of the files that a model is loaded from."""
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = ".safetensors.index.json"
 _VARIANTS = tuple(f"*.{kind}{end}*" for kind in ("fp16", "bf16", "fp8", "non_ema") for end in ".-")
-"""The same weights once more in another precision: not loaded."""
+"""Copies of the weights in another precision, not loaded."""
 _UNUSED = ("safety_checker",)
-"""Parts of a pipeline that no family loads."""
+"""Pipeline components that are never loaded."""
 _LIBRARIES = ("diffusers", "transformers", "open_clip")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A model's files by name (relative, `/` between), wherever they are."""
+    """The names of a model's files (relative, separated by `/`), local or on the Hub."""
 
     where: str
-    """The repository or the folder, for sentences."""
+    """The repository or folder, for messages."""
     names: frozenset[str]
     read: Callable[[str], bytes]
 
     @cached_property
     def index(self) -> dict[str, Any] | None:
-        """What is in the pipeline's index; None for a single model. WeightsError if it is no JSON object."""
+        """The content of the pipeline's index; None for a single model. WeightsError if it is not a JSON object."""
         return self.json(PIPELINE) if PIPELINE in self.names else None
 
     @cached_property
     def components(self) -> dict[str, list[Any]] | None:
-        """The folders of a pipeline that are loaded, with library and class; None for a single model."""
+        """The pipeline's loaded components with library and class; None for a single model."""
         if self.index is None:
             return None
         return {
@@ -55,21 +55,21 @@ class Listing:
 
     @cached_property
     def loaded(self) -> list[str]:
-        """The names of the files that the model is loaded from, and of its licence."""
+        """The names of the files that the model is loaded from, and of its licence files."""
         return sorted(name for name in self.names if self._is_loaded(PurePosixPath(name)))
 
     def json(self, name: str) -> dict[str, Any]:
-        """A JSON object. WeightsError if the file holds something else."""
+        """Read a JSON object. WeightsError if the file contains anything else."""
         try:
             value = json.loads(self.read(name))
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise WeightsError(f"{self.where}: {name} is not a JSON object: put a whole one in its place")
+            raise WeightsError(f"{self.where}: {name} is not a JSON object: replace it with a valid one")
         return value
 
     def below(self, component: str) -> list[str]:
-        """The names in a component's folder; all of them for a single model ("")."""
+        """The names in a component's folder; all names for a single model ("")."""
         return sorted(name for name in self.names if not component or name.startswith(f"{component}/"))
 
     def _is_loaded(self, path: PurePosixPath) -> bool:
@@ -82,14 +82,14 @@ class Listing:
 
 
 def listing_of(folder: Path) -> Listing:
-    """The files of a folder."""
+    """The listing of a local folder."""
     names = frozenset(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     return Listing(str(folder), names, lambda name: (folder / name).read_bytes())
 
 
 def vet(listing: Listing) -> None:
-    """WeightsError for the first reason not to load this model. Reads its small configs, none of its weights."""
-    _refuse_code_of_its_own(listing)
+    """Raise WeightsError if the model must not be loaded. Reads configs, not weights."""
+    _refuse_remote_code(listing)
     for component in listing.components if listing.components is not None else ("",):
         _refuse_pickles(listing, component)
     for name in listing.loaded:
@@ -97,13 +97,13 @@ def vet(listing: Listing) -> None:
             _refuse_missing_shards(listing, name)
 
 
-def _refuse_code_of_its_own(listing: Listing) -> None:
+def _refuse_remote_code(listing: Listing) -> None:
     for name in listing.loaded:
         if name == PIPELINE or name.endswith("config.json"):
-            key = _asks_for_code(listing.json(name))
+            key = _remote_code_key(listing.json(name))
             if key:
                 raise WeightsError(
-                    f"{listing.where}: {name} asks for code from the repository ({key}), which is never run: "
+                    f"{listing.where}: {name} requires code from the repository ({key}), which is never run: "
                     "use a model whose classes are in diffusers, transformers or open_clip"
                 )
     if listing.index is None or listing.components is None:
@@ -111,28 +111,28 @@ def _refuse_code_of_its_own(listing: Listing) -> None:
     for name, entry in {"_class_name": listing.index.get("_class_name"), **listing.components}.items():
         if isinstance(entry, list) and not _is_known_class(listing, name, entry):
             raise WeightsError(
-                f"{listing.where}: {PIPELINE} takes {name} from code of the repository ({entry}), which is never run: "
+                f"{listing.where}: {PIPELINE} loads {name} from code in the repository ({entry}), which is never run: "
                 "use a model whose classes are in diffusers, transformers or open_clip"
             )
 
 
-def _asks_for_code(config: Any) -> str | None:
-    """The first key of a config, at any depth, that wants code from the repository."""
-    rest = [config]
-    while rest:
-        value = rest.pop()
+def _remote_code_key(config: Any) -> str | None:
+    """The first key of a config, at any depth, that enables code from the repository."""
+    pending = [config]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
             key = next((key for key in ("auto_map", "trust_remote_code") if value.get(key)), None)
             if key:
                 return key
-            rest += value.values()
+            pending += value.values()
         elif isinstance(value, list):
-            rest += value
+            pending += value
     return None
 
 
 def _is_known_class(listing: Listing, component: str, entry: list[Any]) -> bool:
-    """Whether `[library, class]` comes from a library of ours and not from a file of the repository."""
+    """Whether `[library, class]` is from an installed library and not from a file in the repository."""
     if component == "_class_name" or len(entry) != 2 or not all(isinstance(part, str) and part for part in entry):
         return False
     library, name = entry
@@ -142,7 +142,7 @@ def _is_known_class(listing: Listing, component: str, entry: list[Any]) -> bool:
 
 
 def _pipelines_of_diffusers() -> set[str]:
-    """The names of the modules that diffusers' own pipelines live in; nothing is imported."""
+    """The module names of diffusers' pipelines; nothing is imported."""
     spec = importlib.util.find_spec("diffusers")
     assert spec is not None
     assert spec.origin is not None
@@ -153,13 +153,13 @@ def _refuse_pickles(listing: Listing, component: str) -> None:
     names = listing.below(component)
     if not names:
         raise WeightsError(
-            f"{listing.where}: {PIPELINE} names {component}, but there is no such folder: take the whole model"
+            f"{listing.where}: {PIPELINE} lists {component}, but that folder is missing: use the complete model"
         )
     pickled = [name for name in names if name.endswith(_PICKLED)]
     if pickled and not _has_safetensors(names, listing.loaded):
         raise WeightsError(
             f"{listing.where}: {component or 'the model'} has only pickled weights ({pickled[0]}), which can run code "
-            "when they are read: convert them to .safetensors and give that folder as `weights:` in the config"
+            "when they are loaded: convert them to .safetensors and give that folder as `weights:` in the config"
         )
 
 
@@ -170,11 +170,11 @@ def _has_safetensors(names: Iterable[str], loaded: list[str]) -> bool:
 def _refuse_missing_shards(listing: Listing, name: str) -> None:
     shards = listing.json(name).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-        raise WeightsError(f"{listing.where}: {name} has no weight_map: put a whole one in its place")
+        raise WeightsError(f"{listing.where}: {name} has no valid weight_map: replace it with a valid file")
     folder = PurePosixPath(name).parent
     for shard in sorted(set(shards.values())):
         if (folder / shard).as_posix() not in listing.names:
             raise WeightsError(
-                f"{listing.where}: {name} names {(folder / shard).as_posix()}, which is not there: "
-                "put it there, or fetch the model again"
+                f"{listing.where}: {name} lists {(folder / shard).as_posix()}, which is missing: "
+                "add the file, or fetch the model again"
             )

@@ -1,4 +1,4 @@
-"""A model's files on this machine, and the digest that names them."""
+"""Location and digest of a model's files on this machine."""
 
 import importlib
 import os
@@ -17,46 +17,45 @@ from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard, Source
 from local_bench.models.convert import converted_name
 from local_bench.models.digests import file_digests
-from local_bench.models.manifest import MAIN, check_whole, folder_of, revision_of, source_of
+from local_bench.models.manifest import MAIN, check_fetched, folder_of, revision_of, source_of
 from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
 
 _NAMED_KINDS = (".onnx", ".mat")
-"""Weights too, where a card names such files: they lie at the top of its folder."""
+"""Other weight formats that a card can list explicitly; these files are in the top-level folder."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def resolve(card: ModelCard, given: str | None = None) -> Path:
-    """The folder that holds the model: the one given, a small one built now, or the Hub's cache. Never downloads.
+def resolve(card: ModelCard, weights: str | None = None) -> Path:
+    """The folder of the model: `weights`, a model built now, or the cache. Never downloads.
 
-    WeightsError says how to get the files where they are missing, which one is not as it was fetched, or why such a
-    model is not loaded (see `vet`).
+    WeightsError if files are missing or have changed since they were fetched, or if `vet` refuses the model.
     """
-    if given is None:
-        return _found(card, MAIN, card.source)
-    return _here(card, given)
+    if weights is None:
+        return _part_folder(card, MAIN, card.source)
+    return _user_folder(card, weights)
 
 
 def resolve_parts(card: ModelCard) -> dict[str, Path]:
-    """The folders of the card's parts by name; WeightsError as `resolve`."""
-    return {part: _found(card, part, source) for part, source in card.parts.items()}
+    """The folders of the card's parts by name. Raises like `resolve`."""
+    return {part: _part_folder(card, part, source) for part, source in card.parts.items()}
 
 
-def check_here(card: ModelCard, given: str | None = None) -> None:
-    """WeightsError if `resolve` or `resolve_parts` would raise one; builds nothing."""
-    if given is not None:
-        resolve(card, given)
+def check_local(card: ModelCard, weights: str | None = None) -> None:
+    """Raise WeightsError if `resolve` or `resolve_parts` would; builds nothing."""
+    if weights is not None:
+        resolve(card, weights)
     elif not card.source.build:
         resolve(card)
     for part, source in card.parts.items():
         if not source.build:
-            _found(card, part, source)
+            _part_folder(card, part, source)
 
 
 def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None) -> str:
-    """sha256 over the names and sha256s of all files that the model is loaded from, its parts' digests included.
+    """sha256 over the names and digests of all files that the model is loaded from, including its parts.
 
-    Readings are remembered until a file's size, times or inode change. WeightsError where there are no weights, or
-    where the Hub's cache holds a file under another digest than its own.
+    File digests are cached until a file's size, times or inode change. WeightsError if there are no weights, or if a
+    file in the Hub cache does not match its name.
     """
     pipeline = (folder / PIPELINE).is_file()
     names = sorted(
@@ -67,15 +66,15 @@ def weights_digest(folder: Path, parts: Mapping[str, Path] | None = None) -> str
     named = sorted(p.name for p in folder.iterdir() if p.suffix in _NAMED_KINDS and p.is_file())
     names += named
     if not named and not any(name.endswith(".safetensors") for name in names):
-        raise WeightsError(f"{folder} holds no .safetensors file: only that format is loaded, convert the model")
+        raise WeightsError(f"{folder} contains no .safetensors file: convert the model, no other format is loaded")
     digests = file_digests(folder, names)
-    _refuse_misnamed(folder, digests)
+    _check_hub_names(folder, digests)
     of_parts = {f"part:{part}": weights_digest(path) for part, path in (parts or {}).items()}
     return digest(digests | of_parts)
 
 
-def _refuse_misnamed(folder: Path, digests: Mapping[str, str]) -> None:
-    """The Hub's cache keeps a large file under its sha256, behind a link: that holds without any manifest."""
+def _check_hub_names(folder: Path, digests: Mapping[str, str]) -> None:
+    """The Hub cache stores LFS files under their sha256, behind a symlink; check this without a manifest."""
     for name, sha256 in digests.items():
         path = folder / name
         stored_as = path.readlink().name if path.is_symlink() else ""
@@ -83,40 +82,42 @@ def _refuse_misnamed(folder: Path, digests: Mapping[str, str]) -> None:
             raise WeightsError(f"{path} is damaged: fetch its model again (`local-bench models fetch NAME`)")
 
 
-def _here(card: ModelCard, given: str) -> Path:
-    """A folder of the user's, as it is. WeightsError if there is none or `vet` refuses it."""
-    folder = Path(given).expanduser()
+def _user_folder(card: ModelCard, path: str) -> Path:
+    """A folder given by the user. WeightsError if it does not exist or `vet` refuses it."""
+    folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise WeightsError(f"the weights of {card.name} are not at {given}: give the folder that holds them")
+        raise WeightsError(
+            f"{path}, the folder for the weights of {card.name}, does not exist: give the folder that contains them"
+        )
     vet(listing_of(folder))
     return folder
 
 
-def _found(card: ModelCard, part: str, source: Source) -> Path:
+def _part_folder(card: ModelCard, part: str, source: Source) -> Path:
     if source.build:
         return built(card, part)
     if source.folder is not None:
-        return _here(card, source.folder)
-    folder = _taken(card, part, source)
+        return _user_folder(card, source.folder)
+    folder = _fetched_folder(card, part, source)
     if part == MAIN:
-        check_whole(card, folder)
+        check_fetched(card, folder)
     else:
-        check_whole(card, None, {part: folder})
+        check_fetched(card, None, {part: folder})
     vet(listing_of(folder))
     return folder
 
 
-def _taken(card: ModelCard, part: str, source: Source) -> Path:
-    """The folder that `models fetch` filled: the Hub's cache, or ours where the card names single files."""
-    mend = f"run `local-bench models fetch {card.name}` where there is a network"
+def _fetched_folder(card: ModelCard, part: str, source: Source) -> Path:
+    """The folder written by `models fetch`: the Hub cache, or the local-bench cache for individual files."""
+    remedy = f"run `local-bench models fetch {card.name}` on a machine with network access"
     if source.gather or source.files:
         folder = folder_of(card, part)
         name = next((n for n in source.files if not (folder / converted_name(n)).is_file()), None)
         if name is not None:
             where = source.repo or source.base_url
-            raise WeightsError(f"{name} of {card.name} is not on this machine; it comes from {where}: {mend}")
+            raise WeightsError(f"{name} of {card.name} is not on this machine; its source is {where}: {remedy}")
         if not folder.is_dir():
-            raise WeightsError(f"the weights of {card.name} are not on this machine: {mend}")
+            raise WeightsError(f"the weights of {card.name} are not on this machine: {remedy}")
         return folder
     from local_bench.models.hub import snapshot
 
@@ -125,15 +126,14 @@ def _taken(card: ModelCard, part: str, source: Source) -> Path:
 
 
 def built(card: ModelCard, part: str = MAIN) -> Path:
-    """The small model of this card, or of a part of it, in the user's cache, built there first if it is not there;
-    whole or absent."""
+    """The folder of the model or part with a `build` source, built in the user's cache first if it is not there."""
     source = source_of(card, part)
     assert source.build
     name = f"{card.name}-{part}" if part else card.name
-    made = f"v{source.version}"
+    version = f"v{source.version}"
     if source.build == SHIPPED:
-        made += f"-{shipped.files_digest(card)[:12]}"  # another release may ship another model under that name
-    folder = cache_dir() / "models" / f"{name}-{made}"
+        version += f"-{shipped.files_digest(card)[:12]}"  # the files of a model can change between releases
+    folder = cache_dir() / "models" / f"{name}-{version}"
     if folder.is_dir():
         return folder
     quiet_libraries()
@@ -145,7 +145,7 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
         try:
             build(scratch, card)
             scratch.chmod(0o755)
-            if not folder.is_dir():  # another process may have been quicker: its files are the same
+            if not folder.is_dir():  # another process may have built the same files
                 os.rename(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

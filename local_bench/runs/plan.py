@@ -19,7 +19,7 @@ from local_bench.judges.metrics.registry import metric_card
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
 from local_bench.judges.vlm.server import claim_port
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
-from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
+from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.suites.base import Suite
@@ -162,7 +162,7 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
             described = card(model.card, "generator")
             _settings(model, described)
             if files and model.load == "weights":
-                check_here(described, model.weights)
+                check_local(described, model.weights)
         elif files and not Path(model.imported.images).exists():
             raise ConfigError(
                 f"imported.images: {model.imported.images} does not exist: give an existing folder or manifest"
@@ -173,7 +173,7 @@ def check_config(config: RunConfig, *, files: bool = True) -> None:
         if judge.transport not in BUILT_IN:
             plugin(judge.transport)
         if files and judge.base_url is None:
-            check_here(described, judge.weights)
+            check_local(described, judge.weights)
             if judge.transport == "served":
                 claim_port(judge.port)
 

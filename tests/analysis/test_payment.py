@@ -7,7 +7,7 @@ import pytest
 
 from local_bench.analysis.payment import payment
 from local_bench.analysis.sampling import labelling
-from local_bench.cli.labels import LabelsAsked
+from local_bench.cli.labels import LabelOptions
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.serialization import loads
@@ -64,8 +64,15 @@ def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(ru
 
 def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
     with RunDir.open(run) as open_run:
-        text, values = LabelsAsked(people, None, None, explain=True).answer(open_run)
-    for words in ("PR-AUC", "rejected for", "Cohen's d", "boosted", "unseen orders", "0 ties went to the first"):
+        text, values = LabelOptions(people, None, None, explain=True).output(open_run)
+    for words in (
+        "PR-AUC",
+        "rejected for",
+        "Cohen's d",
+        "boosted",
+        "held-out tasks",
+        "0 ties were assigned to the first",
+    ):
         assert words in text
     told = json.loads(json.dumps(values, allow_nan=False))["payment"]
     assert {row["name"] for row in told["explained"]} == {"brf", "veq", "cns", "composite"}
@@ -79,7 +86,7 @@ def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
     path.write_text(line(overall=True))
     with RunDir.open(run) as open_run:
         found = payment(open_run, path)
-        text, _ = LabelsAsked(path, None, None, explain=True).answer(open_run)
+        text, _ = LabelOptions(path, None, None, explain=True).output(open_run)
     assert (found.predictors, found.expected) == ({}, {})
     assert "annotate more images" in found.not_fitted
     assert "no predictor: the labels have 1 accepted and 0 rejected" in text
@@ -87,7 +94,7 @@ def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
 
 def test_explaining_takes_labels():
     with pytest.raises(UserError, match="give them with --people FILE"):
-        LabelsAsked(None, None, None, explain=True).check()
+        LabelOptions(None, None, None, explain=True).check()
 
 
 def test_a_tie_of_two_raters_is_open(run, tmp_path):  # noqa: F811

@@ -51,7 +51,7 @@ def test_the_tables_say_what_is_not_defined(cli, make_run):  # noqa: F811
     assert ended.returncode == 0, ended.stderr
     lines = [line.split() for line in ended.stdout.splitlines()]
     assert ["gamma", "delta", "brf", "4", "0.250", "0.05", "to", "0.70"] in [line[:8] for line in lines]
-    assert "top 3 is not defined in 4 rows: fewer than 3 models have both values" in ended.stdout
+    assert "top 3 is undefined in 4 rows: fewer than 3 models have both values" in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,10 @@ def test_help_is_quick(cli):
         (["run", "good.yaml", "--set", "metrics=[pique]"], "did you mean 'piqe'?"),
         (["run", "good.yaml", "--set", "suite.name=studo"], "did you mean 'studio'?"),
         (["run", "good.yaml", "--set", "suite.name=servimage"], "suite.path"),
-        (["run", "good.yaml", "--set", "models.0.weights=gone"], "the weights of tiny-flux are not at gone"),
+        (
+            ["run", "good.yaml", "--set", "models.0.weights=gone"],
+            "gone, the folder for the weights of tiny-flux, does not exist",
+        ),
         (["run", "good.yaml", "--set", "models.0.card=flux1-dev"], "local-bench models fetch flux1-dev"),
         (["run", "good.yaml", "--run-dir", "good.yaml"], "is a file"),
         (["digest", "."], "is not a run directory"),

@@ -8,7 +8,7 @@ import pytest
 
 from local_bench.analysis.sampling import NO_PROBABILITIES, labelling, write_questions
 from local_bench.analysis.settlement import accounting
-from local_bench.cli.labels import LabelsAsked
+from local_bench.cli.labels import LabelOptions
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd, usd_number
 from local_bench.core.types import Score
@@ -120,10 +120,10 @@ def test_the_tables_for_people(run, tmp_path, capsys):
     people = tmp_path / "few.jsonl"
     people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
     with RunDir.open(run) as open_run:
-        text, _ = LabelsAsked(people, 0.2, None).answer(open_run)
-        nothing = LabelsAsked(None, None, None).answer(open_run)
-    assert "people would pay" in text
-    assert "to be asked" in text
+        text, _ = LabelOptions(people, 0.2, None).output(open_run)
+        nothing = LabelOptions(None, None, None).output(open_run)
+    assert "estimated revenue" in text
+    assert "to annotate" in text
     assert NO_PROBABILITIES in capsys.readouterr().err
     assert nothing == ("", {})
 
@@ -154,7 +154,7 @@ def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--questions", "new.jsonl"], "--questions writes what --plan-labels plans"),
+        (["--questions", "new.jsonl"], "--questions writes the images planned by --plan-labels"),
         (
             ["--plan-labels", "0.2", "--questions", "there.jsonl"],
             "may contain annotations: give the name of a new file",
@@ -217,7 +217,7 @@ def test_the_judges_column_is_the_settlement(run, tmp_path, priced):
             open_run.store.write("UPDATE tasks SET price_micro_usd = 0")
         decide(open_run)
         (settled,) = accounting(open_run.store, open_run.config.settlement).settlements
-        text, values = LabelsAsked(people, None, None).answer(open_run)
+        text, values = LabelOptions(people, None, None).output(open_run)
     found = values["labels"][MODEL]
     assert found["decided_usd"] == usd_number(settled.total.revenue_micro_usd)
     assert found["n_accepted"] == settled.total.n_accepted > 0

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from local_bench.cli.cards import what_it_takes
+from local_bench.cli.cards import inputs_text
 from local_bench.models.cards import ModelCard, cards
 
 
 def test_the_list_has_a_line_for_every_card(cli):
     ended = cli("models", "list")
     header, _, *lines = ended.stdout.splitlines()
-    assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "takes"]
+    assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"]
     assert {line.split()[0] for line in lines} == set(cards())
     (flux,) = [line for line in lines if line.startswith("flux1-schnell ")]
-    for words in ("generator", "16.9 B", "Apache-2.0", "yes", "words"):
+    for words in ("generator", "16.9 B", "Apache-2.0", "yes", "text"):
         assert words in flux
 
 
@@ -44,14 +44,14 @@ def test_a_small_model_is_built_where_it_is_shown_or_fetched(cli):
 @pytest.mark.parametrize(
     ("takes", "words"),
     [
-        ({}, "words"),
-        ({"pictures": 1}, "words, or with a picture"),
-        ({"pictures": 3, "text_alone": False}, "words and up to 3 pictures"),
-        ({"pictures": 1, "text_alone": False, "condition": "depth"}, "words and a depth map"),
-        ({"pictures": 1, "text_alone": False, "mask": True}, "words and a picture and a mask"),
+        ({}, "text"),
+        ({"pictures": 1}, "text, optional image"),
+        ({"pictures": 3, "text_alone": False}, "text + up to 3 images"),
+        ({"pictures": 1, "text_alone": False, "condition": "depth"}, "text + depth map"),
+        ({"pictures": 1, "text_alone": False, "mask": True}, "text + image + mask"),
     ],
 )
 def test_what_a_generator_takes_is_said_in_words(takes, words):
     flux = cards()["flux1-dev"].model_dump()
-    assert what_it_takes(ModelCard.model_validate(flux | {"takes": takes})) == words
-    assert what_it_takes(cards()["qwen3-vl-8b"]) == ""
+    assert inputs_text(ModelCard.model_validate(flux | {"takes": takes})) == words
+    assert inputs_text(cards()["qwen3-vl-8b"]) == ""

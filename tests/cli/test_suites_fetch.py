@@ -166,7 +166,7 @@ def test_servimage_comes_from_the_archive_of_its_commit_and_is_read(lab):
     data = json.loads(ended.out)
     assert (data["n_tasks"], data["n_images"], data["complete"]) == (2, 3, True)
     assert data["config"] == f'suite: {{name: servimage, path: "{lab.out / "ServImage_Bench"}"}}'
-    assert "1 files that are neither text, tables nor images were left out" in ended.err
+    assert "skipped 1 files that are not text, tables or images" in ended.err
     record = json.loads((lab.out / RECORD).read_text())
     assert (record["repo"], record["revision"]) == ("FengxianJi/ServImage", COMMIT)
     kept = [p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".png") and not p.is_symlink()]
@@ -186,7 +186,7 @@ def test_a_second_call_downloads_nothing_and_the_record_is_the_same_elsewhere(la
     asked, first = len(lab.web.asked), (lab.out / RECORD).read_bytes()
     again = lab.fetch("servimage")
     assert again.status == 0
-    assert "are in" in again.err
+    assert "are already in" in again.err
     assert len(lab.web.asked) == asked
     lab.out = lab.place / "elsewhere"
     assert lab.fetch("servimage").status == 0
@@ -197,25 +197,25 @@ def test_a_folder_that_holds_anything_else_is_left_as_it_is(lab):
     servimage(lab)
     lab.out.mkdir()
     (lab.out / "notes.txt").write_text("mine")
-    lab.fetch("servimage").refused("holds something else than fetched files", "give --out a new folder")
+    lab.fetch("servimage").refused("contains files that were not fetched", "give --out a new folder")
     (lab.out / "notes.txt").unlink()
     assert lab.fetch("servimage").status == 0  # an empty folder is taken
     order = lab.out / "ServImage_Bench/C-Digital/Digital.json"
     order.write_text(order.read_text().replace("Nord", "Sued"))
-    lab.fetch("servimage").refused("Digital.json is not as it was fetched")
+    lab.fetch("servimage").refused("Digital.json has changed since it was fetched")
     assert "Sued" in order.read_text()
-    lab.fetch("servimage", "--revision", commit_of("other")).refused("holds servimage", "give --out a new folder")
+    lab.fetch("servimage", "--revision", commit_of("other")).refused("contains servimage", "give --out a new folder")
 
 
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        (member("Repo-commit/../../outside.json"), "leads out of the archive"),
-        (member("/tmp/outside.json"), "leads out of the archive"),
+        (member("Repo-commit/../../outside.json"), "points outside the archive"),
+        (member("/tmp/outside.json"), "points outside the archive"),
         (member("Repo-commit/ServImage_Bench/a.png", 0, type=tarfile.SYMTYPE, linkname="/etc/passwd"), "is a link"),
         (member("Repo-commit/ServImage_Bench/a.png", 0, type=tarfile.LNKTYPE, linkname="x"), "is a link"),
         (member("Repo-commit/ServImage_Bench/a.png", 0, type=tarfile.FIFOTYPE), "is a link or a device"),
-        (member("Repo-commit/ServImage_Bench/C-Digital/Digital.json"), "is there twice"),
+        (member("Repo-commit/ServImage_Bench/C-Digital/Digital.json"), "is in the archive twice"),
         (member("Repo-commit/other.bin", 3_000_000), "unpacks to more than 0.002 GB"),
     ],
 )
@@ -252,14 +252,14 @@ def test_what_cannot_be_had_is_one_sentence(lab, monkeypatch):
     servimage(lab)
     again = f"`local-bench suites fetch servimage --out {lab.out}`"
     lab.fetch("servimage", "--revision", "main").refused("is not a full commit", again[:-1])
-    lab.fetch("servimage", "--revision", commit_of("none")).refused("answers HTTP 404", again)
+    lab.fetch("servimage", "--revision", commit_of("none")).refused("returned HTTP 404", again)
     lab.fetch("servimages").refused("did you mean 'servimage'?")
     lab.fetch("printshop").refused("is included in local-bench")
     lab.entries["servimage"]["bytes"] = 10**18
     lab.fetch("servimage").refused("needs 2000000000.0 GB", "larger disk")
     lab.entries["servimage"] |= {"bytes": 1000}
     lab.entries["servimage"]["source"]["host"] = "http://127.0.0.1:9"
-    lab.fetch("servimage").refused("cannot be had (ConnectError): check the network", again)
+    lab.fetch("servimage").refused("cannot be downloaded (ConnectError): check the network", again)
     monkeypatch.setattr(dataset_fetch, "download", _full)
     lab.fetch("servimage").refused("No space left on device")
     assert lab.left() == []
@@ -274,11 +274,11 @@ def test_files_that_the_suite_does_not_read_whole_end_with_status_1(lab):
     lab.entries["servimage"]["tasks"] = 3
     ended = lab.fetch("servimage", "--json")
     assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "2 tasks were found, and 3 are known" in ended.err
+    assert "2 tasks were found, but this benchmark has 3" in ended.err
     lab.entries["servimage"] |= {"tasks": 2, "files": 5}
     ended = lab.fetch("servimage", "--json")
     assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
-    assert "4 files came, and 5 are known of this commit" in ended.err
+    assert "4 files were downloaded, but this commit has 5" in ended.err
     shutil.rmtree(lab.out)
     root = lab.place / "served/servimage"
     (root / "ServImage_Bench/C-Digital/Digital.json").write_text("[]")
@@ -314,7 +314,7 @@ def hype(lab: Lab) -> None:
 def test_hype_edits_pictures_come_from_their_own_server_and_are_not_asked_for_twice(lab):
     hype(lab)
     lost = lab.web.served.pop("/cdn/tasks/two-1/002.png")
-    lab.fetch("hype-edit-1").refused("two-1/002.png answers HTTP 404")
+    lab.fetch("hype-edit-1").refused("two-1/002.png returned HTTP 404")
     assert lab.left() == []
     lab.web.served["/cdn/tasks/two-1/002.png"] = lost
     ended = lab.fetch("hype-edit-1", "--json")
@@ -436,8 +436,8 @@ def _zip_link() -> zipfile.ZipInfo:
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        (zipfile.ZipInfo("../outside.json"), "leads out of the archive"),
-        (zipfile.ZipInfo("data\\..\\..\\outside.json"), "leads out of the archive"),
+        (zipfile.ZipInfo("../outside.json"), "points outside the archive"),
+        (zipfile.ZipInfo("data\\..\\..\\outside.json"), "points outside the archive"),
         (_zip_link(), "is a link, a device or encrypted"),
         (zipfile.ZipInfo("data/data.jsonl/x.png"), "cannot write"),
     ],

@@ -111,7 +111,7 @@ def refused(tmp_path, says):
     with pytest.raises(WeightsError) as refusal:
         convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "lab/model: c.pth")
     sentence = str(refusal.value)
-    assert sentence.startswith("lab/model: c.pth is not converted: ")
+    assert sentence.startswith("lab/model: c.pth was not converted: ")
     assert says in sentence
     assert "\n" not in sentence
     assert not (tmp_path / "c.safetensors").exists()
@@ -122,7 +122,7 @@ def refused(tmp_path, says):
 def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path, new):
     mark = tmp_path / "mark"
     torch.save({"a": torch.ones(1), "b": Runs(mark)}, tmp_path / "c.pth", _use_new_zipfile_serialization=new)
-    refused(tmp_path, "it asks for posix.system")
+    refused(tmp_path, "it uses posix.system")
     assert not mark.exists()
     torch.load(tmp_path / "c.pth", weights_only=False)  # the way that we do not go
     assert mark.exists()
@@ -140,7 +140,7 @@ def test_an_archive_of_torchscript_cannot_name_anything_else(tmp_path):
     with zipfile.ZipFile(tmp_path / "c.pth", "w") as archive:
         archive.writestr("c/constants.pkl", pickle.dumps(()))
         archive.writestr("c/data.pkl", pickle.dumps(Runs(mark)))
-    refused(tmp_path, "it asks for posix.system")
+    refused(tmp_path, "it uses posix.system")
     assert not mark.exists()
 
 
@@ -154,10 +154,10 @@ def test_a_file_cut_short_or_of_another_kind_is_one_sentence(tmp_path):
     (tmp_path / "c.pth").write_bytes(b"")
     refused(tmp_path, "it is damaged")
     torch.save({"a": 1}, tmp_path / "c.pth")
-    refused(tmp_path, "there is no tensor in it")
+    refused(tmp_path, "it contains no tensor")
     with zipfile.ZipFile(tmp_path / "c.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("c/data.pkl", bytes(50_000_000))
-    refused(tmp_path, "it unpacks to far more than its size")
+    refused(tmp_path, "its uncompressed size is far larger")
 
 
 def test_a_child_that_dies_is_one_sentence(tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_child_that_dies_is_one_sentence(tmp_path, monkeypatch):
     dies = tmp_path / "dies.py"
     dies.write_text("import os\nos.abort()\n")
     monkeypatch.setattr("local_bench.models.convert._CHILD", dies)
-    refused(tmp_path, "its reading ended with -6")
+    refused(tmp_path, "the conversion process exited with -6")
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_a_child_that_dies_is_one_sentence(tmp_path, monkeypatch):
 )
 def test_the_child_can_do_nothing_but_read(tmp_path, does):
     code = f"import sys; sys.path.insert(0, {str(os.path.dirname(convert_child.__file__))!r})\n"
-    code += f"import convert_child as c; c._cut_network(); sys.addaudithook(c._refuse_effects)\n{does}\n"
+    code += f"import convert_child as c; c._cut_network(); sys.addaudithook(c._refuse_side_effects)\n{does}\n"
     ended = subprocess.run(
         [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 1
-    assert "Refused: it wants" in ended.stderr
+    assert "Refused: loading it " in ended.stderr
     assert not list(tmp_path.iterdir())
 
 

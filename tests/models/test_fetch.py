@@ -123,7 +123,7 @@ def test_a_single_model_comes_whole_with_a_manifest_and_stays_when_the_hub_goes(
     assert shown["bytes"] == len(WEIGHTS) + 4
     again = lab.fetch()
     assert again.returncode == 0, again.stderr
-    assert "here already" in again.stderr
+    assert "already on this machine" in again.stderr
 
 
 def test_of_a_pipeline_only_what_is_loaded_is_fetched(lab):
@@ -179,8 +179,11 @@ def test_a_flipped_byte_is_caught_before_loading_and_fetching_again_mends_it(lab
     weights = Path(before["folder"], "model.safetensors").resolve()
     flip(weights)
     ended = lab.run("models", "show", "served")
-    assert "lab/served: model.safetensors is not what was fetched: `local-bench models fetch served`" in ended.stderr
-    refused(lab.run("generate", run_config(lab, card="served")), "model.safetensors is not what was fetched")
+    assert (
+        "lab/served: model.safetensors has changed since it was fetched: run `local-bench models fetch served`"
+        in ended.stderr
+    )
+    refused(lab.run("generate", run_config(lab, card="served")), "model.safetensors has changed since it was fetched")
     assert lab.fetched()["served"]["weights_sha256"] == before["weights_sha256"]
     assert lab.shown()["here"]
     weights.unlink()
@@ -209,10 +212,10 @@ def test_a_damaged_file_that_another_tool_fetched_is_caught_too(lab):
 def test_what_differs_from_what_the_hub_declares_is_not_kept(lab):
     lab.serve("served", JUDGE, declared_sha256={"model.safetensors": "0" * 64})
     lab.card()
-    refused(lab.fetch(), "model.safetensors is not what the Hub declares", "models fetch served")
+    refused(lab.fetch(), "model.safetensors does not match the digest declared by the Hub", "models fetch served")
     assert not (lab.place / "cache/fetched/served.json").exists()
     assert not [p for p in (lab.place / "hf").rglob("*") if p.is_file() and p.read_bytes() == WEIGHTS]
-    assert "are not all on this machine (model.safetensors is missing)" in lab.run("models", "show", "served").stderr
+    assert "on this machine are incomplete (model.safetensors is missing)" in lab.run("models", "show", "served").stderr
 
 
 @pytest.mark.parametrize("token", ["", "hf_of_someone_who_did_not_accept"])
@@ -239,9 +242,9 @@ def test_missing_repository_missing_commit_and_no_network(lab):
     [
         (
             (503, "busy"),
-            "the Hub answers HTTP 503 for lab/served: wait, and run `local-bench models fetch served` again",
+            "the Hub returned HTTP 503 for lab/served: wait, and run `local-bench models fetch served` again",
         ),
-        ((401, "Invalid credentials in Authorization header"), "the Hub does not take your HF_TOKEN for lab/served"),
+        ((401, "Invalid credentials in Authorization header"), "the Hub rejects your HF_TOKEN for lab/served"),
     ],
 )
 def test_a_hub_that_refuses_is_told_from_a_missing_network(lab, refuses, says):
@@ -251,7 +254,9 @@ def test_a_hub_that_refuses_is_told_from_a_missing_network(lab, refuses, says):
 
 
 def test_a_disk_that_fills_up_is_no_fault_of_the_network():
-    with pytest.raises(StorageError, match=r"no room for lab/served.* `local-bench models fetch served` again"):
+    with pytest.raises(
+        StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
+    ):
         with hub_errors(for_model("served"), "lab/served", COMMIT):
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -284,8 +289,8 @@ def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
     assert lab.fetched("served", "--revision", COMMIT, "--revision", f"adapter={COMMIT}")["served"]["here"]
     shown = lab.shown()
     assert (shown["here"], shown["revision"], shown["revision_from"]) == (True, COMMIT, "this machine")
-    refused(lab.fetch("served", "--revision", f"encoder={COMMIT}"), "nothing called 'encoder'")
-    refused(lab.fetch("served", "tiny-clip", "--revision", COMMIT), "fetch that model alone")
+    refused(lab.fetch("served", "--revision", f"encoder={COMMIT}"), "no part 'encoder'")
+    refused(lab.fetch("served", "tiny-clip", "--revision", COMMIT), "give only that model")
     refused(lab.fetch("tiny-clip", "--revision", COMMIT), "tiny-clip is built on this machine")
 
 
@@ -299,7 +304,7 @@ def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
         ({"config.json": "[]"}, "config.json is not a JSON object"),
         (
             {"model.safetensors.index.json": '{"weight_map": {"a": "model.safetensors", "b": "gone.safetensors"}}'},
-            "gone.safetensors, which is not there",
+            "gone.safetensors, which is missing",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
     )
     lab.card("tiny-clip", source={"repo": "lab/served", "revision": COMMIT, "files": ["b.onnx", "a.pth"]})
     missing = lab.run("models", "show", "served")
-    assert "b.onnx of served is not on this machine; it comes from lab/served" in missing.stderr
+    assert "b.onnx of served is not on this machine; its source is lab/served" in missing.stderr
     assert "local-bench models fetch served" in missing.stderr
     got = lab.fetched()["served"]
     assert set(got["manifest"]["files"]) == {"a.safetensors", "b.onnx"}
@@ -50,9 +50,9 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
     assert torch.equal(read_converted(folder / "a.safetensors")["params"]["a"], torch.ones(2))
     lab.hub.__exit__()
     assert lab.shown()["weights_sha256"] == got["weights_sha256"]
-    assert "here already" in lab.fetch().stderr
+    assert "already on this machine" in lab.fetch().stderr
     flip(folder / "a.safetensors")
-    assert "a.safetensors is not what was fetched" in lab.run("models", "show", "served").stderr
+    assert "a.safetensors has changed since it was fetched" in lab.run("models", "show", "served").stderr
     lab.hub = Hub(lab.hub.repos)
     with lab.hub:
         assert lab.fetched()["served"]["weights_sha256"] == got["weights_sha256"]
@@ -64,7 +64,7 @@ def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(
     lab.card("tiny-clip", source=source)
     refused(lab.fetch(), "lab/served has no file b.pth", "source.files")
     lab.card("tiny-clip", source=source | {"files": ["a.pth"], "sha256": {"a.pth": "0" * 64}})
-    refused(lab.fetch(), "a.pth is not the file that served wants")
+    refused(lab.fetch(), "a.pth is not the file that served expects")
     assert not lab.shown()["here"]
 
 
@@ -79,7 +79,7 @@ def test_what_a_metric_of_pyiqa_asks_for_is_brought_converted_and_pinned(lab):
     lab.hub.repos["chaofengc/IQA-PyTorch-Weights"] = Repo(folder, commit)
     refused(
         lab.fetch("pyiqa:brisque", "pyiqa:cnniqa"),
-        "CNNIQA_koniq10k-e6f14c91.pth is not the file that pyiqa:cnniqa wants",
+        "CNNIQA_koniq10k-e6f14c91.pth is not the file that pyiqa:cnniqa expects",
     )
     lab.hub.__exit__()
     got = lab.shown("pyiqa:brisque")

@@ -16,7 +16,7 @@ from local_bench.models.cards import ModelCard, card
 from local_bench.models.convert import read_converted
 from local_bench.models.fetch import fetch
 from local_bench.models.manifest import read_manifest
-from local_bench.models.weights import check_here, resolve, resolve_parts, weights_digest
+from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 
 
 class Elsewhere:
@@ -101,8 +101,8 @@ def test_files_are_checked_where_the_card_knows_them_and_said_where_not(elsewher
     elsewhere.put("b.mat", b"numbers")
     model = served(source={"base_url": elsewhere.url, "files": ["a.pt", "b.mat"], "sha256": {"a.pt": known}})
     with pytest.raises(WeightsError) as refusal:
-        check_here(model)
-    assert f"a.pt of served is not on this machine; it comes from {elsewhere.url}" in str(refusal.value)
+        check_local(model)
+    assert f"a.pt of served is not on this machine; its source is {elsewhere.url}" in str(refusal.value)
     assert "`local-bench models fetch served`" in str(refusal.value)
     manifest = fetch(model)
     assert manifest == read_manifest(model)
@@ -119,13 +119,13 @@ def test_files_are_checked_where_the_card_knows_them_and_said_where_not(elsewher
     asked = len(elsewhere.asked)
     said = []
     fetch(model, say=said.append)
-    assert said == ["served: all 2 files are here already"]
+    assert said == ["served: all 2 files are already on this machine"]
     fetch(served("twin", source={"base_url": elsewhere.url, "files": ["b.mat"]}))
     assert len(elsewhere.asked) == asked  # nothing was downloaded either time
     (folder / "b.mat").unlink()
     (folder / "b.mat").write_bytes(b"other numbers")
     assert weights_digest(folder) != digest
-    with pytest.raises(WeightsError, match=r"b\.mat is not what was fetched"):
+    with pytest.raises(WeightsError, match=r"b\.mat has changed since it was fetched"):
         resolve(model)
     fetch(model)
     assert weights_digest(resolve(model)) == digest
@@ -141,7 +141,7 @@ def test_a_part_may_come_from_elsewhere(elsewhere):
     folder, parts = resolve(model), resolve_parts(model)
     assert manifest.weights_sha256 == weights_digest(folder, parts)
     assert {p.name for p in parts["head"].iterdir()} == {"head.mat"}
-    with pytest.raises(WeightsError, match="nothing called 'head'"):
+    with pytest.raises(WeightsError, match="no part 'head'"):
         fetch(model, {"head": "0" * 40})
 
 
@@ -149,18 +149,18 @@ def test_a_part_from_elsewhere_of_a_model_that_is_built(elsewhere):
     elsewhere.put("head.mat", b"numbers")
     model = served(parts={"head": {"base_url": elsewhere.url, "files": ["head.mat"]}})
     with pytest.raises(WeightsError, match=r"head\.mat of served"):
-        check_here(model)
+        check_local(model)
     assert fetch(model) is None
-    check_here(model)
+    check_local(model)
 
 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ({"files": ["gone.pth"]}, "gone.pth answers HTTP 404"),
-        ({"files": ["a.pth"], "sha256": {"a.pth": "1" * 64}}, "a.pth is not the file that served wants"),
-        ({"files": ["evil.pth"]}, "evil.pth is not converted: it asks for posix.system"),
-        ({"files": ["moved.onnx"]}, "moved.onnx leads to http://example.invalid/x, which is not https"),
+        ({"files": ["gone.pth"]}, "gone.pth returned HTTP 404"),
+        ({"files": ["a.pth"], "sha256": {"a.pth": "1" * 64}}, "a.pth is not the file that served expects"),
+        ({"files": ["evil.pth"]}, "evil.pth was not converted: it uses posix.system"),
+        ({"files": ["moved.onnx"]}, "moved.onnx redirects to http://example.invalid/x, which is not https"),
     ],
 )
 def test_what_is_refused_leaves_nothing(elsewhere, tmp_path, source, says):
@@ -177,7 +177,7 @@ def test_what_is_refused_leaves_nothing(elsewhere, tmp_path, source, says):
 
 def test_a_server_that_is_not_there_is_one_sentence():
     model = served(source={"base_url": "http://127.0.0.1:9", "files": ["a.pth"]})
-    with pytest.raises(WeightsError, match=r"a\.pth cannot be had \(ConnectError\): check the network"):
+    with pytest.raises(WeightsError, match=r"a\.pth cannot be downloaded \(ConnectError\): check the network"):
         fetch(model)
 
 
@@ -188,11 +188,11 @@ def test_a_server_that_is_not_there_is_one_sentence():
         ({"repo": "a/b", "build": "a:b"}, "give one of"),
         ({"base_url": "https://a/b"}, "base_url needs files"),
         ({"base_url": "http://a/b", "files": ["x"]}, "must begin with https://"),
-        ({"base_url": "https://a/b", "files": ["../x"]}, "no plain relative path"),
-        ({"base_url": "https://a/b", "files": ["/x"]}, "no plain relative path"),
+        ({"base_url": "https://a/b", "files": ["../x"]}, "not a plain relative path"),
+        ({"base_url": "https://a/b", "files": ["/x"]}, "not a plain relative path"),
         ({"base_url": "https://a/b", "files": ["x"], "sha256": {"y": "0" * 64}}, "'y', which is not in files"),
         ({"base_url": "https://a/b", "files": ["x"], "sha256": {"x": "0" * 63}}, "64 hex digits"),
-        ({"build": "a:b", "files": ["x"]}, "files are of a repo or a base_url"),
+        ({"build": "a:b", "files": ["x"]}, "files needs a repo or a base_url"),
     ],
 )
 def test_a_source_is_one_place(source, says):

@@ -58,17 +58,21 @@ def test_what_does_no_harm(model, index, files):
 @pytest.mark.parametrize(
     ("index", "files", "says"),
     [
-        ({"transformer": ["mine", "Mine"]}, {"transformer/mine.py": "code"}, "takes transformer from code"),
-        ({"transformer": ["mine", "Mine"]}, {}, "takes transformer from code"),
-        ({"transformer": ["diffusers", "a.b"]}, {}, "takes transformer from code"),
-        ({"transformer": ["diffusers"]}, {}, "takes transformer from code"),
-        ({"transformer": DIFFUSERS}, {"transformer/diffusers.py": "code"}, "takes transformer from code"),
-        ({"_class_name": ["pipeline", "Mine"]}, {"pipeline.py": "code"}, "takes _class_name from code"),
-        ({"trust_remote_code": True}, {}, "model_index.json asks for code"),
-        ({}, {"transformer/config.json": '{"auto_map": {"AutoModel": "mine.Mine"}}'}, "transformer/config.json asks"),
+        ({"transformer": ["mine", "Mine"]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
+        ({"transformer": ["mine", "Mine"]}, {}, "loads transformer from code"),
+        ({"transformer": ["diffusers", "a.b"]}, {}, "loads transformer from code"),
+        ({"transformer": ["diffusers"]}, {}, "loads transformer from code"),
+        ({"transformer": DIFFUSERS}, {"transformer/diffusers.py": "code"}, "loads transformer from code"),
+        ({"_class_name": ["pipeline", "Mine"]}, {"pipeline.py": "code"}, "loads _class_name from code"),
+        ({"trust_remote_code": True}, {}, "model_index.json requires code"),
+        (
+            {},
+            {"transformer/config.json": '{"auto_map": {"AutoModel": "mine.Mine"}}'},
+            "transformer/config.json requires",
+        ),
         ({}, {"transformer/config.json": "{"}, "transformer/config.json is not a JSON object"),
         ({}, {"model_index.json": "[" * 100_000}, "model_index.json is not a JSON object"),
-        ({"vae": ["diffusers", "AutoencoderKL"]}, {}, "names vae, but there is no such folder"),
+        ({"vae": ["diffusers", "AutoencoderKL"]}, {}, "lists vae, but that folder is missing"),
         ({"vae": ["diffusers", "AutoencoderKL"]}, {"vae/m.pt": ""}, "vae has only pickled weights (vae/m.pt)"),
         (
             {"vae": ["diffusers", "AutoencoderKL"]},
@@ -76,7 +80,7 @@ def test_what_does_no_harm(model, index, files):
             "vae has only pickled weights",
         ),
         ({}, {"transformer/d.safetensors.index.json": '{"weight_map": {"a": "../x"}}'}, "transformer/../x"),
-        ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no weight_map"),
+        ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no valid weight_map"),
     ],
 )
 def test_what_is_never_loaded(model, index, files, says):
@@ -90,5 +94,5 @@ def test_a_folder_given_by_hand_is_vetted_but_needs_no_commit(model, tmp_path):
     flux = card("flux1-dev", "generator")
     assert resolve(flux, str(tmp_path)) == tmp_path
     model({"transformer": ["mine", "Mine"]})
-    with pytest.raises(WeightsError, match="takes transformer from code"):
+    with pytest.raises(WeightsError, match="loads transformer from code"):
         resolve(flux, str(tmp_path))

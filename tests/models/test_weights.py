@@ -8,7 +8,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
 from local_bench.models import digests
 from local_bench.models.cards import card
-from local_bench.models.weights import check_here, resolve, weights_digest
+from local_bench.models.weights import check_local, resolve, weights_digest
 
 
 @pytest.fixture
@@ -86,14 +86,14 @@ def test_graphs_and_tables_of_numbers_are_weights_too_at_the_top_of_a_folder(pip
 
 def test_pickles_alone_are_refused(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
-    with pytest.raises(WeightsError, match="only that format is loaded"):
+    with pytest.raises(WeightsError, match="no other format is loaded"):
         weights_digest(tmp_path)
 
 
 def test_what_is_not_here_says_how_to_get_it():
     with pytest.raises(WeightsError, match="local-bench models fetch flux1-dev"):
-        check_here(card("flux1-dev", "generator"))
-    with pytest.raises(WeightsError, match="are not at /nowhere"):
+        check_local(card("flux1-dev", "generator"))
+    with pytest.raises(WeightsError, match="/nowhere, the folder for the weights of"):
         resolve(card("tiny-flux", "generator"), "/nowhere")
 
 

@@ -180,9 +180,12 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: there is no shipped card 'no-such'"),
-        (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not among parts"),
-        (CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n", "`build` and `gather` are for"),
+        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: there is no built-in card 'no-such'"),
+        (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not in parts"),
+        (
+            CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n",
+            "only built-in cards can have `build` and `gather`",
+        ),
         (CARD.format(name="x", extends="tiny-flux") + "sampler: {heigth: 64}\n", "line 4: there is no key"),
     ],
 )
@@ -236,7 +239,7 @@ def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path
     assert json.loads(shown)["family"] == "sd3"
     (tmp_path / "models/tiny-flux.yaml").write_text(CARD.format(name="tiny-flux", extends="tiny-sd3"))
     refused = run(lab, "--config-dir", str(tmp_path), "models", "list", code=2).stderr
-    assert "'tiny-flux' is the name of a card of local-bench" in refused
+    assert "'tiny-flux' is the name of a built-in card" in refused
 
 
 def test_everything_named_is_there_and_nothing_heavy_comes_with_it():

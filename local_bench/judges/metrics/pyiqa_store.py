@@ -19,9 +19,9 @@ from local_bench.core.identity import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
 from local_bench.judges.metrics.pyiqa_scope import HUB, Missing, answered
 from local_bench.models.cards import ModelCard
-from local_bench.models.hub import Repository, look
+from local_bench.models.hub import Repository, repository_info
 from local_bench.models.manifest import Origin
-from local_bench.models.pull import Pulled, digest_in, fill, pull_hub, pull_url, refuse_other
+from local_bench.models.pull import Pulled, check_digest, digest_in, fill, pull_hub, pull_url
 from local_bench.models.purpose import Purpose, for_model
 
 INDEX = "pyiqa.json"
@@ -131,13 +131,13 @@ def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pu
             return _named(pull_url(purpose, url, name, parts.path.split("/")[-2], "its address"), url)
         return _named(pull_url(purpose, url, name, digest_in(name), "its name"), url)
     repo, revision, name = hub
-    known = repositories.get(repo) or look(purpose, repo, COMMITS.get(repo, revision))
+    known = repositories.get(repo) or repository_info(purpose, repo, COMMITS.get(repo, revision))
     repositories[repo] = known
     if name not in known.files:
         return None
     wanted = Repository(known.purpose, known.repo, known.revision, known.gated, known.files, (name,))
-    pulled = pull_hub(wanted, wanted.take(), name)
-    refuse_other(purpose, url, pulled.origin.sha256, digest_in(name))
+    pulled = pull_hub(wanted, wanted.download(), name)
+    check_digest(purpose, url, pulled.origin.sha256, digest_in(name))
     return _named(pulled, url)
 
 

@@ -15,7 +15,7 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.suggest import hint
 from local_bench.judges.metrics.base import Metric
 from local_bench.models.cards import ModelCard, card
-from local_bench.models.weights import check_here, resolve, resolve_parts
+from local_bench.models.weights import check_local, resolve, resolve_parts
 
 PLUGINS = "local_bench.metrics"
 PYIQA = "pyiqa:"
@@ -106,7 +106,7 @@ def check_metric(name: str) -> None:
     if described is None:
         return
     try:
-        check_here(described)
+        check_local(described)
     except WeightsError:
         if described.source.gather:
             from local_bench.judges.metrics.pyiqa_store import Store

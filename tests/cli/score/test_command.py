@@ -10,17 +10,20 @@ from local_bench.cli.main import main
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ice", "f"], "there is no suite 'ice' with result files of its own: did you mean 'ice-bench'?"),
+        (["ice", "f"], "there is no suite 'ice' with official result files: did you mean 'ice-bench'?"),
         (["studio", "f"], "there are ice-bench, idea-bench, hype-edit-1, servimage"),
         (
             ["ice-bench", "f", "--costs", "c"],
             "--costs applies to servimage and hype-edit-1: leave it out for ice-bench",
         ),
         (["servimage", "f", "--retry-cap", "3"], "--retry-cap applies to hype-edit-1"),
-        (["servimage", "f"], "say with --tasks where they are"),
-        (["ice-bench", "f", "g"], "ice-bench has its results in one file, and 2 are given"),
-        (["hype-edit-1", "f", "--review-seconds", "x"], "--review-seconds is a number from 0 on, not 'x'"),
-        (["hype-edit-1", "f", "--review-seconds", "inf"], "--review-seconds is a number from 0 on"),
+        (["servimage", "f"], "give the orders with --tasks"),
+        (["ice-bench", "f", "g"], "ice-bench results are in one file, but 2 are given"),
+        (
+            ["hype-edit-1", "f", "--review-seconds", "x"],
+            "--review-seconds must be a number that is not negative, not 'x'",
+        ),
+        (["hype-edit-1", "f", "--review-seconds", "inf"], "--review-seconds must be a number that is not negative"),
         (["ice-bench", "absent.txt"], "absent.txt does not exist"),
         (["idea-bench", "absent.csv"], "absent.csv does not exist"),
         (["hype-edit-1", "absent.json"], "absent.json does not exist"),

@@ -69,7 +69,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         assert main(["reproduce", paper]) == 0
         listed = capsys.readouterr().out
         for one in (e for e in ENTRIES if e.paper == paper):
-            assert (one.command or f"no: {one.reason}") in listed
+            assert (one.command or f"not available: {one.reason}") in listed
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         ("servimage table-99", "has no 'table-99': `local-bench reproduce servimage` lists"),
         ("servimage table-2", "is made from runs or files: say after table-2 where they are"),
         ("servimage table-9 RUN", "needs --people FILE"),
-        ("servimage table-2 RUN --by-type", "--by-type is not for table-2 of servimage"),
+        ("servimage table-2 RUN --by-type", "--by-type does not apply to table-2 of servimage"),
         ("servimage table-2 RUN --tasks x", "has its own: leave it out"),
         ("servimage table-2 RUN nothing.jsonl", "give runs or result files, not both"),
         ("servimage table-2 nothing.jsonl", "say with --tasks where the orders are"),
