@@ -40,7 +40,7 @@ from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
-from local_bench.judges.metrics.base import HostMetric, Metric, NetworkMetric, Picture, Seen, Subject
+from local_bench.judges.metrics.base import HostMetric, LoadedSubject, Metric, NetworkMetric, Picture, Subject
 from local_bench.judges.metrics.evaluator import Evaluator, Scored
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
@@ -112,7 +112,7 @@ def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[
     """Item by item and metric by metric, as the benchmark's own evaluator goes."""
     found: dict[tuple[str, str], float | None] = {}
     for subject in subjects:
-        seen = Seen(subject)
+        seen = LoadedSubject(subject)
         at = {subject.image: seen.image, subject.source: seen.source, subject.references[0]: seen.references[0]}
         at[subject.mask] = subject.mask.load() if subject.mask else None
         for name, metric in metrics.items():

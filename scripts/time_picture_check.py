@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.images import store_image
-from local_bench.runs.image_store import Pictures
+from local_bench.runs.image_store import ImageStore
 
 SIDE = 512
 
@@ -23,7 +23,7 @@ def main(n: int, io_workers: int) -> None:
             coarse = Image.fromarray(rng.integers(0, 256, (SIDE // 8, SIDE // 8, 3), dtype=np.uint8))
             shas.append(store_image(run / "images", coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC)))
         begun = time.perf_counter()
-        assert not Pictures(run).faulty(shas, io_workers)
+        assert not ImageStore(run).faulty(shas, io_workers)
         seconds = (time.perf_counter() - begun) * 1000 / n
     print(f"{seconds:.1f} s per 1,000 pictures of {SIDE}x{SIDE} with {io_workers} threads")
 

@@ -16,7 +16,7 @@ from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
-from local_bench.cli.inspect import digest, list_runs, recover, report, verify
+from local_bench.cli.inspect import digest, list_runs, recover, report, seal, verify
 from local_bench.cli.merge import merge
 from local_bench.cli.options import Commands, examples
 from local_bench.cli.output import say
@@ -62,7 +62,8 @@ def cli(config_dirs: tuple[str, ...]) -> None:
 
 for command in (
     *(demo, run, plan, generate, measure, judge, settle, list_runs),
-    *(extract, revise, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, merge),
+    *(extract, revise, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, seal),
+    merge,
     recover,
     *(models, suites, doctor),
 ):

@@ -14,6 +14,7 @@ from local_bench.analysis.settlement import accounting
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.text import clean
+from local_bench.runs.contents import root
 from local_bench.runs.image_store import faults_sentence
 from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
@@ -42,6 +43,7 @@ def render(run: RunDir) -> str:
         .get_template("page.html.j2")
         .render(
             csp=_policy(),
+            root=root(run.store),
             run=run.config,
             size=view.size_line(run),
             warnings=[*view.warnings(run, money.settlements), *faulty_pictures(run)],

@@ -46,11 +46,13 @@ def run_stages(
     progress: Progress | None = None,
     rejudge: int = 0,
     require_metrics: bool = False,
+    only: frozenset[str] | None = None,
 ) -> Outcome:
     """Start or continue the run in `run_dir` with `stages`; `rejudge` is the number of additional judging rounds.
 
-    With `require_metrics`, missing weights of a metric raise a WeightsError instead of leaving its scores unscored.
-    Raises the errors of `core.errors`; everything committed before is kept, and the same call continues from there.
+    With `only` a new run has these tasks alone. With `require_metrics`, missing weights of a metric raise a
+    WeightsError instead of leaving its scores unscored. Raises the errors of `core.errors`; everything committed before
+    is kept, and the same call continues from there.
     """
     isolate()
     check_config(config, files=bool(ON_DEVICE & set(stages)))  # settle needs neither weights nor imported images
@@ -58,7 +60,7 @@ def run_stages(
         check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:
         try:
-            _run(run, stages, progress or Quiet(), rejudge)
+            _run(run, stages, progress or Quiet(), rejudge, only)
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
                 record_contents(run)
@@ -77,11 +79,13 @@ def settled_view(config: RunConfig, run_dir: Path) -> Iterator[RunDir]:
         yield run
 
 
-def _run(run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int) -> None:
+def _run(
+    run: RunDir, stages: tuple[str, ...], progress: Progress, rejudge: int, only: frozenset[str] | None = None
+) -> None:
     plan = None
     run.store.start_recording()
     if "generate" in stages or run.grows or not run.store.planned:
-        plan = make_plan(run.config, run.path)
+        plan = make_plan(run.config, run.path, only=only)
         for sentence in (*enter_plan(run, plan), *plan.notes):
             progress.note(sentence)
         for task in plan.tasks:

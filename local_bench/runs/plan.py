@@ -90,10 +90,13 @@ class RunPlan:
         return [planned.candidate for planned in self.planned]
 
 
-def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = True) -> RunPlan:
+def make_plan(
+    config: RunConfig, run_dir: Path | None = None, *, files: bool = True, only: frozenset[str] | None = None
+) -> RunPlan:
     """Plan a run; input and imported images are stored in `run_dir` if given. Raises UserError for invalid input.
 
-    With `files=False` model weights need not be present; such a plan cannot be executed.
+    With `only` the plan has these tasks alone. With `files=False` model weights need not be present; such a plan cannot
+    be executed.
     """
     check_config(config, files=files)
     entry = suite(config.suite.name)
@@ -103,7 +106,11 @@ def make_plan(config: RunConfig, run_dir: Path | None = None, *, files: bool = T
     keep = _keeper(run_dir and run_dir / INPUTS, sizes)
     refused: list[str] = []
     every = entry.tasks(settings.path, keep, settings.part, settings.written, refused.append)[: settings.limit]
-    positions = [i for i, task in enumerate(every) if in_shard(task.task_id, settings.shard)]
+    positions = [
+        i
+        for i, task in enumerate(every)
+        if in_shard(task.task_id, settings.shard) and (only is None or task.task_id in only)
+    ]
     tasks = [every[i] for i in positions]
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.matching import Style, style_of
 from local_bench.suites.printshop.scene import Scene
@@ -57,7 +57,7 @@ def by_style(pictures: Sequence[Pixels]) -> dict[Style, list[Pixels]]:
     """Those of one figure by what a set of them would share."""
     found: dict[Style, list[Pixels]] = defaultdict(list)
     for picture in pictures:
-        style = style_of(look(picture))
+        style = style_of(detect(picture))
         if None not in style:
             found[style].append(picture)
     return dict(found)

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from local_bench.core.types import Question
 from local_bench.judges.vlm.protocols import Protocol, texts
 from local_bench.judges.vlm.rubrics import system
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.matching import Style, facts, seen_facts
+from local_bench.suites.printshop.matching import Style, detected_facts, facts
 from local_bench.suites.printshop.scene import Scene
 from scripts.train_miniature import eye, gallery, judge_model
 from scripts.train_miniature import judge_cases as cases
@@ -227,7 +227,7 @@ class Made:
     def of(cls, machine: Machine) -> "Made":
         made = gallery.made(machine)
         drawn = gallery.ordered(made)
-        missed = [(pixels, scene) for pixels, scene in drawn if not facts(scene) <= seen_facts(look(pixels))]
+        missed = [(pixels, scene) for pixels, scene in drawn if not facts(scene) <= detected_facts(detect(pixels))]
         return cls(drawn, gallery.edited(made), gallery.by_style([pixels for pixels, _ in drawn]), missed)
 
 

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 
 from local_bench.core.types import Question
-from local_bench.suites.printshop.checker import Seen, look
+from local_bench.suites.printshop.checker import DetectedScene, detect
 from local_bench.suites.printshop.damage import KINDS as DAMAGE
 from local_bench.suites.printshop.damage import STRENGTHS, damage
-from local_bench.suites.printshop.drawing import Pixels, draw, render, sample_hand
+from local_bench.suites.printshop.drawing import Pixels, draw, render, sample_variation
 from local_bench.suites.printshop.edits import Edit, draw_edit, sample_edit
-from local_bench.suites.printshop.matching import Style, edit_score, facts, match_edit, seen_facts, set_scores
+from local_bench.suites.printshop.matching import Style, detected_facts, edit_score, facts, match_edit, set_scores
 from local_bench.suites.printshop.orderbook import frame
 from local_bench.suites.printshop.phrases import LANGUAGES, Language
 from local_bench.suites.printshop.points import Point, holds, points_of, sample_point, true_of, write_point
 from local_bench.suites.printshop.sampling import choose
 from local_bench.suites.printshop.scene import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES, Figure, Scene, is_scene
 from local_bench.suites.printshop.sets import STYLE, draw_set, sample_set
-from local_bench.suites.printshop.writing import sample_writing
+from local_bench.suites.printshop.writing import sample_injected_text
 from scripts.train_miniature import readings, vae
 from scripts.train_miniature.data import train_edit, train_scene, worded_edit
 from scripts.train_miniature.loop import Machine
@@ -58,7 +58,7 @@ class FeatureInput:
 
     pixels: Pixels
     scene: Scene | None
-    seen: Seen | None = None
+    seen: DetectedScene | None = None
     """Of a generated picture, in the place of a scene."""
     strength: int = 0
     """Of damage; 5 is nothing but noise."""
@@ -96,7 +96,7 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
     pixels = render(scene, rng)
     written = bool(rng.random() < 0.25)
     if written:
-        pixels, _ = sample_writing(pixels, scene.background, rng)
+        pixels, _ = sample_injected_text(pixels, scene.background, rng)
     if rng.random() < 0.4:
         pixels = soften(pixels)
     found = FeatureInput(pixels, scene, written=written)
@@ -120,7 +120,7 @@ def damaged(found: FeatureInput, rng: np.random.Generator) -> FeatureInput:
 
 def generated_look(pixels: Pixels, ordered: Scene | None = None) -> FeatureInput:
     """A picture that a model made; the checker says what is in it."""
-    return FeatureInput(pixels, None, look(pixels), ordered=ordered)
+    return FeatureInput(pixels, None, detect(pixels), ordered=ordered)
 
 
 def one_picture(found: FeatureInput, rng: np.random.Generator, points: int = 6) -> Case:
@@ -159,7 +159,7 @@ def edited_by_a_model(made: Edited, rng: np.random.Generator) -> Case:
     found = generated_look(made.result, made.edit.target)
     assert found.seen is not None
     done = match_edit(found.seen, made.edit).whole
-    kept = edit_score(seen_facts(found.seen), made.edit)
+    kept = edit_score(detected_facts(found.seen), made.edit)
     return _of_edit(made.edit, made.source, found, (kept, _lost(kept)), done, rng)
 
 
@@ -170,11 +170,11 @@ def edited(rng: np.random.Generator, soften: Soften) -> Case:
     outcome = choose(rng, ("done", "done", "redrawn", "more", "nothing", "foreign", "foreign", "damaged"))
     result, scene, strength = target, edit.target, 0
     if outcome == "redrawn":
-        result = draw(scene, sample_hand(rng, len(scene.figures)))
+        result = draw(scene, sample_variation(rng, len(scene.figures)))
     elif outcome == "more":
         other = choose(rng, BACKGROUNDS, (edit.target.background, edit.source.background))
         scene = replace(edit.target, background=other)
-        result = draw(scene, sample_hand(rng, len(scene.figures)))
+        result = draw(scene, sample_variation(rng, len(scene.figures)))
     elif outcome == "nothing":
         result, scene = source, edit.source
     elif outcome == "foreign":
@@ -186,7 +186,7 @@ def edited(rng: np.random.Generator, soften: Soften) -> Case:
     if rng.random() < 0.4:
         result = soften(result)
     if rng.random() < 0.2:
-        result, _ = sample_writing(result, scene.background, rng)
+        result, _ = sample_injected_text(result, scene.background, rng)
         outcome = "written" if outcome == "done" else outcome
     done = outcome in ("done", "redrawn") or (outcome == "damaged" and strength == 1)
     found = FeatureInput(result, scene, strength=strength, ordered=edit.target)
@@ -225,7 +225,7 @@ def instructed(rng: np.random.Generator, soften: Soften) -> Case:
         scene = replace(
             edit.target, background=choose(rng, BACKGROUNDS, (edit.target.background, edit.source.background))
         )
-        result = draw(scene, sample_hand(rng, len(scene.figures)))
+        result = draw(scene, sample_variation(rng, len(scene.figures)))
     if rng.random() < 0.4:
         result = soften(result)
     words = worded_edit(edit, rng).text.split(". ")[0]
@@ -300,7 +300,7 @@ def _points(found: FeatureInput, rng: np.random.Generator, count: int) -> list[t
     return made
 
 
-def _supposed(seen: Seen | None, rng: np.random.Generator) -> Scene | None:
+def _supposed(seen: DetectedScene | None, rng: np.random.Generator) -> Scene | None:
     """What somebody may take for granted who cannot tell all of it; None where no scene of ours is near."""
     if seen is None:
         return None

@@ -14,7 +14,7 @@ from local_bench.judges.metrics.pyiqa_scope import answered
 from local_bench.suites.printshop.damage import KINDS, damage
 from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.sampling import choose
-from local_bench.suites.printshop.writing import sample_writing
+from local_bench.suites.printshop.writing import sample_injected_text
 from scripts.train_miniature.data import train_scene
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
@@ -74,7 +74,7 @@ def _read(
         scene = train_scene(rng)
         pixels, strength = render(scene, rng), int(rng.integers(0, 5))
         if rng.random() < 0.2:
-            pixels, _ = sample_writing(pixels, scene.background, rng)
+            pixels, _ = sample_injected_text(pixels, scene.background, rng)
         if strength:
             pixels = damage(pixels, choose(rng, KINDS), strength, rng)
         drawn.append(enlarged(pixels, times))

@@ -22,10 +22,10 @@ from local_bench.judges.vlm.protocols import Protocol, Reply, Shown, read
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.settle.agreement import spearman
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.edits import KINDS, draw_edit, sample_edit, sample_instruction
-from local_bench.suites.printshop.matching import facts, match_edit, seen_facts
+from local_bench.suites.printshop.matching import detected_facts, facts, match_edit
 from local_bench.suites.printshop.sampling import choose, sample_scene, wording_held_out
 from local_bench.suites.printshop.scene import Scene
 from local_bench.suites.printshop.wording import sample_caption, wordings, write_caption
@@ -91,7 +91,7 @@ def _drawn_right(drawn: Pixels, scenes: list[Scene]) -> Table:
     """By what is told of a figure, the share that is right; and of whole scenes, with and without the sizes."""
     hits: dict[str, list[bool]] = defaultdict(list)
     for picture, scene in zip(drawn, scenes, strict=True):
-        there = seen_facts(look(picture))
+        there = detected_facts(detect(picture))
         for about, what, value in facts(scene):
             hits[what].append((about, what, value) in there)
         but_size = {fact for fact in facts(scene) if fact[1] != "size"}
@@ -109,7 +109,7 @@ def _edits(pipe: Any, split: Any, count: int) -> Table:
     prompts = [sample_instruction(edit, rng) for edit in wanted]
     hits: dict[str, list[bool]] = defaultdict(list)
     for picture, edit in zip(draw(pipe, prompts, sources, SEED), wanted, strict=True):
-        whole = match_edit(look(picture), edit).whole
+        whole = match_edit(detect(picture), edit).whole
         hits["all"].append(whole)
         hits[edit.kind].append(whole)
     return {what: float(np.mean(values)) for what, values in hits.items()}

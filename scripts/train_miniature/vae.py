@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL
 
-from local_bench.suites.printshop.checker import look
+from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.damage import psnr_db
 from local_bench.suites.printshop.drawing import Pixels
-from local_bench.suites.printshop.matching import facts, seen_facts
+from local_bench.suites.printshop.matching import detected_facts, facts
 from scripts.train_miniature.data import pictures
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
@@ -117,5 +117,7 @@ def _measure(vae: AutoencoderKL, machine: Machine) -> None:
     )
     vae.scale, vae.shift = float(1 / found.std()), float(found.mean())
     made = np.concatenate([as_pixels(vae.decode(found[i : i + 128]).sample) for i in range(0, 256, 128)])
-    right = np.mean([facts(scene) <= seen_facts(look(picture)) for scene, picture in zip(scenes, made, strict=True)])
+    right = np.mean(
+        [facts(scene) <= detected_facts(detect(picture)) for scene, picture in zip(scenes, made, strict=True)]
+    )
     print(f"vae, 256 fresh pictures: {psnr_db(made, drawn):.1f} dB, whole scene seen in {right:.1%}", flush=True)

@@ -131,4 +131,4 @@ def test_a_picture_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, 
     assert n_left == n - 1
     assert main(["report", str(path)]) == 1
     assert "1 of the run's images do not match the store (1 damaged" in capsys.readouterr().err
-    assert "1 of the run&#39;s pictures" in (path / "report" / "index.html").read_text()
+    assert "1 of the run&#39;s images" in (path / "report" / "index.html").read_text()

@@ -62,7 +62,7 @@ def _is_ours(pid: int) -> bool:
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
-    from local_bench.runs import acceptance, judge, worker
+    from local_bench.runs import acceptance, judge, launched_batch
     from local_bench.runs.store import Store
 
     judge.COMMIT_EVERY = 8
@@ -72,7 +72,7 @@ def script(moment: str) -> None:
         case "denoise":
             at_call(Flux, "denoise", 3 + 2, die, after=True)  # the probe makes three calls
         case "between images":
-            at_call(worker, "store_image", 6, die)
+            at_call(launched_batch, "store_image", 6, die)
         case "judge":
             at_call(judge.JudgeSession, "_commit", 3, die)
         case "server":

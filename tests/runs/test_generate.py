@@ -340,7 +340,7 @@ def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext,
     asked = config(orders, KONTEXT, engine={"workers": 2})
     with monkeypatch.context() as patch:
         patch.setattr(workers.WorkerPool, "_receive", hear)
-        with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended by itself \(exit -9\)"):
+        with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended unexpectedly \(exit -9\)"):
             run_stages(asked, tmp_path / "run", ("generate",))
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
     run_stages(config(orders, KONTEXT), tmp_path / "run", ("generate",))

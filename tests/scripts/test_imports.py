@@ -1,0 +1,18 @@
+"""Every script can be imported: the names that it takes from the package exist."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "scripts").rglob("*.py")
+    if path.stem != "__main__"
+)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_can_be_imported(name):
+    importlib.import_module(name)
