@@ -24,6 +24,7 @@ from local_bench.cli.reproduce import reproduce
 from local_bench.cli.revise import revise
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
 from local_bench.cli.score import score
+from local_bench.cli.slurm import slurm
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.paths import CONFIG_DIRS
@@ -65,7 +66,7 @@ for command in (
     *(extract, revise, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, seal),
     merge,
     recover,
-    *(models, suites, doctor),
+    *(models, suites, doctor, slurm),
 ):
     cli.add_command(command)
 

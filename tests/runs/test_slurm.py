@@ -1,0 +1,113 @@
+"""Slurm scripts: valid shell, the right shards, and a run that continues after SIGTERM and requeueing."""
+
+import os
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from local_bench.cli.main import main
+from local_bench.core.errors import ConfigError
+from local_bench.runs.config import load_config
+from local_bench.runs.slurm import MERGE, SHARDS, SlurmJob, write_scripts
+
+CONFIG = "name: wide\nsuite: {name: studio}\nmodels: [{card: tiny-flux}]\nmetrics: []\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def program(folder, name, text):
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+
+
+def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder, capsys):
+    Path("local-bench").mkdir()
+    Path("local-bench/slurm.yaml").write_text(
+        "gpus: '--gres=gpu:a100:{n}'\ntime: '2:00:00'\n"
+        "options: [--partition=gpu, --account=lab]\nsetup: [module load x]\n"
+    )
+    assert (
+        main(["slurm", "my.yaml", "--nodes", "3", "--gpus-per-node", "4", "--run-dir", "a b", "--set", "seed=1"]) == 0
+    )
+    assert "sbatch --parsable" in capsys.readouterr().out
+    for name in (SHARDS, MERGE):
+        subprocess.run(["bash", "-n", f"a b/{name}"], check=True)
+    text = Path(f"a b/{SHARDS}").read_text()
+    assert text.splitlines()[:14] == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=local-bench-wide",
+        "#SBATCH --nodes=1",
+        "#SBATCH --ntasks=1",
+        "#SBATCH --gres=gpu:a100:4",
+        "#SBATCH --cpus-per-task=32",
+        "#SBATCH --mem=256G",
+        "#SBATCH --time=2:00:00",
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --signal=B:TERM@120",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=lab",
+        "#SBATCH --array=1-3",
+    ]
+    assert f"local-bench run {folder}/my.yaml --set seed=1 --shard" in text
+    assert "module load x" in text
+    merging = Path(f"a b/{MERGE}").read_text()
+    assert "gres" not in merging
+    assert f"local-bench merge '{folder}/a b/merged' '{folder}/a b/shard-1'" in merging
+
+
+def test_every_array_task_runs_its_shard(folder, monkeypatch):
+    write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 2, 1))
+    program(folder, "srun", 'shift; exec "$@"')
+    program(folder, "local-bench", f'echo "$@" >> {folder}/calls')
+    env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    for i in (1, 2):
+        subprocess.run(["bash", f"out/{SHARDS}"], env=env | {"SLURM_ARRAY_TASK_ID": str(i)}, check=True)
+    calls = (folder / "calls").read_text().splitlines()
+    assert calls == [f"run {folder}/my.yaml --shard {i}/2 --run-dir {folder}/out/shard-{i}" for i in (1, 2)]
+
+
+def test_a_failure_and_sigterm_reach_slurm(folder):
+    write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
+    program(folder, "srun", 'shift; exec "$@"')
+    env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "1"}
+    program(folder, "local-bench", "exit 3")
+    assert subprocess.run(["bash", f"out/{SHARDS}"], env=env, check=False).returncode == 3
+    program(folder, "local-bench", f"trap 'echo stopped > {folder}/stopped; exit 130' TERM\ntouch {folder}/up\n"
+                                   "while true; do sleep 0.05; done")  # fmt: skip
+    process = subprocess.Popen(["bash", f"out/{SHARDS}"], env=env)
+    while not (folder / "up").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 130
+    assert (folder / "stopped").exists()
+
+
+def test_submitting_chains_the_jobs(folder, monkeypatch, capsys):
+    assert main(["slurm", "my.yaml", "--nodes", "2", "--submit", "--run-dir", "out"]) == 1
+    assert "sbatch is not on this machine" in capsys.readouterr().err
+    program(folder, "sbatch", f'echo "$@" >> {folder}/calls; echo "41;cluster"')
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    assert main(["slurm", "my.yaml", "--nodes", "2", "--submit", "--run-dir", "out", "--json"]) == 0
+    assert (folder / "calls").read_text().splitlines() == [
+        f"--parsable out/{SHARDS}",
+        f"--parsable --dependency=afterok:41 out/{MERGE}",
+    ]
+
+
+def test_options_of_several_lines_are_refused(folder):
+    Path("local-bench").mkdir()
+    Path("local-bench/slurm.yaml").write_text('options: ["--partition=gpu\\nrm -rf /"]\n')
+    with pytest.raises(ConfigError, match="has more than one line"):
+        write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
