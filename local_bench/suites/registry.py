@@ -1,6 +1,7 @@
 """The suites by name: those of local-bench, and those that installed packages add."""
 
 import importlib
+import sys
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -27,6 +28,8 @@ def suite_names() -> list[str]:
 
 def suite(name: str) -> Suite:
     """The suite of that name. ConfigError names the nearest one, or says why a package's suite cannot be loaded."""
+    if name in _SUITES:
+        return _loaded(name, _SUITES[name])
     known = _known()
     if name not in known:
         suggestion = hint(name, known, f"there are {', '.join(known)}")
@@ -41,16 +44,22 @@ def _loaded(name: str, where: str) -> Suite:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
         raise ConfigError(
-            f"suite.name: {name!r} cannot be loaded from {where} ({e}): mend or remove that package"
+            f"suite.name: {name!r} cannot be loaded from {where} ({e}): correct or remove that package"
         ) from e
     if not (isinstance(kind, type) and issubclass(kind, Suite)):
-        raise ConfigError(f"suite.name: {where} is no subclass of local_bench.Suite: mend or remove that package")
+        raise ConfigError(f"suite.name: {where} is no subclass of local_bench.Suite: correct or remove that package")
     try:
         return kind()
     except TypeError as e:
-        raise ConfigError(f"suite.name: {where} is not complete ({e}): mend or remove that package") from e
+        raise ConfigError(f"suite.name: {where} is not complete ({e}): correct or remove that package") from e
 
 
 def _known() -> dict[str, str]:
-    plugins = {point.name: point.value for point in entry_points(group=PLUGINS)}
-    return _SUITES | {name: where for name, where in sorted(plugins.items()) if name not in _SUITES}
+    return _SUITES | {name: where for name, where in _plugins(tuple(sys.path)) if name not in _SUITES}
+
+
+@cache
+def _plugins(path: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(name, location) of the suites of installed packages. Reading the metadata of all packages takes milliseconds,
+    and a suite is looked up for every row; `path` is sys.path, whose change is the only way to new packages."""
+    return sorted((point.name, point.value) for point in entry_points(group=PLUGINS))
