@@ -2,8 +2,8 @@
 
     python -m scripts.bench_scale [--candidates 17000 1000000] [--out benchmarks/scale.json] [--work DIR]
 
-A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores and a
-decision. Images are not read. Each step runs in a process of its own; memory is its peak resident size.
+A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores
+and a decision. Images are not read. Each step runs in a process of its own; memory is its peak resident size.
 """
 
 import argparse
