@@ -197,12 +197,22 @@ def measure(
 )
 @CONFIG
 @click.option("--gpu", metavar="NAME", help="Plan for this GPU, which need not be present: a6000, a100-40, h100, …")
+@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs of each node [default: engine.workers, or 1].")
+@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Nodes that share the work.")
 @click.option(
     "--measure", is_flag=True, help="Time every model on this machine with random weights; nothing is downloaded."
 )
 @overrides
 @JSON
-def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...], as_json: bool) -> int:
+def plan(
+    config: Path,
+    gpu: str | None,
+    gpus: int | None,
+    nodes: int,
+    measure: bool,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Estimate the work, memory, GPU-hours, cost and energy of CONFIG without loading models."""
     from local_bench.cli.tables import plan_text
     from local_bench.core.errors import UserError
@@ -219,7 +229,7 @@ def plan(config: Path, gpu: str | None, measure: bool, settings: tuple[str, ...]
     work = make_plan(loaded, files=False)
     for message in work.refused:
         say(message)
-    planned = estimate(loaded, work, gpu) | {"refused_cases": list(work.refused)}
+    planned = estimate(loaded, work, gpu, gpus, nodes) | {"refused_cases": list(work.refused)}
     if measure:
         from local_bench.runs.timing import add_timings
 

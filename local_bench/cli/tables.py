@@ -252,7 +252,22 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"disk: at most {disk['images']:.3g} GB of images and at most {disk['encodings']:g} GB of encoded prompts "
             "at a time (engine.encodings_gb)"
         )
-    return "\n".join([*parts, plan["basis"]])
+    return "\n".join([*parts, *_budget_lines(plan["budget"]), plan["basis"]])
+
+
+def _budget_lines(budget: dict[str, Any]) -> list[str]:
+    """The whole run on the given GPUs; nothing if its time is unknown."""
+    if budget["wall_hours"] is None:
+        return []
+    devices = f"{budget['gpus_per_node']} GPU{'s' * (budget['gpus_per_node'] > 1)}"
+    devices += f" on each of {budget['nodes']} nodes" if budget["nodes"] > 1 else ""
+    return [
+        f"whole run on {devices}: {budget['wall_hours']:.3g} h, {budget['gpu_hours']:.3g} GPU-hours, "
+        f"{_figure(budget['cost_usd'], '$.2f')}; of these judging {budget['judge_gpu_hours']:.3g} GPU-hours, and "
+        "loading "
+        f"loading {(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node",
+        f"({budget['basis']})",
+    ]
 
 
 _PLAN_WORK = (

@@ -136,6 +136,8 @@ class ModelCard(Strict):
     """Whether the licence terms must be accepted on the Hub before download."""
     parameters_b: float
     """Billions of parameters, including encoders."""
+    active_parameters_b: float | None = None
+    """For a mixture-of-experts judge: billions of parameters used per token."""
     vram_gb: float
     """Decimal GB of GPU memory: for a generator, the largest stage at the default size, batch size 1, bfloat16; for a
     judge, the weights plus the minimum needed for serving."""

@@ -11,6 +11,7 @@ from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.core.types import Task
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
+from local_bench.runs.budget import Devices, budget
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
@@ -34,7 +35,9 @@ class Target:
     price: Price | None
 
 
-def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> dict[str, Any]:
+def estimate(
+    config: RunConfig, plan: RunPlan, gpu_name: str | None = None, gpus_per_node: int | None = None, nodes: int = 1
+) -> dict[str, Any]:
     """Items, batches, memory, GPU-hours, cost and energy as plain data; unknown values are None.
 
     The estimate is for the GPU `gpu_name`, else for `settlement.gpu`, else for this machine's device. ConfigError for
@@ -42,21 +45,25 @@ def estimate(config: RunConfig, plan: RunPlan, gpu_name: str | None = None) -> d
     """
     workable = [t for t in plan.tasks if not t.unscored]
     target = _target(config, gpu_name)
+    models = [_model(m, plan, config, target) for m in plan.models]
+    n_questions, n_question_images = _n_questions(plan, config.order_swap, config.suite.questions_from)
+    devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
     return {
         "suite": plan.suite.name,
         "n_tasks": len(plan.tasks),
         "n_tasks_unscored": len(plan.tasks) - len(workable),
         "n_deliverables": sum(len(t.deliverables) for t in plan.tasks),
         "value_usd": usd_number(sum(t.price_micro_usd for t in plan.tasks)),
-        "models": [_model(m, plan, config, target) for m in plan.models],
+        "models": models,
         "judge": {
             "card": config.judge.card,
             "protocol": config.judge.protocol,
             "transport": transport_of(config.judge),
             "panel": [judge.card for judge in config.panel],
-            "n_questions": _n_questions(plan, config.order_swap, config.suite.questions_from) * len(config.judges),
+            "n_questions": n_questions * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
+        "budget": budget(config, models, n_questions, n_question_images, devices),
         "disk_gb": _disk_gb(plan, config),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
@@ -224,8 +231,8 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
-def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> int:
-    """Number of questions per judge if all planned images are generated."""
+def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> tuple[int, int]:
+    """Numbers of questions per judge, and of images in them, if all planned images are generated."""
     entry = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
     images: dict[tuple[str, str, int], list[int]] = {}
@@ -236,9 +243,11 @@ def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> 
             images.setdefault(key, []).append(made.deliverable.index)
     alike = Counter((task_id, tuple(sorted(numbers))) for (_, task_id, _), numbers in images.items())
 
-    def count(task: Task, numbers: tuple[int, ...]) -> int:
+    def count(task: Task, numbers: tuple[int, ...]) -> tuple[int, int]:
         shown = dict.fromkeys(numbers, "")
         own, others = entry.questions(task, shown, order_swap), borrowed_questions(questions_from, task, shown)
-        return sum(1 for _ in own) + sum(1 for _ in others)
+        sizes = [len(question.images) for _, question in (*own, *others)]
+        return len(sizes), sum(sizes)
 
-    return sum(n * count(tasks[task_id], numbers) for (task_id, numbers), n in alike.items())
+    counts = [(n, count(tasks[task_id], numbers)) for (task_id, numbers), n in alike.items()]
+    return sum(n * questions for n, (questions, _) in counts), sum(n * images for n, (_, images) in counts)
