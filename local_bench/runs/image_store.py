@@ -6,6 +6,7 @@ empty files and decodes the images that its report shows.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -69,10 +70,27 @@ class ImageStore:
     def check(self, store: Store, *, decode: bool, io_workers: int = 2) -> list[ImageFault]:
         """Check all images in the store and return all faults, including those found before. With `decode` their
         pixels are verified, else only missing and empty files are detected."""
+        if not decode:
+            return self._check_files(store)
         images = [(folder, sha) for folder, shas in stored_digests(store).items() for sha in shas]
         with ThreadPoolExecutor(io_workers) as pool:
             for _ in pool.map(lambda image: self._check(image[0], image[1], decode), images):
                 pass
+        return self.all_faults
+
+    def _check_files(self, store: Store) -> list[ImageFault]:
+        """Detect missing and empty files by listing the folders, which is much faster than a query per file."""
+        for folder, shas in stored_digests(store).items():
+            sizes = {
+                entry.path: entry.stat().st_size
+                for sub in _scan(self.path / folder)
+                if sub.is_dir()
+                for entry in _scan(sub.path)
+            }
+            for sha in shas:
+                file = self.file(sha, folder)
+                if not (size := sizes.get(str(file))):
+                    self._note(file, "missing" if size is None else "damaged")
         return self.all_faults
 
     def faulty(self, pixels_sha256: Iterable[str], io_workers: int, *, either: bool = False) -> dict[str, ImageFault]:
@@ -120,6 +138,15 @@ class ImageStore:
 
     def _relative(self, file: Path) -> str:
         return file.relative_to(self.path).as_posix()
+
+
+def _scan(folder: Path | str) -> list["os.DirEntry[str]"]:
+    """The entries of a folder; none if it does not exist."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
 
 
 def stored_digests(store: Store) -> dict[str, list[str]]:

@@ -37,6 +37,7 @@ _OF_RESULTS = {
                     FROM decisions d JOIN candidates c USING (work_id) ORDER BY c.task_id, d.work_id""",
 }
 """Results of a run, without clocks, costs, numerics and raw answers: equal for runs with equal digests."""
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 Contents = dict[tuple[str, str], str]
 """(kind of row or `file`, task, session, key or file name) -> sha256."""
 
@@ -95,6 +96,6 @@ class ContentStore(Database):
                     if group is not None:
                         yield str(group), hashed.hexdigest()
                     group, hashed = key, hashlib.sha256()
-                hashed.update(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+                hashed.update(_encode(values).encode() + b"\n")
         if group is not None:
             yield str(group), hashed.hexdigest()

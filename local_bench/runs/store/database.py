@@ -122,6 +122,10 @@ class Database:
         with self._faults():
             return self._db.execute(query, values).fetchall()
 
+    def _stream(self, query: str) -> Iterator[sqlite3.Row]:
+        with self._faults():
+            yield from self._db.execute(query)
+
     def write(self, statement: str, *values: Any) -> None:
         with self._faults():
             self._db.execute(statement, values)

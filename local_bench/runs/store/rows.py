@@ -129,6 +129,16 @@ class ScoreRow(NamedTuple):
     score: Score
 
 
+class SettledRow(NamedTuple):
+    """What the settle phase needs of a candidate."""
+
+    work_id: str
+    state: State
+    unscored: str | None
+    price_micro_usd: int
+    """Price of the task."""
+
+
 class DecisionRow(NamedTuple):
     """Whether a deliverable is paid for."""
 

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -18,6 +18,7 @@ from local_bench.runs.store.rows import (
     ScoreRow,
     ScoreSummary,
     SessionRow,
+    SettledRow,
     VerdictRow,
 )
 
@@ -127,6 +128,24 @@ class Store(PlanStore):
                    VALUES (?, ?, ?, ?, ?, ?, ?)""",
                 ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
             )
+
+    def judged_candidates(self) -> Iterator[tuple[SettledRow, list[Score]]]:
+        """Every candidate with its judge scores, by work id. Rows are read as they are needed, so memory does not grow
+        with their number."""
+        query = """SELECT work_id, state, c.unscored, price_micro_usd FROM candidates c JOIN tasks USING (task_id)
+                   ORDER BY work_id"""
+        scores = self._stream(
+            "SELECT work_id, kind, name, value, unscored, applies, spread FROM scores WHERE kind = 'judge' ORDER BY "
+            "work_id"
+        )
+        score = next(scores, None)
+        for row in self._stream(query):
+            own = []
+            while score is not None and score["work_id"] <= row["work_id"]:
+                if score["work_id"] == row["work_id"]:
+                    own.append(self._typed(_score, score).score)
+                score = next(scores, None)
+            yield SettledRow(*row), own
 
     def decisions(self) -> list[DecisionRow]:
         """All decisions, by candidate."""
