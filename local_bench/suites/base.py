@@ -1,9 +1,8 @@
-"""A benchmark: its tasks, what it asks a generator and a judge, its scores, and its own result files.
+"""The base class of benchmarks: tasks, prompts, questions, scores and result files.
 
 A benchmark is a package `suites/<name>/` with `tasks` (reader of its files), `questions` (prompts, questions, scores),
-`results` (readers of its result files), `export` (writer), `published` (its numbers) and `suite` (the class that puts
-them together). A package of your own adds one by an entry point in the group `local_bench.suites`; see
-docs/extending.md.
+`results` (readers of its result files), `export` (writer), `published` (its numbers) and `suite` (the `Suite`
+subclass). Other packages add benchmarks with an entry point in the group `local_bench.suites`; see docs/extending.md.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +31,7 @@ Refuse = Callable[[str], None]
 
 
 class Suite(ABC):
-    """One benchmark. Instances hold no state."""
+    """One benchmark. Instances are stateless."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -40,30 +39,31 @@ class Suite(ABC):
     source: ClassVar[str]
     """Authors and repository."""
     files: ClassVar[str] = "an order file, one JSON object a line"
-    """What `suite.path` is."""
+    """Description of the file or folder that `suite.path` must be."""
     shipped: ClassVar[Path | None] = None
-    """The tasks of a suite that is part of local-bench; None asks for `suite.path`."""
+    """Task file included in local-bench; None if `suite.path` is required."""
     attempts: ClassVar[int] = 1
-    """Images of each deliverable that the benchmark's protocol asks for."""
+    """Number of images per deliverable in the benchmark's protocol."""
     repeats: ClassVar[int] = 1
-    """How often each question is asked."""
+    """Number of repeats of each question."""
     scores_of_judge: ClassVar[Sequence[str]]
     """Names of the scores that `scores` returns."""
     thresholds: ClassVar[Mapping[str, float] | None] = None
-    """Score -> what it must reach for an image to be accepted, in the place of the config's `acceptance`."""
+    """Score -> minimum value for acceptance, which replaces the config's `acceptance`; None: the config's."""
     pass_fail: ClassVar[Sequence[str]] = ()
-    """Scores that are one judge's pass/fail decision: a panel votes on them, whatever `panel_word` says."""
+    """Scores that are one judge's pass/fail decision: a panel decides them by majority, independent of
+    `panel_word`."""
     metrics_by_task: ClassVar[frozenset[str]] = frozenset()
     """Metrics that are computed only for tasks that list them."""
     layout: ClassVar[str | None] = None
-    """Name of the benchmark in whose layout results are exported; None for a suite without one."""
+    """Name of the layout in which results are exported; None for a suite without one."""
 
     # tasks
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-        """Reads the benchmark's files at `path`. `keep` stores an input image and returns its pixel digest; `refuse` is
-        called with a sentence for a case that is left out, where the reader can leave it out. TaskFileError for files
-        that cannot be read, and where `refuse` is None for such a case."""
+        """Read the benchmark's files at `path`. `keep` stores an input image and returns its pixel digest; `refuse` is
+        called with a message for each case that is skipped. TaskFileError for files that cannot be read, and for
+        such a case if `refuse` is None."""
         return read_orders(path, keep)
 
     def tasks(
@@ -74,10 +74,10 @@ class Suite(ABC):
         written: str | None = None,
         refuse: Refuse | None = None,
     ) -> list[Task]:
-        """The tasks, or those of one part of the benchmark, completed by the file `written` (`local-bench extract`).
+        """The tasks of the benchmark or of one part of it, with the data of the file `written` (`local-bench extract`).
 
-        `refuse` is called for every case that is left out; without it such a case is a TaskFileError. ConfigError for a
-        path that is missing or not wanted, and for an unknown part.
+        `refuse` is called for every case that is skipped; without it such a case is a TaskFileError. ConfigError for a
+        missing or superfluous path, and for an unknown part.
         """
         if self.shipped is not None and path is not None:
             raise ConfigError(f"suite.path: the suite {self.name!r} ships with its tasks: leave the path out")
@@ -91,32 +91,31 @@ class Suite(ABC):
             tasks = with_written(tasks, Path(written))
         return tasks if part is None else _of_part(tasks, part)
 
-    # what generators are asked for
+    # generation
 
     @abstractmethod
     def deliverables(self, task: Task) -> list[Deliverable]:
-        """The images that a task asks for, each with its prompt and input images."""
+        """The images that a task requests, each with its prompt and input images."""
 
     def fitted(self, task: Task, takes: Takes) -> list[Deliverable] | str:
-        """What a model with these inputs is asked for, or in one sentence why the task is not supported by it."""
+        """The deliverables for a model with these inputs, or one sentence why the model does not support the task."""
         return self.deliverables(task)
 
-    # what judges are asked
+    # judging
 
     @abstractmethod
     def questions(
         self, task: Task, images: Mapping[int, str], order_swap: bool = False
     ) -> Iterator[tuple[QuestionKey, Question]]:
         """Questions about one model's images of a task (deliverable -> pixel digest). Questions about the same images
-        follow each other, so that the judge's caches serve them. With `order_swap` sets are also shown in the other
-        order."""
+        are adjacent, so that the judge's caches are used. With `order_swap` sets are also judged in reverse order."""
 
     @abstractmethod
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
-        """Deliverable -> scores, from the answers to `questions`."""
+        """Deliverable -> scores, computed from the verdicts on `questions`."""
 
     def enrichment_question(self, task: Task) -> Question | None:
-        """What `local-bench extract` asks a judge to add to a task whose file lacks it; None if it lacks nothing."""
+        """The question with which `local-bench extract` generates a task's missing data; None if nothing is missing."""
         return None
 
     def rules_question(self, task: Task) -> Question | None:
@@ -126,30 +125,30 @@ class Suite(ABC):
     # ground truth
 
     has_ground_truth: ClassVar[bool] = False
-    """Whether `ground_truth` knows anything."""
+    """Whether `ground_truth` is implemented."""
 
     def ground_truth(self, task: Task, images: "Mapping[int, NDArray[np.uint8]]") -> dict[int, GroundTruth]:
-        """What is known about one model's images of a task, uint8 RGB of shape (height, width, 3) by deliverable."""
+        """Ground truth of one model's images of a task; `images` are uint8 RGB (height, width, 3) by deliverable."""
         return {}
 
-    # the benchmark's own files
+    # the benchmark's file formats
 
     def published(self, results: RunResults) -> dict[str, Published]:
-        """The benchmark's published numbers by model, or under `all` where it gives them together."""
+        """The benchmark's published statistics by model, or under `all` if they combine models."""
         return {}
 
     def write_results(self, results: RunResults, out: Path) -> list[Path]:
-        """Writes the results in the benchmark's own layout below `out`; returns the files that `score` reads."""
+        """Write the results in the benchmark's layout to `out`; return the files that `score` reads."""
         raise UserError(f"results of {self.name} have no layout of their own: read RUN/exports instead")
 
     def result_notes(self, results: RunResults) -> list[str]:
-        """What `write_results` leaves out, a sentence each."""
+        """What `write_results` does not include, one sentence each."""
         return []
 
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        """The benchmark's result files as annotations of a run's images; None where a file has no verdict.
+        """Read the benchmark's result files as annotations of a run's images; None for entries without a verdict.
         ResultFileError for a malformed file."""
         raise UserError(
             f"{self.name} has no result files that could be read as annotations: give a file of annotations"

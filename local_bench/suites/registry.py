@@ -1,4 +1,4 @@
-"""The suites by name: those of local-bench, and those that installed packages add."""
+"""The suites of local-bench and of installed packages, by name."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from local_bench.core.suggest import hint
 from local_bench.suites.base import Suite
 
 PLUGINS = "local_bench.suites"
-"""Group of entry points `name = "package.module:Class"` with subclasses of `Suite`; they cannot replace ours."""
+"""Group of entry points `name = "package.module:Class"` with subclasses of `Suite`; built-in names take precedence."""
 _SUITES = {
     "studio": "local_bench.suites.studio.suite:Studio",
     "printshop": "local_bench.suites.printshop.suite:PrintShop",
@@ -22,12 +22,13 @@ _SUITES = {
 
 
 def suite_names() -> list[str]:
-    """All suites: ours, then those of installed packages by name."""
+    """Names of all suites: built-in ones, then those of installed packages."""
     return list(_known())
 
 
 def suite(name: str) -> Suite:
-    """The suite of that name. ConfigError names the nearest one, or says why a package's suite cannot be loaded."""
+    """The suite of that name. ConfigError with the nearest name, or with the reason why a package's suite cannot be
+    loaded."""
     if name in _SUITES:
         return _loaded(name, _SUITES[name])
     known = _known()
