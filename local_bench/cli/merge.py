@@ -10,8 +10,6 @@ from local_bench.cli.output import progress, show, show_json
 
 @click.command(
     epilog=examples(
-        "local-bench run my.yaml --shard 1/2 --run-dir runs/part-1   # on one machine",
-        "local-bench run my.yaml --shard 2/2 --run-dir runs/part-2   # on another",
         "local-bench merge runs/whole runs/part-1 runs/part-2",
     )
 )
@@ -22,7 +20,8 @@ from local_bench.cli.output import progress, show, show_json
 def merge(out: Path, parts: tuple[Path, ...], partial: bool, as_json: bool) -> int:
     """Merge run directories into OUT: the shards of a run, or runs of other models on the same tasks.
 
-    Every part is verified first. The parts are not changed; merging again, in any order, gives the same run."""
+    A part is made by `run --shard 1/2 --run-dir runs/part-1`. Every part is verified first. The parts are not
+    changed; merging again, in any order, gives the same run."""
     from local_bench.runs.merge import merge as merged
 
     with progress() as shown:

@@ -35,7 +35,7 @@ ALL = dict(commands())
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_command_has_examples_that_parse(path):
     """Each example is a command line of that command whose options exist and whose values are of their types."""
-    context = click.Context(cli, info_name="local-bench")
+    context = click.Context(cli, info_name="local-bench", **cli.context_settings)
     for name in path:
         command = (cli if context.parent is None and context.command is cli else context.command).commands[name]
         context = click.Context(command, parent=context, info_name=name)

@@ -171,12 +171,12 @@ def test_what_the_miniature_judge_was_taught_stays_as_it_was():
 
 def test_another_wording_than_it_was_taught_is_refused_with_both_names(tmp_path, capsys):
     config = JudgeConfig(card="mini-judge", rubrics="improved")
-    with pytest.raises(ConfigError, match="'miniature' and cannot answer 'improved'"):
+    with pytest.raises(ConfigError, match="'miniature' and does not support 'improved'"):
         config.rubric_set(card("mini-judge", "judge"))
     run = {"name": "r", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux"}], "metrics": []}
     (tmp_path / "run.yaml").write_text(json.dumps(run | {"judge": {"card": "mini-judge", "rubrics": "paper"}}))
     assert main(["plan", str(tmp_path / "run.yaml")]) == 2
-    assert "mini-judge was trained on the rubrics 'miniature' and cannot answer 'paper'" in capsys.readouterr().err
+    assert "mini-judge was trained on the rubrics 'miniature' and does not support 'paper'" in capsys.readouterr().err
 
 
 def test_usable_is_an_option_that_is_off():

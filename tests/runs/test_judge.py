@@ -145,11 +145,19 @@ def test_a_panel_is_several_judges_over_the_same_images(command, served, folder,
         assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
         assert swapped == 2 * 2 * 3
     assert [row["value"] for row in scores["mean"]] != [row["value"] for row in scores["majority"]]
-    # One judge less later: the other's word alone, and nothing left of the first.
+    # One judge less later: its verdicts are kept and do not count. With it again, nothing is judged twice.
+    before = digest(command, "mean")
     ended = command("judge", "mean", settings=["panel=[]"])
     assert ended.returncode == 0, ended.stderr
+    assert digest(command, "mean") != before
     with RunDir.open(folder / "mean") as run:
-        assert len(run.store.rows("SELECT DISTINCT judge FROM verdicts")) == 1
+        assert len(run.store.rows("SELECT DISTINCT judge FROM verdicts")) == 2
+        assert len({row.judge for row in run.store.verdicts()}) == 1
+    ended = command("judge", "mean", settings=[more])
+    assert ended.returncode == 0, ended.stderr
+    assert "starting the judge" not in ended.stderr
+    assert "sending questions" not in ended.stderr
+    assert digest(command, "mean") == before
 
 
 def test_one_judge_under_two_names_is_refused(command, served, judge_server):

@@ -54,4 +54,4 @@ def test_measuring_here_and_planning_for_elsewhere_exclude_each_other(cli, tmp_p
     (tmp_path / "run.yaml").write_text("name: t\nmodels: [{card: flux1-dev}]\n")
     ended = cli("plan", "run.yaml", "--measure", "--gpu", "h200")
     assert ended.returncode == 2
-    assert "give one of them" in ended.stderr
+    assert "give only one of them" in ended.stderr
