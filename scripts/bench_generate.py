@@ -41,8 +41,8 @@ from local_bench.models.cards import card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
+from local_bench.runs.executors.local import LocalExecutor
 from local_bench.runs.generate import generate
-from local_bench.runs.meter import Meter
 from local_bench.runs.plan import RunPlan, make_plan
 from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Quiet
@@ -201,13 +201,13 @@ def run_ours(config: RunConfig, folder: Path, device: torch.device) -> Ours:
     with RunDir.begin(folder, config) as run:
         plan = make_plan(config, run.path)
         enter_plan(run, plan)
-        meter = Meter(run.store, device_name(device), device.index if device.type == "cuda" else None)
+        executor = LocalExecutor(run.store, [device], run.logs)
         encoder = Counted(family(described.family), "encode_text")
         begun = finish(device)
-        generate(run, plan.models, [meter], Quiet())
+        generate(run, plan.models, executor, Quiet())
         whole = finish(device) - begun
         encoder.undo()
-        meter.end("done")
+        executor.end("done")
         rows = run.store.rows("SELECT phase, sum(t1_ns - t0_ns) / 1e9 AS s FROM meter GROUP BY phase")
         held = {row["phase"]: row["s"] for row in rows}
         started, making = held.get("load", 0.0) + held.get("warm-up", 0.0), held["denoise"] + held["decode"]

@@ -185,10 +185,32 @@ class SettlementConfig(Strict):
         return self
 
 
+class RayConfig(Strict):
+    """The Ray cluster of `executor: ray`. Its nodes need the same environment as this machine, and the run directory
+    and the weights at the same paths."""
+
+    address: str | None = None
+    """`HOST:PORT` of the cluster's head node, or `auto` for the cluster of this machine. By default a cluster of this
+    machine alone is started, and stopped at the end."""
+    gpu_type: str | None = None
+    """Use only nodes with this type of GPU, by Ray's names: `H100`, `A100`, `RTX-A6000`, … Bytes are equal on GPUs of
+    one type only."""
+    max_losses: int = Field(10, ge=0)
+    """Stop after this many workers or judges were lost, finished work kept."""
+    wait_s: Number = Field(600.0, gt=0)
+    """Stop if the cluster has no usable node for this long, finished work kept."""
+    shares_per_worker: int = Field(2, ge=1, le=64)
+    """Number of shares of a model's images per worker. With more, a node that joins gets work sooner; a model is loaded
+    once per share."""
+
+
 class EngineConfig(Strict):
     """Devices and scheduling. Only `device`, `batch_size`, `attention_backend`, `compile` and `threads` can change
     output bytes."""
 
+    executor: Literal["local", "ray"] = "local"
+    """`local`: this machine's devices. `ray`: the nodes of a Ray cluster, which can join and leave."""
+    ray: RayConfig = RayConfig()
     device: str = "auto"
     """`auto` (every GPU, or the CPU), `cpu`, `cuda` or `cuda:N`."""
     workers: int | None = Field(None, ge=1, le=64)

@@ -27,6 +27,8 @@ class JudgeDevice:
     device: str
     """The device's name, as reported by its driver."""
     cuda_index: int | None
+    capability: tuple[int, int] | None = None
+    """The GPU's compute capability, if it is known; else it is asked from torch."""
 
     @property
     def on_gpu(self) -> bool:
@@ -39,7 +41,8 @@ class JudgeDevice:
             return False
         import torch
 
-        return torch.cuda.get_device_capability(self.cuda_index) >= BATCH_INVARIANT_CAPABILITY
+        capability = self.capability or torch.cuda.get_device_capability(self.cuda_index)
+        return capability >= BATCH_INVARIANT_CAPABILITY
 
     def numerics(self, transport: str, external: bool, gpus: int) -> dict[str, Any]:
         """The numerics signature of a judge on this device, split over `gpus` GPUs. For an external server it only

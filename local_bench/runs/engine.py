@@ -103,46 +103,40 @@ def _run_device_stages(
     run: RunDir, plan: RunPlan | None, stages: tuple[str, ...], progress: Progress, rejudge: int
 ) -> None:
     """Run the stages that use a device, whose time is metered; torch is imported here and not earlier."""
-    from local_bench.generators.numerics import choose_devices, device_name, set_determinism
-    from local_bench.runs.device import JudgeDevice
+    from local_bench.generators.numerics import set_determinism
+    from local_bench.runs.executors.choose import open_executor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.measure import measure
-    from local_bench.runs.meter import Meter
     from local_bench.runs.provenance import write_provenance
     from local_bench.runs.repeatability import rejudge as repeat_judging
 
     set_determinism(run.config.engine.threads)
-    devices = choose_devices(run.config.engine.device, run.config.engine.workers)
-    if not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics):
-        devices = devices[:1]  # only pixel metrics are computed
-    judge_devices = [
-        JudgeDevice(device_name(device), device.index if device.type == "cuda" else None) for device in devices
-    ]
-    meters = [Meter(run.store, place.device, place.cuda_index) for place in judge_devices]
+    # one device is enough if only pixel metrics are computed
+    one_device = not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics)
+    executor = open_executor(run, progress, one_device=one_device)
     status = "failed"
     try:
         if "generate" not in stages:  # `generate` checks the images itself
             run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         if plan and "generate" in stages:
-            generate(run, plan.models, meters, progress)
+            generate(run, plan.models, executor, progress)
             run.store.backup()
         if "measure" in stages:
-            measure(run, meters, progress)
+            measure(run, executor, progress)
             run.store.backup()
         if "judge" in stages:
-            judge(run, judge_devices, meters, progress)
+            judge(run, executor, progress)
             if rejudge:
-                repeat_judging(run, judge_devices, meters, progress, rejudge)
+                repeat_judging(run, executor, progress, rejudge)
             run.store.backup()
-        write_provenance(run, plan, judge_devices if "judge" in stages else None)
+        write_provenance(run, plan, executor.judge_devices if "judge" in stages else None)
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"
         raise
     finally:
-        for meter in meters:
-            meter.end(status)
+        executor.end(status)
 
 
 def outcome_of(run: RunDir) -> Outcome:

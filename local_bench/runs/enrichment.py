@@ -18,7 +18,6 @@ from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.enrichment import deliverables, lines
 from local_bench.judges.vlm.transport import Unreachable, answers
 from local_bench.runs.config import RunConfig
-from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_factory import judge_spec, open_judge
 from local_bench.runs.progress import Progress
 from local_bench.runs.save_interval import SaveInterval
@@ -107,13 +106,11 @@ def _answers(
     if not questions:
         return
     isolate()
-    from local_bench.generators.numerics import choose_devices, device_name, set_determinism
+    from local_bench.generators.numerics import set_determinism
+    from local_bench.runs.executors.local import local_judge_devices
 
     set_determinism(config.engine.threads)
-    devices = choose_devices(config.engine.device, config.engine.workers)
-    judge_devices = [
-        JudgeDevice(device_name(device), device.index if device.type == "cuda" else None) for device in devices
-    ]
+    judge_devices = local_judge_devices(config.engine)
     spec = judge_spec(config.judge, judge_devices[0])
     log = out.with_name(f"{out.name}.log")
     pending = list(questions.values())

@@ -1,4 +1,4 @@
-"""The generation phases of a run: what is still to be made goes to makers, what they tell goes into the ledger."""
+"""The generation phases of a run: workers process the missing candidates, and their results are stored."""
 
 import json
 import shutil
@@ -6,17 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from local_bench.core.errors import ConfigError, LedgerError
+from local_bench.core.errors import LedgerError
 from local_bench.core.identity import full_identity
 from local_bench.core.quiet import quiet_libraries
 from local_bench.core.types import NOT_FINITE
-from local_bench.generators import numerics
-from local_bench.generators.capacity import device_memory_gb, host_memory_gb
-from local_bench.generators.families import family
-from local_bench.generators.memory import plan_memory
-from local_bench.generators.sampler import Sampler
+from local_bench.runs.executors.base import Executor, Workers
 from local_bench.runs.meter import Meter
 from local_bench.runs.operations import store_operations
 from local_bench.runs.plan import ModelPlan
@@ -39,27 +33,25 @@ from local_bench.runs.work import (
     shards,
     shared_prompts,
 )
+from local_bench.runs.work_order import OrderRequest, work_order
 from local_bench.runs.worker import generate_images
-from local_bench.runs.worker_pool import WorkerPool
-
-_LOADED_SHARE = 0.7
-"""Weights pass through host memory on their way to a GPU. If all workers' weights exceed this fraction of it, workers
-load one after another."""
 
 
-def generate(run: RunDir, models: Sequence[ModelPlan], meters: Sequence[Meter], progress: Progress) -> None:
-    """Generate all candidates that are not done, on one device per meter.
+def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progress: Progress) -> None:
+    """Generate all candidates that are not done, on the executor's devices.
 
     Afterwards every candidate is done or unscored, unless an error is raised.
     """
     quiet_libraries()
-    devices = numerics.choose_devices(run.config.engine.device, len(meters))
-    with WorkerPool(len(devices), run.logs) as workers:
+    with executor.workers() as workers:
         for model in models:
             jobs = [] if model.card is None else _pending(run, model.label, progress)
             if jobs:
-                order = _order(run, model, jobs, devices[0], min(len(devices), len(jobs)), progress)
-                _Session(run, model.label, meters, progress).make(order, jobs, devices, workers)
+                request = OrderRequest.of(run, model, jobs)
+                order, sentences = workers.call(work_order, request)
+                for sentence in sentences:
+                    progress.note(f"{model.label}: {sentence}")
+                _Session(run, model.label, progress).make(order, jobs, workers)
 
 
 def _pending(run: RunDir, model: str, progress: Progress) -> list[Job]:
@@ -79,100 +71,48 @@ def _job(row: CandidateRow) -> Job:
     return Job(row.work_id, row.prompt, row.seed, work["sampler"], tuple(work["pictures"]), work.get("mask"))
 
 
-def _order(
-    run: RunDir, model: ModelPlan, jobs: list[Job], device: torch.device, workers: int, progress: Progress
-) -> WorkOrder:
-    """The work order of a model on `workers` devices like `device`. ConfigError if it does not fit the device without a
-    change of its output bytes."""
-    card, engine, label = model.card, run.config.engine, model.label
-    assert card is not None
-    capacity = device_memory_gb(device)
-    largest = max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.pictures)))
-    memory = plan_memory(
-        card,
-        Sampler(**largest.sampler),
-        pictures=len(largest.pictures),
-        batch_size=model.config.batch_size or engine.batch_size,
-        capacity_gb=capacity,
-        host_gb=None if capacity is None else host_memory_gb() / workers,
-        attempts=model.config.attempts,
-        lossy=model.config.lossy.settings,
-        always_stream=engine.offload == "always",
-    )
-    if memory.refused:
-        raise ConfigError(f"{label}: {memory.refused}")
-    for sentence in memory.sentences:
-        progress.note(f"{label}: {sentence}")
-    kind = family(card.family)
-    loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
-    return WorkOrder(
-        label=label,
-        card=card,
-        weights=model.weights,
-        parts=model.parts,
-        weights_sha256=model.weights_sha256,
-        lossy=model.config.lossy.settings,
-        device=str(device),
-        attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
-        compile=numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings),
-        offload=memory.offload,
-        threads=engine.threads,
-        io_workers=engine.io_workers,
-        batch_order=engine.batch_order,
-        batch_size=model.config.batch_size or engine.batch_size,
-        attempts=model.config.attempts,
-        capacity_gb=capacity,
-        images=run.images,
-        inputs=run.inputs,
-        encoded=run.path / "encoded" / label,
-        encodings_bytes=engine.encodings_gb * 1e9,
-        load_lock=run.path / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
-        known_sizes=run.store.json_meta(f"batches:{label}") or {},
-    )
-
-
 class _Session:
     """Generates the images of one model and stores the results of its workers."""
 
-    def __init__(self, run: RunDir, label: str, meters: Sequence[Meter], progress: Progress) -> None:
+    def __init__(self, run: RunDir, label: str, progress: Progress) -> None:
         self._run = run
         self._label = label
-        self._meters = meters
         self._progress = progress
         self._signatures: dict[int, dict[str, Any]] = {}
+        self._finished: set[str] = set()
 
-    def make(self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool) -> None:
+    def make(self, order: WorkOrder, jobs: list[Job], workers: Workers) -> None:
         store_operations(self._run.store, order)
-        for worker, event in self._events(order, jobs, devices, workers):
-            self._handle(worker, event)
+        for meter, event in self._events(order, jobs, workers):
+            self._handle(meter, event)
         left = [row for row in self._run.store.candidates(self._label) if row.state == "planned"]
         assert not left, "every job has a result"
         check_floor(self._run.store, self._label)
         _remove_encodings(order)
 
-    def _events(
-        self, order: WorkOrder, jobs: list[Job], devices: Sequence[torch.device], workers: WorkerPool
-    ) -> Iterator[tuple[int, Event]]:
-        shares = shards(jobs, len(devices))
+    def _events(self, order: WorkOrder, jobs: list[Job], workers: Workers) -> Iterator[tuple[Meter, Event]]:
+        shares = shards(jobs, workers.n_shares)
         if len(shares) == 1:
-            for event in generate_images(order, jobs):
-                yield 0, event
+            yield from workers.do(generate_images, order, shares, self._left)
             return
-        order = replace(order, encodings_bytes=order.encodings_bytes / len(shares), shared=shared_prompts(shares))
-        orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
+        at_once = min(workers.n, len(shares))
+        order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
         self._progress.begin(f"{self._label}: make", len(jobs))
-        for worker, event in workers.do(generate_images, orders, shares):
+        for meter, event in workers.do(generate_images, order, shares, self._left):
             if not isinstance(event, PhaseStarted | PhaseAdvanced):  # one progress bar for all workers
-                yield worker, event
+                yield meter, event
 
-    def _handle(self, worker: int, event: Event) -> None:
+    def _left(self, jobs: list[Job]) -> list[Job]:
+        return [job for job in jobs if job.work_id not in self._finished]
+
+    def _handle(self, meter: Meter, event: Event) -> None:
         match event:
             case TimeCharged(phase, n_items, now_ns):
-                self._meters[worker].charge(phase, n_items, self._label, now_ns)
+                meter.charge(phase, n_items, self._label, now_ns)
             case ImagesFinished(results):
-                self._commit(worker, results)
+                self._commit(meter, results)
             case NumericsSignature(signature):
-                self._signatures[worker] = signature
+                self._signatures[meter.session] = signature
                 self._check_numerics(signature)
             case BatchSizeChosen(bucket, batch_size):
                 self._store_batch_size(bucket, batch_size)
@@ -183,10 +123,11 @@ class _Session:
             case PhaseAdvanced(n):
                 self._progress.advance(n)
 
-    def _commit(self, worker: int, results: list[ImageResult]) -> None:
+    def _commit(self, meter: Meter, results: list[ImageResult]) -> None:
         with self._run.store.transaction():
             for result in results:
-                self._commit_one(result, self._signatures[worker] | {"batch_size": result.batch_size})
+                self._commit_one(result, self._signatures[meter.session] | {"batch_size": result.batch_size})
+        self._finished.update(result.work_id for result in results)
         if results:
             self._progress.advance(len(results))
 

@@ -48,6 +48,10 @@ class ImageStore:
     def file(self, pixels_sha256: str, folder: str = IMAGES) -> Path:
         return image_path(self.path / folder, pixels_sha256)
 
+    def exists(self, pixels_sha256: str) -> bool:
+        """Whether there is a file of this input or generated image."""
+        return self.file(pixels_sha256, self._folder(pixels_sha256)).is_file()
+
     def load(self, pixels_sha256: str, folder: str = IMAGES) -> Image.Image:
         """Load a generated image. RunImageError if it is missing, damaged or altered."""
         file = self.file(pixels_sha256, folder)

@@ -13,9 +13,9 @@ from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Transport, Unreachable, answers
 from local_bench.runs.device import JudgeDevice
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of, open_judge
-from local_bench.runs.meter import Meter
+from local_bench.runs.judge_factory import judge_spec, numerics_of
 from local_bench.runs.progress import Progress
 from local_bench.runs.robustness import check_questions, run_judge_checks
 from local_bench.runs.rundir import RunDir
@@ -49,10 +49,11 @@ class JudgeRequest:
         return self.work_id, self.question.rubric, self.question.point, self.question.repeat, self.round
 
 
-def judge(run: RunDir, judge_devices: Sequence[JudgeDevice], meters: Sequence[Meter], progress: Progress) -> None:
+def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
     """Run all judges and compute the scores. ServerError if a judge is unavailable; answers received before are
     kept."""
     tasks = {task.task_id: task for task in run.store.tasks()}
+    judge_devices = executor.judge_devices
     judges = [(config, judge_spec(config, judge_devices[0])) for config in run.config.judges]
     _refuse_same_judge(judges)
     for config, spec in judges:
@@ -64,7 +65,7 @@ def judge(run: RunDir, judge_devices: Sequence[JudgeDevice], meters: Sequence[Me
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
         StoreVerdicts(run, spec)([u for u in unscored if stored.get(u[0].key, NO_QUESTION_ID) == NO_QUESTION_ID])
         if pending:
-            JudgeSession(run, config, spec, judge_devices, meters, progress).run(pending, StoreVerdicts(run, spec))
+            JudgeSession(run, config, spec, executor, progress).run(pending, StoreVerdicts(run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
     run.store.enter_judges(labels)
     score(run, tasks, list(labels))
@@ -140,15 +141,13 @@ class JudgeSession:
         run: RunDir,
         config: JudgeConfig,
         spec: JudgeSpec,
-        judge_devices: Sequence[JudgeDevice],
-        meters: Sequence[Meter],
+        executor: Executor,
         progress: Progress,
     ) -> None:
         self._run = run
         self._config = config
         self._spec = spec
-        self._places = judge_devices
-        self._meters = meters
+        self._executor = executor
         self._progress = progress
         self._check_images: dict[str, Image.Image] = {}
         self._pace = SaveInterval()
@@ -163,8 +162,8 @@ class JudgeSession:
         )
         log = self._run.logs / f"judge-{label}.log"
         questions = [request.question for request in requests] + (check_questions() if config.canaries else [])
-        with open_judge(config, self._spec, self._places, questions, self._load, log, self._progress) as transport:
-            self._charge("load")
+        with self._executor.open_judge(config, self._spec, questions, self._load, log, self._progress) as transport:
+            self._executor.charge("load")
             self._progress.begin(f"{label}: judge", len(requests))
             left = {request.key: request for request in requests}
             run_checks = config.canaries
@@ -172,13 +171,13 @@ class JudgeSession:
                 try:
                     if run_checks:
                         run_judge_checks(self._run, label, self._spec, transport, self._check_images)
-                        self._charge("judge")
+                        self._executor.charge("judge")
                         run_checks = False
                     self._judge(transport, left, store_answers)
                 except Unreachable as e:
                     self._progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
                     transport.restart()
-                    self._charge("retry")
+                    self._executor.charge("retry")
 
     def _judge(
         self,
@@ -217,13 +216,8 @@ class JudgeSession:
 
     def _charge_judged(self) -> None:
         if self._uncharged:
-            self._charge("judge", self._uncharged)
+            self._executor.charge("judge", self._uncharged)
             self._uncharged = 0
-
-    def _charge(self, phase: str, n_items: int = 0) -> None:
-        """Charge the time to every device; count the items once."""
-        for i, meter in enumerate(self._meters):
-            meter.charge(phase, 0 if i else n_items)
 
     def _image(self, sha256: str) -> Image.Image:
         if sha256 in self._check_images:

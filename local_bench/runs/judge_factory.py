@@ -17,8 +17,9 @@ from local_bench.judges.vlm.flags import Engine, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.labels import check_labels
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
+from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.server import ExternalServer, ManagedServer, key_from
-from local_bench.judges.vlm.transport import Replicas, Transport
+from local_bench.judges.vlm.transport import Transport
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import gpu_of
 from local_bench.models.weights import resolve, weights_digest
@@ -111,7 +112,7 @@ def open_judge(
             _managed(config, composer, _engine(described, weights, spec, group, questions, share), log, i)
             for i, group in enumerate(groups)
         ]
-        with members[0] if len(members) == 1 else Replicas(members) as transport:
+        with members[0] if len(members) == 1 else Replicas(members, progress.note) as transport:
             yield transport
 
 

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
+from local_bench.runs.config import EngineConfig
+from local_bench.runs.executors.base import Executor, WorkerDevice, Workers
 from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
@@ -33,7 +35,6 @@ from local_bench.runs.work import (
     ScoresComputed,
     TimeCharged,
 )
-from local_bench.runs.worker_pool import WorkerPool
 from local_bench.suites.registry import suite
 
 NO_WEIGHTS = "the weights of this metric are not on this machine"
@@ -44,8 +45,8 @@ CPU = "cpu"
 """The key of a metric's identity for the CPU's arithmetic."""
 
 
-def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
-    """Compute the missing scores, on one device per meter; existing scores are kept.
+def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
+    """Compute the missing scores on the executor's devices; existing scores are kept.
 
     A metric whose weights are missing leaves its scores unscored.
     """
@@ -60,28 +61,34 @@ def measure(run: RunDir, meters: Sequence[Meter], progress: Progress) -> None:
     if not wanted:
         return
     quiet_transformers()
-    devices = numerics.choose_devices(run.config.engine.device, len(meters))
-    order = MetricWorkOrder(
-        names=tuple(name for name in requested if name not in absent),
-        device=str(devices[0]),
-        threads=run.config.engine.threads,
-        io_workers=run.config.engine.io_workers,
-        batch_size=run.config.engine.metric_batch_size,
-    )
-    _store_identities(run.store, order)
-    with WorkerPool(len(devices), run.logs) as workers:
-        for worker, event in _events(order, wanted, devices, workers):
+    names = tuple(name for name in requested if name not in absent)
+    with executor.workers() as workers:
+        order = workers.call(metric_order, names, run.config.engine)
+        _store_identities(run.store, order)
+        for meter, event in _events(order, wanted, workers, progress):
             match event:
                 case ScoresComputed(rows):
                     run.store.enter_scores("metric", rows)
                 case TimeCharged(phase, n_items, now_ns):
-                    meters[worker].charge(phase, n_items, now_ns=now_ns)
+                    meter.charge(phase, n_items, now_ns=now_ns)
                 case Message(sentence):
                     progress.note(sentence)
                 case PhaseStarted(what, total):
                     progress.begin(what, total)
                 case PhaseAdvanced(n):
                     progress.advance(n)
+
+
+def metric_order(place: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
+    """The order to compute the metrics `names` on devices like `place`."""
+    return MetricWorkOrder(
+        names=names,
+        device=place.device,
+        threads=engine.threads,
+        io_workers=engine.io_workers,
+        batch_size=engine.metric_batch_size,
+        identities={name: identity_of(name, place.device) for name in names},
+    )
 
 
 def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Event]:
@@ -148,18 +155,25 @@ def is_available(name: str, require: bool, progress: Progress) -> bool:
 
 
 def _events(
-    order: MetricWorkOrder, wanted: list[Wanted], devices: Sequence[torch.device], workers: WorkerPool
-) -> Iterator[tuple[int, Event]]:
-    shares = [share for i in range(len(devices)) if (share := wanted[i :: len(devices)])]
-    if len(shares) == 1:
-        yield from ((0, event) for event in measure_share(order, wanted))
-        return
-    orders = [replace(order, device=str(device)) for device, _ in zip(devices, shares, strict=False)]
-    for worker, event in workers.do(measure_share, orders, shares):
-        if worker == 0 or not isinstance(
-            event, PhaseStarted | PhaseAdvanced
-        ):  # the progress bar shows the first worker's share
-            yield worker, event
+    order: MetricWorkOrder, wanted: list[Wanted], workers: Workers, progress: Progress
+) -> Iterator[tuple[Meter, Event]]:
+    """The workers' events; several shares have one progress bar, of all scores."""
+    shares = [share for i in range(workers.n_shares) if (share := wanted[i :: workers.n_shares])]
+    finished: set[tuple[str, str]] = set()
+
+    def left(share: list[Wanted]) -> list[Wanted]:
+        kept = [(s, tuple(name for name in names if (s.key, name) not in finished)) for s, names in share]
+        return [(s, names) for s, names in kept if names]
+
+    if len(shares) > 1:
+        progress.begin("measure", sum(len(names) for _, names in wanted))
+    for meter, event in workers.do(measure_share, order, shares, left):
+        if isinstance(event, ScoresComputed):
+            finished.update((work_id, score.name) for work_id, score in event.rows)
+            if len(shares) > 1:
+                progress.advance(len(event.rows))
+        if len(shares) == 1 or not isinstance(event, PhaseStarted | PhaseAdvanced):
+            yield meter, event
 
 
 def _numerics(order: MetricWorkOrder) -> dict[str, Any]:
@@ -171,8 +185,8 @@ def _numerics(order: MetricWorkOrder) -> dict[str, Any]:
 
 def _store_identities(store: Store, order: MetricWorkOrder) -> None:
     """Store each metric's identity. LedgerError if stored scores have another identity."""
-    for name in order.names:
-        fresh = canonical_json(identity_of(name, order.device))
+    for name, identity in order.identities.items():
+        fresh = canonical_json(identity)
         stored = store.meta(f"metric:{name}")
         if stored not in (None, fresh):
             raise LedgerError(_identity_changed(f"{store.path}: {name}", json.loads(stored), json.loads(fresh)))

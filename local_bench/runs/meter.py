@@ -12,12 +12,14 @@ PHASES = ("load", "warm-up", "encode", "denoise", "decode", "metric", "judge", "
 class Meter:
     """Meters one device in one session. Each `charge` stores the time since the previous one."""
 
-    def __init__(self, store: Store, device: str, cuda_index: int | None = None) -> None:
-        """Start a session: the device is held from now on."""
+    def __init__(self, store: Store, device: str, cuda_index: int | None = None, start_ns: int | None = None) -> None:
+        """Start a session: the device is held from now on, or since `start_ns` of the monotonic clock."""
         self._store = store
         self._cuda_index = cuda_index
         self._energy = EnergyCounter(cuda_index)
-        self._start = self._cursor = time.monotonic_ns()
+        self.energy_mj: int | None = None
+        """The energy of the next charge, if another process measured it."""
+        self._start = self._cursor = start_ns or time.monotonic_ns()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.session = store.begin_session(now, device)
 
@@ -37,8 +39,9 @@ class Meter:
             phase,
             model,
             n_items,
-            self._energy.since_last(),
+            self._energy.since_last() if self.energy_mj is None else self.energy_mj,
         )
+        self.energy_mj = None
         self._store.enter_time(row, held_ns=now - self._start)
         self._cursor = now
 

@@ -8,10 +8,9 @@ from local_bench.core.types import Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.rubrics import Rubric
 from local_bench.judges.vlm.variants import wording_of
-from local_bench.runs.device import JudgeDevice
+from local_bench.runs.executors.base import Executor
 from local_bench.runs.judge import JudgeRequest, JudgeSession, judge_requests, split_faulty, verdict_columns
 from local_bench.runs.judge_factory import judge_spec
-from local_bench.runs.meter import Meter
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdict_of
@@ -31,12 +30,11 @@ class RepeatabilityRow:
     retest: Repeatability
 
 
-def rejudge(
-    run: RunDir, judge_devices: Sequence[JudgeDevice], meters: Sequence[Meter], progress: Progress, rounds: int
-) -> None:
+def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) -> None:
     """Repeat all questions until each judge has answered `rounds` additional rounds; the run's verdicts do not change.
     Raises as `judge`."""
     tasks = {task.task_id: task for task in run.store.tasks()}
+    judge_devices = executor.judge_devices
     for config in run.config.judges:
         spec = judge_spec(config, judge_devices[0])
         requests = list(judge_requests(run, tasks, config, spec, judge_devices))
@@ -45,7 +43,7 @@ def rejudge(
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
         if left:
-            JudgeSession(run, config, spec, judge_devices, meters, progress).run(left, StoreRepeats(run, spec))
+            JudgeSession(run, config, spec, executor, progress).run(left, StoreRepeats(run, spec))
 
 
 @dataclass(frozen=True)

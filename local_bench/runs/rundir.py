@@ -155,6 +155,8 @@ _FREE_KEYS = {
         ("suite", "written"),
         ("suite", "questions_from"),
         ("engine", "batch_order"),
+        ("engine", "executor"),
+        ("engine", "ray"),
         ("engine", "io_workers"),
         ("engine", "workers"),
         ("engine", "encodings_gb"),

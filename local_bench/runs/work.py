@@ -73,6 +73,8 @@ class MetricWorkOrder:
     io_workers: int
     batch_size: int | None
     """None: each network's default."""
+    identities: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Each metric's identity (`measure.identity_of`) on the device for which the order was made."""
 
 
 @dataclass(frozen=True)

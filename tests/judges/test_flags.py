@@ -85,6 +85,7 @@ def test_several_gpus_hold_one_model_between_them(gpu):
     told = arguments(replace(gpu, gpus=4))
     assert value(told, "--tensor-parallel-size") == "4"
     assert value(told, "--mm-encoder-tp-mode") == "data"
+    assert value(told, "--distributed-executor-backend") == "mp"
 
 
 def test_what_the_user_adds_comes_last_and_so_wins(engine):

@@ -9,9 +9,11 @@ import pytest
 
 from local_bench.core.errors import ImageError, ServerError
 from local_bench.core.types import Question
+from local_bench.judges.vlm import replicas as replicas_module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
-from local_bench.judges.vlm.transport import Replicas, Unreachable, answers
+from local_bench.judges.vlm.replicas import Replicas
+from local_bench.judges.vlm.transport import Unreachable, answers
 
 JSON = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
@@ -30,6 +32,7 @@ class Fake:
     """Where those that raise a fault wait for each other."""
     pause_s: float = 0.0005
     cannot_start: Exception | None = None
+    cannot_restart: Exception | None = None
     counted: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)
     at_once: list = field(default_factory=list)
@@ -64,6 +67,9 @@ class Fake:
 
     def restart(self):
         self.restarts += 1
+        if self.cannot_restart:
+            raise self.cannot_restart
+        self.lasts = 10**9
 
     def counters(self):
         return self.counted
@@ -194,20 +200,54 @@ def test_what_shares_the_first_picture_goes_to_one_judge():
     assert len({next(iter(who)) for who in owners.values()}) == 4
 
 
-def test_one_judge_that_goes_down_leaves_what_was_answered_and_ends_in_unreachable():
+GONE = ServerError("the judge keeps failing")
+
+
+def test_the_requests_of_a_replica_that_ends_go_to_the_others_while_it_is_restarted():
     members = [Fake(), Fake(lasts=5), Fake()]
     requests = requests_of(200, 2)
     came, error = ask_all(members, iter(requests))
+    assert error is None
+    assert sorted(came) == sorted((key, r.name) for key, r in requests)
+    assert members[1].restarts == 1
+    assert len(members[1].asked) > 5
+
+
+def test_the_last_requests_of_a_replica_that_ends_are_answered_by_one_that_had_finished():
+    members = [Fake(), Fake(lasts=1, pause_s=0.2, cannot_restart=GONE)]
+    requests = requests_of(2, 3)
+    notes = []
+    with Replicas(members, notes.append) as replicas:
+        came = [key for key, _ in replicas.ask(iter(requests))]
+    assert sorted(came) == sorted(key for key, _ in requests)
+    assert notes == ["a replica of the judge stopped responding (gone); 2 questions go to the others", str(GONE)]
+
+
+def test_when_every_replica_has_ended_what_was_answered_is_kept_and_it_is_unreachable():
+    members = [Fake(lasts=5, cannot_restart=GONE) for _ in range(3)]
+    came, error = ask_all(members, requests_of(200, 2))
     assert isinstance(error, Unreachable)
-    assert len(set(came)) == len(came) < len(requests) / 2  # the others begin nothing more either
-    assert len(came) == sum(len(member.asked) for member in members)  # each reply that came was handed on
-    assert len(members[1].asked) == 5
+    assert len(set(came)) == len(came) == 15
+
+
+def test_a_replica_that_joins_gets_requests_and_one_that_cannot_start_is_left_out(monkeypatch):
+    monkeypatch.setattr(replicas_module, "_POLL_S", 0.05)
+    late, broken = Fake(), Fake(cannot_start=GONE)
+    joining = [[late, broken]]
+    members, notes = [Fake(pause_s=0.02)], []
+    with Replicas(members, notes.append, lambda: joining.pop() if joining else []) as replicas:
+        came = list(replicas.ask(requests_of(60, 1)))
+        assert late.up
+    assert sorted(key for key, _ in came) == [(p, 0) for p in range(60)]
+    assert late.asked
+    assert not late.up
+    assert any("could not be started" in note for note in notes)
 
 
 @pytest.mark.parametrize("fault", [ImageError("x.png is damaged"), ServerError("wrong key"), ZeroDivisionError("ours")])
 def test_what_no_restart_mends_wins_over_unreachable(fault):
     together = threading.Barrier(3, timeout=WAIT_S)
-    members = [Fake(lasts=3, together=together) for _ in range(3)]
+    members = [Fake(lasts=3, together=together, cannot_restart=GONE) for _ in range(3)]
     members[1].fault = fault
     came, error = ask_all(members, requests_of(200, 1))
     assert error is fault

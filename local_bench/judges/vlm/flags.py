@@ -132,6 +132,7 @@ def arguments(engine: Engine) -> list[str]:
         }
         if engine.gpus > 1:
             flags |= {"--tensor-parallel-size": str(engine.gpus), "--mm-encoder-tp-mode": "data"}
+            flags["--distributed-executor-backend"] = "mp"  # otherwise vLLM may choose Ray on a node of a cluster
     # Chunked prefill together with seeded sampling crashes vLLM 0.32 on a CPU ("does not use offset").
     switches = ["--enforce-eager", "--no-enable-chunked-prefill"] if engine.gpu is None else []
     return [text for pair in flags.items() for text in pair] + switches + list(engine.extra_args)

@@ -1,0 +1,237 @@
+"""The connection to a Ray cluster, with settings that Ray's defaults leave open: token authentication, no dashboard, no
+usage statistics, and a private folder for Ray's own files.
+
+Ray's ports accept any code from whoever has the token, and its traffic is not encrypted: a cluster needs a private
+network. Source: Ray 2.60, `ray._private.authentication`, `ray._private.worker.init`.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import ConfigError, LocalBenchError
+from local_bench.runs.config import EngineConfig
+
+SETTINGS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # noqa: S105  # a variable's name
+_CONNECT_S = 10.0
+_MOST_PATH = 40
+"""Ray opens Unix sockets below its folder, whose paths must not exceed 107 bytes; it adds about 60."""
+
+
+def require_ray() -> Any:
+    """The module `ray`. ConfigError if it is not installed."""
+    os.environ.update(SETTINGS)
+    try:
+        import ray
+        from ray._private import worker
+        from ray._raylet import Config  # type: ignore[attr-defined]
+    except ImportError:
+        raise ConfigError(
+            "engine.executor: ray is not installed: install local-bench with its extra `ray` on every node"
+        ) from None
+    Config.initialize("")  # another library may have imported ray before, which reads the variables at import
+    worker.print_to_stdstream = _ignore  # it prints lost workers to stdout, even with log_to_driver=False
+    return ray
+
+
+def _ignore(*_: object, **__: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one worker or judge on a node."""
+
+    node_id: str
+    host: str
+    gpus: int
+    """Number of GPUs; 0 for a worker on the CPU."""
+    workers: int
+    """Number of workers that the node has places for."""
+
+
+class Cluster:
+    """A connection to the cluster of `engine.ray`; `close` ends it. ConfigError if it cannot be made."""
+
+    def __init__(self, engine: EngineConfig) -> None:
+        self.ray = require_ray()
+        self._engine = engine
+        if engine.device.startswith("cuda:"):
+            raise ConfigError(
+                f"engine.device: {engine.device} is one GPU of one machine: use auto, cuda or cpu with "
+                "engine.executor=ray"
+            )
+        self._own = None if engine.ray.address else _private_folder()
+        try:
+            with _signal_handlers_kept():
+                self._connect()
+        except BaseException:
+            self.close()
+            raise
+        self.on_gpu = self._choose_gpu()
+
+    def _connect(self) -> None:
+        quiet = {"log_to_driver": False, "logging_level": "critical", "configure_logging": True}
+        try:
+            if self._own is None:
+                self._check_address()
+                self.ray.init(address=self._engine.ray.address, **quiet)
+            else:
+                token = self._own / "token"
+                with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                    file.write(secrets.token_hex(32))
+                os.environ[TOKEN_PATH] = str(token)
+                self.ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    _temp_dir=str(self._own),
+                    _node_ip_address="127.0.0.1",
+                    **quiet,
+                )
+        except self.ray.exceptions.AuthenticationError as e:
+            raise ConfigError(
+                "engine.ray.address: the cluster refuses this machine's token, or there is none: put the token of its "
+                f"head node into the file that {TOKEN_PATH} names ({_first_line(e)})"
+            ) from None
+        except (ConnectionError, RuntimeError, ValueError, OSError) as e:
+            where = self._engine.ray.address or "this machine"
+            raise ConfigError(
+                f"engine.ray.address: no Ray cluster can be used at {where} ({_first_line(e)}): start it with `ray "
+                f"start --head` and {', '.join(f'{name}={value}' for name, value in SETTINGS.items())}"
+            ) from None
+
+    def _check_address(self) -> None:
+        """OSError if nothing listens at the head node's address; Ray itself would try for minutes."""
+        address = self._engine.ray.address or ""
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdigit():
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+
+    def _choose_gpu(self) -> bool:
+        """Whether workers use GPUs: `engine.device`, or with `auto` whether any node has one."""
+        if self._engine.device != "auto":
+            return self._engine.device == "cuda"
+        return any(node["Resources"].get("GPU", 0) >= 1 for node in self._nodes())
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """The usable nodes that are alive."""
+        gpu_type = self._engine.ray.gpu_type
+        return [
+            node
+            for node in self.ray.nodes()
+            if node["Alive"] and (gpu_type is None or f"accelerator_type:{gpu_type}" in node["Resources"])
+        ]
+
+    def slots(self, gpus: int = 1) -> list[Slot]:
+        """All places of workers with `gpus` GPUs each, busy or not: one per node and then the next, in a fixed order.
+
+        On CPUs a node has one place, or `engine.workers` of them.
+        """
+        slots = []
+        for node in self._nodes():
+            resources = node["Resources"]
+            if self.on_gpu:
+                n = int(resources.get("GPU", 0)) // gpus
+            else:
+                n = min(int(resources.get("CPU", 0)), self._engine.workers or 1)
+            slots += [(i, Slot(node["NodeID"], node["NodeName"], gpus if self.on_gpu else 0, n)) for i in range(n)]
+        return [slot for _, slot in sorted(slots, key=lambda entry: (entry[0], entry[1].node_id))]
+
+    def free(self, taken: Sequence[Slot], refused: set[str], gpus: int = 1) -> list[Slot]:
+        """Places that are not `taken`, on nodes that are not `refused`."""
+        counts = Counter(slot.node_id for slot in taken)
+        free = []
+        for slot in self.slots(gpus):
+            if slot.node_id in refused:
+                continue
+            if counts[slot.node_id]:
+                counts[slot.node_id] -= 1
+            else:
+                free.append(slot)
+        return free
+
+    def most_gpus(self) -> int:
+        """GPUs of the largest node; 0 on CPUs."""
+        if not self.on_gpu:
+            return 0
+        return max((int(node["Resources"].get("GPU", 0)) for node in self._nodes()), default=0)
+
+    def start(self, kind: type, slot: Slot, *args: Any, threads: int = 1) -> Any:
+        """Start an actor of class `kind` on a slot; returns its handle at once. It is not restarted if it is lost."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return (
+            self.ray.remote(kind)
+            .options(
+                num_cpus=1,
+                num_gpus=slot.gpus,
+                max_restarts=0,
+                max_task_retries=0,
+                max_concurrency=threads,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=slot.node_id, soft=False),
+            )
+            .remote(*args)
+        )
+
+    def put(self, value: Any) -> Any:
+        """A reference to `value` in the cluster's object store."""
+        return self.ray.put(value)
+
+    def end(self, actor: Any) -> None:
+        """End an actor's process now."""
+        with suppress(Exception):  # it has ended, or the cluster has
+            self.ray.kill(actor, no_restart=True)
+
+    def close(self) -> None:
+        with suppress(Exception):  # the cluster has ended
+            self.ray.shutdown()
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            os.environ.pop(TOKEN_PATH, None)
+
+
+def _private_folder() -> Path:
+    """A new folder for this user only, with a short path."""
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="lb-ray-", dir=parent if len(parent) <= _MOST_PATH else "/tmp"))  # noqa: S108
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM by one that exits; this restores the handlers."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                with suppress(ValueError):  # not in the main thread
+                    signal.signal(number, handler)
+
+
+def lost_error(ray: Any, error: Exception) -> str:
+    """A short reason why an actor was lost."""
+    return "its node was lost" if isinstance(error, ray.exceptions.NodeDiedError) else _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def raise_if_alone(waited_s: float, limit_s: float, why: str) -> None:
+    """LocalBenchError if the cluster has had no usable node for `limit_s`."""
+    if waited_s > limit_s:
+        raise LocalBenchError(
+            f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work is "
+            "kept, run the same command again when it has one"
+        )

@@ -1,0 +1,252 @@
+"""Replicas of a judge on the nodes of a Ray cluster."""
+
+import io
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from PIL import Image
+
+from local_bench.core.errors import LocalBenchError, ServerError
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.protocols import Reply, Request
+from local_bench.judges.vlm.transport import Unreachable
+from local_bench.runs.executors.ray_actors import Failed, NodeFacts, RayJudge, Setting
+from local_bench.runs.executors.ray_cluster import Slot, lost_error
+from local_bench.runs.executors.ray_workers import Membership
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.meter import Meter
+
+K = TypeVar("K")
+_CHUNK = 16
+"""Requests sent together."""
+_AHEAD = 512
+"""Maximum number of requests sent ahead of their replies."""
+_CLOSE_S = 30.0
+
+
+class RayReplica:
+    """A replica of a judge on one node; implements `Transport`."""
+
+    def __init__(
+        self,
+        nodes: Membership,
+        slot: Slot,
+        setting: Setting,
+        config: JudgeConfig,
+        spec: JudgeSpec,
+        questions: Any,
+        load: Callable[[str], Image.Image],
+        log: str,
+    ) -> None:
+        """`questions` is a reference to the judge's questions in Ray's object store; `load` returns an image that a
+        node does not find in the run directory."""
+        self.slot = slot
+        self._nodes = nodes
+        self._ray = nodes.cluster.ray
+        self._setting = setting
+        self._arguments = (config, spec, slot.gpus, questions, log)
+        self._load = load
+        self._actor: Any = None
+        self._sent: set[str] = set()
+        self._calls = itertools.count()
+        self._meter: Meter | None = None
+        self._device: str | None = None
+        self._opened_ns = 0
+        self._lost_ns: int | None = None
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        if self._actor is not None:  # opened before
+            return self
+        actor = self._nodes.cluster.start(RayJudge, self.slot, self._setting, threads=3)
+        try:
+            facts = self._get(actor.facts.remote())
+            if not isinstance(facts, NodeFacts) or not self._nodes.accept(self.slot, facts):
+                raise ServerError(f"the judge cannot use the node {self.slot.host}")
+            self._opened_ns, self._device = time.monotonic_ns(), facts.device
+            notes = self._get(actor.open.remote(*self._arguments))
+            if isinstance(notes, Failed):
+                raise self._error(notes)
+        except Unreachable as e:
+            self._nodes.cluster.end(actor)
+            self._nodes.not_started(self.slot, str(e))
+            raise ServerError(f"the judge on the node {self.slot.host} ended while it started ({e})") from None
+        except BaseException:
+            self._nodes.cluster.end(actor)
+            raise
+        self.notes = notes
+        self._actor, self._sent, self._lost_ns = actor, set(), None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._actor is not None:
+            with suppress(self._ray.exceptions.RayError, TimeoutError):
+                self._ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the actor."""
+        if self._actor is not None:
+            self._nodes.cluster.end(self._actor)
+            self._actor, self._lost_ns = None, time.monotonic_ns()
+
+    def _get(self, reference: Any) -> Any:
+        """A result of the actor. Raises Unreachable if it is lost."""
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as e:
+            raise Unreachable(lost_error(self._ray, e)) from None
+
+    def _error(self, failed: Failed) -> LocalBenchError:
+        return failed.error or LocalBenchError(
+            f"the judge on the node {self.slot.host} failed: {failed.trace.strip().splitlines()[-1][:300]}"
+        )
+
+    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """Yield (key, reply) as replies arrive. Raises Unreachable if the actor or its judge has ended."""
+        if self._actor is None:
+            raise Unreachable("it has ended")
+        call = next(self._calls)
+        feeder = _Feeder(self, call, iter(requests), at_once or _AHEAD)
+        stream = self._actor.replies.options(num_returns="streaming").remote(call, at_once)
+        feeder.start()
+        complete = False
+        try:
+            for reference in stream:
+                message = self._get(reference)
+                if isinstance(message, Failed):
+                    raise self._error(message)
+                if isinstance(message, Unreachable):
+                    complete = True  # the actor waits for a restart
+                    raise message
+                number, reply = message
+                yield feeder.done(number), reply
+            complete = True
+            if feeder.fault:
+                raise feeder.fault
+        except self._ray.exceptions.RayError as e:
+            raise Unreachable(lost_error(self._ray, e)) from None
+        finally:
+            feeder.stop()
+            if not complete or feeder.under_way:  # a reply to an abandoned request must not be read by the next call
+                self._leave()
+
+    def restart(self) -> None:
+        """Restart the judge in its actor, or the actor if its node is alive. ServerError if it cannot be restarted."""
+        if self._actor is not None:
+            try:
+                failed = self._get(self._actor.restart.remote())
+            except Unreachable:
+                self._leave()
+            else:
+                if failed is not None:
+                    raise self._error(failed)
+                self._sent = set()
+                return
+        free = self._nodes.cluster.free([], self._nodes.refused, max(1, self.slot.gpus))
+        if not any(slot.node_id == self.slot.node_id for slot in free):
+            raise ServerError(f"the node {self.slot.host} has left the cluster")
+        self.__enter__()
+
+    def counters(self) -> dict[str, float]:
+        if self._actor is None:
+            return {}
+        try:
+            counts: dict[str, float] = self._get(self._actor.counters.remote())
+        except Unreachable:
+            return {}
+        return counts
+
+    # ---- metering, from the main thread
+
+    def charge(self, phase: str, n_items: int) -> bool:
+        """Charge the time since the last charge to the node's device; returns whether it is in use."""
+        if self._meter is None and self._device is not None:
+            self._meter = Meter(self._nodes.run.store, self._device, start_ns=self._opened_ns)
+        if self._meter is None:
+            return False
+        if self._lost_ns is not None:
+            self.end_session("lost")
+            return False
+        self._meter.charge(phase, n_items)
+        return True
+
+    def end_session(self, status: str) -> None:
+        if self._meter is not None:
+            if self._lost_ns is not None:
+                self._meter.charge("idle", now_ns=self._lost_ns)
+                status = "lost"
+            self._meter.end(status)
+            self._meter = self._device = None
+
+    def send(self, call: int, requests: Sequence[tuple[int, Request]] | None) -> None:
+        """Send requests of a call of `ask` with the images that only this process has. Raises Unreachable."""
+        images = {}
+        for _, request in requests or ():
+            for sha256 in (sha for shown in request.shown for sha in shown.images):
+                if sha256 not in self._sent:
+                    self._sent.add(sha256)
+                    if not self._nodes.run.image_store.exists(sha256):
+                        images[sha256] = _png(self._load(sha256))
+        actor = self._actor
+        if actor is None:
+            raise Unreachable("it has ended")
+        self._get(actor.feed.remote(call, None if requests is None else list(requests), images))
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class _Feeder(threading.Thread):
+    """Sends requests, at most `ahead` more than have been answered."""
+
+    def __init__(self, replica: RayReplica, call: int, requests: Iterator[tuple[Any, Request]], ahead: int) -> None:
+        super().__init__(daemon=True)
+        self._replica = replica
+        self._call = call
+        self._requests = requests
+        self._slots = threading.Semaphore(ahead)
+        self._chunk = min(_CHUNK, ahead)
+        self._stopped = False
+        self.under_way: dict[int, Any] = {}
+        self.fault: Exception | None = None
+
+    def run(self) -> None:
+        numbers = itertools.count()
+        try:
+            while not self._stopped:
+                chunk = []
+                for key, request in itertools.islice(self._requests, self._chunk):
+                    self._slots.acquire()
+                    number = next(numbers)
+                    self.under_way[number] = key
+                    chunk.append((number, request))
+                if not chunk or self._stopped:
+                    break
+                self._replica.send(self._call, chunk)
+        except Unreachable:
+            return  # the receiving side reports it
+        except Exception as e:  # noqa: BLE001  # raised again in the main thread
+            self.fault = e
+        try:
+            self._replica.send(self._call, None)
+        except Unreachable:
+            return
+
+    def done(self, number: int) -> Any:
+        self._slots.release()
+        return self.under_way.pop(number)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._slots.release()

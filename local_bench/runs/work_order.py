@@ -1,0 +1,105 @@
+"""The work order of a model, made on a device that will execute it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from local_bench.core.errors import ConfigError
+from local_bench.generators import numerics
+from local_bench.generators.capacity import device_memory_gb, host_memory_gb
+from local_bench.generators.families import family
+from local_bench.generators.memory import plan_memory
+from local_bench.generators.sampler import Sampler
+from local_bench.runs.config import EngineConfig
+from local_bench.runs.executors.base import WorkerDevice
+from local_bench.runs.plan import ModelPlan
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import Job, WorkOrder
+
+_LOADED_SHARE = 0.7
+"""Weights pass through host memory on their way to a GPU. If all workers' weights exceed this fraction of it, workers
+load one after another."""
+
+
+@dataclass(frozen=True)
+class OrderRequest:
+    """What a work order depends on, besides the device."""
+
+    model: ModelPlan
+    engine: EngineConfig
+    run_dir: Path
+    images: Path
+    inputs: Path
+    largest: Job
+    """The job with the most pixels, including its input images."""
+    n_jobs: int
+    known_sizes: dict[str, int]
+    """Batch sizes chosen by earlier sessions, by bucket."""
+
+    @classmethod
+    def of(cls, run: RunDir, model: ModelPlan, jobs: Sequence[Job]) -> Self:
+        return cls(
+            model,
+            run.config.engine,
+            run.path,
+            run.images,
+            run.inputs,
+            max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.pictures))),
+            len(jobs),
+            run.store.json_meta(f"batches:{model.label}") or {},
+        )
+
+
+def work_order(place: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, tuple[str, ...]]:
+    """The work order for devices like `place`, and notes for the user. ConfigError if the model does not fit the device
+    without a change of its output bytes."""
+    model, engine, largest = request.model, request.engine, request.largest
+    card, device = model.card, torch.device(place.device)
+    assert card is not None
+    workers = min(place.workers, request.n_jobs)
+    capacity = device_memory_gb(device)
+    memory = plan_memory(
+        card,
+        Sampler(**largest.sampler),
+        pictures=len(largest.pictures),
+        batch_size=model.config.batch_size or engine.batch_size,
+        capacity_gb=capacity,
+        host_gb=None if capacity is None else host_memory_gb() / workers,
+        attempts=model.config.attempts,
+        lossy=model.config.lossy.settings,
+        always_stream=engine.offload == "always",
+    )
+    if memory.refused:
+        raise ConfigError(f"{model.label}: {memory.refused}")
+    kind = family(card.family)
+    loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
+    order = WorkOrder(
+        label=model.label,
+        card=card,
+        weights=model.weights,
+        parts=model.parts,
+        weights_sha256=model.weights_sha256,
+        lossy=model.config.lossy.settings,
+        device=place.device,
+        attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
+        compile=numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings),
+        offload=memory.offload,
+        threads=engine.threads,
+        io_workers=engine.io_workers,
+        batch_order=engine.batch_order,
+        batch_size=model.config.batch_size or engine.batch_size,
+        attempts=model.config.attempts,
+        capacity_gb=capacity,
+        images=request.images,
+        inputs=request.inputs,
+        encoded=request.run_dir / "encoded" / model.label,
+        encodings_bytes=engine.encodings_gb * 1e9,
+        load_lock=request.run_dir / ".loading"
+        if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb()
+        else None,
+        known_sizes=request.known_sizes,
+    )
+    return order, tuple(memory.sentences)

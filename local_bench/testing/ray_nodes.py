@@ -1,0 +1,63 @@
+"""A Ray cluster on this machine whose nodes can be added and killed."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Self
+
+from local_bench.runs.executors.ray_cluster import SETTINGS, TOKEN_PATH, require_ray
+
+_STORE_BYTES = 80 * 1024 * 1024
+
+
+class LocalNodes:
+    """A head node without places for workers, and `n` nodes with four CPUs each; a context manager."""
+
+    def __init__(self, folder: Path, n: int) -> None:
+        """The cluster's token is written to `folder`."""
+        self._before = {name: os.environ.get(name) for name in (*SETTINGS, TOKEN_PATH)}
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(32))
+        require_ray()
+        os.environ[TOKEN_PATH] = str(token)
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster()
+        self._cluster.add_node(num_cpus=0, object_store_memory=_STORE_BYTES, include_dashboard=False)
+        self._nodes: list[Any] = []
+        self.set(n)
+
+    @property
+    def address(self) -> str:
+        address: str = self._cluster.address
+        return address
+
+    @property
+    def n(self) -> int:
+        return len(self._nodes)
+
+    def add(self) -> None:
+        self._nodes.append(self._cluster.add_node(num_cpus=4, object_store_memory=_STORE_BYTES))
+
+    def kill(self, i: int = 0) -> None:
+        """Kill a node's processes at once, as a power failure would."""
+        self._cluster.remove_node(self._nodes.pop(i), allow_graceful=False)
+
+    def set(self, n: int) -> None:
+        """Add or kill nodes until there are `n`."""
+        while self.n < n:
+            self.add()
+        while self.n > n:
+            self.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.shutdown()  # type: ignore[no-untyped-call]
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,341 @@
+"""A run on the nodes of a Ray cluster: the same bytes as on one machine, whatever happens to the nodes."""
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+
+from local_bench.core.errors import ConfigError, LocalBenchError
+from local_bench.runs.config import RunConfig
+from local_bench.runs.engine import run_stages
+from local_bench.runs.executors.ray_cluster import TOKEN_PATH
+from local_bench.runs.executors.ray_executor import RayExecutor
+from local_bench.runs.executors.ray_judges import RayReplica
+from local_bench.runs.executors.ray_workers import Membership, RayWorkers
+from local_bench.runs.generate import _Session
+from local_bench.runs.plan import make_plan
+from local_bench.runs.planned import enter_plan
+from local_bench.runs.progress import Quiet
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import Message, TimeCharged
+from local_bench.testing.ray_nodes import LocalNodes
+from tests.runs.test_generate import digest_of
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+class Heard(Quiet):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with LocalNodes(tmp_path_factory.mktemp("ray"), 2) as nodes:
+        from ray import cloudpickle
+
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # nodes cannot import the tests
+        yield nodes
+
+
+@pytest.fixture
+def two_nodes(cluster):
+    cluster.set(2)
+    return cluster
+
+
+def small(address, **more) -> RunConfig:
+    return RunConfig(
+        name="t",
+        suite={"name": "printshop", "limit": 2},
+        models=[
+            {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 2, "attempts": 3},
+            {"card": "tiny-sd3", "height": 64, "width": 64, "num_inference_steps": 2},
+        ],
+        metrics=["piqe", "entropy"],
+        judge={"card": "mini-judge", "transport": "local", "canaries": True},
+        engine={
+            "device": "cpu",
+            "executor": "local" if address is None else "ray",
+            "ray": {"address": address, "wait_s": 30, **more},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run made on this machine."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    run_stages(small(None), folder)
+    return folder
+
+
+# ---- light work, for what happens to workers
+
+
+@dataclass(frozen=True)
+class Order:
+    device: str = ""
+    threads: int = 1
+    weights: None = None
+
+
+def count(order, share):
+    """One event per item, with the time it takes."""
+    for item in share:
+        time.sleep(0.05)
+        yield Message(f"{item} {os.getpid()}")
+        yield TimeCharged("denoise", 1, time.monotonic_ns())
+
+
+def fail(order, share):
+    yield Message("0 0")
+    raise ZeroDivisionError(f"share of {len(share)}")
+
+
+def refuse(order, share):
+    yield Message("0 0")
+    raise LocalBenchError("this cannot be done: do something else")
+
+
+class Session:
+    """Runs light work on the cluster."""
+
+    def __init__(self, tmp_path, cluster, **more):
+        self.heard = Heard()
+        config = small(cluster.address, **more)
+        self.run = RunDir.begin(tmp_path / "run", config)
+        plan = make_plan(config, self.run.path)
+        enter_plan(self.run, plan)
+        self.done = []
+
+    def left(self, share):
+        return [item for item in share if item not in self.done]
+
+    def go(self, work, shares, during=lambda item, pid: None, left=None):
+        executor = RayExecutor(self.run, self.heard)
+        status = "failed"
+        try:
+            with executor.workers() as workers:
+                self.n = workers.n
+                for meter, event in workers.do(work, Order(), shares, left or self.left):
+                    if isinstance(event, TimeCharged):
+                        meter.charge(event.phase, event.n_items, now_ns=event.now_ns)
+                        continue
+                    item, pid = map(int, event.sentence.split())
+                    self.done.append(item)
+                    during(item, pid)
+            status = "done"
+        finally:
+            executor.end(status)
+            self.run.store.close()
+            os.close(self.run._lock)
+
+    def rows(self, sql):
+        with RunDir.open(self.run.path) as run:
+            return [tuple(row) for row in run.store.rows(sql)]
+
+
+def shares(n, of):
+    return [list(range(i * of, (i + 1) * of)) for i in range(n)]
+
+
+def test_every_item_is_processed_once_when_a_worker_is_killed(two_nodes, tmp_path):
+    session = Session(tmp_path, two_nodes)
+    killed = []
+
+    def during(item, pid):
+        if item == 2 and not killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    session.go(count, shares(4, 6), during)
+    assert sorted(session.done) == list(range(24))
+    assert any("was lost" in note for note in session.heard.notes)
+    held = dict(session.rows("SELECT session, sum(t1_ns - t0_ns) FROM meter GROUP BY session"))
+    assert held == dict(session.rows("SELECT session, held_ns FROM sessions"))
+    assert Counter(ended for (ended,) in session.rows("SELECT ended FROM sessions")) in (
+        {"done": 1, "lost": 1},
+        {"done": 2, "lost": 1},
+    )
+
+
+def test_a_node_that_leaves_is_replaced_by_one_that_joins(two_nodes, tmp_path):
+    two_nodes.set(1)
+    session = Session(tmp_path, two_nodes)
+    pids = set()
+
+    def during(item, pid):
+        pids.add(pid)
+        if item == 2 and two_nodes.n == 1:
+            two_nodes.add()
+            two_nodes.kill(0)
+
+    session.go(count, shares(3, 40), during)
+    assert sorted(session.done) == list(range(120))
+    assert len(pids) == 2
+
+
+def test_without_the_store_s_answer_work_would_be_lost(two_nodes, tmp_path):
+    """The control of the tests above: what `left` does not return is not done again."""
+    session = Session(tmp_path, two_nodes)
+    killed = []
+
+    def during(item, pid):
+        if item == 2 and not killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    session.go(count, shares(4, 6), during, left=lambda share: [])
+    assert len(set(session.done)) < 24
+
+
+def test_too_many_losses_end_the_run_with_what_was_finished(two_nodes, tmp_path):
+    session = Session(tmp_path, two_nodes, max_losses=1)
+    with pytest.raises(LocalBenchError, match=r"2 workers of the Ray cluster were lost .*finished work is kept"):
+        session.go(count, shares(4, 6), lambda item, pid: os.kill(pid, signal.SIGKILL))
+    assert session.done
+
+
+def test_a_cluster_without_nodes_ends_the_run_after_a_while(two_nodes, tmp_path):
+    session = Session(tmp_path, two_nodes, wait_s=3)
+    with pytest.raises(LocalBenchError, match="has had no usable node for 3 s"):
+        session.go(count, shares(2, 6), lambda item, pid: two_nodes.set(0))
+
+
+@pytest.mark.parametrize(("work", "message"), [(fail, r"failed, see .*worker-"), (refuse, "do something else")])
+def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path, work, message):
+    session = Session(tmp_path, two_nodes)
+    with pytest.raises(LocalBenchError, match=message):
+        session.go(work, shares(2, 2))
+    logs = [path.read_text() for path in (session.run.path / "logs").glob("worker-*.log")]
+    assert [("ZeroDivisionError: share of 2" in log) for log in logs] == [True] * (work is fail)
+
+
+def test_nodes_that_cannot_be_used_are_named_and_left_out(two_nodes, tmp_path, monkeypatch):
+    session = Session(tmp_path, two_nodes)
+    real, greeted = Membership.accept, []
+
+    def accept(self, slot, facts):
+        greeted.append(slot)
+        if len(greeted) == 2:
+            facts = replace(facts, numerics=facts.numerics | {"device": "another GPU"})
+        return real(self, slot, facts)
+
+    monkeypatch.setattr(Membership, "accept", accept)
+    session.go(count, shares(4, 4))
+    assert sorted(session.done) == list(range(16))
+    assert any("would compute other bytes (device: another GPU instead of cpu)" in note for note in session.heard.notes)
+
+
+def test_a_node_that_does_not_see_the_run_is_refused(two_nodes, tmp_path, monkeypatch):
+    session = Session(tmp_path, two_nodes, wait_s=6)
+    monkeypatch.setattr(RayExecutor, "_setting", hidden(RayExecutor._setting, tmp_path / "elsewhere"))
+    with pytest.raises(LocalBenchError, match=r"no usable node for 6 s .*messages above"):
+        session.go(count, shares(2, 2))
+    assert any("put the run directory on a file system that all nodes share" in note for note in session.heard.notes)
+
+
+def hidden(real, folder):
+    return lambda self, workers: replace(real(self, workers), run_dir=folder)
+
+
+# ---- whole runs
+
+
+def test_a_run_continued_on_nodes_that_die_in_each_phase_equals_one_on_this_machine(
+    two_nodes, alone, tmp_path, monkeypatch
+):
+    died = []
+
+    def once(what):
+        if what not in died:
+            died.append(what)
+            two_nodes.add()
+            two_nodes.kill(0)
+
+    real_event, real_charge = RayWorkers._event, RayReplica.charge
+
+    def event(self, worker):
+        for meter, told in real_event(self, worker):
+            yield meter, told
+            if isinstance(told, TimeCharged) and told.phase in ("denoise", "metric"):
+                once(told.phase)
+
+    def charge(self, phase, n_items):
+        if n_items:
+            once("judge")
+        return real_charge(self, phase, n_items)
+
+    commit = _Session._commit
+
+    def interrupt(self, meter, results):
+        commit(self, meter, results)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RayWorkers, "_event", event)
+    monkeypatch.setattr(RayReplica, "charge", charge)
+    with pytest.MonkeyPatch.context() as patch:  # begun here, continued on the cluster
+        patch.setattr(_Session, "_commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_stages(small(None), tmp_path / "run")
+    heard = Heard()
+    run_stages(small(two_nodes.address), tmp_path / "run", progress=heard)
+    assert died == ["denoise", "metric", "judge"]
+    assert digest_of(tmp_path / "run") == digest_of(alone)
+    with RunDir.open(tmp_path / "run") as run:
+        phases = {row[0] for row in run.store.rows("SELECT DISTINCT phase FROM meter")}
+        ended = [row[0] for row in run.store.rows("SELECT ended FROM sessions")]
+    assert {"load", "encode", "denoise", "metric", "judge"} <= phases
+    assert ended.count("lost") >= 2
+    assert sum("lost" in note or "stopped responding" in note for note in heard.notes) >= 2
+
+
+# ---- connection
+
+
+def test_a_wrong_token_is_one_sentence(two_nodes, tmp_path, monkeypatch):
+    wrong = tmp_path / "wrong"
+    wrong.write_text("b" * 64)
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, '.')\n"
+        "from local_bench.runs.executors.ray_cluster import Cluster\n"
+        "from local_bench.runs.config import EngineConfig\n"
+        f"Cluster(EngineConfig(executor='ray', ray={{'address': {two_nodes.address!r}}}))\n"
+    )
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {TOKEN_PATH: str(wrong)},
+    )
+    assert done.returncode
+    assert "engine.ray.address: " in done.stderr.splitlines()[-1], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"device": "cuda:1"}, "engine.device: cuda:1 is one GPU of one machine"),
+        ({"ray": {"address": "127.0.0.1:1"}}, "engine.ray.address: no Ray cluster can be used at 127.0.0.1:1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(cluster, tmp_path, engine, message):
+    config = small("auto").model_copy(
+        update={
+            "engine": RunConfig(name="t", models=[{"card": "tiny-flux"}], engine={"executor": "ray", **engine}).engine
+        }
+    )
+    with pytest.raises(ConfigError, match=message):
+        run_stages(config, tmp_path / "run", ("generate",))
