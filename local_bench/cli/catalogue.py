@@ -1,5 +1,6 @@
 """`models` and `suites`: list, show, fetch."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def show_model(name: str, as_json: bool) -> int:
         "HF_TOKEN=… local-bench models fetch flux1-dev qwen3-vl-8b",
         "local-bench models fetch my.yaml          # all models that a config needs",
         "local-bench models fetch magicbrush --revision COMMIT",
+        "local-bench models fetch my.yaml --on-nodes node1:6379",
     ),
 )
 @click.argument("targets", nargs=-1, required=True, metavar="NAME|CONFIG.yaml...", shell_complete=cards_completed)
@@ -74,8 +76,9 @@ def show_model(name: str, as_json: bool) -> int:
     metavar="[PART=]COMMIT",
     help="Pin this commit on this machine (one model only; PART= for one of its parts).",
 )
+@click.option("--on-nodes", "address", metavar="HOST:PORT", help="Also fetch on every node of this Ray cluster.")
 @JSON
-def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -> int:
+def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | None, as_json: bool) -> int:
     """Download and verify the files of models, or build the small ones.
 
     With the path of a config, fetch all models it uses. Only this command and `suites fetch` use the network.
@@ -94,11 +97,22 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], as_json: bool) -
     for card in requested.values():
         fetch_files(card, pinned, say)
         fetched[card.name] = local_files(card, say)
-    if as_json:
-        show_json(fetched)
-    else:
+    if not as_json:
         show(table(["model", "licence", "files", "size", "commit", "weights sha256"], fetch_rows(requested, fetched)))
-    return 0
+    if address is None:
+        if as_json:
+            show_json(fetched)
+        return 0
+    from local_bench.runs.executors.ray_fetch import fetch_on_nodes
+
+    digests = {name: data["weights_sha256"] for name, data in fetched.items()}
+    on_nodes = fetch_on_nodes(address, list(requested.values()), pinned, digests)
+    if as_json:
+        show_json(fetched | {"nodes": [asdict(entry) for entry in on_nodes]})
+    else:
+        rows = [[n.node, n.model, n.weights_sha256 or "-", n.error or "equal"] for n in on_nodes]
+        show(table(["node", "model", "weights sha256", "state"], rows))
+    return int(any(entry.error for entry in on_nodes))
 
 
 def _target_cards(target: str) -> list[Any]:

@@ -12,12 +12,19 @@ from local_bench.cli.output import show, show_json
     epilog=examples(
         "local-bench slurm my.yaml --nodes 4 --gpus-per-node 8",
         "local-bench slurm my.yaml --nodes 4 --gpus-per-node 8 --submit",
+        "local-bench slurm my.yaml --nodes 4 --gpus-per-node 8 --ray --submit",
     )
 )
 @CONFIG
-@click.option("--nodes", type=click.IntRange(1, 1000), required=True, help="Number of shards, one node each.")
+@click.option("--nodes", type=click.IntRange(1, 1000), required=True, help="Number of nodes (and of shards).")
 @click.option("--gpus-per-node", type=click.IntRange(1, 64), default=1, show_default=True, help="GPUs of each node.")
-@click.option("--run-dir", type=PATH, help="Folder of the shards and of the merged run [default: runs/NAME].")
+@click.option(
+    "--array/--ray",
+    default=True,
+    show_default=True,
+    help="One job per shard and their merge, or one job whose nodes share the run.",
+)
+@click.option("--run-dir", type=PATH, help="Run directory, or folder of the shards [default: runs/NAME].")
 @click.option("--submit", is_flag=True, help="Also submit the scripts with sbatch.")
 @SETTING
 @JSON
@@ -25,28 +32,34 @@ def slurm(
     config: Path,
     nodes: int,
     gpus_per_node: int,
+    array: bool,
     run_dir: Path | None,
     submit: bool,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Write Slurm scripts that run CONFIG in shards and merge them.
+    """Write Slurm scripts that run CONFIG on several nodes.
 
-    An array job runs one shard per node, each in a run directory of its own; a second job merges them. A job that is
-    killed, preempted or requeued continues where it stopped. Settings of the cluster (partition, account, modules) come
+    An array job runs one shard per node, each in a run directory of its own; a second job merges them. With --ray, one
+    job starts a Ray cluster on its nodes, which share one run; it needs the extra `ray`. A job that is killed,
+    preempted or requeued continues where it stopped. Settings of the cluster (partition, account, modules) come
     from slurm.yaml in ./local-bench/ or --config-dir."""
     from local_bench.core.paths import runs_dir
     from local_bench.runs import slurm as scripts
     from local_bench.runs.config import load_config
 
     loaded = load_config(config, settings)
-    job = scripts.SlurmJob(config, run_dir or runs_dir() / loaded.name, nodes, gpus_per_node, settings)
+    job = scripts.SlurmJob(config, run_dir or runs_dir() / loaded.name, nodes, gpus_per_node, settings, not array)
     paths = scripts.write_scripts(loaded, job)
-    ids = scripts.submit(*paths) if submit else None
+    ids = scripts.submit(paths) if submit else None
     if as_json:
-        show_json({"scripts": [str(path) for path in paths], "jobs": None if ids is None else list(ids)})
-    elif ids:
+        show_json({"scripts": [str(path) for path in paths], "jobs": ids})
+    elif ids and array:
         show(f"submitted job {ids[0]} ({nodes} shards) and job {ids[1]}, which merges them into {job.run_dir}/merged")
+    elif ids:
+        show(f"submitted job {ids[0]} ({nodes} nodes), which writes {job.run_dir}")
+    elif not array:
+        show(f"wrote {paths[0]}\nsubmit it with\n  sbatch {paths[0]}")
     else:
         first, second = paths
         show(

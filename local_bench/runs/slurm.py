@@ -1,8 +1,9 @@
-"""Slurm scripts for a run: one array task per shard, and a job that merges the shards."""
+"""Slurm scripts for a run: shards in an array job and their merge, or one job whose nodes share the run with Ray."""
 
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from local_bench.core.storage import write_atomic
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.runs.config import RunConfig
 
-SHARDS, MERGE = "shards.sbatch", "merge.sbatch"
+SHARDS, MERGE, RAY = "shards.sbatch", "merge.sbatch", "ray.sbatch"
 _GRACE_S = 120
 """Time between SIGTERM and the end of a job: a run stops between two commits, which takes seconds."""
 
@@ -44,7 +45,9 @@ class SlurmJob:
     nodes: int
     gpus_per_node: int
     settings: tuple[str, ...] = ()
-    """`key.sub=value` settings for every shard."""
+    """`key.sub=value` settings of the run."""
+    ray: bool = False
+    """One job whose nodes share the run, instead of one job per shard."""
 
 
 def cluster() -> Cluster:
@@ -56,10 +59,6 @@ def cluster() -> Cluster:
 def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     """An array job with one task, and one node, per shard. Each task has a run directory of its own."""
     n = job.nodes
-    command = [
-        *("local-bench", "run", str(job.config.resolve())),
-        *(part for setting in job.settings for part in ("--set", setting)),
-    ]
     return "\n".join(
         [
             *_head(job, name, settings, job.gpus_per_node),
@@ -70,7 +69,7 @@ def shards_script(job: SlurmJob, name: str, settings: Cluster) -> str:
             f'run_dir={shlex.quote(str(job.run_dir.resolve()))}"/shard-$SLURM_ARRAY_TASK_ID"',
             # The shell forwards SIGTERM, so that the run stops between two commits before the job ends.
             "trap 'kill -TERM \"$run\" 2>/dev/null' TERM",
-            f'srun --kill-on-bad-exit=1 {shlex.join(command)} --shard "$shard" --run-dir "$run_dir" &',
+            f'srun --kill-on-bad-exit=1 {_command(job)} --shard "$shard" --run-dir "$run_dir" &',
             "run=$!",
             'wait "$run" && exit 0',
             'wait "$run"',
@@ -96,13 +95,63 @@ def merge_script(job: SlurmJob, name: str, settings: Cluster) -> str:
     )
 
 
-def _head(job: SlurmJob, name: str, settings: Cluster, gpus: int) -> list[str]:
+_RAY_JOB = """\
+# Ray's ports run any code: a token that only this user can read, and a folder of Ray's own for each job.
+export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
+run_dir={run_dir}
+export RAY_AUTH_TOKEN_PATH="$run_dir/.ray-$SLURM_JOB_ID.token" RAY_TMPDIR="/tmp/lb-ray-$SLURM_JOB_ID"
+(umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > "$RAY_AUTH_TOKEN_PATH")
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+ip=$(hostname --ip-address | cut -d' ' -f1)
+port=$((20000 + SLURM_JOB_ID % 20000))
+start='mkdir -m 700 -p "$RAY_TMPDIR" && exec ray start "$@" --block --disable-usage-stats --temp-dir "$RAY_TMPDIR" \
+  --node-ip-address "$(hostname --ip-address | cut -d" " -f1)"'
+step="srun --overlap --kill-on-bad-exit=0 --ntasks-per-node=1"
+$step --nodes=1 --nodelist="$first" bash -c "$start" ray --head --port "$port" --include-dashboard=false &
+head=$!
+until (exec 3<>"/dev/tcp/$ip/$port") 2>/dev/null; do
+  kill -0 "$head" 2>/dev/null || {{ echo 'Ray did not start on the first node' >&2; exit 1; }}
+  sleep 1
+done
+{others}trap 'kill -TERM "$run" 2>/dev/null' TERM
+{command} --set engine.executor=ray --set engine.ray.address="$ip:$port" --set engine.device=cuda --run-dir "$run_dir" &
+run=$!
+wait "$run"
+wait "$run"
+status=$?
+kill $(jobs -p) 2>/dev/null
+rm -rf "$RAY_AUTH_TOKEN_PATH" "$RAY_TMPDIR"
+exit "$status"
+"""
+_OTHERS = """\
+$step --nodes={n} --exclude="$first" bash -c "$start" ray --address "$ip:$port" &
+"""
+
+
+def ray_script(job: SlurmJob, name: str, settings: Cluster) -> str:
+    """One job: Ray on every node, and the run on the first. A node that is lost is left out."""
+    run_dir = str(job.run_dir.resolve())
+    body = _RAY_JOB.format(
+        run_dir=shlex.quote(run_dir),
+        others=_OTHERS.format(n=job.nodes - 1) if job.nodes > 1 else "",
+        command=_command(job),
+    )
+    head = _head(job, name, settings, job.gpus_per_node, job.nodes)
+    return "\n".join([*head, f"#SBATCH --output={run_dir}/slurm-%j.log", *_body(settings), body])
+
+
+def _command(job: SlurmJob) -> str:
+    settings = (part for setting in job.settings for part in ("--set", setting))
+    return shlex.join(["local-bench", "run", str(job.config.resolve()), *settings])
+
+
+def _head(job: SlurmJob, name: str, settings: Cluster, gpus: int, nodes: int = 1) -> list[str]:
     per_gpu = max(1, gpus)
     return [
         "#!/bin/bash",
         f"#SBATCH --job-name={name}",
-        "#SBATCH --nodes=1",
-        "#SBATCH --ntasks=1",
+        f"#SBATCH --nodes={nodes}",
+        "#SBATCH --ntasks=1" if nodes == 1 else "#SBATCH --ntasks-per-node=1",
         *([f"#SBATCH {settings.gpus.format(n=gpus)}"] if gpus else []),
         f"#SBATCH --cpus-per-task={settings.cpus_per_gpu * per_gpu}",
         f"#SBATCH --mem={settings.mem_per_gpu_gb * per_gpu}G",
@@ -118,25 +167,32 @@ def _body(settings: Cluster) -> list[str]:
     return ["set -uo pipefail", "export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1", *settings.setup]
 
 
-def write_scripts(config: RunConfig, job: SlurmJob) -> tuple[Path, Path]:
-    """Write both scripts into the run directory. ConfigError for settings that cannot be in a script."""
+def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
+    """Write the scripts into the run directory, in the order in which they run. ConfigError for settings that cannot be
+    in a script."""
     if not is_safe_id(config.name):
         raise ConfigError(f"name: {config.name!r} cannot name a job: use letters, digits, '.', '_' and '-'")
     settings = cluster()
     for line in (*settings.options, settings.gpus, settings.time):
         if "\n" in line:
             raise ConfigError(f"slurm.yaml: {line!r} has more than one line: give one option per entry")
-    paths = job.run_dir / SHARDS, job.run_dir / MERGE
     name = f"local-bench-{config.name}"
-    for path, text in zip(paths, (shards_script(job, name, settings), merge_script(job, name, settings)), strict=True):
-        write_atomic(path, text.encode())
-    return paths
+    if job.ray:
+        scripts = {RAY: ray_script(job, name, settings)}
+    else:
+        scripts = {SHARDS: shards_script(job, name, settings), MERGE: merge_script(job, name, settings)}
+    for file, text in scripts.items():
+        write_atomic(job.run_dir / file, text.encode())
+    return [job.run_dir / file for file in scripts]
 
 
-def submit(shards: Path, merging: Path) -> tuple[str, str]:
-    """Submit both scripts, the second to start when all shards are done; return the job ids."""
-    first = _sbatch("--parsable", str(shards))
-    return first, _sbatch("--parsable", f"--dependency=afterok:{first}", str(merging))
+def submit(scripts: Sequence[Path]) -> list[str]:
+    """Submit the scripts, each to start when the one before it is done; return the job ids."""
+    ids: list[str] = []
+    for script in scripts:
+        after = [f"--dependency=afterok:{ids[-1]}"] if ids else []
+        ids.append(_sbatch("--parsable", *after, str(script)))
+    return ids
 
 
 def _sbatch(*arguments: str) -> str:

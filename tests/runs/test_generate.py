@@ -389,7 +389,7 @@ def test_weights_that_do_not_fit_are_one_sentence(orders, tmp_path, monkeypatch,
 
 
 def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
-    from local_bench.runs import generate
+    from local_bench.runs import work_order as generate
 
     planned = []
     real = generate.plan_memory
@@ -404,7 +404,7 @@ def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
 
 
 def test_workers_load_in_turn_where_the_host_has_no_room_for_all(orders, tmp_path, monkeypatch):
-    from local_bench.runs import generate
+    from local_bench.runs import work_order as generate
 
     locks = []
     real = generate.WorkOrder

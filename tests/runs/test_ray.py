@@ -1,5 +1,6 @@
 """A run on the nodes of a Ray cluster: the same bytes as on one machine, whatever happens to the nodes."""
 
+import json
 import os
 import signal
 import sys
@@ -9,11 +10,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LocalBenchError
+from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
+from local_bench.runs.executors.local_nodes import LocalNodes
 from local_bench.runs.executors.ray_cluster import TOKEN_PATH
 from local_bench.runs.executors.ray_executor import RayExecutor
+from local_bench.runs.executors.ray_fetch import fetch_on_nodes
 from local_bench.runs.executors.ray_judges import RayReplica
 from local_bench.runs.executors.ray_workers import Membership, RayWorkers
 from local_bench.runs.generate import _Session
@@ -22,7 +27,6 @@ from local_bench.runs.planned import enter_plan
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Message, TimeCharged
-from local_bench.testing.ray_nodes import LocalNodes
 from tests.runs.test_generate import digest_of
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -236,9 +240,17 @@ def test_nodes_that_cannot_be_used_are_named_and_left_out(two_nodes, tmp_path, m
 
 
 def test_a_node_that_does_not_see_the_run_is_refused(two_nodes, tmp_path, monkeypatch):
-    session = Session(tmp_path, two_nodes, wait_s=6)
+    two_nodes.set(1)
+    session = Session(tmp_path, two_nodes)
     monkeypatch.setattr(RayExecutor, "_setting", hidden(RayExecutor._setting, tmp_path / "elsewhere"))
-    with pytest.raises(LocalBenchError, match=r"no usable node for 6 s .*messages above"):
+    real = Membership.accept
+
+    def accept(self, slot, facts):
+        self._last_usable -= 1000  # nothing else will join
+        return real(self, slot, facts)
+
+    monkeypatch.setattr(Membership, "accept", accept)
+    with pytest.raises(LocalBenchError, match=r"no usable node for 30 s .*messages above"):
         session.go(count, shares(2, 2))
     assert any("put the run directory on a file system that all nodes share" in note for note in session.heard.notes)
 
@@ -296,6 +308,15 @@ def test_a_run_continued_on_nodes_that_die_in_each_phase_equals_one_on_this_mach
     assert {"load", "encode", "denoise", "metric", "judge"} <= phases
     assert ended.count("lost") >= 2
     assert sum("lost" in note or "stopped responding" in note for note in heard.notes) >= 2
+
+
+def test_models_are_fetched_and_compared_on_every_node(two_nodes, capsys):
+    assert main(["models", "fetch", "tiny-flux", "--on-nodes", two_nodes.address, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["nodes"]) == 3  # with the head
+    assert {node["weights_sha256"] for node in told["nodes"]} == {told["tiny-flux"]["weights_sha256"]}
+    (found, *_) = fetch_on_nodes(two_nodes.address, [card("tiny-flux", "generator")], {}, {"tiny-flux": "0" * 64})
+    assert found.error == "its files differ from those of this machine: fetch the same commit on both"
 
 
 # ---- connection

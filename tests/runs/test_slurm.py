@@ -12,7 +12,7 @@ import pytest
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError
 from local_bench.runs.config import load_config
-from local_bench.runs.slurm import MERGE, SHARDS, SlurmJob, write_scripts
+from local_bench.runs.slurm import MERGE, RAY, SHARDS, SlurmJob, write_scripts
 
 CONFIG = "name: wide\nsuite: {name: studio}\nmodels: [{card: tiny-flux}]\nmetrics: []\n"
 
@@ -65,6 +65,50 @@ def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder
     merging = Path(f"a b/{MERGE}").read_text()
     assert "gres" not in merging
     assert f"local-bench merge '{folder}/a b/merged' '{folder}/a b/shard-1'" in merging
+
+
+@pytest.fixture
+def allocation(folder):
+    """Programs of a Slurm allocation: steps run here, and the port of the head node is open while `ray` runs."""
+    program(folder, "scontrol", "echo node1; echo node2")
+    program(folder, "hostname", "echo 127.0.0.1 ::1")
+    program(folder, "srun", f'echo "srun $@" >> {folder}/calls; while [ "$1" != bash ]; do shift; done; exec "$@"')
+    program(
+        folder,
+        "ray",
+        f'echo "ray $@ $(stat -c %a "$RAY_AUTH_TOKEN_PATH") $RAY_AUTH_MODE" >> {folder}/calls\n'
+        "exec python3 -c 'import signal, socket, sys\n"
+        "s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        'if "--head" in sys.argv: s.bind(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1]))); s.listen()\n'
+        'signal.pause()\' "$@"',
+    )
+    return os.environ | {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "4242",
+        "SLURM_JOB_NODELIST": "node[1-2]",
+    }
+
+
+def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocation, capsys):
+    Path("out").mkdir()
+    assert main(["slurm", "my.yaml", "--nodes", "2", "--gpus-per-node", "4", "--ray", "--run-dir", "out"]) == 0
+    assert f"sbatch out/{RAY}" in capsys.readouterr().out
+    program(folder, "local-bench", f'sleep 1; echo "local-bench $@" >> {folder}/calls; exit 3')
+    done = subprocess.run(["bash", f"out/{RAY}"], env=allocation, check=False, timeout=60)
+    assert done.returncode == 3  # that of the run
+    calls = (folder / "calls").read_text().splitlines()
+    other, head = sorted((call for call in calls if call.startswith("ray ")), key=lambda call: "--head" in call)
+    assert "start --head --port 24242 --include-dashboard=false --block" in head
+    assert "start --address 127.0.0.1:24242 --block" in other
+    assert head.endswith("--node-ip-address 127.0.0.1 600 token")
+    assert any("--nodes=1 --nodelist=node1" in call for call in calls)
+    assert any("--nodes=1 --exclude=node1" in call for call in calls)
+    assert calls[-1] == (
+        f"local-bench run {folder}/my.yaml --set engine.executor=ray --set engine.ray.address=127.0.0.1:24242 "
+        f"--set engine.device=cuda --run-dir {folder}/out"
+    )
+    assert [path.name for path in Path("out").iterdir()] == [RAY]  # the token is removed
+    assert "#SBATCH --ntasks-per-node=1" in Path(f"out/{RAY}").read_text()
 
 
 def test_every_array_task_runs_its_shard(folder, monkeypatch):

@@ -121,9 +121,9 @@ class Cluster:
         """Whether workers use GPUs: `engine.device`, or with `auto` whether any node has one."""
         if self._engine.device != "auto":
             return self._engine.device == "cuda"
-        return any(node["Resources"].get("GPU", 0) >= 1 for node in self._nodes())
+        return any(node["Resources"].get("GPU", 0) >= 1 for node in self.nodes())
 
-    def _nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[dict[str, Any]]:
         """The usable nodes that are alive."""
         gpu_type = self._engine.ray.gpu_type
         return [
@@ -138,7 +138,7 @@ class Cluster:
         On CPUs a node has one place, or `engine.workers` of them.
         """
         slots = []
-        for node in self._nodes():
+        for node in self.nodes():
             resources = node["Resources"]
             if self.on_gpu:
                 n = int(resources.get("GPU", 0)) // gpus
@@ -164,21 +164,25 @@ class Cluster:
         """GPUs of the largest node; 0 on CPUs."""
         if not self.on_gpu:
             return 0
-        return max((int(node["Resources"].get("GPU", 0)) for node in self._nodes()), default=0)
+        return max((int(node["Resources"].get("GPU", 0)) for node in self.nodes()), default=0)
+
+    @staticmethod
+    def pinned(node_id: str, cpus: int = 0) -> dict[str, Any]:
+        """Options of a task or actor that runs on one node only."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return {"num_cpus": cpus, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)}
 
     def start(self, kind: type, slot: Slot, *args: Any, threads: int = 1) -> Any:
         """Start an actor of class `kind` on a slot; returns its handle at once. It is not restarted if it is lost."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         return (
             self.ray.remote(kind)
             .options(
-                num_cpus=1,
                 num_gpus=slot.gpus,
                 max_restarts=0,
                 max_task_retries=0,
                 max_concurrency=threads,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=slot.node_id, soft=False),
+                **self.pinned(slot.node_id, 1),
             )
             .remote(*args)
         )
@@ -221,7 +225,14 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 def lost_error(ray: Any, error: Exception) -> str:
     """A short reason why an actor was lost."""
-    return "its node was lost" if isinstance(error, ray.exceptions.NodeDiedError) else _first_line(error)
+    of = ray.exceptions
+    known = {
+        of.ActorUnavailableError: "it cannot be reached",
+        of.ActorDiedError: "its process ended",
+        of.NodeDiedError: "its node has left",
+        of.WorkerCrashedError: "its process ended",
+    }
+    return next((why for kind, why in known.items() if isinstance(error, kind)), _first_line(error))
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine whose nodes can be added and killed."""
+"""A Ray cluster of processes on this machine whose nodes can be added and killed; for tests and trials."""
 
 import os
 import secrets
