@@ -67,6 +67,6 @@ def _settlement(run: RunDir) -> list[Any]:
     ]
     totals = [
         [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
-        for s in settle(lines(run.store), {})
+        for s in settle(lines(run.store), {}, intervals=False)
     ]
     return [run.config.acceptance.model_dump(), decisions, totals]

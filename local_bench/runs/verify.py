@@ -86,7 +86,7 @@ def _record(run: RunDir) -> Faults:
         before, now = recorded.get((kind, key)), current.get((kind, key))
         if before != now:
             change = "was added" if before is None else "is missing" if now is None else "was changed"
-            yield _name(kind, key), f"{change} since the last command"
+            yield _name(kind, key), f"{change} since it was recorded"
 
 
 def _name(kind: str, key: str) -> str:

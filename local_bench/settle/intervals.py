@@ -60,11 +60,26 @@ def bootstrap_revenue(earned: Sequence[int], values: Sequence[int], level: float
     Orders are the clusters; earnings and values are resampled as pairs. The interval is that of the ratio and stays
     within [0, value of the orders].
     """
-    total = sum(values)
-    if len(values) < 2 or total == 0:
-        return None
-    low, high = _ratio_ends(earned, values, level)
-    return round(low * total), round(high * total)
+    return bootstrap_revenues([(earned, values)], level)[0]
+
+
+def bootstrap_revenues(
+    sets: Sequence[tuple[Sequence[int], Sequence[int]]], level: float = 0.95
+) -> list[tuple[int, int] | None]:
+    """`bootstrap_revenue` of several sets of orders (earned, values); sets of equal size are resampled together."""
+    found: list[tuple[int, int] | None] = [None] * len(sets)
+    by_size: dict[int, list[int]] = {}
+    for i, (_, values) in enumerate(sets):
+        if len(values) >= 2 and sum(values) > 0:
+            by_size.setdefault(len(values), []).append(i)
+    for members in by_size.values():
+        columns = [sets[i][0] for i in members] + [sets[i][1] for i in members]
+        drawn = ratios(len(members))(resampled_sums(np.asarray(columns, dtype=np.float64).T, RESAMPLES))
+        for column, i in enumerate(members):
+            tail, total = (1 - level) / 2, sum(sets[i][1])
+            low, high = ends(np.sort(np.nan_to_num(drawn[:, column])), tail, 1 - tail)
+            found[i] = round(low * total), round(high * total)
+    return found
 
 
 def bootstrap_mean(groups: Sequence[Sequence[float]], level: float = 0.95) -> tuple[float, float] | None:

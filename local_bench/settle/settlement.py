@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from local_bench.settle.intervals import bootstrap_revenue, wilson_clustered
+from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
 from local_bench.settle.table import Ints, Line, Mask, Orders, OutcomeTable
 
 # ---- one run, in micro-dollars
@@ -79,50 +79,69 @@ class Settlement:
         return None if self.cost_micro_usd is None else self.total.revenue_micro_usd - self.cost_micro_usd
 
 
-def total(lines: Sequence[Line]) -> Total:
-    """Sum the lines of one model."""
-    tasks: dict[str, list[Line]] = defaultdict(list)
+def settle(
+    lines: Iterable[Line], costs_micro_usd: dict[str, int | None], *, intervals: bool = True
+) -> list[Settlement]:
+    """Standard scenario of every model in `lines`, highest revenue first, then by name. Without `intervals`, the
+    revenues have none, which is much faster."""
+    by_model: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
-        tasks[line.task_id].append(line)
-    earned = [sum(x.revenue_micro_usd for x in group) for _, group in sorted(tasks.items())]
-    values = [group[0].price_micro_usd for _, group in sorted(tasks.items())]
+        by_model[line.model].append(line)
+    groups: dict[tuple[str, str | None], list[Line]] = {}
+    for model, mine in by_model.items():
+        groups[model, None] = mine
+        by_category: dict[str, list[Line]] = defaultdict(list)
+        for line in mine:
+            by_category[line.category].append(line)
+        groups |= {(model, category): by_category[category] for category in sorted(by_category)}
+    totals = dict(zip(groups, _totals(list(groups.values()), intervals), strict=True))
+    settlements = [
+        Settlement(
+            model=model,
+            total=totals[model, None],
+            by_category={c: found for (name, c), found in totals.items() if name == model and c is not None},
+            cost_micro_usd=costs_micro_usd.get(model),
+        )
+        for model in by_model
+    ]
+    return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
+
+
+def _totals(groups: Sequence[Sequence[Line]], intervals: bool) -> list[Total]:
+    """Sum each group of lines of one model."""
+    by_task: list[list[list[Line]]] = []
+    for group in groups:
+        tasks: dict[str, list[Line]] = defaultdict(list)
+        for line in group:
+            tasks[line.task_id].append(line)
+        by_task.append([of_task for _, of_task in sorted(tasks.items())])
+    earned = [[sum(x.revenue_micro_usd for x in of_task) for of_task in tasks] for tasks in by_task]
+    values = [[of_task[0].price_micro_usd for of_task in tasks] for tasks in by_task]
+    found = bootstrap_revenues(list(zip(earned, values, strict=True))) if intervals else [None] * len(groups)
+    return [_total(*parts) for parts in zip(by_task, earned, values, found, strict=True)]
+
+
+def _total(
+    tasks: Sequence[Sequence[Line]], earned: Sequence[int], values: Sequence[int], interval: tuple[int, int] | None
+) -> Total:
+    lines = [line for of_task in tasks for line in of_task]
     settled = [x for x in lines if x.decision.accepted is not None]
-    accepted = sum(x.decision.accepted is True for x in settled)
-    passed = [sum(x.decision.accepted is True for x in group) for group in tasks.values()]
-    acceptance_low, acceptance_high = wilson_clustered(passed, [len(group) for group in tasks.values()])
+    passed = [sum(x.decision.accepted is True for x in of_task) for of_task in tasks]
+    acceptance_low, acceptance_high = wilson_clustered(passed, [len(of_task) for of_task in tasks])
     return Total(
         value_micro_usd=sum(values),
         revenue_micro_usd=sum(earned),
-        revenue_interval_micro_usd=bootstrap_revenue(earned, values),
+        revenue_interval_micro_usd=interval,
         open_micro_usd=sum(x.part_micro_usd for x in lines if x.decision.accepted is None),
         n_tasks=len(tasks),
-        n_tasks_accepted=sum(all(x.decision.accepted for x in group) for group in tasks.values()),
-        n_tasks_unscored=sum(any(x.decision.accepted is None for x in group) for group in tasks.values()),
+        n_tasks_accepted=sum(all(x.decision.accepted for x in of_task) for of_task in tasks),
+        n_tasks_unscored=sum(any(x.decision.accepted is None for x in of_task) for of_task in tasks),
         n=len(settled),
-        n_accepted=accepted,
+        n_accepted=sum(passed),
         n_unscored=len(lines) - len(settled),
         deliverable_acceptance_low=acceptance_low,
         deliverable_acceptance_high=acceptance_high,
     )
-
-
-def settle(lines: Iterable[Line], costs_micro_usd: dict[str, int | None]) -> list[Settlement]:
-    """Standard scenario of every model in `lines`, highest revenue first, then by name."""
-    by_model: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        by_model[line.model].append(line)
-    settlements = []
-    for model, mine in by_model.items():
-        categories = sorted({x.category for x in mine})
-        settlements.append(
-            Settlement(
-                model=model,
-                total=total(mine),
-                by_category={c: total([x for x in mine if x.category == c]) for c in categories},
-                cost_micro_usd=costs_micro_usd.get(model),
-            )
-        )
-    return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
 
 
 # ---- tables of outcomes, exact

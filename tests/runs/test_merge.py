@@ -105,7 +105,7 @@ def test_what_does_not_belong_together_is_refused_and_nothing_is_written(parts, 
     shutil.copytree(shards[0], altered)
     with RunDir.begin(altered, RunDir.open(altered).config) as run:
         run.store.write("UPDATE scores SET value = value + 1")
-    refused([altered, *shards[1:]], "scores of task .* was changed since the last command")
+    refused([altered, *shards[1:]], "scores of task .* was changed since it was recorded")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UserError, match="is not empty and not a run directory"):

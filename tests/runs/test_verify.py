@@ -87,6 +87,18 @@ def test_the_tree_is_that_of_rfc_6962():
     assert merkle_root([]) == hashlib.sha256().digest()
 
 
+@pytest.mark.parametrize("name", ["change a score", "change a verdict", "change a meter row"])
+def test_a_change_by_hand_is_found_after_a_later_command_too(recorded, tmp_path, cli, name):
+    path = tmp_path / "run"
+    shutil.copytree(recorded, path)
+    change = next(entry[0] for key, entry in mutate_run.MUTATIONS.items() if key.startswith(name))
+    change(path)
+    assert cli("settle", path, "--save").returncode == 0
+    ended = cli("verify", path)
+    assert ended.returncode == 1
+    assert "was changed since it was recorded" in ended.stdout
+
+
 def test_the_command_lists_findings_and_exits_with_1(recorded, tmp_path, cli):
     clean = cli("verify", recorded, "--json")
     assert clean.returncode == 0, clean.stderr

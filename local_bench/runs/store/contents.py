@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from local_bench.core.identity import digest
 from local_bench.runs.store.database import Database
@@ -24,6 +24,8 @@ _BY_TASK = {
     "meter": "SELECT session, * FROM meter ORDER BY session, t0_ns",
     "meta": f"SELECT key, * FROM meta WHERE key <> '{RECORDED}' ORDER BY key",
 }
+_TABLES = {"task": "tasks", "session": "sessions"}
+"""Table of each kind of row, if its name differs."""
 _OF_RESULTS = {
     "task": "SELECT task_id, content FROM tasks ORDER BY task_id",
     "candidates": """SELECT task_id, work_id, model, state, pixels_sha256, unscored FROM candidates
@@ -45,10 +47,10 @@ Contents = dict[tuple[str, str], str]
 class ContentStore(Database):
     """Computes and stores digests of all rows."""
 
-    def contents(self) -> Contents:
-        """Digests of the current rows. The rows are read one after the other, so memory does not grow with their
-        number."""
-        return {(kind, key): sha256 for kind, query in _BY_TASK.items() for key, sha256 in self._digests(query)}
+    def contents(self, kinds: Iterable[str] = tuple(_BY_TASK)) -> Contents:
+        """Digests of the current rows of these kinds. The rows are read one after the other, so memory does not grow
+        with their number."""
+        return {(kind, key): sha256 for kind in kinds for key, sha256 in self._digests(_BY_TASK[kind])}
 
     def recorded(self) -> Contents | None:
         """The digests stored by `record`; None while a command runs and after one that was killed."""
@@ -56,20 +58,36 @@ class ContentStore(Database):
             return None
         return {(row["kind"], row["key"]): row["sha256"] for row in self.rows("SELECT * FROM contents")}
 
+    _complete = False
+    """Whether the stored digests described all rows when this command started."""
+
     def start_recording(self) -> None:
         """Mark the stored digests as outdated; called before a command writes."""
+        self._complete = self.meta(RECORDED) == "1"
         if self.meta(RECORDED) != "0":
             self.set_meta(RECORDED, "0")
 
     def record(self, files: dict[str, str]) -> None:
-        """Store the digests of the current rows, and of `files` (name -> sha256), in one transaction."""
-        contents = self.contents() | {("file", name): sha256 for name, sha256 in files.items()}
+        """Store the digests of the current rows, and of `files` (name -> sha256), in one transaction.
+
+        Kinds of rows that this command has not written keep their digests, so that a change made by hand before the
+        command is found after it."""
+        changed = list(_BY_TASK)
+        if self._complete:
+            written = self.written | {"meta"}
+            changed = [kind for kind in changed if "candidates" in written or _TABLES.get(kind, kind) in written]
+        contents = self.contents(changed) | {("file", name): sha256 for name, sha256 in files.items()}
         with self.transaction():
-            self.write("DELETE FROM contents")
+            if self._complete:
+                self.write_many("DELETE FROM contents WHERE kind = ?", ((kind,) for kind in (*changed, "file")))
+            else:
+                self.write("DELETE FROM contents")
             self.write_many(
                 "INSERT INTO contents VALUES (?, ?, ?)", ((kind, key, sha) for (kind, key), sha in contents.items())
             )
             self.set_meta(RECORDED, "1")
+        self.written.clear()
+        self._complete = True
 
     def result_leaves(self) -> dict[str, str]:
         """Task id -> sha256 of its task, candidates, verdicts, scores and decisions, in order of task ids."""

@@ -1,6 +1,7 @@
 """The SQLite file of a run, with one writer: opening, transactions, errors, key-value data (`meta`) and backups."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,10 @@ from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
 from local_bench.core.storage import put_in_place, storage_errors
 from local_bench.runs.store.schema import MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
+_WRITTEN = re.compile(
+    r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(\w+)", re.IGNORECASE
+)
+"""Matches a statement that writes a table."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 
 
@@ -37,6 +42,8 @@ class Database:
         a copy is opened, and writes do not change the file.
         """
         self.path = path
+        self.written: set[str] = set()
+        """Tables written since this was opened, or since the last record of contents."""
         if not create and not path.exists():
             raise self._damaged("is missing although its run has begun")
         with self._faults():
@@ -99,6 +106,7 @@ class Database:
         stored.close()
 
     def _execute_all(self, script: str) -> None:
+        self.written |= tables(self._db).keys()
         for statement in statements(script):
             self._db.execute(statement)
 
@@ -127,12 +135,19 @@ class Database:
             yield from self._db.execute(query)
 
     def write(self, statement: str, *values: Any) -> None:
+        self._note_written(statement)
         with self._faults():
             self._db.execute(statement, values)
 
     def write_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        self._note_written(statement)
         with self._faults():
             self._db.executemany(statement, rows)
+
+    def _note_written(self, statement: str) -> None:
+        table = _WRITTEN.match(statement)
+        if table:
+            self.written.add(table[1].lower())
 
     def meta(self, key: str) -> str | None:
         found = self.rows("SELECT value FROM meta WHERE key = ?", key)
