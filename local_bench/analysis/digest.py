@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from local_bench.analysis.settlement import lines
@@ -15,56 +16,32 @@ def digests(run: RunDir) -> dict[str, str]:
     """`candidates`, `verdicts`, `scores` and `settlement`: sha256 over the content in identity order, without clocks,
     costs measured on this machine, or paths."""
     return {
-        "candidates": _sha256(_candidates(run.store)),
+        "candidates": _sha256(run.store.rows_to_digest("candidates")),
         "verdicts": _sha256(_verdicts(run.store)),
         "scores": _sha256(_scores(run.store)),
         "settlement": _sha256(_settlement(run)),
     }
 
 
-def _sha256(rows: list[Any]) -> str:
+def _sha256(rows: Iterable[Any]) -> str:
     lines_ = hashlib.sha256()
     for row in rows:
-        lines_.update(canonical_json(row).encode() + b"\n")
+        lines_.update(canonical_json(row if isinstance(row, dict) else list(row)).encode() + b"\n")
     return lines_.hexdigest()
 
 
-def _candidates(store: Store) -> list[Any]:
-    rows = sorted(store.candidates(), key=lambda row: row.work_id)
-    return [[r.work_id, r.model, r.state, r.pixels_sha256, r.unscored] for r in rows]
+def _verdicts(store: Store) -> Iterator[list[Any]]:
+    for *columns, answer, labels, unscored in store.rows_to_digest("verdicts"):
+        yield [*columns, answer and json.loads(answer), labels and json.loads(labels), unscored]
 
 
-def _verdicts(store: Store) -> list[Any]:
-    return [
-        [
-            r.work_id,
-            r.rubric,
-            r.point,
-            r.repeat,
-            r.rubric_sha256,
-            r.judge,
-            r.answer_json and json.loads(r.answer_json),
-            r.labels_json and json.loads(r.labels_json),
-            r.unscored,
-        ]
-        for r in store.verdicts()
-    ]
-
-
-def _scores(store: Store) -> list[Any]:
-    return [[r.work_id, r.score.name, r.score.value, r.score.unscored, r.score.applies] for r in store.scores()]
+def _scores(store: Store) -> Iterator[list[Any]]:
+    for *columns, applies in store.rows_to_digest("scores"):
+        yield [*columns, bool(applies)]
 
 
 def _settlement(run: RunDir) -> list[Any]:
-    decisions = [
-        [
-            row.work_id,
-            None if row.decision.accepted is None else int(row.decision.accepted),
-            row.decision.unscored,
-            row.price_micro_usd,
-        ]
-        for row in run.store.decisions()
-    ]
+    decisions = [list(row) for row in run.store.rows_to_digest("decisions")]
     totals = [
         [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
         for s in settle(lines(run.store), {}, intervals=False)

@@ -17,16 +17,16 @@ def lines(store: Store) -> list[Line]:
     """One line per deliverable (its first attempt), in order of work ids."""
     return [
         Line(
-            model=row.candidate.model,
-            task_id=row.candidate.task_id,
+            model=row.model,
+            task_id=row.task_id,
             category=row.category,
             price_micro_usd=row.price_micro_usd,
-            deliverable=row.candidate.deliverable,
+            deliverable=row.deliverable,
             deliverables=row.deliverables,
             decision=row.decision or Decision(None, NOT_SETTLED),
-            made=row.candidate.state == "done",
+            made=row.made,
         )
-        for row in sorted(store.outcomes(attempt=1), key=lambda row: row.candidate.work_id)
+        for row in store.first_attempts()
     ]
 
 

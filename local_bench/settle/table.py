@@ -143,7 +143,7 @@ def outcome_table(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One deliverable of one order by one model."""
 

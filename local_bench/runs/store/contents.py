@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 from local_bench.core.identity import digest
 from local_bench.runs.store.database import Database
@@ -39,6 +40,13 @@ _OF_RESULTS = {
                     FROM decisions d JOIN candidates c USING (work_id) ORDER BY c.task_id, d.work_id""",
 }
 """Results of a run, without clocks, costs, numerics and raw answers: equal for runs with equal digests."""
+_TO_DIGEST = {
+    "candidates": "SELECT work_id, model, state, pixels_sha256, unscored FROM candidates ORDER BY work_id",
+    "verdicts": """SELECT work_id, rubric, point, repeat, rubric_sha256, judge, answer, labels, unscored FROM verdicts
+                   WHERE {judges} ORDER BY work_id, judge, rubric, point, repeat""",
+    "scores": "SELECT work_id, name, value, unscored, applies FROM scores ORDER BY work_id, name",
+    "decisions": "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id",
+}
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 Contents = dict[tuple[str, str], str]
 """(kind of row or `file`, task, session, key or file name) -> sha256."""
@@ -98,6 +106,14 @@ class ContentStore(Database):
             for task_id, sha256 in self._digests(query.format(judges=where), *values):
                 parts.setdefault(task_id, []).append([kind, sha256])
         return {task_id: digest([task_id, *rows]) for task_id, rows in sorted(parts.items())}
+
+    def rows_to_digest(
+        self, kind: Literal["candidates", "verdicts", "scores", "decisions"]
+    ) -> Iterator[tuple[Any, ...]]:
+        """The columns that the digest of a kind covers, in identity order, read as they are needed."""
+        where, judges = self._of_judges(None)
+        with self._faults():
+            yield from self._db.execute(_TO_DIGEST[kind].format(judges=where), judges if kind == "verdicts" else ())
 
     def integrity_faults(self) -> list[str]:
         """Faults found by SQLite's integrity check, and rows whose foreign key has no target."""

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.rows import CandidateRow, Counts, OutcomeRow
+from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
 
 T = TypeVar("T")
 _TASK = TypeAdapter(Task)
@@ -169,6 +169,20 @@ class PlanStore(ContentStore):
         )
         n = len(fields(CandidateRow))
         return [self._typed(_outcome, row, n) for row in rows]
+
+    def first_attempts(self) -> Iterator[FirstAttempt]:
+        """Every candidate's first attempt with its decision, by work id, read as needed."""
+        rows = self._stream(
+            """SELECT c.model, c.task_id, t.category, t.price_micro_usd, c.deliverable, n.deliverables,
+               c.state = 'done', d.work_id IS NOT NULL, d.accepted, d.unscored
+               FROM candidates c JOIN tasks t USING (task_id) LEFT JOIN decisions d USING (work_id)
+               JOIN (SELECT task_id, model, count(DISTINCT deliverable) AS deliverables FROM candidates
+                     GROUP BY task_id, model) n USING (task_id, model)
+               WHERE c.attempt = 1 ORDER BY c.work_id"""
+        )
+        for model, task_id, category, price, deliverable, n, made, decided, accepted, unscored in rows:
+            found = self._typed(decision, accepted, unscored) if decided else None
+            yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
 
     def enter_image(
         self,
