@@ -1,6 +1,7 @@
 """Time and memory of planning, settling, digesting and verifying synthetic runs of many candidates.
 
-    python -m scripts.bench_scale [--candidates 17000 1000000] [--out benchmarks/scale.json] [--work DIR]
+    python -m scripts.bench_scale [--candidates 17000 1000000] [--steps plan store settle ...]
+        [--out benchmarks/scale.json] [--work DIR]
 
 A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores
 and a decision. Images are not read. Each step runs in a process of its own; memory is its peak resident size.
@@ -146,6 +147,7 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, nargs="+", default=[17_000, 1_000_000])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path, help="keep the synthetic runs in this folder")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -159,7 +161,7 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             write_tasks(folder, n)
             of: dict[str, Any] = {}
-            for step in STEPS:
+            for step in args.steps:
                 command = [sys.executable, "-m", "scripts.bench_scale", "--step", step, "--folder", str(folder)]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 lines = done.stdout.strip().splitlines()
