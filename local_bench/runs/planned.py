@@ -11,9 +11,13 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import State
 
+_PER_IMAGE = ("encode", "denoise", "decode")
+"""Phases whose time grows with the number of images."""
+
 
 def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
-    """Store the plan, or what it adds to the stored plan; return a sentence per model with additions.
+    """Store the plan, or what it adds to the stored plan; return a sentence per model with additions, with the time
+    that they take at the speed measured in this run.
 
     ConfigError, before anything is changed, if the plan lacks stored work or would change it.
     """
@@ -28,7 +32,27 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     if [row.work_id for row in stored] != [row.work_id for row in rows]:
         run.store.extend_plan(plan.positions, plan.tasks, rows)
     added = Counter(row.model for row in rows if row.work_id not in known)
-    return [f"{model}: {n:,} candidates are added to the run's {len(known):,}" for model, n in added.items()]
+    return [
+        f"{model}: {n:,} candidates are added to the run's {len(known):,}{_takes(run, model, n)}"
+        for model, n in added.items()
+    ]
+
+
+def _takes(run: RunDir, model: str, n: int) -> str:
+    """How long `n` images of a model take on one device, if the run has generated images of it."""
+    rows = [row for row in run.store.meter() if row.model == model and row.phase in _PER_IMAGE]
+    made = sum(row.n_items for row in rows if row.phase == "denoise")
+    if not made:
+        return ""
+    seconds = n * sum(row.t1_ns - row.t0_ns for row in rows) / 1e9 / made
+    took = (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 3600
+        else f"{seconds / 60:.0f} min"
+        if seconds >= 90
+        else f"{seconds:.0f} s"
+    )
+    return f", about {took} on one device at the speed measured in this run"
 
 
 def _row(position: int, planned: Planned) -> CandidateRow:

@@ -1,6 +1,7 @@
 """Runs grow: an extended config adds models, attempts, tasks and metrics to a run; everything else is refused."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,8 +102,10 @@ def test_a_run_says_what_is_added_and_keeps_what_there_is(folder, tmp_path):
     with RunDir.open(path) as run:
         before = {row.work_id: row for row in run.store.candidates()}
     notes = Notes()
-    run_stages(config_of(folder, {"beta", "entropy"}), path, STAGES, notes)
+    run_stages(config_of(folder, {"beta", "entropy", "attempts alpha"}), path, STAGES, notes)
     assert "beta: 2 candidates are added to the run's 2" in notes.notes
+    takes = r"alpha: 2 candidates are added to the run's 2, about \d+ s on one device at the speed measured in this run"
+    assert any(re.fullmatch(takes, note) for note in notes.notes), notes.notes
     with RunDir.open(path) as run:
         after = {row.work_id: row for row in run.store.candidates()}
         assert run.config.metrics == ["entropy"]

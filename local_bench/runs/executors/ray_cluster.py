@@ -22,6 +22,8 @@ from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.runs.config import EngineConfig
 
 SETTINGS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+_ATTEMPTS = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
+"""Attempts to connect, one per second; Ray's default of 20 delays the message about a wrong token."""
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # noqa: S105  # a variable's name
 _CONNECT_S = 10.0
 _MOST_PATH = 40
@@ -30,7 +32,7 @@ _MOST_PATH = 40
 
 def require_ray() -> Any:
     """The module `ray`. ConfigError if it is not installed."""
-    os.environ.update(SETTINGS)
+    os.environ.update(SETTINGS | _ATTEMPTS)
     try:
         import ray
         from ray._private import worker
