@@ -8,6 +8,7 @@ from local_bench.core.types import Score, Verdict
 from local_bench.judges.vlm.rubrics import rubric
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
+from local_bench.runs.contents import record_contents
 from local_bench.runs.engine import run_stages
 from local_bench.runs.judge import verdict_columns
 from local_bench.runs.rundir import RunDir
@@ -64,6 +65,7 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
     dice = random.Random(seed)
     asked = suite(settings.suite.name)
     with RunDir.begin(run_dir, settings) as run:
+        run.store.start_recording()
         tasks = {task.task_id: task for task in run.store.tasks()}
         rows, metrics = [], []
         for (task_id, _, _), images in sets(run.store).items():
@@ -82,6 +84,7 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
         run.store.enter_scores("metric", metrics)
         score(run, tasks, [JUDGE])
         decide(run)
+        record_contents(run)
 
 
 def _metric(dice: random.Random, name: str) -> Score:

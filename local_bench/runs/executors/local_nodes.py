@@ -50,6 +50,7 @@ class LocalNodes:
             self.add()
         while self.n > n:
             self.kill()
+        self._cluster.wait_for_nodes()
 
     def __enter__(self) -> Self:
         return self
