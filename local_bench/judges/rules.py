@@ -1,8 +1,8 @@
-"""Hard rules of an order, checked by code on the delivered file: its type, sides, shape, resolution and size.
+"""Checks the hard rules of a task on the delivered file: type, dimensions, aspect ratio, resolution and file size.
 
-The rules are those that ServImage reads out of a brief (appendix E.1); the rubric `deliverables` writes them. Only the
-file's first bytes and its header are read, never its pixels: a file that breaks off in its pixels still has sides here
-(the image loader is the one that refuses it), and metadata that stands behind the pixels is not seen.
+The rules are those that ServImage extracts from a brief (appendix E.1); the rubric `deliverables` writes them. Only the
+file's first bytes and its header are read, not its pixels: a file with truncated pixels has a width and height here (the
+image loader refuses it), and metadata after the pixels is ignored.
 """
 
 import math
@@ -39,21 +39,21 @@ _BEGINNINGS: tuple[tuple[bytes, FileType], ...] = (
     (b"\xc5\xd0\xd3\xc6", "EPS"),
 )
 _LIKE_AI = ("PDF", "EPS")
-"""An Illustrator file begins as one of these; its first bytes do not tell more."""
+"""Types whose first bytes an Illustrator file can also have."""
 _EXIF_PER_INCH = {2: 1.0, 3: CM_PER_INCH}
 _JFIF_PER_INCH = {1: 1.0, 2: CM_PER_INCH}
 
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """One rule held against one file."""
+    """The result of one rule for one file."""
 
     rule: str
     """Its key, or `size_mm` for the two sides in mm."""
     met: bool | None
-    """None: it cannot be told from this file."""
+    """None: it cannot be determined from this file."""
     sentence: str
-    """What the file is, and what was asked for."""
+    """What the file has, and what is required."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,21 @@ class _Header:
     """Pixels, EXIF orientation applied."""
     height: int
     dpi: float | None
-    """The lower of both directions; None where the file states none."""
+    """The lower of both directions; None if the file has none."""
 
 
 _Finding = tuple[bool | None, str]
 
 
 def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
-    """Every rule that the order has, held against the file at `path`; empty where it has none.
+    """Check every rule of the task on the file at `path`; empty if there are none.
 
-    The type is the content's, whatever the name says. Sides are those that a viewer shows (EXIF orientation).
-    Tolerances: `width_px`, `height_px`, the minimal sides and `max_bytes` are exact; `aspect_ratio` 1 %; `min_dpi` half
-    a dot, which is what a PNG rounds away; sides in mm must be there in shape to 1 % where both are given and, with
-    `min_dpi`, in pixels (mm / 25.4 * dpi) less 1. One side in mm without `min_dpi` asks for nothing that can be
-    checked, and `min_dpi` of a file that states no resolution cannot be told: None. A file that is not there, not a
-    PNG, JPEG or WebP, damaged in its header, or of more pixels than are safe to open leaves every rule about pixels
-    open.
+    The type is that of the content, not of the name. Width and height are those after EXIF orientation. Tolerances:
+    `width_px`, `height_px`, their minima and `max_bytes` are exact; `aspect_ratio` 1 %; `min_dpi` half a dot per inch,
+    the rounding error of a PNG; sizes in mm must agree in aspect ratio to 1 % if both are given and, with `min_dpi`, in
+    pixels (mm / 25.4 * dpi) less 1. The result is None for one size in mm without `min_dpi`, which cannot be checked;
+    for `min_dpi` if the file has no resolution; and for every rule about pixels if the file is missing, not a PNG, JPEG
+    or WebP, has a damaged header, or has more pixels than are safe to open.
     """
     try:
         size = path.stat().st_size
@@ -104,8 +103,8 @@ def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
 
 
 def rules_score(outcomes: Sequence[RuleOutcome]) -> Score:
-    """The share of rules that are met, in [0, 1]; unscored where one of them cannot be told, nothing where there are
-    none."""
+    """The fraction of rules that are met, in [0, 1]; unscored if one of them cannot be determined, not applicable
+    without rules."""
     if not outcomes:
         return Score(RULES, None, applies=False)
     for outcome in outcomes:
@@ -121,7 +120,7 @@ def _names(rules: HardRules) -> list[str]:
 
 
 def _kind(head: bytes) -> FileType | None:
-    """What a file is by its first bytes."""
+    """The type of a file by its first bytes."""
     for beginning, kind in _BEGINNINGS:
         if head.startswith(beginning):
             return kind
@@ -141,7 +140,7 @@ def _type(kind: FileType | None, asked: Sequence[FileType]) -> _Finding:
 
 
 def _asked(specs: VisualSpecs) -> Iterator[tuple[str, Callable[[_Header], _Finding]]]:
-    """The rules about pixels that are there, each with what holds it against a header."""
+    """The rules about pixels, each with a function that checks it on a header."""
     if (width := specs.width_px) is not None:
         yield "width_px", lambda h: (h.width == width, f"it is {h.width} pixels wide; {width} were asked for")
     if (height := specs.height_px) is not None:
@@ -200,7 +199,7 @@ def _dense(header: _Header, least: float) -> _Finding:
 
 
 def _header(path: Path) -> _Header | str:
-    """What the file's header says, or a sentence about why that cannot be told."""
+    """The file's header, or a sentence that says why it cannot be read."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
@@ -220,7 +219,7 @@ def _header(path: Path) -> _Header | str:
 
 
 def _dpi(image: Image.Image, exif: Image.Exif) -> float | None:
-    """Dots an inch as the file states them: PNG's pHYs, JPEG's density, else EXIF; not what Pillow fills in."""
+    """Dots per inch in the file: PNG's pHYs, JPEG's density, else EXIF; not Pillow's defaults."""
     own: Any = None
     if image.format == "PNG":
         own = image.info.get("dpi")

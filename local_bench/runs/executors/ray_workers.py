@@ -122,7 +122,6 @@ class RayWorkers:
         self._ray = nodes.cluster.ray
         self._workers: list[_Worker] = []
         self._grown = 0.0
-        self._failed_logs = 0
 
     @property
     def n(self) -> int:

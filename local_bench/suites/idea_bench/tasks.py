@@ -1,8 +1,8 @@
-"""IDEA-Bench's case folders: instruction.txt, meta.json, the pictures that are given, and the six questions.
+"""Reads IDEA-Bench's case folders: instruction.txt, meta.json, the input images and the six questions.
 
-The questions are those for a judge (auto_eval.jsonl, in the mini subset), which state in their own text what scores 0
-and 1, or those for people (eval.json), each with a 0-point and a 1-point standard, which become part of the question's
-text. Categories are derived from meta.json; task_split.json is not read.
+The questions are those for a judge (auto_eval.jsonl, in the mini subset), whose text includes the criteria for 0 and 1
+point, or those for human raters (eval.json), whose 0-point and 1-point standards are appended to the question's text.
+Categories are derived from meta.json; task_split.json is not read.
 """
 
 import re
@@ -23,10 +23,10 @@ from local_bench.suites.json_io import read_json, read_object
 from local_bench.suites.orders import KeepImage
 
 COUNT_CARD = "Is the number in the image the digit"
-"""What a question has in it that is answered from a card with the number of outputs."""
+"""Text in questions that are answered from an image of the number of outputs."""
 M = TypeVar("M", bound=BaseModel)
 Refuse = Callable[[str], None]
-"""Is given one sentence for every case that is left out."""
+"""Receives one sentence for every case that is omitted."""
 _STANDARD = re.compile(
     r"(?:score[ _-]?)?([01])(?:[ _-]?points?)?(?:[ _-]?(?:standards?|criteri(?:on|a)))?", re.IGNORECASE
 )
@@ -36,7 +36,7 @@ MAX_OUTPUTS = 100
 
 
 class Meta(BaseModel):
-    """meta.json; keys that we do not read may be there."""
+    """meta.json; other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -56,7 +56,7 @@ class Meta(BaseModel):
 
 
 class AutoEval(BaseModel):
-    """A line of auto_eval.jsonl: which pictures are laid on the sheet, and the question about it."""
+    """A line of auto_eval.jsonl: the images of a collage, and the question about it."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -66,11 +66,11 @@ class AutoEval(BaseModel):
 
 
 def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
-    """One task a case, by the folders' names.
+    """Read one task per case, in order of the folders' names.
 
-    A case that cannot be read is left out and `refuse` is called with one sentence: the file, the case and the reason.
-    Without `refuse` the first such case raises: TaskFileError, or ImageError for an unreadable picture. TaskFileError
-    where no case is left.
+    A case that cannot be read is omitted, and `refuse` is called with a sentence: the file, the case and the reason.
+    Without `refuse` the first such case raises TaskFileError, or ImageError for an unreadable image. TaskFileError if
+    no case can be read.
     """
     if not path.is_dir():
         raise TaskFileError(f"{path} is no folder: set suite.path to IDEA-Bench's dataset folder")
@@ -158,7 +158,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
 
 
 def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
-    """(the case's questions with what each is shown, where they come from)."""
+    """(the case's questions with the images of each, `auto_eval` or `eval`)."""
     file = folder / "auto_eval.jsonl"
     if file.exists():
         found = []
@@ -180,8 +180,8 @@ def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list
 
 
 def _for_people(file: Path) -> list[str]:
-    """The questions of an eval.json: texts, or objects with a `question` and its standards, in a list that may lie in
-    an object."""
+    """The questions of an eval.json: texts, or objects with a `question` and its standards, in a list that may be a
+    value of an object."""
     data = read_json(file, "case's eval.json", TaskFileError)[0]
     if isinstance(data, dict):
         data = next((value for value in data.values() if isinstance(value, list)), list(data.values()))
@@ -193,8 +193,8 @@ def _for_people(file: Path) -> list[str]:
 
 
 def _with_standards(entry: dict[str, Any], file: Path) -> Any:
-    """The question, and below it what scores 0 and what scores 1 where the entry says so. TaskFileError for a standard
-    that is not a text or of which there is only one."""
+    """The question, followed by the standards for 0 points and 1 point if the entry has them. TaskFileError for a
+    standard that is not a text, or if only one is given."""
     question = entry.get("question")
     found = {match[1]: entry[key] for key in entry if (match := _STANDARD.fullmatch(key))}
     if not found or not isinstance(question, str) or not question:
