@@ -1,8 +1,8 @@
 """Checks the hard rules of a task on the delivered file: type, dimensions, aspect ratio, resolution and file size.
 
 The rules are those that ServImage extracts from a brief (appendix E.1); the rubric `deliverables` writes them. Only the
-file's first bytes and its header are read, not its pixels: a file with truncated pixels has a width and height here (the
-image loader refuses it), and metadata after the pixels is ignored.
+file's first bytes and its header are read, not its pixels: a file with truncated pixels has a width and height here
+(the image loader refuses it), and metadata after the pixels is ignored.
 """
 
 import math
