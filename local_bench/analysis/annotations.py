@@ -1,4 +1,5 @@
-"""Human annotations: reads a JSON Lines file with one annotation per line and combines the annotators' ratings."""
+"""Human annotations: reads a file with one annotation per line, or those stored by `local-bench annotate`, and combines
+the annotators' ratings."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, ValidationError, create_model
 
+from local_bench.analysis.stored_annotations import annotation_database, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.yamlfile import Strict, explain
@@ -66,24 +68,28 @@ class AnnotationLine(Strict):
     deliverable: int = Field(ge=1)
     attempt: int = Field(1, ge=1)
     rater: str = Field(PEOPLE, min_length=1, max_length=100)
+    adjudication: bool = False
+    """Whether the rater decided between others who disagreed; that decision is final, and not counted as a rater's."""
     probability: float | None = Field(None, gt=0, le=1)
     """Probability with which the image was sampled for annotation (`settle --plan-labels`)."""
 
 
 def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -> Annotations:
-    """Load the annotations of `run`'s images from `path`; `applies`: work id -> names of the deciding scores that
-    apply.
+    """Load the annotations of `run`'s images from `path`, a JSON Lines file or a run directory with annotations;
+    `applies`: work id -> names of the deciding scores that apply.
 
     A line is an object of `model`, `task_id`, `deliverable`, `attempt` (default 1), `rater` (default `people`),
-    `probability` (of being sampled for annotation; optional), and any of the suite's score names or `overall`: true or
-    false (accepted), a number on the score's scale, or null (not rated). Numbers become decisions by the config's
-    threshold. The consensus of several raters is the majority of their decisions (none for a tie) and the mean of their
-    numbers. If `overall` is not given, it is derived from the scores that apply, as acceptance is. UserError names the
-    file, the line and the reason.
+    `probability` (of being sampled for annotation; optional), `adjudication` (optional), and any of the suite's score
+    names or `overall`: true or false (accepted), a number on the score's scale, or null (not rated). Numbers become
+    decisions by the config's threshold. The consensus of several raters is the majority of their decisions (none for a
+    tie) and the mean of their numbers; where they disagree on a decision, an adjudication decides. If `overall` is not
+    given, it is derived from the scores that apply, as acceptance is. UserError names the file, the line and the
+    reason.
     """
     thresholds = thresholds_of(run.config)
     known = {row.key: row.work_id for row in run.store.candidates()}
     raters: dict[str, Opinion] = {}
+    adjudicated: Opinion = defaultdict(dict)
     first: dict[tuple[str, str], int] = {}
     probabilities: dict[str, float | None] = {}
     for number, line, given in _lines(path, run):
@@ -91,25 +97,24 @@ def load_annotations(path: Path, run: RunDir, applies: Mapping[str, set[str]]) -
         work_id = known.get((line.model, line.task_id, line.deliverable, line.attempt))
         if work_id is None:
             raise UserError(f"{where}: {_unknown(line, list(known))}: correct or remove the line")
-        if (line.rater, work_id) in first:
-            raise UserError(
-                f"{where}: {line.rater!r} already rates this image on line {first[line.rater, work_id]}: remove one"
-            )
-        first[line.rater, work_id] = number
+        key = ("an adjudication" if line.adjudication else repr(line.rater), work_id)
+        if key in first:
+            raise UserError(f"{where}: {key[0]} already rates this image on line {first[key]}: remove one")
+        first[key] = number
         if probabilities.setdefault(work_id, line.probability) != line.probability:
             raise UserError(f"{where}: its probability differs from an earlier line: give one probability per image")
-        opinion = raters.setdefault(line.rater, defaultdict(dict))
+        opinion = adjudicated if line.adjudication else raters.setdefault(line.rater, defaultdict(dict))
         for name, value in given.items():
             if isinstance(value, bool) and name not in thresholds and name != OVERALL:
                 raise UserError(f"{where}: {name} has no threshold for a decision: give a number or null")
             if value is not None:
                 opinion[name][work_id] = _rating(value, thresholds.get(name))
     if not first:
-        raise UserError(f"{path} has no annotations: give a file with one JSON object per line")
-    consensus = _consensus(list(raters.values()))
+        raise UserError(f"{path} has no annotations of this run's images: give a file with one JSON object per line")
+    consensus = _consensus(list(raters.values()), adjudicated)
     if not consensus:
         raise UserError(f"{path} has no ratings: give scores that are not null")
-    tied = _tied(list(raters.values()))
+    tied = _tied(list(raters.values()), consensus)
     for opinion in raters.values():
         _add_overall(opinion, applies, ())
     _add_overall(consensus, applies, tied.get(OVERALL, ()))
@@ -131,7 +136,7 @@ def _rating(value: bool | float, threshold: float | None) -> Rating:
     return Rating(None if threshold is None else value >= threshold, value)
 
 
-def _consensus(opinions: list[Opinion]) -> Opinion:
+def _consensus(opinions: list[Opinion], adjudicated: Opinion) -> Opinion:
     consensus: Opinion = defaultdict(dict)
     for name in {name for opinion in opinions for name in opinion}:
         by_image: dict[str, list[Rating]] = defaultdict(list)
@@ -143,10 +148,15 @@ def _consensus(opinions: list[Opinion]) -> Opinion:
             numbers = [r.number for r in ratings if r.number is not None]
             decision = None if votes[True] == votes[False] else votes[True] > votes[False]
             consensus[name][work_id] = Rating(decision, fmean(numbers) if numbers else None)
+    for name, of in adjudicated.items():
+        for work_id, rating in of.items():
+            given = {o.get(name, {}).get(work_id, Rating(None, None)).decision for o in opinions} - {None}
+            if len(given) != 1:
+                consensus[name][work_id] = rating
     return consensus
 
 
-def _tied(opinions: list[Opinion]) -> dict[str, tuple[str, ...]]:
+def _tied(opinions: list[Opinion], consensus: Opinion) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name in {name for opinion in opinions for name in opinion}:
         balance: dict[str, list[bool]] = defaultdict(list)
@@ -154,7 +164,8 @@ def _tied(opinions: list[Opinion]) -> dict[str, tuple[str, ...]]:
             for work_id, rating in opinion.get(name, {}).items():
                 if rating.decision is not None:
                     balance[work_id].append(rating.decision)
-        if tied := tuple(sorted(w for w, votes in balance.items() if 2 * sum(votes) == len(votes))):
+        undecided = (w for w, votes in balance.items() if consensus[name][w].decision is None)
+        if tied := tuple(sorted(w for w in undecided if 2 * sum(balance[w]) == len(balance[w]))):
             found[name] = tied
     return found
 
@@ -188,12 +199,20 @@ def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, AnnotationLine, dict[
     names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).scores_of_judge))]
     scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
     model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
-    labels = strictjson.objects(
-        path, UserError, "an annotation", missing="check the path", unreadable="give a file of annotations"
-    )
-    for number, where, data in labels:
+    for number, where, data in _objects(path, run):
         line = _line(data, model, where)
         yield number, line, line.model_dump(include=set(names), exclude_unset=True)
+
+
+def _objects(path: Path, run: RunDir) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    database = annotation_database(path)
+    if database is None:
+        yield from strictjson.objects(
+            path, UserError, "an annotation", missing="check the path", unreadable="give a file of annotations"
+        )
+        return
+    for number, line in enumerate(stored_lines(database, run), 1):
+        yield number, f"{database}, annotation {number}", line
 
 
 def _line(data: dict[str, Any], model: type[AnnotationLine], where: str) -> AnnotationLine:

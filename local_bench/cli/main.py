@@ -11,6 +11,7 @@ from types import FrameType
 import click
 
 from local_bench.cli.agreement import agreement
+from local_bench.cli.annotate import annotate
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
@@ -63,7 +64,21 @@ def cli(config_dirs: tuple[str, ...]) -> None:
 
 for command in (
     *(demo, run, plan, generate, measure, judge, settle, list_runs),
-    *(extract, revise, score, reproduce, export_run, import_files, report, agreement, compare, digest, verify, seal),
+    *(
+        annotate,
+        extract,
+        revise,
+        score,
+        reproduce,
+        export_run,
+        import_files,
+        report,
+        agreement,
+        compare,
+        digest,
+        verify,
+        seal,
+    ),
     merge,
     recover,
     *(models, suites, doctor, slurm),

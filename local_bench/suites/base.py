@@ -7,6 +7,7 @@ subclass). Other packages add benchmarks with an entry point in the group `local
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -121,6 +122,21 @@ class Suite(ABC):
     def rules_question(self, task: Task) -> Question | None:
         """As `enrichment_question`, for the task's hard rules (`extract --rules`)."""
         return None
+
+    # human annotation
+
+    annotation_protocol: ClassVar[str] = "accept"
+    """Default of `annotate --protocol`."""
+
+    def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
+        """Scores of an image set whose evaluation points are met or not, in the order of `task.evaluation_points`;
+        empty if the benchmark computes none from them."""
+        return {}
+
+    def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
+        """The results as one annotator gave them: `ratings` has scores and `overall` by work id."""
+        decided = {work_id: of.get("overall") for work_id, of in ratings.items()}
+        return replace(results, images=[replace(one, accepted=decided.get(one.work_id)) for one in results.images])
 
     # ground truth
 

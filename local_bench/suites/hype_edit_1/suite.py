@@ -27,6 +27,7 @@ class HypeEdit1(Suite):
     thresholds = questions.THRESHOLDS
     pass_fail = questions.PASS_FAIL
     layout = "hype-edit-1"
+    annotation_protocol = "pass-fail"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
         return tasks.read_tasks(path, keep)

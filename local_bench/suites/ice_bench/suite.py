@@ -27,6 +27,7 @@ class IceBench(Suite):
     thresholds = questions.THRESHOLDS
     metrics_by_task = questions.METRICS
     layout = "ice-bench"
+    annotation_protocol = "pairwise"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
         return tasks.read_tasks(path, keep)

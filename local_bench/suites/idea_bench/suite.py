@@ -1,6 +1,7 @@
 """The suite `idea-bench`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,6 +29,7 @@ class IdeaBench(Suite):
     scores_of_judge = questions.SCORES
     thresholds = questions.THRESHOLDS
     layout = "idea-bench"
+    annotation_protocol = "points"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
         return tasks.read_tasks(path, keep, refuse)
@@ -48,6 +50,22 @@ class IdeaBench(Suite):
 
     def enrichment_question(self, task: Task) -> Question | None:
         return questions.enrichment_question(task)
+
+    def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
+        return {name: float(one) for name, one in zip(questions.SCORES, met, strict=True)}
+
+    def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
+        """An annotator's answer stands for all repeats of a question."""
+        verdicts = {
+            work_id: {
+                (questions.RUBRIC, k, repeat): Verdict({"met": bool(of[name])}, None, "")
+                for k, name in enumerate(questions.SCORES)
+                if of.get(name) is not None
+                for repeat in range(REPEATS)
+            }
+            for work_id, of in ratings.items()
+        }
+        return replace(results, verdicts=verdicts)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)

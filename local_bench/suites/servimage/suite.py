@@ -30,6 +30,9 @@ class DesignTasks(Suite):
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
         return questions.scores(task, verdicts)
 
+    def scores_of_points(self, task: Task, met: Sequence[bool]) -> dict[str, float]:
+        return {questions.BRF: 5 * sum(met) / len(met)} if met else {}
+
     def published(self, results: RunResults) -> dict[str, Published]:
         return export.published(results)
 

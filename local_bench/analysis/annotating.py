@@ -1,0 +1,313 @@
+"""Opens, exports and imports the annotations of runs."""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from local_bench.analysis.annotation_items import AnnotationWork, annotation_work, image_loader
+from local_bench.analysis.official import format_of, run_results
+from local_bench.analysis.stored_annotations import PROTOCOL_META, protocols_of, stored_lines
+from local_bench.core import strictjson
+from local_bench.core.errors import RunImageError, UserError
+from local_bench.core.identity import digest
+from local_bench.core.storage import write_new
+from local_bench.judges.people.database import FILE, AlreadyAnswered, AnnotationDatabase
+from local_bench.judges.people.items import Given, Item, StoredAnswer
+from local_bench.judges.people.protocol import PREFERRED, Protocol
+from local_bench.judges.people.queue import Queue
+from local_bench.judges.people.session import InvalidAnswer, Session
+from local_bench.judges.people.summary import numbers
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.pairwise import Comparison, RankedModel, rank
+from local_bench.suites.registry import suite
+
+SESSION_META = "session:"
+CSV_COLUMNS = (
+    *("protocol", "annotator", "kind", "model", "task_id", "deliverable", "attempt", "pixels_sha256", "other_model"),
+    *("field", "value", "cannot_tell", "reasons", "note", "elapsed_ms", "saved_utc"),
+)
+
+
+@dataclass(frozen=True)
+class OpenedSession:
+    """A session and what it shows."""
+
+    session: Session
+    work: AnnotationWork
+
+
+def open_session(
+    runs: Sequence[RunDir],
+    protocol: Protocol,
+    questions: Path | None = None,
+    gold: Path | None = None,
+    repeats: float | None = None,
+) -> OpenedSession:
+    """Open or continue the annotation of `runs` by `protocol`; the database is in the first run.
+
+    UserError if there is nothing to annotate, or if the protocol has changed since its annotation began.
+    """
+    work = annotation_work(runs, protocol, questions, gold)
+    database = AnnotationDatabase(runs[0].path / FILE, create=True)
+    try:
+        _keep_protocol(database, protocol)
+        database.add_items(work.items)
+        seed, repeats = runs[0].config.seed, protocol.repeats if repeats is None else repeats
+        setting = {"seed": seed, "repeats": repeats, "items": [item.item_id for item in work.items]}
+        database.set_meta(SESSION_META + protocol.id, json.dumps(setting))
+        queue = Queue(protocol, work.items, seed, repeats)
+        return OpenedSession(Session(protocol, queue, database, work.tasks, image_loader(runs)), work)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _keep_protocol(database: AnnotationDatabase, protocol: Protocol) -> None:
+    text = protocol.model_dump_json()
+    before = database.meta(PROTOCOL_META + protocol.id)
+    if before is not None and before != text:
+        items = {item_id for item_id, item in database.items().items() if item.protocol == protocol.id}
+        if any(answer.item_id in items for answer in database.answers()):
+            raise UserError(
+                f"the protocol {protocol.id} has changed since annotators answered by it in {database.path}: give the "
+                "changed protocol another id"
+            )
+    database.set_meta(PROTOCOL_META + protocol.id, text)
+
+
+def stored_sessions(database: AnnotationDatabase) -> list[Session]:
+    """The sessions of a database, by protocol, without tasks and images: for their state."""
+    protocols, items = protocols_of(database), database.items()
+    found = []
+    for name, protocol in sorted(protocols.items()):
+        text = database.meta(SESSION_META + name)
+        setting: dict[str, Any] = json.loads(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
+        of = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
+        found.append(Session(protocol, Queue(protocol, of, setting["seed"], setting["repeats"]), database, {}, _no_png))
+    return found
+
+
+def _no_png(sha: str) -> bytes:
+    raise RunImageError(f"image {sha} is not open", "missing")
+
+
+# ---- export
+
+
+def write_jsonl(run: RunDir, database: Path, out: Path, only: str | None = None) -> int:
+    """Write the annotations of `run`'s images as a file for `--people`; return their number."""
+    lines = stored_lines(database, run, only)
+    if not lines:
+        raise UserError(f"{database} has no annotations of images of {run.path}: there is nothing to write")
+    write_new(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(), "annotations")
+    return len(lines)
+
+
+def write_csv(run: RunDir, database: Path, out: Path, only: str | None = None) -> int:
+    """Write everything that annotators entered about `run`'s images, one row per value; return the number of rows."""
+    buffer = io.StringIO(newline="")
+    rows = csv.DictWriter(buffer, CSV_COLUMNS, restval="")
+    rows.writeheader()
+    n = 0
+    for row in _csv_rows(run, database, only):
+        rows.writerow(row)
+        n += 1
+    write_new(out, buffer.getvalue().encode(), "annotations")
+    return n
+
+
+def _csv_rows(run: RunDir, database: Path, only: str | None) -> Iterator[dict[str, Any]]:
+    with AnnotationDatabase(database) as opened:
+        protocols, items, answers = protocols_of(opened), opened.items(), opened.answers()
+    models = _models_of(run)
+    for answer in answers:
+        item = items[answer.item_id]
+        if only is not None and item.protocol != only:
+            continue
+        common = {
+            "protocol": item.protocol,
+            "annotator": answer.annotator,
+            "kind": answer.kind,
+            "task_id": item.task_id,
+            "cannot_tell": answer.given.cannot_tell or "",
+            "reasons": " ".join(answer.given.reasons),
+            "note": answer.given.note,
+            "elapsed_ms": answer.elapsed_ms,
+            "saved_utc": answer.saved_utc,
+        }
+        if item.other:
+            for first, second in _pairs_of(item, models):
+                value = _preferred(answer, protocols[item.protocol])
+                named = "" if value is None else {1.0: second, 0.0: first}.get(value, "tie")
+                yield common | {"model": first, "other_model": second, "field": PREFERRED, "value": named}
+            continue
+        for image in item.images:
+            given = answer.given.values.get(str(image.deliverable), answer.given.values.get("", {}))
+            for model, attempt in models.get((item.task_id, image.deliverable, image.pixels_sha256), ()):
+                of_image = {"model": model, "attempt": attempt, "deliverable": image.deliverable}
+                of_image |= {"pixels_sha256": image.pixels_sha256}
+                for name, value in (given or {"": ""}).items():
+                    yield common | of_image | {"field": name, "value": json.dumps(value) if given else ""}
+
+
+def _models_of(run: RunDir) -> Mapping[tuple[str, int, str], list[tuple[str, int]]]:
+    """(task, deliverable, pixels) -> (model, attempt) of every image."""
+    found: dict[tuple[str, int, str], list[tuple[str, int]]] = defaultdict(list)
+    for row in run.store.candidates():
+        if row.image:
+            found[row.task_id, row.deliverable, row.image].append((row.model, row.attempt))
+    return found
+
+
+def _pairs_of(item: Item, models: Mapping[tuple[str, int, str], list[tuple[str, int]]]) -> Iterator[tuple[str, str]]:
+    """The models of the two sides; several if two models made equal images."""
+    sides = []
+    for side in (item.images, item.other):
+        made = [
+            {
+                model
+                for model, attempt in models.get((item.task_id, one.deliverable, one.pixels_sha256), ())
+                if attempt == 1
+            }
+            for one in side
+        ]
+        sides.append(sorted(set.intersection(*made)) if made else [])
+    yield from ((first, second) for first in sides[0] for second in sides[1])
+
+
+def _preferred(answer: StoredAnswer, protocol: Protocol) -> float | None:
+    """0 for the first side, 1 for the second, 0.5 for a tie; None where it cannot be told."""
+    values = answer.given.values.get("")
+    return None if values is None else numbers(protocol, answer.given, values)[PREFERRED]
+
+
+def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path]:
+    """Write each annotator's result files in the benchmark's layout to `out/ANNOTATOR/`, and those of the adjudicated
+    or majority decision are computed by `score` from them; images are not written. Return the files for `score`."""
+    own = format_of(run)
+    if name != own:
+        raise UserError(f"{run.path} is a run of {run.config.suite.name}, whose layout is {own}: give --format {own}")
+    by_rater: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    work_ids = {row.key: row.work_id for row in run.store.candidates()}
+    for line in stored_lines(database, run):
+        rater = f"{line['rater']}.adjudication" if line.get("adjudication") else line["rater"]
+        by_rater[rater][work_ids[line["model"], line["task_id"], line["deliverable"], line["attempt"]]] = line
+    if not by_rater:
+        raise UserError(f"{database} has no annotations of images of {run.path}: there is nothing to write")
+    of_suite, results = suite(run.config.suite.name), replace(run_results(run), load=_no_image)
+    files: list[Path] = []
+    for rater, ratings in sorted(by_rater.items()):
+        folder = out / _folder_name(rater)
+        if folder.exists():
+            raise UserError(f"{folder} exists: give a new folder with --out")
+        files += of_suite.write_results(of_suite.annotated(results, ratings), folder)
+    return files
+
+
+def _no_image(sha: str) -> Image.Image:
+    raise RunImageError(f"image {sha} is not exported", "missing")
+
+
+def _folder_name(rater: str) -> str:
+    """The annotator's name as a folder name; other characters become a digest."""
+    safe = all(c.isalnum() or c in "-_." for c in rater) and not rater.startswith(".")
+    return rater if safe else f"annotator-{digest(rater)[:8]}"
+
+
+# ---- import
+
+
+def import_answers(run: RunDir, protocol: Protocol, path: Path) -> tuple[int, int]:
+    """Store the annotations of a JSON Lines file (as for `--people`) as answers by `protocol`; return the number of
+    answers, and of those that were stored before. UserError for a line that does not fit; then nothing is stored."""
+    if protocol.points or protocol.shows == "pair":
+        raise UserError(f"protocol {protocol.id} has no answers about single images: import with another protocol")
+    opened = open_session([run], protocol)
+    session = opened.session
+    with session.database:
+        pixels = {row.key: row.image for row in run.store.candidates()}
+        names = [field.name for field in protocol.fields]
+        given: dict[tuple[str, str, str, int], dict[str, dict[str, Any]]] = defaultdict(dict)
+        lines = strictjson.objects(
+            path, UserError, "an annotation", missing="check the path", unreadable="give a JSON Lines file"
+        )
+        for _, where, data in lines:
+            key = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
+            if pixels.get(key) is None:  # type: ignore[arg-type]
+                raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
+            values = {name: _option(data.get(name), protocol, name) for name in names}
+            if None not in values.values():
+                part = key[2] if protocol.shows == "image" else 0
+                of_item = given[data.get("rater", "people"), key[0], key[1], key[3] * 1000 + part]  # type: ignore[index]
+                of_item[str(key[2])] = values
+        return _store(session, run, given, path)
+
+
+def _option(value: Any, protocol: Protocol, name: str) -> Any:
+    """The option of the field that equals `value`; None if there is none."""
+    options = next(field.values for field in protocol.fields if field.name == name)
+    return next((one for one in options if one == value and isinstance(one, bool) == isinstance(value, bool)), None)
+
+
+def _store(
+    session: Session, run: RunDir, given: Mapping[tuple[str, str, str, int], Any], path: Path
+) -> tuple[int, int]:
+    by_images = {
+        (item.task_id, tuple((one.deliverable, one.pixels_sha256) for one in item.images)): item
+        for item in session.queue.items
+    }
+    by_set: dict[tuple[str, str, int], list[Any]] = defaultdict(list)
+    for row in run.store.candidates():
+        if row.image:
+            part = row.deliverable if session.protocol.shows == "image" else 0
+            by_set[row.model, row.task_id, row.attempt * 1000 + part].append((row.deliverable, row.image))
+    wanted = []
+    for (rater, model, task_id, part), values in given.items():
+        item = by_images.get((task_id, tuple(sorted(by_set[model, task_id, part]))))
+        if item is None or set(values) != set(session.keys(item)):
+            raise UserError(
+                f"{path}: {rater} rates only some of the images of {task_id!r} by {model}, and protocol "
+                f"{session.protocol.id} rates them together: complete the file, or import with a protocol for images"
+            )
+        wanted.append((rater, item, Given(values)))
+    stored = before = 0
+    for rater in sorted({rater for rater, _, _ in wanted}):
+        session.database.add_annotator(rater, "annotator", "en")
+        session.queue.add_if_new(rater, "annotator")
+    people = {one.name: one for one in session.database.annotators()}
+    for rater, item, one in wanted:
+        request = digest({"import": one.content, "rater": rater, "item": item.item_id})
+        try:
+            session.answer(people[rater], request, item.item_id, "answer", one, None)
+            stored += 1
+        except AlreadyAnswered:
+            before += 1
+        except InvalidAnswer as e:
+            raise UserError(f"{path}: {rater}, {item.task_id!r}: {e}") from None
+    return stored, before
+
+
+# ---- preferences
+
+
+def preferences(run: RunDir, database: Path) -> list[RankedModel]:
+    """The models ranked by annotators' comparisons. UserError if there are none."""
+    with AnnotationDatabase(database) as opened:
+        protocols, items, answers = protocols_of(opened), opened.items(), opened.answers()
+    models = _models_of(run)
+    found = []
+    for answer in answers:
+        item = items[answer.item_id]
+        value = _preferred(answer, protocols[item.protocol]) if item.other and answer.kind == "answer" else None
+        if value is not None:
+            found += [Comparison(first, second, 1 - value) for first, second in _pairs_of(item, models)]
+    if not found:
+        raise UserError(f"{database} has no comparisons of models of {run.path}: annotate with --protocol pairwise")
+    return rank(found)

@@ -1,0 +1,224 @@
+"""What annotators of runs are shown: items for a protocol, from one run or several.
+
+Images with equal pixels of the same task are one item, whichever model or attempt made them.
+"""
+
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from local_bench.core import strictjson
+from local_bench.core.errors import ImageError, UserError
+from local_bench.core.identity import digest, seed_of
+from local_bench.core.types import Task
+from local_bench.core.yamlfile import Strict, explain
+from local_bench.judges.people.items import Item, ItemImage, TaskView
+from local_bench.judges.people.png import without_metadata
+from local_bench.judges.people.protocol import OVERALL, Protocol
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow
+
+Images = tuple[ItemImage, ...]
+ImageKey = tuple[str, str, int, int]
+"""(model, task, deliverable, attempt)"""
+
+
+class QuestionLine(Strict):
+    """A line of `settle --plan-labels --questions FILE`."""
+
+    model: str
+    task_id: str
+    deliverable: int = Field(ge=1)
+    attempt: int = Field(1, ge=1)
+    probability: float = Field(gt=0, le=1)
+    overall: bool | None
+
+
+@dataclass(frozen=True)
+class AnnotationWork:
+    """The items of a session and their tasks."""
+
+    items: list[Item]
+    tasks: dict[str, TaskView]
+    n_images: int
+    """Images of the runs that are annotated, before equal ones are combined."""
+    n_missing: int
+    """Images that the protocol would show, and that do not exist."""
+
+
+def annotation_work(
+    runs: Sequence[RunDir], protocol: Protocol, questions: Path | None = None, gold: Path | None = None
+) -> AnnotationWork:
+    """The items of `protocol` for the images of `runs`; with `questions` only of the images in that file.
+
+    `gold` is a file of annotations with known answers. UserError if there is nothing to annotate, if the same task
+    differs between runs, or for an invalid file.
+    """
+    tasks = _tasks(runs)
+    rows = [row for run in runs for row in run.store.candidates()]
+    if protocol.attempts == "first":
+        rows = [row for row in rows if row.attempt == 1]
+    made = [row for row in rows if row.image]
+    sample = None if questions is None else _sample(questions, made)
+    known = {} if gold is None else _gold(gold, protocol, made)
+    if protocol.points:
+        without = next((row.task_id for row in made if not tasks[row.task_id].points), None)
+        if without is not None:
+            raise UserError(f"protocol {protocol.id}: the task {without!r} has no evaluation points: use another one")
+    if protocol.shows == "pair":
+        if sample is not None:
+            raise UserError(f"protocol {protocol.id} compares pairs, and --questions lists single images: leave it out")
+        items = _pairs(protocol, made, runs[0].config.seed)
+    else:
+        items = _single(protocol, made, sample, known)
+    if not items:
+        raise UserError(
+            f"{', '.join(str(run.path) for run in runs)}: there is nothing to annotate with protocol {protocol.id}: "
+            + ("it needs images of two models" if protocol.shows == "pair" and made else "no image has been generated")
+        )
+    return AnnotationWork(items, tasks, len(made), len(rows) - len(made))
+
+
+def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
+    found: dict[str, TaskView] = {}
+    for run in runs:
+        for task in run.store.tasks():
+            view = task_view(task)
+            if found.setdefault(task.task_id, view) != view:
+                raise UserError(
+                    f"the task {task.task_id!r} of {run.path} differs from that of another run: annotate them apart"
+                )
+    return found
+
+
+def task_view(task: Task) -> TaskView:
+    return TaskView(
+        task.task_id, task.category, task.title, task.brief, task.deliverables, task.evaluation_points,
+        task.source_sha256, task.reference_sha256, task.mask_sha256,
+    )  # fmt: skip
+
+
+def _sets(rows: Iterable[CandidateRow], apart: bool) -> dict[tuple[str, str, int, int], list[CandidateRow]]:
+    """Rows by (model, task, attempt, deliverable; 0 for all together)."""
+    found: dict[tuple[str, str, int, int], list[CandidateRow]] = defaultdict(list)
+    for row in rows:
+        found[row.model, row.task_id, row.attempt, row.deliverable if apart else 0].append(row)
+    return found
+
+
+def _images(rows: Iterable[CandidateRow]) -> Images:
+    return tuple(sorted(ItemImage(row.deliverable, str(row.image)) for row in rows))
+
+
+def _single(
+    protocol: Protocol,
+    made: Sequence[CandidateRow],
+    sample: Mapping[ImageKey, float] | None,
+    known: Mapping[ImageKey, Mapping[str, Any]],
+) -> list[Item]:
+    found: dict[str, Item] = {}
+    rows = made if sample is None else [row for row in made if row.key in sample]
+    for (_, task_id, _, _), of in _sets(rows, protocol.shows == "image").items():
+        sampled = [] if sample is None else [(row.model, row.deliverable, sample[row.key]) for row in of]
+        gold = {str(row.deliverable): known[row.key] for row in of if row.key in known}
+        item = Item(protocol.id, task_id, _images(of), (), tuple(sampled), gold or None)
+        before = found.get(item.item_id)
+        if before is not None:
+            item = Item(
+                protocol.id, task_id, item.images, (), (*before.sampled, *sampled),
+                {**(before.gold or {}), **gold} or None,
+            )  # fmt: skip
+        found[item.item_id] = item
+    return [found[item_id] for item_id in sorted(found)]
+
+
+def _pairs(protocol: Protocol, made: Sequence[CandidateRow], seed: int) -> list[Item]:
+    by_task: dict[str, dict[str, Images]] = defaultdict(dict)
+    for (model, task_id, attempt, _), of in _sets(made, apart=False).items():
+        if attempt == 1:
+            by_task[task_id][model] = _images(of)
+    items: dict[str, Item] = {}
+    for task_id, by_model in by_task.items():
+        different = sorted(set(by_model.values()))
+        pairs = [
+            (a, b)
+            for a, b in itertools.combinations(different, 2)
+            if [one.deliverable for one in a] == [one.deliverable for one in b]
+        ]
+        if protocol.pairs_per_task is not None and len(pairs) > protocol.pairs_per_task:
+            rng = random.Random(seed_of(digest({"pairs": task_id, "seed": seed})))  # noqa: S311
+            pairs = rng.sample(pairs, protocol.pairs_per_task)
+        for a, b in pairs:
+            item = Item(protocol.id, task_id, a, b)
+            items[item.item_id] = item
+    return [items[item_id] for item_id in sorted(items)]
+
+
+def _sample(path: Path, made: Sequence[CandidateRow]) -> dict[ImageKey, float]:
+    """Images to annotate -> probability, from a file of `settle --plan-labels`; annotated images are left out."""
+    known = {row.key for row in made}
+    found: dict[ImageKey, float] = {}
+    lines = strictjson.objects(
+        path, UserError, "an image", missing="check the path", unreadable="give a JSON Lines file"
+    )
+    for _, where, data in lines:
+        try:
+            line = QuestionLine.model_validate(data)
+        except ValidationError as e:
+            raise UserError(explain(e, QuestionLine, where, {})) from None
+        key = (line.model, line.task_id, line.deliverable, line.attempt)
+        if key not in known:
+            raise UserError(f"{where}: the run has no such image: plan the annotations again")
+        if line.overall is None:
+            found[key] = line.probability
+    if not found:
+        raise UserError(f"{path} has no image without an answer: there is nothing to annotate")
+    return found
+
+
+def _gold(path: Path, protocol: Protocol, made: Sequence[CandidateRow]) -> dict[ImageKey, dict[str, Any]]:
+    """Known answers by image: the protocol's fields, or `overall`."""
+    if protocol.points or protocol.shows == "pair":
+        raise UserError(f"protocol {protocol.id} has no answers about single images: leave --gold out")
+    names = {field.name for field in protocol.fields} | ({OVERALL} if protocol.overall != "none" else set())
+    known = {row.key for row in made}
+    found: dict[ImageKey, dict[str, Any]] = {}
+    lines = strictjson.objects(
+        path, UserError, "an answer", missing="check the path", unreadable="give a JSON Lines file"
+    )
+    for _, where, data in lines:
+        key = (data.get("model"), data.get("task_id"), data.get("deliverable"), data.get("attempt", 1))
+        if key not in known:
+            raise UserError(f"{where}: the run has no image with this model, task_id, deliverable and attempt")
+        values = {name: value for name, value in data.items() if name in names}
+        bad = next((name for name, value in values.items() if not isinstance(value, bool | int | float)), None)
+        if bad is not None or not values:
+            raise UserError(f"{where}: give true, false or a number for one of {', '.join(sorted(names))}")
+        found[key] = values
+    return found
+
+
+def image_loader(runs: Sequence[RunDir]) -> Any:
+    """A function from a pixel digest to the PNG of an image of any of the runs, without metadata. Its pixels are
+    verified at the first use; ImageError if it is missing, damaged or altered."""
+    verified: set[str] = set()
+
+    def load(sha: str) -> bytes:
+        holding = next((run for run in runs if run.image_store.exists(sha)), runs[0])
+        if sha not in verified:
+            holding.image_store.load_any(sha).close()
+            verified.add(sha)
+        store = holding.image_store
+        file = store.file(sha, "inputs")
+        try:
+            return without_metadata((file if file.is_file() else store.file(sha)).read_bytes())
+        except OSError as e:
+            raise ImageError(f"{file} cannot be read") from e
+
+    return load

@@ -1,0 +1,125 @@
+"""Annotations that `local-bench annotate` stored, as lines of an annotation file for a run's images.
+
+An annotation belongs to the pixels of an image: every image of the run with the same task, deliverable and pixels has
+it, whichever model, attempt or run it is from; images with other pixels do not.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from local_bench.core.errors import UserError
+from local_bench.core.types import Task
+from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.judges.people.items import Item, StoredAnswer
+from local_bench.judges.people.protocol import OVERALL, Protocol, load_protocol
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow
+from local_bench.suites.registry import suite
+
+PROTOCOL_META = "protocol:"
+"""Prefix of the keys under which the database keeps the text of its protocols."""
+
+
+def annotation_database(path: Path) -> Path | None:
+    """The database of annotations if `path` is one, or a run directory with one; None for another file."""
+    if path.is_dir():
+        return path / FILE
+    return path if path.suffix == ".sqlite" else None
+
+
+def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[dict[str, Any]]:
+    """One line per annotator and image of `run`: `model`, `task_id`, `deliverable`, `attempt`, `rater`, `probability`
+    if the image was sampled, `adjudication` if it is one, and the scores; of protocol `only`, or of all that rate
+    images. UserError if two protocols give an annotator's image different values."""
+    with AnnotationDatabase(database) as opened:
+        protocols = protocols_of(opened)
+        if only is not None and only not in protocols:
+            raise UserError(
+                f"{database} has no annotations of protocol {only!r}: it has {', '.join(protocols) or 'none'}"
+            )
+        items, answers = opened.items(), opened.answers()
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    candidates: dict[tuple[str, int, str | None], list[CandidateRow]] = defaultdict(list)
+    for row in run.store.candidates():
+        candidates[row.task_id, row.deliverable, row.image].append(row)
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for answer in answers:
+        item = items[answer.item_id]
+        if answer.kind == "repeat" or item.other or (only is not None and item.protocol != only):
+            continue
+        sampled = {(model, deliverable): p for model, deliverable, p in item.sampled}
+        for deliverable, sha, scores in _ratings(item, answer, protocols[item.protocol], tasks.get(item.task_id), run):
+            for row in candidates.get((item.task_id, deliverable, sha), ()):
+                probability = sampled.get((row.model, deliverable))
+                if item.sampled and probability is None:
+                    continue
+                line = _line(row, answer, probability) | scores
+                key = (*row.key, answer.annotator, answer.kind)
+                found[key] = _merged(found.get(key), line, database)
+    return list(found.values())
+
+
+def protocols_of(database: AnnotationDatabase) -> dict[str, Protocol]:
+    """The protocols of the database's items, as they were when the items were added."""
+    found = {}
+    for item in database.items().values():
+        if item.protocol not in found:
+            text = database.meta(PROTOCOL_META + item.protocol)
+            found[item.protocol] = Protocol.model_validate_json(text) if text else load_protocol(item.protocol)
+    return found
+
+
+def _line(row: CandidateRow, answer: StoredAnswer, probability: float | None) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "model": row.model,
+        "task_id": row.task_id,
+        "deliverable": row.deliverable,
+        "attempt": row.attempt,
+        "rater": answer.annotator,
+    }
+    if probability is not None:
+        line["probability"] = probability
+    return line | {"adjudication": True} if answer.kind == "adjudication" else line
+
+
+def _ratings(
+    item: Item, answer: StoredAnswer, protocol: Protocol, task: Task | None, run: RunDir
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(deliverable, pixels, scores) of every image of an answer; `overall` null where it cannot be judged."""
+    for image in item.images:
+        values = answer.given.values.get(str(image.deliverable), answer.given.values.get(""))
+        if values is None:
+            yield image.deliverable, image.pixels_sha256, {OVERALL: None}
+        elif not protocol.points:
+            yield image.deliverable, image.pixels_sha256, scores_of(values, protocol, run)
+        elif task is not None and len(values) == len(task.evaluation_points):
+            met = [bool(values[f"point_{k}"]) for k in range(1, len(values) + 1)]
+            of_suite = suite(run.config.suite.name)
+            yield image.deliverable, image.pixels_sha256, of_suite.scores_of_points(task, met)
+
+
+def scores_of(values: Mapping[str, Any], protocol: Protocol, run: RunDir) -> dict[str, Any]:
+    """The scores of an image that the run's benchmark has, from the protocol's fields: the decision as `overall`, and
+    as the benchmark's own score if that is a pass/fail decision."""
+    of_suite = suite(run.config.suite.name)
+    scores: dict[str, Any] = {
+        name: float(value) for name, value in values.items() if name != OVERALL and name in of_suite.scores_of_judge
+    }
+    decision = protocol.decision(dict(values))
+    if decision is not None:
+        scores |= dict.fromkeys((*of_suite.pass_fail, OVERALL), decision)
+    return scores
+
+
+def _merged(before: dict[str, Any] | None, line: dict[str, Any], database: Path) -> dict[str, Any]:
+    if before is None:
+        return line
+    differ = next((k for k in line if before.get(k) is not None and line[k] is not None and before[k] != line[k]), None)
+    if differ is not None:
+        raise UserError(
+            f"{database}: {line['rater']} gave image {line['deliverable']} of {line['task_id']!r} different values of "
+            f"{differ} under two protocols: write one of them with `local-bench annotate export --protocol NAME`"
+        )
+    return before | {name: value for name, value in line.items() if value is not None or name not in before}

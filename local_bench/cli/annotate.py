@@ -1,0 +1,348 @@
+"""`local-bench annotate`: human annotation of a run's images."""
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
+from local_bench.cli.output import say, show, show_json
+from local_bench.core.tables import table
+
+if TYPE_CHECKING:
+    from local_bench.judges.people.database import Role
+    from local_bench.judges.people.summary import Figure, Summary
+
+
+class _Annotate(Commands):
+    """`annotate RUN…` starts the server; other commands are named."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            args = ["serve", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Annotate,
+    epilog=examples(
+        "local-bench annotate runs/studio                        # on this machine",
+        "local-bench annotate runs/hype --protocol pass-fail --annotators raters.yaml --host 10.0.0.5 --port 8000",
+        "local-bench annotate serve --help                       # all options",
+        "local-bench annotate status runs/studio --json",
+    ),
+)
+def annotate() -> None:
+    """Annotate a run's images with people: accept or reject, scores, questions, or pairs.
+
+    `annotate RUN…` starts a web server and prints a personal link for every annotator. Answers are stored in
+    RUN/annotations.sqlite and used by `settle`, `agreement` and `reproduce` with --people RUN."""
+
+
+@annotate.command(
+    epilog=examples(
+        "local-bench annotate runs/studio",
+        "local-bench annotate runs/studio --questions ask.jsonl     # the sample of settle --plan-labels",
+        "local-bench annotate runs/a runs/b --protocol pairwise --annotators raters.yaml",
+    )
+)
+@click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
+@click.option(
+    "--protocol", metavar="NAME|FILE", help="accept, pass-fail, scores, pairwise, points, … [default: the suite's]."
+)
+@click.option("--annotators", metavar="FILE", type=PATH, help="YAML file with the annotators' names and roles.")
+@click.option("--questions", metavar="FILE", type=PATH, help="Only the images in this file of settle --plan-labels.")
+@click.option("--gold", metavar="FILE", type=PATH, help="Known answers, as in a file of annotations, to check people.")
+@click.option(
+    "--repeats", type=click.FloatRange(0, 0.5), help="Fraction of items shown again [default: the protocol's]."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need --annotators.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free port.")
+@JSON
+def serve(
+    run_dirs: tuple[Path, ...],
+    protocol: str | None,
+    annotators: Path | None,
+    questions: Path | None,
+    gold: Path | None,
+    repeats: float | None,
+    host: str,
+    port: int,
+    as_json: bool,
+) -> int:
+    """Start the annotation server for the images of RUN…, until Ctrl-C.
+
+    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is made."""
+    from local_bench.analysis.annotating import open_session
+    from local_bench.core.errors import UserError
+    from local_bench.judges.people.protocol import load_protocol
+    from local_bench.judges.people.serve import LOOPBACK, listening_socket, lock_annotations
+    from local_bench.judges.people.serve import serve as run_server
+    from local_bench.judges.people.session import add_people, new_link
+    from local_bench.runs.rundir import RunDir
+    from local_bench.suites.registry import suite
+
+    people = _people(annotators) if annotators else {}
+    with ExitStack() as stack:
+        runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
+        chosen = load_protocol(protocol or suite(runs[0].config.suite.name).annotation_protocol)
+        _close_later(stack, lock_annotations(run_dirs[0]))
+        opened = open_session(runs, chosen, questions, gold, repeats)
+        session = opened.session
+        stack.enter_context(session.database)
+        known = {one.name for one in session.database.annotators()}
+        if host not in LOOPBACK and not people and not known:
+            raise UserError(f"--host {host} requires annotators with personal links: give them with --annotators FILE")
+        tokens = add_people(session.database, people, "en")
+        if not people and host in LOOPBACK:
+            alone: dict[str, Role] = {"me": "annotator", "lead": "lead"}
+            add_people(session.database, {name: role for name, role in alone.items() if name not in known}, "en")
+            tokens |= {name: new_link(session.database, name) for name in alone}
+        for one in session.database.annotators():
+            session.queue.add_if_new(one.name, one.role)
+        bound = stack.enter_context(listening_socket(host, port))
+        base = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+        links = [
+            {"name": one.name, "role": one.role, "link": f"{base}/a/{tokens[one.name]}" if one.name in tokens else None}
+            for one in session.database.annotators()
+        ]
+        n = len(session.queue.items)
+
+        def ready() -> None:
+            if as_json:
+                show_json({"url": base, "protocol": chosen.id, "n_items": n, "annotators": links})
+            else:
+                rows = [[row["name"], row["role"], row["link"] or "(has a link)"] for row in links]
+                show(table(["annotator", "role", "personal link"], [[str(cell) for cell in row] for row in rows]))
+            if opened.work.n_missing:
+                say(f"local-bench: {opened.work.n_missing} images are missing and cannot be annotated")
+            if host not in LOOPBACK:
+                say("local-bench: links are sent without encryption: use a trusted network, or a proxy with HTTPS")
+            say(f"local-bench: {n} items, protocol {chosen.id}, on {base}; Ctrl-C stops the server")
+
+        run_server(session, bound, host, ready)
+    say(f"local-bench: stopped; `local-bench annotate status {run_dirs[0]}` shows the state")
+    return 0
+
+
+def _close_later(stack: ExitStack, descriptor: int) -> None:
+    import os
+
+    stack.callback(os.close, descriptor)
+
+
+def _people(path: Path) -> "dict[str, Role]":
+    """Annotators' roles by name, from a YAML file."""
+    from typing import Literal
+
+    from pydantic import Field
+
+    from local_bench.core.errors import ConfigError
+    from local_bench.core.yamlfile import Strict, load_yaml
+
+    class Person(Strict):
+        name: str
+        role: Literal["annotator", "adjudicator", "lead"] = "annotator"
+
+    class People(Strict):
+        annotators: list[Person] = Field(min_length=1)
+
+    found: dict[str, Role] = {}
+    for person in load_yaml(path, People).annotators:
+        if person.name in found:
+            raise ConfigError(f"{path}: the annotator {person.name!r} is listed twice: keep one")
+        found[person.name] = person.role
+    return found
+
+
+@annotate.command(
+    epilog=examples("local-bench annotate status runs/studio", "local-bench annotate status runs/a --json")
+)
+@RUN
+@JSON
+def status(run_dir: Path, as_json: bool) -> int:
+    """Show coverage, agreement, pace and adjudication of RUN's annotation."""
+    from local_bench.analysis.annotating import stored_sessions
+    from local_bench.judges.people.database import FILE, AnnotationDatabase
+    from local_bench.judges.people.summary import summary
+
+    with AnnotationDatabase(run_dir / FILE) as database:
+        found = [summary(session) for session in stored_sessions(database)]
+    if as_json:
+        show_json({"run_dir": str(run_dir), "protocols": [one.as_json() for one in found]})
+    else:
+        show("\n\n".join(_status_text(one) for one in found))
+    return 0
+
+
+def _status_text(found: "Summary") -> str:
+    header = ["annotator", "role", "answers", "cannot tell", "median", "pace", "agreement", "kappa", "repeats", "known"]
+    rows = [
+        [
+            *(one.name, one.role, str(one.n_answers), str(one.n_cannot_tell)),
+            "-" if one.median_s is None else f"{one.median_s:.1f} s",
+            *(one.outlier or "-", _figure(one.agreement), _figure(one.kappa), _figure(one.repeats), _figure(one.gold)),
+        ]
+        for one in found.annotators
+    ]
+    fields = [[f.name, str(f.n_units), _figure(f.raw), _figure(f.kappa), _figure(f.alpha)] for f in found.fields]
+    parts = [
+        f"{found.protocol}: {found.n_complete} of {found.n_items} items have {found.raters} answers; "
+        f"{found.n_disputed} wait for adjudication, {found.n_adjudicated} are adjudicated",
+        table(header, rows),
+    ]
+    if fields:
+        parts.append(table(["question", "images", "raw agreement", "kappa", "alpha"], fields))
+    return "\n\n".join(parts)
+
+
+def _figure(one: "Figure") -> str:
+    return "-" if one.value is None else f"{one.value:.3f}"
+
+
+@annotate.command(
+    epilog=examples(
+        "local-bench annotate export runs/studio --out labels.jsonl",
+        "local-bench annotate export runs/studio --out all.csv",
+        "local-bench annotate export runs/hype --format hype-edit-1 --out people/",
+    )
+)
+@RUN
+@click.option("--out", required=True, type=PATH, help="The new file (.jsonl or .csv) or, with --format, folder.")
+@click.option("--format", "layout", metavar="NAME", help="A benchmark's own layout: one folder per annotator.")
+@click.option("--protocol", metavar="NAME", help="Only annotations of this protocol [default: all].")
+@JSON
+def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, as_json: bool) -> int:
+    """Write RUN's annotations: JSONL for --people, CSV with everything, or a benchmark's layout."""
+    from local_bench.analysis.annotating import write_csv, write_jsonl, write_layout
+    from local_bench.core.errors import UserError
+    from local_bench.judges.people.database import FILE
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(run_dir) as run:
+        if layout is not None:
+            files = write_layout(run, run_dir / FILE, layout, out)
+            result: dict[str, Any] = {"out": str(out), "files": [str(file) for file in files]}
+            text = "\n".join(str(file) for file in files)
+        elif out.suffix in (".jsonl", ".csv"):
+            write = write_csv if out.suffix == ".csv" else write_jsonl
+            n = write(run, run_dir / FILE, out, protocol)
+            result, text = {"out": str(out), "n": n}, f"{n} lines in {out}"
+        else:
+            raise UserError(f"--out {out}: give a file that ends in .jsonl or .csv, or a layout with --format")
+    if as_json:
+        show_json(result)
+    else:
+        show(text)
+    return 0
+
+
+@annotate.command("import", epilog=examples("local-bench annotate import runs/studio labels.jsonl --protocol accept"))
+@RUN
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option("--protocol", required=True, metavar="NAME|FILE", help="The protocol by which they were made.")
+@JSON
+def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
+    """Store the annotations in FILE (JSONL, as for --people) with RUN's own."""
+    from local_bench.analysis.annotating import import_answers
+    from local_bench.judges.people.protocol import load_protocol
+    from local_bench.judges.people.serve import lock_annotations
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(run_dir) as run, ExitStack() as stack:
+        _close_later(stack, lock_annotations(run_dir))
+        stored, before = import_answers(run, load_protocol(protocol), file)
+    if as_json:
+        show_json({"n_stored": stored, "n_before": before})
+    else:
+        show(f"stored {stored} answers; {before} were there before")
+    return 0
+
+
+@annotate.command(
+    epilog=examples("local-bench annotate ranking runs/studio", "local-bench annotate ranking runs/a --json")
+)
+@RUN
+@JSON
+def ranking(run_dir: Path, as_json: bool) -> int:
+    """Rank RUN's models by annotators' comparisons (protocol pairwise)."""
+    from local_bench.analysis.annotating import preferences
+    from local_bench.judges.people.database import FILE
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(run_dir) as run:
+        found = preferences(run, run_dir / FILE)
+    if as_json:
+        show_json({"models": [asdict(one) for one in found]})
+        return 0
+    rows = [
+        [
+            *(one.model, str(one.wins), str(one.ties), str(one.losses), f"{one.win_rate:.3f}"),
+            *(f"{one.low:.2f} to {one.high:.2f}", f"{one.strength:+.2f}"),
+        ]
+        for one in found
+    ]
+    show(table(["model", "won", "tied", "lost", "win rate", "95 %", "Bradley-Terry"], rows))
+    return 0
+
+
+@annotate.command(epilog=examples("local-bench annotate link runs/studio r01 --base http://10.0.0.5:8000"))
+@RUN
+@click.argument("name")
+@click.option("--base", default="http://127.0.0.1:8765", show_default=True, help="The server's address.")
+@JSON
+def link(run_dir: Path, name: str, base: str, as_json: bool) -> int:
+    """Make a new personal link for the annotator NAME; the earlier one becomes invalid."""
+    from local_bench.judges.people.database import FILE, AnnotationDatabase
+    from local_bench.judges.people.session import new_link
+
+    with AnnotationDatabase(run_dir / FILE) as database:
+        _known(database, name)
+        url = f"{base.rstrip('/')}/a/{new_link(database, name)}"
+    if as_json:
+        show_json({"name": name, "link": url})
+    else:
+        show(url)
+    return 0
+
+
+@annotate.command(epilog=examples("local-bench annotate forget runs/studio r01 --yes"))
+@RUN
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@JSON
+def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
+    """Remove the annotator NAME and all their answers from RUN. This cannot be undone."""
+    from local_bench.judges.people.database import FILE, AnnotationDatabase
+    from local_bench.judges.people.serve import lock_annotations
+
+    with ExitStack() as stack:
+        _close_later(stack, lock_annotations(run_dir))
+        with AnnotationDatabase(run_dir / FILE) as database:
+            _known(database, name)
+            if not yes:
+                click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
+            n = database.forget(name)
+    if as_json:
+        show_json({"name": name, "n_answers": n})
+    else:
+        show(f"removed {name} and {n} answers")
+    return 0
+
+
+def _known(database: Any, name: str) -> None:
+    from local_bench.core.errors import UserError
+    from local_bench.core.suggest import hint
+
+    names = [one.name for one in database.annotators()]
+    if name not in names:
+        raise UserError(f"{database.path} has no annotator {name!r}: {hint(name, names, 'it has ' + ', '.join(names))}")

@@ -1,0 +1,245 @@
+"""The web application of `local-bench annotate`.
+
+Every request needs an annotator's token (a link sets it as a cookie), every change a CSRF token derived from it. Pages
+load nothing from elsewhere and contain nothing about models; images are addressed by the digest of their pixels.
+"""
+
+import hashlib
+import hmac
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from local_bench.core.errors import ImageError
+from local_bench.judges.people.database import AlreadyAnswered, Annotator
+from local_bench.judges.people.guard import Guard, PlainError
+from local_bench.judges.people.items import Given, Kind, Side
+from local_bench.judges.people.pages import Pages
+from local_bench.judges.people.session import NOTE_CHARACTERS, InvalidAnswer, Session
+from local_bench.judges.people.summary import summary
+from local_bench.judges.people.texts import known_language
+
+COOKIE = "local_bench_annotator"
+AT_ONCE = 5
+"""Most items that a page can load ahead."""
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {"app.js": "text/javascript; charset=utf-8", "app.css": "text/css; charset=utf-8"}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class AnswerIn(_Body):
+    """An answer as the page sends it."""
+
+    request_id: str = Field(pattern=r"^[0-9a-f-]{8,64}$")
+    item_id: str = Field(pattern=r"^[0-9a-f]{64}$")
+    kind: Kind
+    values: dict[Annotated[str, Field(max_length=8)], dict[Annotated[str, Field(max_length=40)], bool | int | str]]
+    cannot_tell: str | None = Field(None, max_length=40)
+    reasons: list[Annotated[str, Field(max_length=40)]] = Field([], max_length=30)
+    note: str = Field("", max_length=NOTE_CHARACTERS)
+    left: Side | None = None
+    elapsed_ms: int | None = Field(None, ge=0, le=86_400_000)
+
+
+class UndoIn(_Body):
+    """The number of the answer to withdraw."""
+
+    number: int
+
+
+class LanguageIn(_Body):
+    language: str = Field(max_length=8)
+
+
+@dataclass
+class LinkLimit:
+    """Counts requests with invalid links by client address."""
+
+    most: int = 10
+    within_s: float = 60.0
+    _failures: dict[str, deque[float]] = field(default_factory=dict)
+
+    def exceeded(self, client: str) -> bool:
+        times = self._failures.get(client)
+        now = time.monotonic()
+        while times and now - times[0] > self.within_s:
+            times.popleft()
+        return times is not None and len(times) >= self.most
+
+    def failed(self, client: str) -> None:
+        if len(self._failures) > 10_000:
+            self._failures.clear()
+        self._failures.setdefault(client, deque(maxlen=self.most)).append(time.monotonic())
+
+
+def csrf_token(token: str) -> str:
+    """The CSRF token of an annotator's secret; it survives restarts of the server."""
+    return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What the requests of an application share."""
+
+    session: Session
+    pages: Pages
+    limit: LinkLimit
+    secure: bool
+
+
+router = APIRouter()
+
+
+def _context(request: Request) -> _Context:
+    found: _Context = request.app.state.context
+    return found
+
+
+def _annotator(request: Request) -> Annotator:
+    session = _context(request).session
+    token = request.cookies.get(COOKIE, "")
+    found = session.database.annotator_of(token) if token else None
+    if found is None:
+        raise HTTPException(403, "link_invalid")
+    session.queue.add_if_new(found.name, found.role)
+    return found
+
+
+def _changing(request: Request) -> Annotator:
+    """The annotator of a request that changes something."""
+    found = _annotator(request)
+    origin = request.headers.get("origin")
+    same = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    given = request.headers.get("x-csrf-token", "")
+    if not same or not hmac.compare_digest(given.encode(), csrf_token(request.cookies[COOKIE]).encode()):
+        raise HTTPException(403, "link_invalid")
+    return found
+
+
+def _lead(request: Request) -> Annotator:
+    found = _annotator(request)
+    if found.role != "lead":
+        raise HTTPException(403, "not_found")
+    return found
+
+
+Shared = Annotated[_Context, Depends(_context)]
+Me = Annotated[Annotator, Depends(_annotator)]
+Changing = Annotated[Annotator, Depends(_changing)]
+Lead = Annotated[Annotator, Depends(_lead)]
+
+
+@router.get("/a/{token}")
+def enter(token: str, request: Request, shared: Shared) -> Response:
+    """A personal link: sets the cookie."""
+    client = request.client.host if request.client else ""
+    if shared.limit.exceeded(client):
+        raise HTTPException(429, "too_many")
+    found = shared.session.database.annotator_of(token)
+    if found is None:
+        shared.limit.failed(client)
+        raise HTTPException(403, "link_invalid")
+    response = RedirectResponse("/lead" if found.role == "lead" else "/", 303)
+    response.set_cookie(COOKIE, token, max_age=90 * 86400, httponly=True, samesite="lax", secure=shared.secure)
+    return response
+
+
+@router.get("/")
+def page(request: Request, me: Me, shared: Shared) -> Response:
+    return HTMLResponse(shared.pages.page(me, csrf_token(request.cookies[COOKIE])))
+
+
+@router.get("/queue")
+def queue(me: Me, shared: Shared, n: int = 1) -> dict[str, Any]:
+    return shared.pages.queue(me, max(1, min(n, AT_ONCE)))
+
+
+@router.get("/image/{sha}")
+def image(sha: str, me: Me, shared: Shared) -> Response:
+    if not _DIGEST.fullmatch(sha) or sha not in shared.session.images:
+        raise HTTPException(404, "image_failed")
+    try:
+        data = shared.session.load_png(sha)
+    except ImageError:
+        raise HTTPException(404, "image_failed") from None
+    headers = {
+        "Cache-Control": "private, max-age=86400, immutable",
+        "Content-Disposition": 'inline; filename="image.png"',
+    }
+    return Response(data, media_type="image/png", headers=headers)
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    if name not in _TYPES:
+        raise HTTPException(404, "not_found")
+    return Response((_STATIC / name).read_bytes(), headers={"Content-Type": _TYPES[name]})
+
+
+@router.post("/answer")
+def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
+    given = Given(body.values, body.cannot_tell, tuple(body.reasons), body.note.strip(), body.left)
+    try:
+        shared.session.answer(me, body.request_id, body.item_id, body.kind, given, body.elapsed_ms)
+    except AlreadyAnswered:
+        return PlainError(409, shared.pages.sentence("stale", known_language(me.language)))
+    except InvalidAnswer as e:
+        return PlainError(422, str(e))
+    return JSONResponse({"saved": body.request_id})
+
+
+@router.post("/undo")
+def undo(body: UndoIn, me: Changing, shared: Shared) -> Response:
+    found = shared.session.undo(me, body.number)
+    if found is None:
+        return PlainError(409, shared.pages.sentence("nothing_to_undo", known_language(me.language)))
+    item, stored = found
+    return JSONResponse(shared.pages.entry(me, item, stored.kind) | {"given": stored.given.content})
+
+
+@router.post("/language")
+def language(body: LanguageIn, me: Changing, shared: Shared) -> Response:
+    shared.session.database.set_language(me.name, known_language(body.language))
+    return JSONResponse({"language": known_language(body.language)})
+
+
+@router.get("/lead")
+def lead(me: Lead, shared: Shared) -> Response:
+    return HTMLResponse(shared.pages.lead(me, summary(shared.session)))
+
+
+@router.get("/lead.json")
+def lead_json(me: Lead, shared: Shared) -> dict[str, Any]:
+    return summary(shared.session).as_json()
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """An error as a page if the browser asks for one, else as JSON."""
+    assert isinstance(error, HTTPException)
+    pages = _context(request).pages
+    if "text/html" in request.headers.get("accept", "") and request.method == "GET":
+        return HTMLResponse(pages.message(str(error.detail)), error.status_code)
+    return PlainError(error.status_code, pages.sentence(str(error.detail), "en"))
+
+
+def create_app(session: Session, hosts: frozenset[str] = frozenset(), secure: bool = False) -> FastAPI:
+    """The application. It answers only under the names in `hosts` (empty: any); `secure` is for one behind HTTPS."""
+    app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.context = _Context(session, Pages(session), LinkLimit(), secure)
+    app.add_middleware(Guard, hosts=hosts)
+    app.add_exception_handler(HTTPException, _failed)
+    app.include_router(router)
+    return app

@@ -1,0 +1,246 @@
+"""The database of annotations, `annotations.sqlite` in the run directory: annotators, items and answers.
+
+It is separate from the run's own database, because annotators work while the run is closed or grows. Every answer is
+one committed row (WAL, synchronous=FULL); withdrawn answers stay until their annotator is removed.
+"""
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
+from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer
+
+FILE = "annotations.sqlite"
+VERSION = "1"
+Role = Literal["annotator", "adjudicator", "lead"]
+_SCHEMA = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+    """CREATE TABLE annotators (name TEXT PRIMARY KEY, role TEXT NOT NULL, token_sha256 TEXT UNIQUE,
+       language TEXT NOT NULL, created_utc TEXT NOT NULL) STRICT""",
+    "CREATE TABLE items (item_id TEXT PRIMARY KEY, protocol TEXT NOT NULL, content TEXT NOT NULL) STRICT",
+    """CREATE TABLE answers (number INTEGER PRIMARY KEY AUTOINCREMENT, request_id TEXT NOT NULL UNIQUE,
+       annotator TEXT NOT NULL REFERENCES annotators, item_id TEXT NOT NULL REFERENCES items, kind TEXT NOT NULL,
+       content TEXT NOT NULL, elapsed_ms INTEGER, saved_utc TEXT NOT NULL, withdrawn_utc TEXT) STRICT""",
+    "CREATE UNIQUE INDEX one_answer ON answers (annotator, item_id, kind) WHERE withdrawn_utc IS NULL",
+    "CREATE INDEX latest ON answers (annotator, number) WHERE withdrawn_utc IS NULL",
+)
+
+
+class AlreadyAnswered(Exception):
+    """The annotator has an answer to this item under another request."""
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """A person under a pseudonym."""
+
+    name: str
+    role: Role
+    language: str
+    has_link: bool
+
+
+class AnnotationDatabase:
+    """Access from several threads; one transaction at a time. Raises StorageError, LedgerError or LedgerDamaged."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        """Open `path`; LedgerError if it does not exist, unless `create`."""
+        self.path = path
+        if not create and not path.is_file():
+            raise LedgerError(f"{path} does not exist: nobody has annotated this run; use `local-bench annotate` first")
+        self._lock = threading.RLock()
+        with self._errors():
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._db.execute("PRAGMA secure_delete = ON")
+            with self._transaction():
+                if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                    for statement in _SCHEMA:
+                        self._db.execute(statement)
+                    self._db.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
+                version = self._rows("SELECT value FROM meta WHERE key = 'version'")
+        if version != [(VERSION,)]:
+            self.close()
+            raise LedgerError(f"{path} is of a version that this release does not know: use the release that wrote it")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> "AnnotationDatabase":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # annotators
+
+    def annotators(self) -> list[Annotator]:
+        """All annotators, by name."""
+        rows = self._rows("SELECT name, role, language, token_sha256 IS NOT NULL FROM annotators ORDER BY name")
+        return [Annotator(name, role, language, bool(has_link)) for name, role, language, has_link in rows]
+
+    def add_annotator(self, name: str, role: Role, language: str) -> bool:
+        """Add an annotator without a link; return whether the name is new. The role of a known name is replaced."""
+        with self._transaction():
+            known = bool(self._rows("SELECT 1 FROM annotators WHERE name = ?", name))
+            self._db.execute(
+                """INSERT INTO annotators VALUES (?, ?, NULL, ?, ?)
+                   ON CONFLICT (name) DO UPDATE SET role = excluded.role""",
+                (name, role, language, _now()),
+            )
+        return not known
+
+    def set_token(self, name: str, token: str) -> None:
+        """Replace the annotator's token; only its hash is stored."""
+        with self._transaction():
+            self._db.execute("UPDATE annotators SET token_sha256 = ? WHERE name = ?", (hashed(token), name))
+
+    def annotator_of(self, token: str) -> Annotator | None:
+        """The annotator with this token."""
+        rows = self._rows("SELECT name, role, language FROM annotators WHERE token_sha256 = ?", hashed(token))
+        return next((Annotator(name, role, language, True) for name, role, language in rows), None)
+
+    def set_language(self, name: str, language: str) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE annotators SET language = ? WHERE name = ?", (language, name))
+
+    def forget(self, name: str) -> int:
+        """Remove an annotator and all their answers from the file; return the number of answers removed."""
+        with self._transaction():
+            n = self._db.execute("DELETE FROM answers WHERE annotator = ?", (name,)).rowcount
+            self._db.execute("DELETE FROM annotators WHERE name = ?", (name,))
+        with self._errors():
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return n
+
+    # items
+
+    def add_items(self, items: Iterable[Item]) -> None:
+        """Add items; the sampling probabilities and known answer of an existing item are replaced."""
+        with self._transaction():
+            self._db.executemany(
+                """INSERT INTO items VALUES (?, ?, ?)
+                   ON CONFLICT (item_id) DO UPDATE SET content = excluded.content""",
+                ((item.item_id, item.protocol, _json(item.content)) for item in items),
+            )
+
+    def items(self) -> dict[str, Item]:
+        """Item id -> item, for all protocols."""
+        rows = self._rows("SELECT item_id, protocol, content FROM items ORDER BY item_id")
+        return {item_id: Item.from_content(protocol, json.loads(content)) for item_id, protocol, content in rows}
+
+    # answers
+
+    def save(
+        self, request_id: str, annotator: str, item_id: str, kind: Kind, given: Given, elapsed_ms: int | None
+    ) -> bool:
+        """Store an answer durably; return False if this request was stored before, also if it was withdrawn since.
+
+        Raises AlreadyAnswered if another request has answered the item."""
+        with self._transaction():
+            if self._rows("SELECT 1 FROM answers WHERE request_id = ?", request_id):
+                return False
+            try:
+                self._db.execute(
+                    "INSERT INTO answers (request_id, annotator, item_id, kind, content, elapsed_ms, saved_utc)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (request_id, annotator, item_id, kind, _json(given.content), elapsed_ms, _now()),
+                )
+            except sqlite3.IntegrityError as e:
+                raise AlreadyAnswered from e
+        return True
+
+    def latest(self, annotator: str) -> int | None:
+        """The number of the annotator's latest answer."""
+        rows = self._rows("SELECT max(number) FROM answers WHERE annotator = ? AND withdrawn_utc IS NULL", annotator)
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    def withdraw(self, annotator: str, number: int) -> StoredAnswer | None:
+        """Withdraw the answer with this number and return it; None if it is not the annotator's latest."""
+        with self._transaction():
+            if number != self.latest(annotator):
+                return None
+            found = self._answers("number = ?", number)
+            self._db.execute("UPDATE answers SET withdrawn_utc = ? WHERE number = ?", (_now(), found[0].number))
+        return found[0]
+
+    def answers(self) -> list[StoredAnswer]:
+        """All answers that were not withdrawn, in the order of time."""
+        return self._answers("withdrawn_utc IS NULL ORDER BY number")
+
+    def _answers(self, where: str, *values: Any) -> list[StoredAnswer]:
+        rows = self._rows(
+            "SELECT number, annotator, item_id, kind, content, elapsed_ms, saved_utc FROM answers WHERE " + where,
+            *values,
+        )
+        return [
+            StoredAnswer(number, annotator, item_id, kind, Given.from_content(json.loads(content)), elapsed, saved)
+            for number, annotator, item_id, kind, content, elapsed, saved in rows
+        ]
+
+    # meta
+
+    def meta(self, key: str) -> str | None:
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
+        return rows[0][0] if rows else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        with self._lock, self._errors():
+            return self._db.execute(query, values).fetchall()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as e:
+            if "locked" in str(e):
+                raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e
+            raise StorageError(
+                f"cannot use {self.path}: {e}; free disk space or fix its permissions and run the same command again"
+            ) from e
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.DatabaseError as e:
+            raise LedgerDamaged(f"{self.path} is damaged ({e}): restore it from a backup, or move it away") from e
+
+
+def hashed(token: str) -> str:
+    """The stored form of a token; tokens have 256 random bits, so that a fast hash suffices."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

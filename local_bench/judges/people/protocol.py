@@ -1,0 +1,175 @@
+"""Annotation protocols: YAML files that define what annotators see and answer, and how many of them.
+
+A protocol shows one image, the images of a task as a set, or two sets of the same task. Its fields are answered for
+every image or once for the item. Protocols of a lab are files `protocols/*.yaml` in its config folders.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.paths import user_config_dirs
+from local_bench.core.suggest import hint
+from local_bench.core.yamlfile import Strict, load_yaml
+
+FOLDER = Path(__file__).parent / "protocols"
+OVERALL = "overall"
+PREFERRED = "preferred"
+POINT = "point_{}"
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+Value = bool | int | str
+_RESERVED = "zcntgsfd?+-0[]"
+"""Keys of the page itself; an option cannot have them."""
+
+
+class Text(Strict):
+    """A text in the interface's languages; without `zh` the English text is shown."""
+
+    en: str
+    zh: str | None = None
+
+    def get(self, language: Language) -> str:
+        return (self.zh if language == "zh" else None) or self.en
+
+
+class Option(Strict):
+    """One possible answer."""
+
+    value: Value
+    key: str = Field(min_length=1, max_length=1)
+    """The key that selects it."""
+    text: Text
+
+
+class AnswerField(Strict):
+    """One question of the protocol."""
+
+    name: str = Field(pattern=r"[a-z][a-z0-9_]{0,39}")
+    """Name of the score, as in files of annotations: `overall`, `brf`, …"""
+    text: Text
+    options: list[Option] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _check(self) -> "AnswerField":
+        for what, values in (("key", [o.key for o in self.options]), ("value", [repr(o.value) for o in self.options])):
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ValueError(f"two options of {self.name} have the {what} {twice}")
+        reserved = next((o.key for o in self.options if o.key in _RESERVED), None)
+        if reserved is not None:
+            raise ValueError(f"the key {reserved} is used by the page: choose another for an option of {self.name}")
+        return self
+
+    @property
+    def values(self) -> list[Value]:
+        return [option.value for option in self.options]
+
+
+class Reason(Strict):
+    """A tag that an annotator can add to an answer, or a reason why an image cannot be judged."""
+
+    id: str = Field(pattern=r"[a-z][a-z0-9_]{0,39}")
+    text: Text
+
+
+class Protocol(Strict):
+    """One annotation protocol."""
+
+    id: str = Field(pattern=r"[a-z][a-z0-9-]{0,39}")
+    version: int = Field(ge=1)
+    source: str
+    """The paper and section that the protocol follows."""
+    title: Text
+    shows: Literal["image", "set", "pair"]
+    """One item: one image; the images of a task by one model in one attempt; two such sets side by side."""
+    attempts: Literal["first", "all"] = "first"
+    raters: int = Field(ge=1, le=100)
+    """Number of annotators per item."""
+    adjudicate: bool = False
+    """Whether a further annotator answers the items on which the annotators disagree; that answer decides."""
+    fields: list[AnswerField] = Field(default=[])
+    """Answered for every image; with `pair` for the item. Empty with `points`."""
+    points: bool = False
+    """Instead of `fields`: one yes/no question per evaluation point or question of the task."""
+    overall: Literal["field", "all", "none"] = "field"
+    """Where the decision is: in the field `overall`; accepted if all fields are true; or the protocol has none."""
+    reasons: list[Reason] = Field(default=[])
+    cannot_tell: list[Reason] = Field(min_length=1)
+    repeats: float = Field(0.05, ge=0, le=0.5)
+    """Fraction of an annotator's items that are shown again later."""
+    pairs_per_task: int | None = Field(None, ge=1)
+    """With `pair`: number of pairs of models per task; None: all."""
+    break_minutes: int = Field(45, ge=5)
+    """The page suggests a break after this time."""
+    guidelines: Text
+    """Paragraphs are separated by empty lines; a line that starts with `- ` is an item of a list."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Protocol":
+        names = [field.name for field in self.fields]
+        if self.points == bool(self.fields):
+            raise ValueError("a protocol has fields or points, not both")
+        if len(set(names)) < len(names):
+            raise ValueError("two fields have the same name")
+        if self.overall == "field" and OVERALL not in names:
+            raise ValueError("there is no field overall: add one, or set overall to all or none")
+        if self.overall == "all" and not all(set(field.values) == {True, False} for field in self.fields):
+            raise ValueError("overall: all requires fields whose options are true and false")
+        if self.shows == "pair" and (names != [PREFERRED] or set(self.fields[0].values) - {"left", "right", "tie"}):
+            raise ValueError("a pair has the one field preferred with the options left, right and tie")
+        if self.adjudicate and (self.overall == "none" or self.shows == "pair"):
+            raise ValueError("adjudicate requires a protocol with a decision")
+        return self
+
+    @property
+    def scores(self) -> bool:
+        """Whether any field is a number rather than a decision or a preference."""
+        return any(isinstance(value, int) and not isinstance(value, bool) for f in self.fields for value in f.values)
+
+    def fields_of(self, points: tuple[str, ...]) -> list[AnswerField]:
+        """The fields of an item; `points` are the task's evaluation points."""
+        if not self.points:
+            return self.fields
+        yes, no = Text(en="Yes", zh="是"), Text(en="No", zh="否")
+        options = [Option(value=True, key="y", text=yes), Option(value=False, key="x", text=no)]
+        return [
+            AnswerField(name=POINT.format(i), text=Text(en=text), options=options) for i, text in enumerate(points, 1)
+        ]
+
+    def decision(self, answer: dict[str, Any]) -> bool | None:
+        """Whether these values of the fields accept the image; None if the protocol has no decision."""
+        if self.overall == "none":
+            return None
+        return bool(answer[OVERALL]) if self.overall == "field" else all(answer[field.name] for field in self.fields)
+
+
+@cache
+def load_protocol(name: str) -> Protocol:
+    """The protocol of that name, or in the file of that path. ConfigError for an unknown name or an invalid file."""
+    known = protocol_files()
+    if name in known:
+        path = known[name]
+    elif name.endswith((".yaml", ".yml")):
+        path = Path(name)
+    else:
+        suggestion = hint(name, known, f"there are {', '.join(known)}; or give the path of a YAML file")
+        raise ConfigError(f"there is no annotation protocol {name!r}: {suggestion}")
+    loaded = load_yaml(path, Protocol)
+    if name in known and loaded.id != name:
+        raise ConfigError(f"{path}: the protocol's id {loaded.id!r} must be the file's name")
+    return loaded
+
+
+def protocol_files() -> dict[str, Path]:
+    """The protocols by name: the shipped ones, then those of the user's config folders. Shipped names cannot be
+    replaced."""
+    folders = [FOLDER, *(folder / "protocols" for folder in user_config_dirs())]
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found

@@ -1,0 +1,295 @@
+"""Which item an annotator sees next: order, assignment, hidden repeats and adjudication. State is kept in memory and
+rebuilt from the stored answers.
+
+Every annotator has an own random order of all items, so that models and attempts are interleaved. An item is open to
+anyone until it has the protocol's number of answers; items on someone's screen count as answered for a while.
+"""
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from local_bench.core.identity import digest, seed_of
+from local_bench.judges.people.items import Given, Item, Kind, Side
+from local_bench.judges.people.protocol import Protocol
+
+CLAIM_S = 900.0
+"""Seconds for which an item that was sent to an annotator is kept for them."""
+REPEAT_GAP = 20
+"""Number of other items between an item and its repeat; fewer at the end of the queue."""
+COUNT_EVERY_S = 20.0
+"""Seconds between exact counts of the items left for an annotator; in between own answers are subtracted."""
+Entry = tuple[Item, Kind]
+_State = Literal["open", "later", "finished"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An annotator's own numbers."""
+
+    done: int
+    """Answers given, repeats and adjudications included."""
+    left: int
+    """Items that the annotator could still answer now; less once others answer them."""
+
+
+@dataclass
+class _Person:
+    role: str
+    order: list[tuple[int, Kind]]
+    left_sides: dict[str, Side]
+    """With pairs: item id -> side on the left."""
+    start: int = 0
+    """All entries before this index are finished for this annotator."""
+    answered: set[tuple[str, Kind]] = field(default_factory=set)
+    counted: tuple[float, int, int] = (float("-inf"), 0, 0)
+    """Time of the last exact count, its result, and `len(answered)` then."""
+
+
+class Queue:
+    """The items of one protocol and their assignment. Thread-safe.
+
+    `repeats` is the fraction of an annotator's items that are repeated; `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        items: Sequence[Item],
+        seed: int,
+        repeats: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.protocol, self.items = protocol, items
+        self.by_id = {item.item_id: item for item in items}
+        self._seed, self._repeats, self._clock = seed, repeats, clock
+        self._people: dict[str, _Person] = {}
+        self._given: dict[str, dict[str, Given]] = defaultdict(dict)
+        """Item id -> annotator -> answer; without repeats and adjudications."""
+        self._adjudicated: set[str] = set()
+        self._disputed: dict[str, None] = {}
+        self._claims: dict[str, dict[str, float]] = defaultdict(dict)
+        self._lock = threading.RLock()
+
+    def add(self, name: str, role: str) -> None:
+        """Add an annotator. Adjudicators see only disputed items; leads none."""
+        with self._lock:
+            order = self._order(name) if role == "annotator" else []
+            sides = self._sides(name, order) if self.protocol.shows == "pair" else {}
+            self._people[name] = _Person(role, order, sides)
+
+    def add_if_new(self, name: str, role: str) -> None:
+        """As `add`, for an annotator who may have been added while the server runs."""
+        if name not in self._people:
+            self.add(name, role)
+
+    def _random(self, name: str, purpose: str) -> random.Random:
+        seed = digest({"annotator": name, "seed": self._seed, "protocol": self.protocol.id, "purpose": purpose})
+        return random.Random(seed_of(seed))  # noqa: S311 - an order, not a secret
+
+    def _order(self, name: str) -> list[tuple[int, Kind]]:
+        rng = self._random(name, "order")
+        order: list[tuple[int, Kind]] = [(i, "answer") for i in range(len(self.items))]
+        rng.shuffle(order)
+        repeated = [rng.random() < self._repeats for _ in order]
+        later: dict[int, list[tuple[int, Kind]]] = defaultdict(list)
+        for at, ((i, _), again) in enumerate(zip(order, repeated, strict=True)):
+            if again:
+                later[min(at + REPEAT_GAP, len(order) - 1)].append((i, "repeat"))
+        return [entry for at, one in enumerate(order) for entry in (one, *later[at])]
+
+    def _sides(self, name: str, order: list[tuple[int, Kind]]) -> dict[str, Side]:
+        """Random blocks of two in the annotator's order, so that each side is on the left equally often."""
+        rng = self._random(name, "sides")
+        found: dict[str, Side] = {}
+        block: list[Side] = []
+        for index, kind in order:
+            if kind == "answer":
+                if not block:
+                    block = ["a", "b"]
+                    rng.shuffle(block)
+                found[self.items[index].item_id] = block.pop()
+        return found
+
+    def left_side(self, annotator: str, item_id: str, kind: Kind) -> Side | None:
+        """The side of a pair on the left; the other one in the repeat. None for other items."""
+        side = self._people[annotator].left_sides.get(item_id)
+        if side is None or kind != "repeat":
+            return side
+        return "b" if side == "a" else "a"
+
+    # answers
+
+    def record(self, annotator: str, item_id: str, kind: Kind, given: Given) -> None:
+        """Take account of a stored answer."""
+        with self._lock:
+            if annotator in self._people:
+                self._people[annotator].answered.add((item_id, kind))
+            if item_id not in self.by_id:
+                return
+            self._claims[item_id].pop(annotator, None)
+            if kind == "adjudication":
+                self._adjudicated.add(item_id)
+            elif kind == "answer":
+                self._given[item_id][annotator] = given
+            self._update_dispute(item_id)
+
+    def withdraw(self, annotator: str, item_id: str, kind: Kind) -> None:
+        """Take account of a withdrawn answer."""
+        with self._lock:
+            if annotator in self._people:
+                self._people[annotator].answered.discard((item_id, kind))
+            if item_id not in self.by_id:
+                return
+            if kind == "adjudication":
+                self._adjudicated.discard(item_id)
+            elif kind == "answer":
+                self._given[item_id].pop(annotator, None)
+            self._update_dispute(item_id)
+            for person in self._people.values():
+                person.start = 0
+
+    def _update_dispute(self, item_id: str) -> None:
+        given = self._given[item_id].values()
+        disputed = (
+            self.protocol.adjudicate
+            and len(given) >= self.protocol.raters
+            and len({self._decision(one) for one in given}) > 1
+            and item_id not in self._adjudicated
+        )
+        if disputed:
+            self._disputed.setdefault(item_id)
+        else:
+            self._disputed.pop(item_id, None)
+
+    def _decision(self, given: Given) -> tuple[object, ...]:
+        """What the annotators must agree on; `cannot tell` is a value of its own."""
+        if given.cannot_tell:
+            return ("cannot tell",)
+        return tuple(sorted((of, self.protocol.decision(dict(values))) for of, values in given.values.items()))
+
+    # the next items
+
+    def next(self, annotator: str, n: int = 1) -> list[Entry]:
+        """The next items for the annotator, at most `n`; they are kept for this annotator for a while."""
+        with self._lock:
+            person = self._people[annotator]
+            found = self._open(annotator, person, n)
+            found += self._adjudications(annotator, person, n - len(found))
+            now = self._clock()
+            for item, _ in found:
+                self._claims[item.item_id][annotator] = now
+            return found
+
+    def _open(self, annotator: str, person: _Person, n: int) -> list[Entry]:
+        found: list[Entry] = []
+        only_finished = True
+        for at in range(person.start, len(person.order)):
+            if len(found) == n:
+                break
+            index, kind = person.order[at]
+            state = self._state(annotator, person, self.items[index], kind)
+            if state == "open":
+                found.append((self.items[index], kind))
+            only_finished &= state == "finished"
+            if only_finished:
+                person.start = at + 1
+        return found
+
+    def _state(self, annotator: str, person: _Person, item: Item, kind: Kind) -> _State:
+        item_id = item.item_id
+        if (item_id, kind) in person.answered:
+            return "finished"
+        if kind == "repeat" and (item_id, "answer") in person.answered:
+            return "open"
+        n = len(self._given[item_id]) if item.gold is None else 0
+        if n >= self.protocol.raters:
+            return "finished"
+        if kind == "repeat":
+            return "later"
+        others = 0 if item.gold is not None else sum(who != annotator for who in self._fresh(item_id))
+        return "open" if n + others < self.protocol.raters else "later"
+
+    def _fresh(self, item_id: str) -> list[str]:
+        """The annotators for whom the item is kept now."""
+        claims = self._claims.get(item_id)
+        if not claims:
+            return []
+        now = self._clock()
+        for who in [who for who, since in claims.items() if now - since > CLAIM_S]:
+            del claims[who]
+        return list(claims)
+
+    def _adjudications(self, annotator: str, person: _Person, n: int) -> list[Entry]:
+        """Disputed items that the annotator has not answered; without adjudicators any annotator can have them."""
+        if n <= 0 or person.role == "lead":
+            return []
+        if person.role == "annotator" and any(p.role == "adjudicator" for p in self._people.values()):
+            return []
+        found: list[Entry] = []
+        for item_id in self._disputed:
+            if annotator not in self._given[item_id] and not [w for w in self._fresh(item_id) if w != annotator]:
+                found.append((self.by_id[item_id], "adjudication"))
+                if len(found) == n:
+                    break
+        return found
+
+    def may_answer(self, annotator: str, item_id: str, kind: Kind) -> bool:
+        """Whether the annotator can answer: a repeat needs an answer before it, an adjudication a dispute."""
+        with self._lock:
+            person = self._people[annotator]
+            if item_id not in self.by_id or person.role == "lead":
+                return False
+            if kind == "adjudication":
+                own = (item_id, kind) in person.answered
+                return own or (item_id in self._disputed and annotator not in self._given[item_id])
+            return person.role == "annotator" and (kind == "answer" or (item_id, "answer") in person.answered)
+
+    def progress(self, annotator: str) -> Progress:
+        with self._lock:
+            person = self._people[annotator]
+            now, done = self._clock(), len(person.answered)
+            since, left, then = person.counted
+            if now - since > COUNT_EVERY_S or done < then or left - (done - then) <= 0:
+                entries = person.order[person.start :]
+                left = sum(self._state(annotator, person, self.items[i], kind) == "open" for i, kind in entries)
+                left += len(self._adjudications(annotator, person, len(self.items)))
+                person.counted, then = (now, left, done), done
+            return Progress(done, max(0, left - (done - then)))
+
+    def may_follow(self, annotator: str) -> bool:
+        """Whether items may become open to the annotator later: kept for others now, or not decided yet."""
+        with self._lock:
+            person = self._people[annotator]
+            entries = person.order[person.start :]
+            if any(self._state(annotator, person, self.items[i], kind) == "later" for i, kind in entries):
+                return True
+            return self.protocol.adjudicate and person.role != "lead" and min(self.coverage()) < self.protocol.raters
+
+    # what the lead sees
+
+    def disputed(self) -> list[Item]:
+        """Items that wait for adjudication."""
+        with self._lock:
+            return [self.by_id[item_id] for item_id in self._disputed]
+
+    def coverage(self) -> dict[int, int]:
+        """Number of answers -> number of items with as many."""
+        with self._lock:
+            counts = Counter(len(self._given.get(item.item_id, ())) for item in self.items)
+            return dict(sorted(counts.items()))
+
+    def on_screen(self) -> dict[str, int]:
+        """Annotator -> number of items that are kept for them now."""
+        with self._lock:
+            counts = Counter(who for item_id in list(self._claims) for who in self._fresh(item_id))
+            return dict(sorted(counts.items()))
+
+    def opinions(self, item_id: str) -> list[Given]:
+        """The answers to an item, in an order that does not depend on the annotators' names."""
+        with self._lock:
+            return sorted(self._given[item_id].values(), key=lambda given: digest(given.content))

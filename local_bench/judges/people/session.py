@@ -1,0 +1,118 @@
+"""One annotation session: the protocol, its items, the people and their stored answers."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from local_bench.core.errors import UserError
+from local_bench.judges.people.database import AnnotationDatabase, Annotator, Role
+from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer, TaskView
+from local_bench.judges.people.protocol import AnswerField, Protocol
+from local_bench.judges.people.queue import Queue
+
+NOTE_CHARACTERS = 2000
+
+
+class InvalidAnswer(Exception):
+    """The answer does not fit the item; the message is the reason."""
+
+
+@dataclass
+class Session:
+    """What the server works on. `load_png` returns an image of the run by pixel digest, without metadata; ImageError
+    if it cannot be read."""
+
+    protocol: Protocol
+    queue: Queue
+    database: AnnotationDatabase
+    tasks: Mapping[str, TaskView]
+    load_png: Callable[[str], bytes]
+    images: frozenset[str] = field(init=False)
+    """Digests of all images that may be shown."""
+
+    def __post_init__(self) -> None:
+        shown = {one.pixels_sha256 for item in self.queue.items for one in (*item.images, *item.other)}
+        used = {item.task_id for item in self.queue.items} & set(self.tasks)
+        self.images = frozenset(shown | {sha for task_id in used for sha in self.tasks[task_id].images})
+        for annotator in self.database.annotators():
+            self.queue.add(annotator.name, annotator.role)
+        for stored in self.database.answers():
+            self.queue.record(stored.annotator, stored.item_id, stored.kind, stored.given)
+
+    def fields(self, item: Item) -> Sequence[AnswerField]:
+        return self.protocol.fields_of(self.tasks[item.task_id].points)
+
+    def keys(self, item: Item) -> list[str]:
+        """What the fields are answered for: every deliverable, or "" for the item as a whole."""
+        whole = self.protocol.points or self.protocol.shows == "pair"
+        return [""] if whole else [str(one.deliverable) for one in item.images]
+
+    def answer(
+        self, annotator: Annotator, request_id: str, item_id: str, kind: Kind, given: Given, ms: int | None
+    ) -> None:
+        """Check and store an answer; nothing is done if the request was stored before. Raises InvalidAnswer, and
+        AlreadyAnswered if another request has answered the item."""
+        item = self.queue.by_id.get(item_id)
+        if item is None or not self.queue.may_answer(annotator.name, item_id, kind):
+            raise InvalidAnswer("the item is not in your queue")
+        self._check(item, given)
+        if self.database.save(request_id, annotator.name, item_id, kind, given, ms):
+            self.queue.record(annotator.name, item_id, kind, given)
+
+    def _check(self, item: Item, given: Given) -> None:
+        protocol = self.protocol
+        if unknown := set(given.reasons) - {reason.id for reason in protocol.reasons}:
+            raise InvalidAnswer(f"unknown reason {min(unknown)}")
+        if given.cannot_tell is not None:
+            if given.cannot_tell not in {reason.id for reason in protocol.cannot_tell}:
+                raise InvalidAnswer(f"unknown reason {given.cannot_tell}")
+            if given.values:
+                raise InvalidAnswer("an answer has values or a reason why it cannot be judged, not both")
+            return
+        if (given.left is None) == (protocol.shows == "pair"):
+            raise InvalidAnswer("only the answer to a pair says which side was on the left, and it must")
+        if set(given.values) != set(self.keys(item)):
+            raise InvalidAnswer("not every image is answered")
+        for values in given.values.values():
+            fields = self.fields(item)
+            if set(values) != {one.name for one in fields}:
+                raise InvalidAnswer("not every question is answered")
+            for one in fields:
+                value = values[one.name]
+                if not any(type(value) is type(known) and value == known for known in one.values):
+                    raise InvalidAnswer(f"{one.name} has no such option")
+
+    def undo(self, annotator: Annotator, number: int) -> tuple[Item, StoredAnswer] | None:
+        """Withdraw the annotator's latest answer if it has this number; None otherwise."""
+        stored = self.database.withdraw(annotator.name, number)
+        if stored is None:
+            return None
+        self.queue.withdraw(annotator.name, stored.item_id, stored.kind)
+        item = self.queue.by_id.get(stored.item_id)
+        return None if item is None else (item, stored)
+
+
+def new_link(database: AnnotationDatabase, name: str) -> str:
+    """A new secret token for the annotator; earlier ones become invalid."""
+    token = secrets.token_urlsafe(32)
+    database.set_token(name, token)
+    return token
+
+
+def check_name(name: str) -> str:
+    """A valid pseudonym. UserError otherwise."""
+    if not name.strip() or len(name) > 40 or any(ord(c) < 32 for c in name) or name != name.strip():
+        raise UserError(f"{name!r} is no annotator's name: give a pseudonym of 1 to 40 characters")
+    return name
+
+
+def add_people(database: AnnotationDatabase, people: Mapping[str, Role], language: str) -> dict[str, str]:
+    """Add annotators; return name -> token for those who have no link yet."""
+    found = {}
+    for name, role in people.items():
+        database.add_annotator(check_name(name), role, language)
+    linked = {annotator.name for annotator in database.annotators() if annotator.has_link}
+    for name in people:
+        if name not in linked:
+            found[name] = new_link(database, name)
+    return found

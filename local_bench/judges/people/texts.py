@@ -1,0 +1,22 @@
+"""The interface's texts in its languages."""
+
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from local_bench.judges.people.protocol import LANGUAGES, Language
+
+FILE = Path(__file__).parent / "text.yaml"
+
+
+@cache
+def texts(language: Language) -> dict[str, str]:
+    """Key -> text."""
+    data = yaml.safe_load(FILE.read_text("utf-8"))
+    return {key: of[language] for key, of in data.items()}
+
+
+def known_language(name: str) -> Language:
+    """`name` if the interface has that language, else English."""
+    return next((language for language in LANGUAGES if language == name), "en")

@@ -1,0 +1,86 @@
+"""Ranks models from comparisons of two results each.
+
+Bradley and Terry, "Rank analysis of incomplete block designs" (Biometrika, 1952); a tie is half a win for each side.
+The maximum of the likelihood is found with the iteration of Hunter, "MM algorithms for generalized Bradley-Terry
+models" (Annals of Statistics, 2004).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from local_bench.settle.intervals import wilson
+
+_PRIOR = 0.1
+"""Each compared pair of models gets this many additional ties, so that a model that never won has a finite strength."""
+_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of two models."""
+
+    first: str
+    second: str
+    won: float
+    """1 if `first` is preferred, 0 if `second` is, 0.5 for a tie."""
+
+
+@dataclass(frozen=True)
+class RankedModel:
+    """One model's comparisons with all others."""
+
+    model: str
+    wins: int
+    ties: int
+    losses: int
+    win_rate: float
+    """Wins plus half of the ties, as a fraction of the comparisons."""
+    low: float
+    """95 % Wilson interval of the win rate, in which a tie counts as half a win."""
+    high: float
+    strength: float
+    """Natural logarithm of the Bradley-Terry strength; the mean over the models is 0."""
+
+
+def rank(comparisons: Sequence[Comparison]) -> list[RankedModel]:
+    """The compared models, the strongest first."""
+    models = sorted({name for one in comparisons for name in (one.first, one.second)})
+    if not models:
+        return []
+    index = {name: i for i, name in enumerate(models)}
+    wins = np.zeros((len(models), len(models)))  # [i, j]: how often i was preferred to j
+    counts = np.zeros((len(models), 3), dtype=int)  # wins, ties, losses
+    for one in comparisons:
+        i, j = index[one.first], index[one.second]
+        wins[i, j] += one.won
+        wins[j, i] += 1 - one.won
+        counts[i, round(2 - 2 * one.won)] += 1
+        counts[j, round(2 * one.won)] += 1
+    strengths = _strengths(wins)
+    found = []
+    for name, i in index.items():
+        n, won = int(counts[i].sum()), float(wins[i].sum())
+        low, high = wilson(won, n)
+        won_n, tied, lost = map(int, counts[i])
+        found.append(RankedModel(name, won_n, tied, lost, won / n, low, high, float(strengths[i])))
+    return sorted(found, key=lambda model: (-model.strength, model.model))
+
+
+def _strengths(
+    wins: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Logarithms of the strengths, with mean 0."""
+    compared = (wins + wins.T) > 0
+    wins = wins + _PRIOR / 2 * compared
+    n = wins + wins.T
+    total = wins.sum(axis=1)
+    strength = np.ones(len(wins))
+    for _ in range(_STEPS):
+        new = total / (n / (strength[:, None] + strength[None, :])).sum(axis=1)
+        new /= np.exp(np.log(new).mean())
+        if np.abs(np.log(new / strength)).max() < 1e-10:
+            break
+        strength = new
+    return np.log(new)  # type: ignore[no-any-return]
