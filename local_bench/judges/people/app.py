@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -189,6 +190,11 @@ def static(name: str) -> Response:
     return Response((_STATIC / name).read_bytes(), headers={"Content-Type": _TYPES[name]})
 
 
+@router.get("/favicon.ico")
+def icon() -> Response:
+    return Response(status_code=204)
+
+
 @router.post("/answer")
 def answer(body: AnswerIn, me: Changing, shared: Shared) -> Response:
     given = Given(body.values, body.cannot_tell, tuple(body.reasons), body.note.strip(), body.left)
@@ -235,11 +241,19 @@ def _failed(request: Request, error: Exception) -> Response:
     return PlainError(error.status_code, pages.sentence(str(error.detail), "en"))
 
 
+def _malformed(request: Request, error: Exception) -> Response:
+    """A request that is not of the expected form. The input is not echoed."""
+    assert isinstance(error, RequestValidationError)
+    where = ".".join(str(part) for part in error.errors()[0]["loc"][:2])
+    return PlainError(422, f"The request is not of the expected form ({where}).")
+
+
 def create_app(session: Session, hosts: frozenset[str] = frozenset(), secure: bool = False) -> FastAPI:
     """The application. It answers only under the names in `hosts` (empty: any); `secure` is for one behind HTTPS."""
     app = FastAPI(title="local-bench annotate", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.context = _Context(session, Pages(session), LinkLimit(), secure)
     app.add_middleware(Guard, hosts=hosts)
     app.add_exception_handler(HTTPException, _failed)
+    app.add_exception_handler(RequestValidationError, _malformed)
     app.include_router(router)
     return app

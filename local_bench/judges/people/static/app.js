@@ -322,7 +322,10 @@ const viewer = {
     for (const one of this.set) one.addEventListener("click", () => { this.select(Number(one.dataset.index)); answers.selectImage(this.index); });
     for (const one of root.querySelectorAll("[data-mode]")) if (one.tagName === "BUTTON") one.addEventListener("click", () => this.mode(one.dataset.mode));
     for (const one of root.querySelectorAll("[data-zoom]")) one.addEventListener("click", () => this.zoom(one.dataset.zoom));
-    for (const image of this.images) image.addEventListener("error", () => say(texts.image_failed, true));
+    for (const image of this.images) {
+      image.addEventListener("error", () => say(texts.image_failed, true));
+      image.addEventListener("load", () => this.place());
+    }
     const divider = root.querySelector("#divider");
     divider.addEventListener("input", () => this.divide());
     this.stage.addEventListener("wheel", (event) => {

@@ -1,0 +1,84 @@
+"""The database of annotations: durable, idempotent, and able to forget."""
+
+import pytest
+
+from local_bench.core.errors import LedgerDamaged, LedgerError
+from local_bench.judges.people.database import AlreadyAnswered, AnnotationDatabase
+from local_bench.judges.people.items import Given, Item, ItemImage
+from local_bench.judges.people.session import add_people
+
+ITEM = Item("accept", "t1", (ItemImage(1, "0" * 64), ItemImage(2, "1" * 64)))
+GIVEN = Given({"1": {"overall": True}, "2": {"overall": False}}, None, ("artefacts",), "the hand, six fingers")
+
+
+@pytest.fixture
+def database(tmp_path):
+    with AnnotationDatabase(tmp_path / "annotations.sqlite", create=True) as opened:
+        opened.add_items([ITEM])
+        opened.add_annotator("ann", "annotator", "en")
+        yield opened
+
+
+def test_an_answer_is_stored_once_however_often_it_is_sent(database):
+    assert database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, 1200)
+    assert not database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, 1200)
+    with pytest.raises(AlreadyAnswered):
+        database.save("r2", "ann", ITEM.item_id, "answer", GIVEN, 1200)
+    (stored,) = database.answers()
+    assert (stored.given, stored.elapsed_ms, stored.kind) == (GIVEN, 1200, "answer")
+
+
+def test_a_withdrawn_answer_is_not_stored_again_by_a_late_copy_of_its_request(database):
+    database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
+    number = database.latest("ann")
+    assert database.withdraw("ann", number + 1) is None
+    assert database.withdraw("ann", number).given == GIVEN
+    assert database.withdraw("ann", number) is None  # a copy of the undo
+    assert not database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
+    assert database.answers() == []
+    assert database.save("r2", "ann", ITEM.item_id, "answer", GIVEN, None)
+
+
+def test_somebody_elses_answer_cannot_be_withdrawn(database):
+    database.add_annotator("bob", "annotator", "en")
+    database.save("r1", "bob", ITEM.item_id, "answer", GIVEN, None)
+    assert database.withdraw("ann", database.latest("bob")) is None
+    assert len(database.answers()) == 1
+
+
+def test_tokens_are_hashed(database):
+    tokens = add_people(database, {"eve": "annotator", "ann": "annotator"}, "en")
+    assert database.annotator_of(tokens["eve"]).name == "eve"
+    assert database.annotator_of(tokens["eve"] + "x") is None
+    assert add_people(database, {"eve": "annotator"}, "en") == {}
+    stored = database.path.read_bytes() + database.path.with_name("annotations.sqlite-wal").read_bytes()
+    assert tokens["eve"].encode() not in stored
+
+
+def test_forgetting_leaves_no_trace_in_the_files(database):
+    add_people(database, {"Xanthippe": "annotator", "bob": "annotator"}, "en")
+    secret = Given({}, "other", (), "my private remark")
+    database.save("r1", "Xanthippe", ITEM.item_id, "answer", secret, None)
+    database.save("r2", "bob", ITEM.item_id, "answer", GIVEN, None)
+    folder = database.path.parent
+    assert b"Xanthippe" in b"".join(p.read_bytes() for p in folder.iterdir())
+    assert database.forget("Xanthippe") == 1
+    left = b"".join(p.read_bytes() for p in folder.iterdir())
+    assert b"Xanthippe" not in left
+    assert b"my private remark" not in left
+    assert [one.annotator for one in database.answers()] == ["bob"]
+
+
+def test_items_are_content_addressed():
+    same = Item("accept", "t1", ITEM.images, (), (("m", 1, 0.5),), {"1": {"overall": True}})
+    other = Item("accept", "t1", (ItemImage(1, "0" * 64), ItemImage(2, "2" * 64)))
+    assert same.item_id == ITEM.item_id != other.item_id
+
+
+def test_a_missing_and_a_damaged_database_are_refused(tmp_path):
+    with pytest.raises(LedgerError, match="nobody has annotated"):
+        AnnotationDatabase(tmp_path / "annotations.sqlite")
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"not a database" * 100)
+    with pytest.raises(LedgerDamaged, match="damaged"):
+        AnnotationDatabase(broken)

@@ -1,0 +1,168 @@
+"""Which item comes next: order, assignment, repeats, adjudication and sides."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from local_bench.judges.people.items import Given, Item, ItemImage
+from local_bench.judges.people.protocol import load_protocol
+from local_bench.judges.people.queue import CLAIM_S, COUNT_EVERY_S, REPEAT_GAP, Queue
+
+YES, NO = Given({"1": {"overall": True}}), Given({"1": {"overall": False}})
+CANNOT = Given({}, cannot_tell="other")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def items_of(n, protocol="accept", pair=False):
+    other = (ItemImage(1, "f" * 64),) if pair else ()
+    return [Item(protocol, f"task-{i}", (ItemImage(1, f"{i:064x}"),), other) for i in range(n)]
+
+
+def queue_of(n=40, protocol="accept", people=("a", "b", "c"), repeats=0.0, **roles):
+    clock = Clock()
+    loaded = load_protocol(protocol)
+    queue = Queue(loaded, items_of(n, protocol, loaded.shows == "pair"), 3, repeats, clock)
+    for name in people:
+        queue.add(name, roles.get(name, "annotator"))
+    return queue, clock
+
+
+def drain(queue, name, given=YES):
+    """The annotator's whole queue, answered one after the other."""
+    seen = []
+    while found := queue.next(name):
+        ((item, kind),) = found
+        queue.record(name, item.item_id, kind, given)
+        seen.append((item.item_id, kind))
+    return seen
+
+
+def test_everyone_has_an_own_order_which_a_restart_keeps():
+    orders = []
+    for _ in range(2):
+        queue, _ = queue_of(protocol="pass-fail")
+        orders.append({name: [item for item, _ in drain(queue, name)] for name in "abc"})
+    assert orders[0] == orders[1]
+    assert len({tuple(order) for order in orders[0].values()}) == 3
+    assert all(len(set(order)) == 40 for order in orders[0].values())
+
+
+def test_an_item_is_answered_by_as_many_as_the_protocol_says():
+    queue, _ = queue_of(people=("a", "b", "c"))
+    seen = Counter()
+    more = True
+    while more:
+        more = False
+        for name in "abc":
+            for item, kind in queue.next(name):
+                assert kind == "answer"
+                queue.record(name, item.item_id, kind, YES)
+                seen[item.item_id] += 1
+                more = True
+    assert set(seen.values()) == {2}
+    assert queue.coverage() == {2: 40}
+    assert not queue.may_follow("a")
+
+
+def test_an_item_on_a_screen_is_kept_for_a_while():
+    queue, clock = queue_of(n=1)
+    assert queue.next("a")
+    assert queue.next("b")
+    assert queue.next("c") == []
+    assert queue.may_follow("c")
+    assert queue.on_screen() == {"a": 1, "b": 1}
+    clock.now = CLAIM_S + 1
+    assert queue.next("c")
+    assert queue.next("a") != []  # the same two places are free again
+
+
+def test_repeats_come_later_and_only_of_what_was_answered():
+    queue, _ = queue_of(n=200, protocol="pass-fail", people=("a",), repeats=0.2)
+    seen = drain(queue, "a")
+    repeats = [item for item, kind in seen if kind == "repeat"]
+    assert 20 < len(repeats) < 60
+    for item in repeats:
+        first, again = seen.index((item, "answer")), seen.index((item, "repeat"))
+        assert again > first
+        assert again - first >= REPEAT_GAP or again > 200  # at the end of the queue there is less between them
+
+
+def test_repeats_of_items_that_others_answered_are_dropped():
+    queue, _ = queue_of(n=60, repeats=0.5)
+    for name in "ab":
+        drain(queue, name)
+    assert drain(queue, "c") == []
+    assert queue.progress("c").left == 0
+
+
+def test_a_disagreement_goes_to_a_third_who_has_not_answered():
+    queue, _ = queue_of(n=1)
+    item = queue.items[0].item_id
+    queue.record("a", item, "answer", YES)
+    assert queue.disputed() == []
+    queue.record("b", item, "answer", NO)
+    assert [one.item_id for one in queue.disputed()] == [item]
+    assert queue.next("a") == queue.next("b") == []
+    assert queue.next("c") == [(queue.items[0], "adjudication")]
+    assert not queue.may_answer("a", item, "adjudication")
+    queue.record("c", item, "adjudication", NO)
+    assert queue.disputed() == []
+
+
+def test_agreement_needs_nobody():
+    for given in (YES, NO, CANNOT):
+        queue, _ = queue_of(n=1)
+        for name in "ab":
+            queue.record(name, queue.items[0].item_id, "answer", given)
+        assert queue.disputed() == []
+
+
+def test_adjudicators_see_disputed_items_only_and_then_nobody_else_does():
+    queue, _ = queue_of(n=3, people=("a", "b", "c", "judge"), judge="adjudicator")
+    assert queue.next("judge") == []
+    item = queue.items[1].item_id
+    queue.record("a", item, "answer", YES)
+    queue.record("b", item, "answer", CANNOT)
+    assert queue.next("judge") == [(queue.items[1], "adjudication")]
+    assert all(kind == "answer" for _, kind in queue.next("c", 5))
+    assert not queue.may_answer("judge", queue.items[0].item_id, "answer")
+
+
+def test_an_undone_answer_opens_the_item_again_for_all():
+    queue, clock = queue_of(n=1)
+    item = queue.items[0].item_id
+    for name in "ab":
+        queue.record(name, item, "answer", YES)
+    assert queue.next("c") == []
+    queue.withdraw("a", item, "answer")
+    assert queue.next("c") == [(queue.items[0], "answer")]
+    clock.now += COUNT_EVERY_S + 1
+    assert queue.progress("a").done == 0
+
+
+@pytest.mark.parametrize("n", [40, 41])
+def test_sides_are_balanced_within_an_annotator_and_swapped_in_repeats(n):
+    queue, _ = queue_of(n=n, protocol="pairwise")
+    for name in "abc":
+        sides = [queue.left_side(name, item.item_id, "answer") for item in queue.items]
+        assert abs(sides.count("a") - sides.count("b")) <= 1
+        order = [queue.items[i].item_id for i, kind in queue._order(name) if kind == "answer"]
+        in_order = [queue.left_side(name, item_id, "answer") for item_id in order]
+        assert any(x == y for x, y in pairwise(in_order))  # not simply alternating
+        for item in queue.items:
+            assert queue.left_side(name, item.item_id, "repeat") != queue.left_side(name, item.item_id, "answer")
+
+
+def test_models_and_attempts_are_interleaved():
+    """Few items follow the one that is before them in the plan."""
+    queue, _ = queue_of(n=400, protocol="pass-fail", people=("a",))
+    numbers = [queue.by_id[item].task_id for item, _ in drain(queue, "a")]
+    follows = sum(int(y[5:]) - int(x[5:]) == 1 for x, y in pairwise(numbers))
+    assert follows < 12

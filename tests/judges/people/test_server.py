@@ -1,0 +1,297 @@
+"""The annotation server over HTTP: what is refused, what is stored once, and what no response contains."""
+
+import json
+import re
+import threading
+import zlib
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from PIL import Image, PngImagePlugin
+
+from local_bench.judges.people.app import COOKIE, csrf_token
+from local_bench.judges.people.guard import MAX_BODY
+from tests.judges.people.conftest import MODELS, SCRIPT, live_server, make_shop
+
+PEOPLE = {"ann": "annotator", "bob": "annotator", "cleo": "annotator", "boss": "lead"}
+
+
+class Client(httpx.Client):
+    """An annotator's browser, a context manager. Keeps every response."""
+
+    def __init__(self, live, name):
+        self.responses = []
+        super().__init__(base_url=live.url, event_hooks={"response": [self._keep]}, follow_redirects=True, timeout=30)
+        self.token = live.tokens[name]
+        self.headers["X-CSRF-Token"] = csrf_token(self.token)
+
+    def __enter__(self):
+        super().__enter__()
+        self.get(f"/a/{self.token}")
+        return self
+
+    def _keep(self, response):
+        response.read()
+        self.responses.append(response)
+
+    def queue(self, n=1):
+        return self.get("/queue", params={"n": n}).json()
+
+    def answer(self, item, value=True, request_id=None, **more):
+        keys = sorted(set(re.findall(r'class="for" data-key="(\d*)"', item["html"])))
+        body = {
+            "request_id": request_id or f"{len(self.responses):032x}",
+            "item_id": item["item_id"],
+            "kind": item["kind"],
+            "values": {key: {"overall": value} for key in keys},
+            "left": item["left"],
+        }
+        return self.post("/answer", json=body | more)
+
+
+@pytest.fixture
+def live(shop_run):
+    with live_server(shop_run.path, "accept", PEOPLE) as live:
+        yield live
+
+
+@pytest.fixture
+def ann(live):
+    with Client(live, "ann") as client:
+        yield client
+
+
+def test_nothing_without_a_link(live):
+    for path in ("/", "/queue", "/lead", "/lead.json", "/image/" + "0" * 64):
+        assert httpx.get(live.url + path).status_code == 403
+    assert httpx.post(live.url + "/answer", json={}).status_code in (403, 422)
+    for path in ("/docs", "/openapi.json", "/static/", "/static/..%2fapp.py", "/static/page.html.j2", "/image/"):
+        assert httpx.get(live.url + path).status_code == 404, path
+
+
+def test_a_forged_token_is_refused_and_guessing_is_limited(live, ann):
+    for _ in range(10):
+        assert httpx.get(f"{live.url}/a/{'x' * 43}").status_code == 403
+    assert httpx.get(f"{live.url}/a/{'x' * 43}").status_code == 429
+    assert httpx.get(f"{live.url}/a/{live.tokens['bob']}").status_code == 429  # not even a right one, for a minute
+    assert ann.get("/").status_code == 200  # who is in stays in
+    assert httpx.get(live.url, cookies={COOKIE: "x" * 43}).status_code == 403
+
+
+def test_a_change_needs_the_csrf_token_and_the_own_origin(live, ann):
+    (item,) = ann.queue()["items"]
+    good = ann.headers["X-CSRF-Token"]
+    for token in ("", "0" * 64, csrf_token(live.tokens["bob"])):
+        ann.headers["X-CSRF-Token"] = token
+        assert ann.answer(item).status_code == 403
+        assert ann.post("/undo", json={"number": 1}).status_code == 403
+    ann.headers["X-CSRF-Token"] = good
+    assert ann.post("/language", json={"language": "zh"}, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert live.session.database.answers() == []
+    assert ann.answer(item).status_code == 200
+
+
+def test_another_host_name_is_refused(live):
+    answer = httpx.get(live.url, headers={"Host": "evil.example"}, cookies={COOKIE: live.tokens["ann"]})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/image/..%2f..%2frun.yaml", "/image/../run.yaml", "/image/" + "0" * 64, "/image/%00", "/image/A" * 2]
+)
+def test_a_path_or_a_foreign_digest_as_an_image_is_not_found(ann, path):
+    answer = ann.get(path)
+    assert answer.status_code == 404
+    assert b"gamma" not in answer.content
+
+
+def test_images_of_the_run_only_and_without_metadata(tmp_path):
+    shop = make_shop(tmp_path / "run", 2)
+    sha = shop.images[MODELS[0], "print-01", 1, 1]
+    file = tmp_path / "run" / "images" / sha[:2] / f"{sha}.png"
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Software", MODELS[0])
+    Image.open(file).copy().save(file, pnginfo=info)
+    assert MODELS[0].encode() in file.read_bytes()
+    with live_server(shop.path, "accept", PEOPLE) as live, Client(live, "ann") as ann:
+        answer = ann.get(f"/image/{sha}")
+        assert answer.status_code == 200
+        assert MODELS[0].encode() not in answer.content
+        assert answer.headers["content-type"] == "image/png"
+        file.write_bytes(b"\x89PNG\r\n\x1a\n")  # damaged behind our back
+        assert ann.get(f"/image/{sha}").status_code == 404
+
+
+def test_a_body_of_a_megabyte_is_refused(ann):
+    (item,) = ann.queue()["items"]
+    assert ann.answer(item, note="x" * 1_000_000).status_code == 413
+    assert ann.answer(item, note="x" * 2001).status_code == 422
+    assert MAX_BODY < 1_000_000
+
+    def endless():
+        for _ in range(64):
+            yield b"x" * 65536
+
+    try:
+        status = ann.post("/answer", content=endless()).status_code
+    except httpx.TransportError:  # the server has closed the connection before all was sent
+        status = 413
+    assert status == 413
+    assert ann.answer(item, note="x" * 2000).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"values": {}},
+        {"values": {"1": {"overall": 1}}},
+        {"values": {"1": {"overall": "yes"}}},
+        {"values": {"1": {"overall": True, "brf": 5}}},
+        {"values": {"7": {"overall": True}}},
+        {"cannot_tell": "other"},
+        {"values": {}, "cannot_tell": "because"},
+        {"reasons": ["nonsense"]},
+        {"left": "a"},
+        {"kind": "adjudication"},
+        {"kind": "repeat"},
+        {"kind": "gold"},
+        {"item_id": "0" * 64},
+        {"item_id": "../../x"},
+        {"request_id": "'; DROP TABLE answers; --"},
+        {"elapsed_ms": -1},
+        {"model": "zebra-xl-9b"},
+        {"note": None},
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_stored(live, ann, broken):
+    (item,) = [one for one in ann.queue(5)["items"] if one["direct"]][:1]
+    assert ann.answer(item, **broken).status_code == 422
+    assert live.session.database.answers() == []
+
+
+def test_json_that_is_none_is_refused(ann):
+    for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"request_id": NaN}', b"[" * 20_000):
+        assert ann.post("/answer", content=body, headers={"Content-Type": "application/json"}).status_code in (400, 422)
+
+
+def test_a_replayed_request_is_stored_once_and_a_stale_page_is_told(live, ann):
+    (item,) = ann.queue()["items"]
+    assert ann.answer(item, True, "a" * 32).json() == {"saved": "a" * 32}
+    assert ann.answer(item, True, "a" * 32).json() == {"saved": "a" * 32}
+    stale = ann.answer(item, False, "b" * 32)
+    assert stale.status_code == 409
+    assert "already answered" in stale.json()["error"]
+    (stored,) = live.session.database.answers()
+    assert all(values == {"overall": True} for values in stored.given.values.values())
+
+
+def test_two_annotators_on_the_same_item_at_once_and_one_twice(live):
+    """Each one's answer is stored once, from twenty requests at the same time."""
+    clients = [Client(live, name) for name in ("ann", "bob")]
+    with clients[0]:
+        item = clients[0].queue()["items"][0]
+    statuses = []
+    barrier = threading.Barrier(20)
+
+    def send(client, number):
+        body = {"request_id": f"{number:032x}", "item_id": item["item_id"], "kind": "answer"}
+        keys = re.findall(r'class="for" data-key="(\d+)"', item["html"])
+        body |= {"values": {key: {"overall": bool(number % 2)} for key in keys}}
+        cookies, headers = {COOKIE: client.token}, {"X-CSRF-Token": csrf_token(client.token)}
+        barrier.wait()
+        statuses.append(httpx.post(f"{live.url}/answer", json=body, cookies=cookies, headers=headers).status_code)
+
+    threads = [threading.Thread(target=send, args=(clients[i % 2], i)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [200, 200] + [409] * 18
+    assert sorted(one.annotator for one in live.session.database.answers()) == ["ann", "bob"]
+
+
+def test_undo_withdraws_the_latest_answer_once(live, ann):
+    (first,) = ann.queue()["items"]
+    ann.answer(first, True, "a" * 32, note="hello", reasons=["artefacts"])
+    last = ann.queue()["last"]
+    undone = ann.post("/undo", json={"number": last}).json()
+    assert undone["item_id"] == first["item_id"]
+    assert (undone["given"]["note"], undone["given"]["reasons"]) == ("hello", ["artefacts"])
+    assert ann.post("/undo", json={"number": last}).status_code == 409
+    assert live.session.database.answers() == []
+    assert ann.answer(first, False, "c" * 32).status_code == 200
+    with Client(live, "bob") as bob:
+        assert bob.post("/undo", json={"number": ann.queue()["last"]}).status_code == 409
+    assert len(live.session.database.answers()) == 1
+
+
+def test_script_in_a_brief_is_text(tmp_path):
+    shop = make_shop(tmp_path / "run", 3, brief=SCRIPT)
+    with live_server(shop.path, "accept", PEOPLE) as live, Client(live, "ann") as ann:
+        for item in ann.queue(5)["items"]:
+            assert "<script>" not in item["html"]
+            assert "&lt;script&gt;" in item["html"]
+            assert 'onerror="' not in item["html"]
+
+
+def test_every_response_has_the_security_headers(ann):
+    ann.queue()
+    ann.get("/static/app.js")
+    ann.get("/nowhere")
+    for response in ann.responses:
+        if response.is_redirect:
+            assert "HttpOnly" in response.headers["set-cookie"]
+            assert "SameSite=lax" in response.headers["set-cookie"]
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert "cache-control" in response.headers
+
+
+@pytest.mark.parametrize("protocol", ["accept", "pass-fail", "pass-fail-criteria", "scores", "points", "pairwise"])
+def test_no_response_names_a_model_or_a_cost(shop_run, protocol):
+    """Bodies, headers and URLs, of pages, fragments, images and errors; of annotators and of the lead."""
+    with live_server(shop_run.path, protocol, PEOPLE, repeats=0.2) as live, ExitStack() as stack:
+        clients = [stack.enter_context(Client(live, name)) for name in PEOPLE]
+        for client in clients:
+            for path in ("/", "/queue?n=5", "/lead", "/lead.json", "/nowhere", "/static/app.js"):
+                client.get(path)
+        for item in clients[0].queue(5)["items"]:
+            for sha in set(re.findall(r"/image/([0-9a-f]{64})", item["html"])):
+                assert clients[0].get(f"/image/{sha}").status_code == 200
+            clients[0].post("/answer", json={"request_id": "zz"})
+        everything = [response for client in clients for response in client.responses]
+        assert len(everything) > 30
+        for response in everything:
+            content = response.content
+            if response.headers.get("content-type") == "image/png":
+                content += zlib.decompress(b"".join(_chunks(content)))
+            seen = content + str(response.url).encode() + json.dumps(dict(response.headers)).encode()
+            for secret in (*MODELS, "zebra", "quagga", "micro_usd", "price", "usd_per"):
+                assert secret.encode() not in seen.lower(), (response.url, secret)
+
+
+def _chunks(png):
+    at = 8
+    while at < len(png):
+        length, kind = int.from_bytes(png[at : at + 4], "big"), png[at + 4 : at + 8]
+        if kind == b"IDAT":
+            yield png[at + 8 : at + 8 + length]
+        assert kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS")
+        at += 12 + length
+
+
+def test_both_languages_have_every_text(live):
+    from local_bench.judges.people.texts import texts
+
+    en, zh = texts("en"), texts("zh")
+    assert en.keys() == zh.keys()
+    assert all(zh.values())
+    with Client(live, "ann") as ann:
+        assert ann.post("/language", json={"language": "zh"}).json() == {"language": "zh"}
+        assert '<html lang="zh">' in ann.get("/").text
+        assert "任务说明" in ann.queue()["items"][0]["html"]
+        assert ann.post("/language", json={"language": "tlh"}).json() == {"language": "en"}
