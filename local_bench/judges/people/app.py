@@ -33,7 +33,11 @@ COOKIE = "local_bench_annotator"
 AT_ONCE = 5
 """Most items that a page can load ahead."""
 _STATIC = Path(__file__).parent / "static"
-_TYPES = {"app.js": "text/javascript; charset=utf-8", "app.css": "text/css; charset=utf-8"}
+_TYPES = {
+    "app.js": "text/javascript; charset=utf-8",
+    "lead.js": "text/javascript; charset=utf-8",
+    "app.css": "text/css; charset=utf-8",
+}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

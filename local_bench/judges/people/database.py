@@ -162,15 +162,21 @@ class AnnotationDatabase:
                 raise AlreadyAnswered from e
         return True
 
-    def latest(self, annotator: str) -> int | None:
-        """The number of the annotator's latest answer."""
-        rows = self._rows("SELECT max(number) FROM answers WHERE annotator = ? AND withdrawn_utc IS NULL", annotator)
-        return rows[0][0]  # type: ignore[no-any-return]
+    def latest(self, annotator: str, protocol: str) -> int | None:
+        """The number of the annotator's latest answer by this protocol."""
+        rows = self._rows(
+            "SELECT number FROM answers a JOIN items i USING (item_id) WHERE a.annotator = ? AND i.protocol = ?"
+            " AND a.withdrawn_utc IS NULL ORDER BY number DESC LIMIT 1",
+            annotator,
+            protocol,
+        )
+        return int(rows[0][0]) if rows else None
 
-    def withdraw(self, annotator: str, number: int) -> StoredAnswer | None:
-        """Withdraw the answer with this number and return it; None if it is not the annotator's latest."""
+    def withdraw(self, annotator: str, protocol: str, number: int) -> StoredAnswer | None:
+        """Withdraw the answer with this number and return it; None if it is not the annotator's latest by this
+        protocol."""
         with self._transaction():
-            if number != self.latest(annotator):
+            if number != self.latest(annotator, protocol):
                 return None
             found = self._answers("number = ?", number)
             self._db.execute("UPDATE answers SET withdrawn_utc = ? WHERE number = ?", (_now(), found[0].number))

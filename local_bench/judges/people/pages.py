@@ -78,7 +78,7 @@ class Pages:
         return {
             "items": [self.entry(me, item, kind) for item, kind in entries],
             "progress": {"done": progress.done, "left": max(progress.left, len(entries))},
-            "last": self._session.database.latest(me.name),
+            "last": self._session.database.latest(me.name, self._session.protocol.id),
             "more_later": not entries and queue.may_follow(me.name),
         }
 

@@ -127,10 +127,10 @@ class Queue:
     def record(self, annotator: str, item_id: str, kind: Kind, given: Given) -> None:
         """Take account of a stored answer."""
         with self._lock:
+            if item_id not in self.by_id:
+                return  # of another protocol, or of an image that does not exist any more
             if annotator in self._people:
                 self._people[annotator].answered.add((item_id, kind))
-            if item_id not in self.by_id:
-                return
             self._claims[item_id].pop(annotator, None)
             if kind == "adjudication":
                 self._adjudicated.add(item_id)

@@ -4,6 +4,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from local_bench.core.errors import LedgerError, UserError
@@ -51,4 +52,5 @@ def serve(session: Session, bound: socket.socket, host: str, ready: Callable[[],
         timeout_keep_alive=30, timeout_graceful_shutdown=3,
     )  # fmt: skip
     ready()
-    uvicorn.Server(config).run(sockets=[bound])
+    with suppress(KeyboardInterrupt):  # raised again by uvicorn after it has stopped
+        uvicorn.Server(config).run(sockets=[bound])

@@ -84,7 +84,7 @@ class Session:
 
     def undo(self, annotator: Annotator, number: int) -> tuple[Item, StoredAnswer] | None:
         """Withdraw the annotator's latest answer if it has this number; None otherwise."""
-        stored = self.database.withdraw(annotator.name, number)
+        stored = self.database.withdraw(annotator.name, self.protocol.id, number)
         if stored is None:
             return None
         self.queue.withdraw(annotator.name, stored.item_id, stored.kind)

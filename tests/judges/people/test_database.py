@@ -30,10 +30,10 @@ def test_an_answer_is_stored_once_however_often_it_is_sent(database):
 
 def test_a_withdrawn_answer_is_not_stored_again_by_a_late_copy_of_its_request(database):
     database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
-    number = database.latest("ann")
-    assert database.withdraw("ann", number + 1) is None
-    assert database.withdraw("ann", number).given == GIVEN
-    assert database.withdraw("ann", number) is None  # a copy of the undo
+    number = database.latest("ann", "accept")
+    assert database.withdraw("ann", "accept", number + 1) is None
+    assert database.withdraw("ann", "accept", number).given == GIVEN
+    assert database.withdraw("ann", "accept", number) is None  # a copy of the undo
     assert not database.save("r1", "ann", ITEM.item_id, "answer", GIVEN, None)
     assert database.answers() == []
     assert database.save("r2", "ann", ITEM.item_id, "answer", GIVEN, None)
@@ -42,7 +42,7 @@ def test_a_withdrawn_answer_is_not_stored_again_by_a_late_copy_of_its_request(da
 def test_somebody_elses_answer_cannot_be_withdrawn(database):
     database.add_annotator("bob", "annotator", "en")
     database.save("r1", "bob", ITEM.item_id, "answer", GIVEN, None)
-    assert database.withdraw("ann", database.latest("bob")) is None
+    assert database.withdraw("ann", "accept", database.latest("bob", "accept")) is None
     assert len(database.answers()) == 1
 
 

@@ -85,7 +85,7 @@ function showCounts() {
   const pace = document.getElementById("pace");
   if (recent.length > 4) {
     const perHour = Math.round(((recent.length - 1) * 3600e3) / Math.max(1, recent.at(-1) - recent[0]));
-    pace.textContent = fill(texts.pace, { n: perHour });
+    pace.textContent = `· ${fill(texts.pace, { n: perHour })}`;
   }
   document.getElementById("undo").disabled = state.last === null;
 }
