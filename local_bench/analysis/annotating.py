@@ -13,13 +13,15 @@ from PIL import Image
 
 from local_bench.analysis.annotation_items import AnnotationWork, annotation_work, image_loader
 from local_bench.analysis.official import format_of, run_results
-from local_bench.analysis.stored_annotations import PROTOCOL_META, protocols_of, stored_lines
+from local_bench.analysis.payment import decided_by_people
+from local_bench.analysis.stored_annotations import protocols_of, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import RunImageError, UserError
 from local_bench.core.identity import digest
 from local_bench.core.storage import write_new
 from local_bench.judges.people.database import FILE, AlreadyAnswered, AnnotationDatabase
 from local_bench.judges.people.items import Given, Item, StoredAnswer
+from local_bench.judges.people.merging import PROTOCOL_META, SESSION_META
 from local_bench.judges.people.protocol import PREFERRED, Protocol
 from local_bench.judges.people.queue import Queue
 from local_bench.judges.people.session import InvalidAnswer, Session
@@ -28,7 +30,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.settle.pairwise import Comparison, RankedModel, rank
 from local_bench.suites.registry import suite
 
-SESSION_META = "session:"
+IDEA, CONSENSUS = "idea-bench", "consensus"
 CSV_COLUMNS = (
     *("protocol", "annotator", "kind", "model", "task_id", "deliverable", "attempt", "pixels_sha256", "other_model"),
     *("field", "value", "cannot_tell", "reasons", "note", "elapsed_ms", "saved_utc"),
@@ -189,8 +191,9 @@ def _preferred(answer: StoredAnswer, protocol: Protocol) -> float | None:
 
 
 def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path]:
-    """Write each annotator's result files in the benchmark's layout to `out/ANNOTATOR/`, and those of the adjudicated
-    or majority decision are computed by `score` from them; images are not written. Return the files for `score`."""
+    """Write each annotator's result files in the benchmark's layout to `out/ANNOTATOR/`, adjudications to
+    `out/ANNOTATOR.adjudication/`, and the consensus (majority, or adjudicated) to `out/consensus/`; images are not
+    written. Return the files that `score` reads."""
     own = format_of(run)
     if name != own:
         raise UserError(f"{run.path} is a run of {run.config.suite.name}, whose layout is {own}: give --format {own}")
@@ -203,6 +206,9 @@ def write_layout(run: RunDir, database: Path, name: str, out: Path) -> list[Path
         raise UserError(f"{database} has no annotations of images of {run.path}: there is nothing to write")
     of_suite, results = suite(run.config.suite.name), replace(run_results(run), load=_no_image)
     files: list[Path] = []
+    if name != IDEA:  # whose consensus would be over single questions
+        of_work = decided_by_people(run, database)
+        by_rater[CONSENSUS] = {work_id: {"overall": decision} for work_id, decision in of_work.items()}
     for rater, ratings in sorted(by_rater.items()):
         folder = out / _folder_name(rater)
         if folder.exists():

@@ -13,13 +13,11 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE, AnnotationDatabase
 from local_bench.judges.people.items import Item, StoredAnswer
+from local_bench.judges.people.merging import PROTOCOL_META
 from local_bench.judges.people.protocol import OVERALL, Protocol, load_protocol
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.suites.registry import suite
-
-PROTOCOL_META = "protocol:"
-"""Prefix of the keys under which the database keeps the text of its protocols."""
 
 
 def annotation_database(path: Path) -> Path | None:

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog=examples("local-bench agreement runs/studio", "local-bench agreement runs/studio --people labels.jsonl")
+    epilog=examples(
+        "local-bench agreement runs/studio",
+        "local-bench agreement runs/studio --people labels.jsonl",
+        "local-bench agreement runs/studio --people runs/studio   # annotated with `annotate`",
+    )
 )
 @RUN
-@click.option("--people", metavar="FILE", type=PATH, help="Human annotations, one JSON object per line.")
+@click.option("--people", metavar="FILE|RUN", type=PATH, help="Human annotations: JSONL, or a RUN annotated here.")
 @click.option("--top", metavar="K", type=click.IntRange(1), default=3, help="Compare the K best models [default: 3].")
 @JSON
 def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> int:

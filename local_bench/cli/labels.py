@@ -1,5 +1,6 @@
 """The output of `settle` about human annotations: estimates from them and the judge, and annotation plans."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from local_bench.core.money import usd, usd_number
 from local_bench.core.tables import table
 
 if TYPE_CHECKING:
+    from local_bench.analysis.people_settlement import PeopleSettlement
     from local_bench.analysis.sampling import Labels, ModelLabels
     from local_bench.runs.rundir import RunDir
     from local_bench.settle.ppi import PpiEstimate
@@ -37,7 +39,9 @@ class LabelOptions:
 
     def output(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
         """The result as text and JSON; notes are printed to stderr."""
+        from local_bench.analysis.people_settlement import settled_by_people
         from local_bench.analysis.sampling import labelling, write_questions
+        from local_bench.cli.tables import settlement_json
 
         if self.people is None and self.width is None:
             return "", {}
@@ -48,6 +52,10 @@ class LabelOptions:
             write_questions(result, self.questions)
             say(f"local-bench: the images to annotate are in {self.questions}: set each `overall` to true or false")
         text, values = labels_text(result), {"labels": {m.model: _model_json(m) for m in result.models}}
+        if self.people is not None:
+            settled = settled_by_people(run, self.people)
+            text = f"{people_text(settled)}\n\n{text}"
+            values |= {"people": {one.people.model: settlement_json(one.people) for one in settled}}
         if self.explain and self.people is not None:
             from local_bench.analysis.payment import payment
             from local_bench.cli.payment import payment_json, payment_text
@@ -55,6 +63,23 @@ class LabelOptions:
             paid = payment(run, self.people)
             text, values = f"{text}\n\n{payment_text(paid)}", values | {"payment": payment_json(paid)}
         return f"\n\n{text}", values
+
+
+def people_text(settled: "Sequence[PeopleSettlement]") -> str:
+    """The settlement by the annotators' decisions, with the run's beside it."""
+    header = ["model", "revenue by people", "95 %", "by the run", "accepted by people", "by the run", "not annotated"]
+    rows = []
+    for one in settled:
+        mine, run = one.people.total, one.run.total
+        interval = mine.revenue_interval_micro_usd
+        rows.append(
+            [
+                *(one.people.model, usd(mine.revenue_micro_usd), " to ".join(map(usd, interval)) if interval else "-"),
+                *(usd(run.revenue_micro_usd), f"{mine.n_accepted} of {mine.n}"),
+                *(f"{run.n_accepted} of {run.n}", str(mine.n_unscored)),
+            ]
+        )
+    return table(header, rows)
 
 
 def labels_text(found: "Labels") -> str:

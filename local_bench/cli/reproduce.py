@@ -45,7 +45,7 @@ class _ReproduceCommand(click.Command):
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json; also applies to the list of tables.")
 @click.option("--out", type=PATH, help="The file to write; a figure as .svg, .pdf or .png.")
-@click.option("--people", type=PATH, multiple=True, metavar="FILE", help="Human annotations; repeatable.")
+@click.option("--people", type=PATH, multiple=True, metavar="FILE|RUN", help="Human annotations; repeatable.")
 @click.option("--tasks", type=PATH, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
 @click.option("--scores", type=PATH, help="For result files of servimage: BRF, VEQ and CNS per image.")
 @click.option("--costs", type=PATH, help='{"model": US dollars per image}, instead of measured costs.')

@@ -88,12 +88,15 @@ def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tup
         "local-bench settle runs/studio --set acceptance.brf=0.5          # not stored",
         "local-bench settle runs/studio --set settlement.usd_per_hour=2 --save",
         "local-bench settle runs/studio --plan-labels 0.1 --questions ask.jsonl",
-        "local-bench settle runs/studio --people labels.jsonl",
+        "local-bench settle runs/studio --people runs/studio      # annotated with `annotate`",
     )
 )
 @TARGET
 @click.option(
-    "--people", metavar="FILE", type=PATH, help="Human annotations; estimate revenue from them and the judge."
+    "--people",
+    metavar="FILE|RUN",
+    type=PATH,
+    help="Human annotations: settle by them, and estimate revenue from them and the judge.",
 )
 @click.option(
     "--plan-labels",
@@ -122,8 +125,8 @@ def settle(
 ) -> int:
     """Decide acceptance and compute revenue and cost from stored scores.
 
-    With --set, print the result with other settings; it is stored only with --save. With --people, combine human
-    annotations of some images with the judge's decisions on all images."""
+    With --set, print the result with other settings; it is stored only with --save. With --people, also settle by the
+    annotators' decisions, and combine their annotations of some images with the judge's decisions on all."""
     from local_bench.cli.labels import LabelOptions
 
     labels = LabelOptions(people, plan_labels, questions, explain)

@@ -17,6 +17,8 @@ from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.identity import canonical_json, digest
 from local_bench.core.storage import storage_errors
 from local_bench.core.types import Task
+from local_bench.judges.people.database import FILE as ANNOTATIONS
+from local_bench.judges.people.merging import merge_annotations
 from local_bench.runs.config import RunConfig, parse_shard
 from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
@@ -233,6 +235,7 @@ def _write(
             for kind in kinds:
                 store.enter_scores(kind, ((row.work_id, row.score) for row in run.store.scores(kind)))
         store.replace_decisions({row.work_id: row for run in runs for row in run.store.decisions()}.values())
+        merge_annotations(path / ANNOTATIONS, [run.path / ANNOTATIONS for run in runs])
         for session, rows in _sessions(runs):
             store.add_session(session, rows)
         with store.transaction():

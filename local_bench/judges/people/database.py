@@ -32,6 +32,14 @@ _SCHEMA = (
     "CREATE UNIQUE INDEX one_answer ON answers (annotator, item_id, kind) WHERE withdrawn_utc IS NULL",
     "CREATE INDEX latest ON answers (annotator, number) WHERE withdrawn_utc IS NULL",
 )
+_ABSORB = (
+    "INSERT OR IGNORE INTO annotators SELECT * FROM other.annotators",
+    "INSERT OR IGNORE INTO items SELECT * FROM other.items",
+    """INSERT OR IGNORE INTO answers
+       (request_id, annotator, item_id, kind, content, elapsed_ms, saved_utc, withdrawn_utc)
+       SELECT request_id, annotator, item_id, kind, content, elapsed_ms, saved_utc, withdrawn_utc
+       FROM other.answers ORDER BY saved_utc, number""",
+)
 
 
 class AlreadyAnswered(Exception):
@@ -207,6 +215,20 @@ class AnnotationDatabase:
             self._db.execute(
                 "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
             )
+
+    def all_meta(self) -> dict[str, str]:
+        return dict(self._rows("SELECT key, value FROM meta ORDER BY key"))
+
+    def absorb(self, other: Path) -> None:
+        """Add the annotators, items and answers of another database; what this one has is kept."""
+        with self._lock, self._errors():
+            self._db.execute("ATTACH ? AS other", (str(other),))
+            try:
+                with self._transaction():
+                    for statement in _ABSORB:
+                        self._db.execute(statement)
+            finally:
+                self._db.execute("DETACH other")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -125,7 +125,7 @@ def ratings(
         for key, values in one.given.values.items():
             for name, value in numbers(protocol, one.given, values).items():
                 found[name][one.item_id, key][one.annotator] = value
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda of: (len(of[0]) if of[0].startswith("point_") else 0, of[0])))
 
 
 def numbers(protocol: Protocol, given: Given, values: Mapping[str, Any]) -> dict[str, float]:

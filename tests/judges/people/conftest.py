@@ -27,7 +27,8 @@ from local_bench.suites.printshop import shop
 from local_bench.suites.printshop.drawing import render
 from local_bench.suites.registry import suite
 
-MODELS = ("zebra-xl-9b", "quagga-turbo")
+CARDS = {"zebra-xl-9b": "tiny-flux", "quagga-turbo": "tiny-sd3"}
+MODELS = tuple(CARDS)
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -48,8 +49,9 @@ def make_shop(path, n_tasks=12, models=MODELS, attempts=1, seed=5, brief=None):
     config = RunConfig(
         name="shop",
         suite={"name": "printshop", "limit": n_tasks},
-        models=[ModelConfig(card=model, attempts=attempts) for model in models],
-        judge=JudgeConfig(card="gamma"),
+        models=[ModelConfig(card=CARDS[model], name=model, attempts=attempts) for model in models],
+        judge=JudgeConfig(card="tiny-qwen3-vl"),
+        metrics=[],
         acceptance={"brf": 4.5},
     )
     rng = np.random.default_rng(seed)

@@ -1,0 +1,306 @@
+"""`local-bench annotate` without its server: import, export, status, links, forgetting, and the numbers."""
+
+import json
+import shutil
+
+import pytest
+from PIL import Image
+
+from local_bench.analysis.annotating import open_session, preferences
+from local_bench.analysis.annotations import OVERALL, load_annotations
+from local_bench.cli.main import main
+from local_bench.core.errors import UserError
+from local_bench.core.images import store_image
+from local_bench.judges.people.database import FILE, AnnotationDatabase
+from local_bench.judges.people.items import Given
+from local_bench.judges.people.protocol import FOLDER, load_protocol
+from local_bench.judges.people.serve import lock_annotations
+from local_bench.judges.people.session import add_people
+from local_bench.runs.merge import merge
+from local_bench.runs.rundir import RunDir
+from tests.judges.people.conftest import MODELS, make_shop
+
+
+@pytest.fixture
+def shop(tmp_path):
+    return make_shop(tmp_path / "shop", 8)
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def labels(shop, rater, wrong=()):
+    """What a rater who errs about these tasks says of every image."""
+    return [
+        {"model": model, "task_id": task, "deliverable": i, "attempt": attempt, "rater": rater,
+         "overall": shop.right[sha] ^ (task in wrong)}
+        for (model, task, i, attempt), sha in shop.images.items()
+    ]  # fmt: skip
+
+
+def answer_all(path, protocol, people, value, **more):
+    """Everyone's whole queue, through the session; `value(name, item, field, key)` answers."""
+    with RunDir.open(path) as run:
+        session = open_session([run], load_protocol(protocol), repeats=0, **more).session
+        with session.database as database:
+            add_people(database, people, "en")
+            for one in database.annotators():
+                session.queue.add_if_new(one.name, one.role)
+            for one in database.annotators():
+                while found := session.queue.next(one.name):
+                    ((item, kind),) = found
+                    values = {
+                        key: {field.name: value(one.name, item, field.name, key) for field in session.fields(item)}
+                        for key in session.keys(item)
+                    }
+                    left = session.queue.left_side(one.name, item.item_id, kind)
+                    request = f"{one.name}-{item.item_id}-{kind}"
+                    session.answer(one, request, item.item_id, kind, Given(values, left=left), 1000)
+
+
+def run(capsys, *arguments, status=0):
+    assert main([str(one) for one in arguments]) == status
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_two_raters_and_an_adjudicator_settle_the_tables(shop, tmp_path, capsys):
+    """Imported, exported and settled: revenue by people is that of the right images, whatever the judge says."""
+    file = write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2", ["print-02", "print-03"]))
+    out, _ = run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept", "--json")
+    stored = json.loads(out)["n_stored"]
+    assert run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")[0].startswith("stored ")
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert len(database.answers()) == stored == 2 * 8 * len(MODELS)
+    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
+    assert (status["n_complete"], status["n_disputed"]) == (16, 4)  # two tasks by two models
+    answer_all(shop.path, "accept", {"third": "adjudicator"}, lambda n, item, f, key: shop.right[_sha(item, key)])
+    settled = json.loads(run(capsys, "settle", shop.path, "--people", shop.path, "--json")[0])
+    with RunDir.open(shop.path) as opened:
+        prices = {task.task_id: (task.price_micro_usd, len(task.deliverables)) for task in opened.store.tasks()}
+    for model in MODELS:
+        earned = sum(
+            prices[task][0] / prices[task][1]
+            for (of, task, _, _), sha in shop.images.items()
+            if of == model and shop.right[sha]
+        )
+        assert settled["people"][model]["revenue_usd"] == pytest.approx(earned / 1e6, abs=1e-5)
+        assert settled["people"][model]["n_unscored"] == 0
+    exported = tmp_path / "out.jsonl"
+    run(capsys, "annotate", "export", shop.path, "--out", exported)
+    with RunDir.open(shop.path) as opened:
+        of_file, of_run = (load_annotations(path, opened, {}) for path in (exported, shop.path))
+    assert of_file == of_run
+    assert set(of_file.raters) == {"r1", "r2"}
+    folder = tmp_path / "layout"
+    run(capsys, "annotate", "export", shop.path, "--format", "servimage", "--out", folder)
+    assert {path.name for path in folder.iterdir()} == {"r1", "r2", "third.adjudication", "consensus"}
+    of = folder / "consensus"
+    files = sorted(of.glob("*_annotations.jsonl"))
+    scored = json.loads(run(capsys, "score", "servimage", *files, "--tasks", of / "tasks.jsonl", "--json")[0])
+    for model in MODELS:
+        assert scored["models"][model]["revenue_usd"] == pytest.approx(
+            settled["people"][model]["revenue_usd"], abs=1e-5
+        )
+
+
+def _sha(item, key):
+    return next(one.pixels_sha256 for one in item.images if str(one.deliverable) == key)
+
+
+def test_annotations_belong_to_the_pixels(shop, tmp_path, capsys):
+    """A copy of the run with one image replaced keeps all annotations but those of that image."""
+    write(tmp_path / "in.jsonl", labels(shop, "r1"))
+    run(capsys, "annotate", "import", shop.path, tmp_path / "in.jsonl", "--protocol", "accept")
+    other = tmp_path / "other"
+    shutil.copytree(shop.path, other)
+    with RunDir.open(shop.path) as opened:
+        before = load_annotations(shop.path, opened, {}).consensus[OVERALL]
+        victim = opened.store.candidates()[0]
+    (other / FILE).unlink()
+    with RunDir.begin(other, opened.config) as changed:
+        sha = store_image(changed.images, Image.new("RGB", (64, 64), (1, 2, 3)))
+        changed.store.write("UPDATE candidates SET pixels_sha256 = ? WHERE work_id = ?", sha, victim.work_id)
+    with RunDir.open(other) as changed:
+        after = load_annotations(shop.path, changed, {}).consensus[OVERALL]
+    assert before.keys() - after.keys() == {victim.work_id}
+    assert all(after[work_id] == before[work_id] for work_id in after)
+
+
+def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
+    ask = tmp_path / "ask.jsonl"
+    run(capsys, "settle", shop.path, "--plan-labels", "0.5", "--questions", ask)
+    wanted = [json.loads(line) for line in ask.read_text().splitlines()]
+    people = dict.fromkeys(("a", "b"), "annotator")
+    answer_all(shop.path, "accept", people, lambda n, item, f, key: shop.right[_sha(item, key)], questions=ask)
+    out = tmp_path / "labels.jsonl"
+    run(capsys, "annotate", "export", shop.path, "--out", out)
+    found = {
+        (one["model"], one["task_id"], one["deliverable"]): one["probability"]
+        for one in map(json.loads, out.read_text().splitlines())
+    }
+    assert found == {(one["model"], one["task_id"], one["deliverable"]): one["probability"] for one in wanted}
+    text, err = run(capsys, "settle", shop.path, "--people", shop.path)
+    assert "estimated revenue" in text
+    assert "sampling probabilities" not in err
+    assert "nothing to annotate" in _refused(capsys, "annotate", shop.path, "--questions", out_of(tmp_path, wanted))
+    assert "compares pairs" in _refused(capsys, "annotate", shop.path, "--questions", ask, "--protocol", "pairwise")
+
+
+def out_of(tmp_path, wanted):
+    return write(tmp_path / "done.jsonl", [one | {"overall": True} for one in wanted])
+
+
+def _refused(capsys, *arguments):
+    out, err = run(capsys, *arguments, status=2)
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_points_become_the_benchmarks_score(shop, capsys):
+    answer_all(
+        shop.path, "points", dict.fromkeys("abc", "annotator"), lambda name, item, field, key: field != "point_2"
+    )
+    with RunDir.open(shop.path) as opened:
+        points = {task.task_id: len(task.evaluation_points) for task in opened.store.tasks()}
+        found = load_annotations(shop.path, opened, {}).consensus["brf"]
+        for row in opened.store.candidates():
+            n = points[row.task_id]
+            assert found[row.work_id].number == pytest.approx(5 * (n - 1) / n)
+
+
+def test_pairs_rank_the_models(shop, capsys):
+    better = MODELS[1]
+    own = {sha for (model, *_), sha in shop.images.items() if model == better}
+
+    def prefer(name, item, field, key):
+        first_is_better = item.images[0].pixels_sha256 in own
+        with_left_a = sides[name, item.item_id] == "a"
+        return "left" if first_is_better == with_left_a else "right"
+
+    sides = {}
+    with RunDir.open(shop.path) as opened:
+        session = open_session([opened], load_protocol("pairwise"), repeats=0).session
+        with session.database:
+            for name in "abc":
+                session.queue.add(name, "annotator")
+                sides |= {(name, i): session.queue.left_side(name, i, "answer") for i in session.queue.by_id}
+    answer_all(shop.path, "pairwise", dict.fromkeys("abc", "annotator"), prefer)
+    with RunDir.open(shop.path) as opened:
+        first, second = preferences(opened, shop.path / FILE)
+    assert (first.model, first.win_rate, second.win_rate) == (better, 1, 0)
+    assert first.strength > 2
+    assert first.strength == pytest.approx(-second.strength)
+    text, _ = run(capsys, "annotate", "ranking", shop.path)
+    assert text.splitlines()[2].startswith(better)
+
+
+def test_forgetting_and_links(shop, tmp_path, capsys):
+    write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2"))
+    run(capsys, "annotate", "import", shop.path, tmp_path / "in.jsonl", "--protocol", "accept")
+    first, second = (run(capsys, "annotate", "link", shop.path, "r1")[0].strip() for _ in range(2))
+    with AnnotationDatabase(shop.path / FILE) as database:
+        assert database.annotator_of(first.rpartition("/")[2]) is None
+        assert database.annotator_of(second.rpartition("/")[2]).name == "r1"
+    assert "did you mean 'r2'" in _refused(capsys, "annotate", "forget", shop.path, "r22", "--yes")
+    assert json.loads(run(capsys, "annotate", "forget", shop.path, "r1", "--yes", "--json")[0]) == {
+        "name": "r1",
+        "n_answers": 16,
+    }
+    assert b'r1"' not in (shop.path / FILE).read_bytes()
+    with RunDir.open(shop.path) as opened:
+        assert set(load_annotations(shop.path, opened, {}).raters) == {"r2"}
+    lock_annotations(shop.path)
+    _, err = run(capsys, "annotate", "forget", shop.path, "r2", "--yes", status=1)
+    assert "server is running" in err
+
+
+def test_known_answers_check_the_annotators(shop, tmp_path, capsys):
+    known = [dict(line, overall=True) for line in labels(shop, "gold")[:4]]
+    for line in known:
+        del line["rater"]
+    gold = write(tmp_path / "gold.jsonl", known)
+    answer_all(shop.path, "accept", dict.fromkeys("abc", "annotator"), lambda name, *_: name != "b", gold=gold)
+    status = json.loads(run(capsys, "annotate", "status", shop.path, "--json")[0])["protocols"][0]
+    rates = {one["name"]: one["gold"] for one in status["annotators"]}
+    assert rates["a"] == {"value": 1, "n": 4}
+    assert rates["b"] == {"value": 0, "n": 4}
+    assert rates["c"] == {"value": 1, "n": 4}  # known answers are asked of everyone
+
+
+def test_two_runs_in_one_session_share_what_is_equal(tmp_path, capsys):
+    a, b = make_shop(tmp_path / "a", 4, models=MODELS[:1]), make_shop(tmp_path / "b", 4, models=MODELS[1:], seed=9)
+    right = a.right | b.right
+    with RunDir.open(a.path) as one, RunDir.open(b.path) as two:
+        session = open_session([one, two], load_protocol("accept"), repeats=0).session
+        with session.database:
+            add_people(session.database, {"x": "annotator"}, "en")
+            (me,) = session.database.annotators()
+            session.queue.add(me.name, me.role)
+            for item in session.queue.items:
+                values = {key: {"overall": right[_sha(item, key)]} for key in session.keys(item)}
+                session.answer(me, f"r-{item.item_id}", item.item_id, "answer", Given(values), None)
+        for opened, shop in ((one, a), (two, b)):
+            found = load_annotations(a.path, opened, {}).consensus[OVERALL]
+            rows = opened.store.candidates()
+            assert {w: r.decision for w, r in found.items()} == {row.work_id: shop.right[row.image] for row in rows}
+
+
+def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
+    shops = [
+        make_shop(tmp_path / name, 3, models=(model,), seed=i)
+        for i, (name, model) in enumerate(zip("ab", MODELS, strict=True))
+    ]
+    for shop, rater in zip(shops, ("r1", "r2"), strict=True):
+        file = write(tmp_path / f"{rater}.jsonl", labels(shop, rater))
+        run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept")
+    monkeypatch.setattr("local_bench.runs.merge._refuse_faulty", lambda run: None)  # drawn by hand, not generated
+    merge(tmp_path / "all", [shop.path for shop in shops])
+    with RunDir.open(tmp_path / "all") as opened:
+        found = load_annotations(opened.path, opened, {})
+        assert {rater: len(of[OVERALL]) for rater, of in found.raters.items()} == {
+            rater: len(shop.images) for rater, shop in zip(("r1", "r2"), shops, strict=True)
+        }
+    with AnnotationDatabase(tmp_path / "all" / FILE) as database:
+        assert [one.name for one in database.annotators()] == ["r1", "r2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--protocol", "acept"), "did you mean 'accept'"),
+        (("--host", "0.0.0.0"), "requires annotators with personal links"),
+        (("--annotators", "nobody.yaml"), "does not exist"),
+        (("--protocol", "mine.yaml"), "does not exist"),
+        (("--gold", "none.jsonl"), "does not exist"),
+    ],
+)
+def test_wrong_input_is_one_sentence(shop, capsys, arguments, sentence):
+    assert sentence in _refused(capsys, "annotate", shop.path, *arguments)
+
+
+def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
+    for command in (("status", shop.path), ("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
+        _, err = run(capsys, "annotate", *command, status=1)
+        assert "nobody has annotated this run" in err
+    assert not (shop.path / FILE).exists()
+
+
+def test_a_protocol_of_a_lab_and_one_that_changed(shop, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "local-bench" / "protocols"
+    folder.mkdir(parents=True)
+    text = (FOLDER / "accept.yaml").read_text().replace("id: accept", "id: mine")
+    (folder / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    load_protocol.cache_clear()
+    answer_all(shop.path, "mine", {"x": "annotator", "y": "annotator"}, lambda *_: True)
+    (folder / "mine.yaml").write_text(text.replace("raters: 2", "raters: 3"))
+    load_protocol.cache_clear()
+    with RunDir.open(shop.path) as opened, pytest.raises(UserError, match="give the changed protocol another id"):
+        open_session([opened], load_protocol("mine"))
+    (folder / "mine.yaml").write_text(text.replace("key: r", "key: z"))
+    load_protocol.cache_clear()
+    assert "the key z is used by the page" in _refused(capsys, "annotate", shop.path, "--protocol", "mine")
