@@ -21,10 +21,10 @@ from local_bench.suites.registry import suite
 
 
 def annotation_database(path: Path) -> Path | None:
-    """The database of annotations if `path` is one, or a run directory with one; None for another file."""
-    if path.is_dir():
-        return path / FILE
-    return path if path.suffix == ".sqlite" else None
+    """The database of annotations if `path` is one, or a run directory; None for anything else."""
+    if path.suffix == ".sqlite":
+        return path
+    return path / FILE if (path / "run.yaml").is_file() else None
 
 
 def stored_lines(database: Path, run: RunDir, only: str | None = None) -> list[dict[str, Any]]:

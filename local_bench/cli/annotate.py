@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 class _Annotate(Commands):
     """`annotate RUN…` starts the server; other commands are named."""
 
+    default_command = "serve"
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None:
-            args = ["serve", *args]
+            args = [self.default_command, *args]
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
-            args = ["serve", *args]
+            args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
 

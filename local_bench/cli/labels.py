@@ -67,18 +67,17 @@ class LabelOptions:
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
     """The settlement by the annotators' decisions, with the run's beside it."""
-    header = ["model", "revenue by people", "95 %", "by the run", "accepted by people", "by the run", "not annotated"]
+    paid = any(one.people.total.value_micro_usd for one in settled)
+    header = ["model", *(["revenue by people", "95 %", "by the run"] if paid else [])]
+    header += ["accepted by people", "by the run", "not annotated"]
     rows = []
     for one in settled:
         mine, run = one.people.total, one.run.total
         interval = mine.revenue_interval_micro_usd
-        rows.append(
-            [
-                *(one.people.model, usd(mine.revenue_micro_usd), " to ".join(map(usd, interval)) if interval else "-"),
-                *(usd(run.revenue_micro_usd), f"{mine.n_accepted} of {mine.n}"),
-                *(f"{run.n_accepted} of {run.n}", str(mine.n_unscored)),
-            ]
-        )
+        money = [usd(mine.revenue_micro_usd), " to ".join(map(usd, interval)) if interval else "-"]
+        money.append(usd(run.revenue_micro_usd))
+        images = [f"{mine.n_accepted} of {mine.n}", f"{run.n_accepted} of {run.n}", str(mine.n_unscored)]
+        rows.append([one.people.model, *(money if paid else []), *images])
     return table(header, rows)
 
 

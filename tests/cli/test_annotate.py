@@ -272,7 +272,7 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
     ("arguments", "sentence"),
     [
         (("--protocol", "acept"), "did you mean 'accept'"),
-        (("--host", "0.0.0.0"), "requires annotators with personal links"),
+        (("--host", "192.0.2.1"), "requires annotators with personal links"),
         (("--annotators", "nobody.yaml"), "does not exist"),
         (("--protocol", "mine.yaml"), "does not exist"),
         (("--gold", "none.jsonl"), "does not exist"),

@@ -24,6 +24,7 @@ def test_the_commands_are_these():
             "extract",
             "report",
             "agreement",
+            "annotate",
             "compare",
             "digest",
             "ls",

@@ -46,6 +46,8 @@ def test_every_command_has_examples_that_parse(path):
     for line in lines:
         words = shlex.split(line, comments=True)
         words = words[words.index("local-bench") + 1 :]
+        if path[-1] == getattr(context.parent.command, "default_command", None) and words[len(path) - 1] != path[-1]:
+            words.insert(len(path) - 1, path[-1])  # `annotate RUN` is `annotate serve RUN`
         assert tuple(words[: len(path)]) == path
         parser = command.make_parser(context)
         parsed, rest, _ = parser.parse_args(words[len(path) :])

@@ -29,6 +29,7 @@ def test_named_commands_and_options_exist():
         if command is None:
             missing.append((str(file), words))
             continue
+        command = command.commands[default] if (default := getattr(command, "default_command", None)) else command
         known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h", "--version"}
         for word in words:
             option = re.match("--[a-z-]+", word.strip("[](),;"))

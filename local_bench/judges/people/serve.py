@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 from local_bench.core.errors import LedgerError, UserError
@@ -45,8 +46,9 @@ def serve(session: Session, bound: socket.socket, host: str, ready: Callable[[],
     """Serve until SIGINT or SIGTERM; `ready` is called before the first request."""
     import uvicorn
 
-    wildcard = host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-    hosts = frozenset() if wildcard else frozenset({*LOOPBACK, "[::1]", host} if host in LOOPBACK else {host})
+    bound_to = ip_address(bound.getsockname()[0])
+    names = {*LOOPBACK, "[::1]"} if bound_to.is_loopback else {host, f"[{host}]"}
+    hosts = frozenset() if bound_to.is_unspecified else frozenset(names)
     config = uvicorn.Config(
         create_app(session, hosts), log_level="warning", access_log=False, server_header=False, lifespan="off",
         timeout_keep_alive=30, timeout_graceful_shutdown=3,

@@ -44,7 +44,7 @@ async def at_the_page(browser, link, **more):
     page.faults, page.received = [], []
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.on("console", lambda m: page.faults.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("response", page.received.append)
+    page.on("response", lambda response: page.received.append(response))  # noqa: PLW0108 - not a builtin
     await page.goto(link)
     await page.wait_for_selector("article, .finished")
     await page.keyboard.press("Escape")
