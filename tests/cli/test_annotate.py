@@ -18,7 +18,7 @@ from local_bench.judges.people.serve import lock_annotations
 from local_bench.judges.people.session import add_people
 from local_bench.runs.merge import merge
 from local_bench.runs.rundir import RunDir
-from tests.judges.people.conftest import MODELS, make_shop
+from tests.judges.people.conftest import MODELS, answer_all, make_shop
 
 
 @pytest.fixture
@@ -38,26 +38,6 @@ def labels(shop, rater, wrong=()):
          "overall": shop.right[sha] ^ (task in wrong)}
         for (model, task, i, attempt), sha in shop.images.items()
     ]  # fmt: skip
-
-
-def answer_all(path, protocol, people, value, **more):
-    """Everyone's whole queue, through the session; `value(name, item, field, key)` answers."""
-    with RunDir.open(path) as run:
-        session = open_session([run], load_protocol(protocol), repeats=0, **more).session
-        with session.database as database:
-            add_people(database, people, "en")
-            for one in database.annotators():
-                session.queue.add_if_new(one.name, one.role)
-            for one in database.annotators():
-                while found := session.queue.next(one.name):
-                    ((item, kind),) = found
-                    values = {
-                        key: {field.name: value(one.name, item, field.name, key) for field in session.fields(item)}
-                        for key in session.keys(item)
-                    }
-                    left = session.queue.left_side(one.name, item.item_id, kind)
-                    request = f"{one.name}-{item.item_id}-{kind}"
-                    session.answer(one, request, item.item_id, kind, Given(values, left=left), 1000)
 
 
 def run(capsys, *arguments, status=0):

@@ -16,6 +16,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import store_image
 from local_bench.core.types import Decision, Score
 from local_bench.judges.people.app import create_app
+from local_bench.judges.people.items import Given
 from local_bench.judges.people.protocol import load_protocol
 from local_bench.judges.people.serve import listening_socket
 from local_bench.judges.people.session import add_people
@@ -130,3 +131,23 @@ def live_server(path, protocol, people, repeats=0.0, **more):
                 server.should_exit = True
                 thread.join(timeout=20)
                 bound.close()
+
+
+def answer_all(path, protocol, people, value, **more):
+    """Everyone's whole queue, through the session; `value(name, item, field, key)` answers."""
+    with RunDir.open(path) as run:
+        session = open_session([run], load_protocol(protocol), repeats=0, **more).session
+        with session.database as database:
+            add_people(database, people, "en")
+            for one in database.annotators():
+                session.queue.add_if_new(one.name, one.role)
+            for one in database.annotators():
+                while found := session.queue.next(one.name):
+                    ((item, kind),) = found
+                    values = {
+                        key: {field.name: value(one.name, item, field.name, key) for field in session.fields(item)}
+                        for key in session.keys(item)
+                    }
+                    left = session.queue.left_side(one.name, item.item_id, kind)
+                    request = f"{one.name}-{item.item_id}-{kind}"
+                    session.answer(one, request, item.item_id, kind, Given(values, left=left), 1000)

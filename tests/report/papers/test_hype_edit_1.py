@@ -1,6 +1,7 @@
 """HYPE-EDIT-1's tables and charts from runs, against arithmetic on the ledgers' rows and the printed results."""
 
 import json
+import shutil
 from fractions import Fraction as F
 from statistics import fmean
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 
 from local_bench.analysis.official import export, official
+from local_bench.cli.main import main
+from local_bench.core.identity import digest
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.hype import FAIL, PASS, intervals
+from tests.judges.people.conftest import answer_all
 
 TASKS = ("mug-1", "two-1", "list-1")
 
@@ -166,3 +170,31 @@ def test_table_4_by_people_is_the_majority_of_the_raters(runs, reproduce, tmp_pa
     for row in reproduce("hype-edit-1", "table-4", path, "--people", people)["rows"]:
         n = sum((row["model"], task) in firsts for task in TASKS)
         assert row["pass_rate"] == pytest.approx(100 * n / 30)
+
+
+def test_five_annotators_of_all_attempts_become_the_table(runs, reproduce, tmp_path, capsys):
+    """Annotated here by `pass-fail`: the majority of all ten attempts, from the run and from exported files."""
+    path = tmp_path / "run"
+    shutil.copytree(runs["hype-edit-1"][0], path)
+
+    def passed(rater, item, field, key):
+        return int(digest([rater, item.images[0].pixels_sha256])[:2], 16) < 150
+
+    raters = [f"r{i}" for i in range(5)]
+    answer_all(path, "pass-fail", dict.fromkeys(raters, "annotator"), passed)
+    with RunDir.open(path) as run:
+        rows = [row for row in run.store.candidates() if row.image]
+    majority = {}
+    for row in rows:
+        votes = [int(digest([rater, row.image])[:2], 16) < 150 for rater in raters]
+        majority.setdefault(row.model, []).append(sum(votes) >= 3)
+    rates = {model: 100 * sum(of) / 30 for model, of in majority.items()}
+    table = reproduce("hype-edit-1", "table-4", path, "--people", path)["rows"]
+    assert {row["model"]: row["pass_rate"] for row in table} == pytest.approx(rates)
+    out = tmp_path / "people"
+    assert main(["annotate", "export", str(path), "--format", "hype-edit-1", "--out", str(out)]) == 0
+    files = [str(next((out / rater).rglob("judgements/*.json"))) for rater in raters]
+    capsys.readouterr()
+    assert main(["score", "hype-edit-1", *files, "--raters", "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)["models"]
+    assert {model: 100 * of["pass_rate"] for model, of in scored.items()} == pytest.approx(rates)

@@ -1,15 +1,18 @@
 """IDEA-Bench's and ICE-Bench's tables from runs, against arithmetic on the ledgers' rows."""
 
 import json
+import shutil
 from collections import defaultdict
 from statistics import fmean
 
 import pytest
 
 from local_bench.analysis.official import export
+from local_bench.cli.main import main
 from local_bench.report.papers.ice_bench import NUMBERED
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.ice import TASKS
+from tests.judges.people.conftest import answer_all
 
 
 def case_score(answers):
@@ -129,3 +132,23 @@ def test_ice_result_files_are_of_the_method_whose_folder_they_are_in(runs, repro
     of_run = {row["model"]: row for row in reproduce("ice-bench", "table-3", runs["ice-bench"][0])["rows"]}
     assert result
     assert all(row == of_run[row["model"]] for row in result)
+
+
+def test_idea_questions_answered_by_people_become_its_results(runs, reproduce, tmp_path, capsys):
+    """Annotated here by `points`: each annotator's answers as the benchmark's CSV, scored as it scores them."""
+    path = tmp_path / "run"
+    shutil.copytree(runs["idea-bench"][0], path)
+    answer_all(path, "points", {"x": "annotator", "y": "annotator"}, lambda name, item, field, key: name == "x")
+    with RunDir.open(path) as run:
+        uids = {task.task_id: task.own["uid"] for task in run.store.tasks()}
+        made = {(row.model, uids[row.task_id]) for row in run.store.candidates() if row.image}
+    out = tmp_path / "people"
+    assert main(["annotate", "export", str(path), "--format", "idea-bench", "--out", str(out)]) == 0
+    capsys.readouterr()
+    for file in out.rglob("*.csv"):
+        assert main(["score", "idea-bench", str(file), "--json"]) == 0
+        tasks = json.loads(capsys.readouterr().out)["tasks"]
+        yes = "x" in file.relative_to(out).parts
+        assert tasks == {uid: 100 * (yes and (file.stem, uid) in made) for uid in tasks}
+        rows = reproduce("idea-bench", "table-8", path, "--people", file)["rows"]
+        assert any(row["model"] == file.stem for row in rows)
