@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, SETTING, examples, run_dirs
+from local_bench.cli.options import JSON, PATH, RUN, SETTING, examples, run_dirs, runs_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 from local_bench.core.errors import UserError
 from local_bench.core.tables import table
@@ -62,11 +62,43 @@ def _table_row(row: dict[str, Any]) -> list[str]:
     return [row["run_dir"], row["suite"], ", ".join(row["models"]), *counts, when, ""]
 
 
-@click.command(epilog=examples("local-bench report runs/studio"))
-@RUN
+@click.command(
+    epilog=examples("local-bench report runs/studio", "local-bench report runs/a runs/b --out site/      # to share")
+)
+@click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
+@click.option("--out", type=PATH, help="Write the site that `view` shows, of all RUNs, to this folder.")
 @JSON
-def report(run_dir: Path, as_json: bool) -> int:
-    """Rewrite RUN's report page and exports."""
+def report(run_dirs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
+    """Rewrite RUN's report page and exports, or with --out the browsable site of one RUN or several.
+
+    The site opens from a file: leaderboard, models, tasks, and a gallery of all images with filters."""
+    if out is not None:
+        return _write_site(run_dirs, out, as_json)
+    if len(run_dirs) > 1:
+        raise UserError("a report page is of one run: give --out FOLDER for a site of several runs")
+    return _report(run_dirs[0], as_json)
+
+
+def _write_site(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> int:
+    from contextlib import ExitStack
+
+    from local_bench.report.site.build import write_site
+    from local_bench.runs.rundir import RunDir
+
+    with ExitStack() as stack:
+        runs = [stack.enter_context(RunDir.open(path)) for path in run_dirs]
+        site = write_site(runs, out, runs[0].config.engine.io_workers, say)
+    if as_json:
+        show_json(vars(site) | {"index": str(site.index)})
+    else:
+        show(f"site: {site.index}")
+    if site.n_missing:
+        say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` names them")
+        return 1
+    return 0
+
+
+def _report(run_dir: Path, as_json: bool) -> int:
     from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report

@@ -26,6 +26,7 @@ from local_bench.cli.revise import revise
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
 from local_bench.cli.score import score
 from local_bench.cli.slurm import slurm
+from local_bench.cli.view import view
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.paths import CONFIG_DIRS
@@ -79,6 +80,7 @@ for command in (
         verify,
         seal,
     ),
+    view,
     merge,
     recover,
     *(models, suites, doctor, slurm),

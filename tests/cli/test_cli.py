@@ -25,6 +25,7 @@ def test_the_commands_are_these():
             "report",
             "agreement",
             "annotate",
+            "view",
             "compare",
             "digest",
             "ls",

@@ -131,8 +131,11 @@ class Database:
             return self._db.execute(query, values).fetchall()
 
     def _stream(self, query: str) -> Iterator[sqlite3.Row]:
+        return self._stream_with(query)
+
+    def _stream_with(self, query: str, *values: Any) -> Iterator[sqlite3.Row]:
         with self._faults():
-            yield from self._db.execute(query)
+            yield from self._db.execute(query, values)
 
     def write(self, statement: str, *values: Any) -> None:
         self._note_written(statement)

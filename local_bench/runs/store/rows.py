@@ -139,6 +139,13 @@ class RepeatRow:
     raw: str
 
 
+class RubricVersion(NamedTuple):
+    """A rubric of verdicts."""
+
+    rubric: str
+    rubric_sha256: str
+
+
 class ScoreRow(NamedTuple):
     """A score of a candidate."""
 

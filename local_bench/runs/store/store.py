@@ -15,12 +15,16 @@ from local_bench.runs.store.rows import (
     MeterRow,
     Reason,
     RepeatRow,
+    RubricVersion,
     ScoreRow,
     ScoreSummary,
     SessionRow,
     SettledRow,
     VerdictRow,
 )
+
+_AT_ONCE = 500
+"""Work ids in one query; SQLite has a limit on variables."""
 
 
 class Store(PlanStore):
@@ -42,6 +46,22 @@ class Store(PlanStore):
         )
         return [VerdictRow(*row) for row in rows]
 
+    def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
+        """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
+        where, judges = self._of_judges(None)
+        found: list[VerdictRow] = []
+        for at in range(0, len(work_ids), _AT_ONCE):
+            part = work_ids[at : at + _AT_ONCE]
+            rows = self.rows(
+                f"""SELECT {columns(VerdictRow)} FROM verdicts
+                    WHERE {where} AND work_id IN ({", ".join("?" * len(part))})
+                    ORDER BY work_id, judge, rubric, point, repeat""",
+                *judges,
+                *part,
+            )
+            found += [VerdictRow(*row) for row in rows]
+        return found
+
     def enter_verdicts(self, rows: Iterable[VerdictRow]) -> None:
         """Store verdicts in one transaction; a later verdict on a question replaces an earlier one."""
         self._enter("verdicts", VerdictRow, rows)
@@ -51,6 +71,12 @@ class Store(PlanStore):
         where, judges = self._of_judges(None)
         rows = self.rows(f"SELECT DISTINCT rubric FROM verdicts WHERE {where} ORDER BY rubric", *judges)
         return [row["rubric"] for row in rows]
+
+    def rubric_versions(self) -> list[RubricVersion]:
+        """Names and digests of the rubrics of the run's verdicts, sorted."""
+        where, judges = self._of_judges(None)
+        rows = self.rows(f"SELECT DISTINCT rubric, rubric_sha256 FROM verdicts WHERE {where} ORDER BY 1, 2", *judges)
+        return [RubricVersion(*row) for row in rows]
 
     def repeats(self, judge: str | None = None, counted: bool = True) -> list[RepeatRow]:
         """Repeated answers of one judge, of all judges of the run, or with `counted=False` of former ones too, by
@@ -93,6 +119,15 @@ class Store(PlanStore):
     def score_names(self) -> list[tuple[Kind, str]]:
         """(kind, name) of all scores, sorted."""
         return [(r["kind"], r["name"]) for r in self.rows("SELECT DISTINCT kind, name FROM scores ORDER BY kind, name")]
+
+    def score_values(self, model: str) -> Iterator[tuple[str, str, float]]:
+        """(name, task, value) of every score of a model that has a value, read as needed."""
+        rows = self._stream_with(
+            """SELECT s.name, c.task_id, s.value FROM scores s JOIN candidates c USING (work_id)
+               WHERE c.model = ? AND s.value IS NOT NULL ORDER BY s.name, c.position""",
+            model,
+        )
+        yield from (tuple(row) for row in rows)
 
     def has_spreads(self) -> bool:
         """Whether any score has a standard deviation."""

@@ -1,0 +1,99 @@
+"""Writes the site of one run or several: an index, data in files that are loaded on demand, thumbnails and images."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from local_bench.analysis.ground_truth import check_ground_truth
+from local_bench.core.errors import UserError
+from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.report.site.details import RunDetails
+from local_bench.report.site.pictures import write_pictures
+from local_bench.report.site.summary import summary
+from local_bench.runs.rundir import RunDir
+
+MARK = ".local-bench-site"
+"""The file that marks a folder with a site, whose files are replaced by the next one."""
+_STATIC = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site that was written."""
+
+    index: Path
+    n_runs: int
+    n_candidates: int
+    n_missing: int
+    """Images that are missing or damaged."""
+
+
+def write_site(
+    runs: Sequence[RunDir], out: Path, workers: int = 2, note: Callable[[str], None] = lambda _: None
+) -> Site:
+    """Write the site of `runs` to `out` and return it. UserError if `out` has files that are not of a site, or for two
+    runs of the same name; StorageError if a write fails."""
+    names = [run.path.resolve().name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"two of the runs are named {twice!r}: rename one of their folders")
+    _claim(out)
+    note("computing the summary")
+    found = summary(runs)
+    n_candidates = n_missing = 0
+    for i, run in enumerate(runs):
+        note(f"writing the images of {run.path}")
+        n_missing += write_pictures(run, out, workers)
+        note(f"writing the data of {run.path}")
+        truths = check_ground_truth(run)
+        details = RunDetails(run, {w: truth.right for w, truth in truths.truths.items()} if truths else {})
+        outcomes = run.store.outcomes()
+        n_candidates += len(outcomes)
+        n_files = 0
+        for n_files, chunk in enumerate(details.candidates(outcomes), 1):
+            _write_data(out, f"{i}-candidates-{n_files - 1}", chunk)
+        n_task_files = 0
+        for n_task_files, tasks in enumerate(details.task_files(outcomes), 1):
+            _write_data(out, f"{i}-tasks-{n_task_files - 1}", tasks)
+        _write_data(out, f"{i}-tasks", details.task_list())
+        _write_data(out, f"{i}-rubrics", details.rubrics())
+        found["runs"][i] |= {
+            "candidate_files": n_files,
+            "task_files": n_task_files,
+            "models": details.models,
+            "scores": details.names,
+            "has_truth": bool(details.truths),
+            "has_people": details.people is not None,
+        }
+        found["runs"][i]["warnings"] += details.notes
+    _write_data(out, "summary", found)
+    jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
+    page = jinja.get_template("index.html.j2").render(title=", ".join(names))
+    for file in ("viewer.js", "viewer.css"):
+        write_atomic(out / file, (_STATIC / file).read_bytes())
+    write_atomic(out / "index.html", page.encode())
+    return Site(out / "index.html", len(runs), n_candidates, n_missing)
+
+
+def _claim(out: Path) -> None:
+    """Mark `out` as a site and remove the data of an earlier one; its images are kept."""
+    mark = out / MARK
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        foreign = not mark.exists() and any(out.iterdir())
+    if foreign:
+        raise UserError(f"{out} has files that are not of a site: give a new or empty folder with --out")
+    write_atomic(mark, b"Written by local-bench report; the next report replaces the files in this folder.\n")
+    with storage_errors(out):
+        shutil.rmtree(out / "data", ignore_errors=True)
+
+
+def _write_data(out: Path, name: str, value: Any) -> None:
+    """Data as a script, because pages from a disk cannot read other files. ASCII, so that no character ends it."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    write_atomic(out / "data" / f"{name}.js", f'LB("{name}",{text});\n'.encode())

@@ -1,0 +1,190 @@
+"""The data of a site that is loaded on demand: tasks, candidates in columns, and the verdicts behind them."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from local_bench.analysis.agreement import judge_labels
+from local_bench.analysis.annotations import OVERALL, Annotations, load_annotations
+from local_bench.core.errors import UserError
+from local_bench.core.money import usd_number
+from local_bench.core.types import Task
+from local_bench.judges.people.database import FILE
+from local_bench.judges.vlm.variants import wordings
+from local_bench.report.scores import score_names
+from local_bench.report.view import model_order, thresholds
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow, VerdictRow
+
+TASKS_PER_FILE = 20
+CANDIDATES_PER_FILE = 5000
+MAX_RAW = 4000
+DIGITS = 3
+
+
+@dataclass
+class RunDetails:
+    """Everything of one run that is loaded on demand."""
+
+    run: RunDir
+    truths: Mapping[str, bool]
+    """Work id -> whether the image is right, where that is known."""
+    people: Annotations | None = field(init=False)
+    names: list[str] = field(init=False)
+    """Of the scores."""
+    models: list[str] = field(init=False)
+    tasks: list[Task] = field(init=False)
+    notes: list[str] = field(default_factory=list)
+    """What could not be shown, one sentence each."""
+
+    def __post_init__(self) -> None:
+        self.names, self.models = score_names(self.run), model_order(self.run)
+        self.tasks = self.run.store.tasks()
+        try:
+            self.people = _people(self.run)
+        except UserError as e:
+            self.people = None
+            self.notes.append(f"The annotations are not shown: {e}.")
+
+    def task_list(self) -> dict[str, list[Any]]:
+        """The tasks in columns."""
+        return {
+            "id": [task.task_id for task in self.tasks],
+            "category": [task.category for task in self.tasks],
+            "title": [task.title for task in self.tasks],
+            "brief": [task.brief[:300] for task in self.tasks],
+            "price_usd": [usd_number(task.price_micro_usd) for task in self.tasks],
+            "n": [len(task.deliverables) for task in self.tasks],
+        }
+
+    def candidates(self, outcomes: Sequence[OutcomeRow]) -> Iterator[dict[str, Any]]:
+        """The candidates in columns, CANDIDATES_PER_FILE at a time: `model`, `task` are indices; `decision` and `truth`
+        and `people` 1, 0 or null; `state` 1 made, 0 planned, -1 unscored; scores are rounded."""
+        task_index = {task.task_id: i for i, task in enumerate(self.tasks)}
+        model_index = {name: i for i, name in enumerate(self.models)}
+        scores: dict[str, dict[str, float | None]] = defaultdict(dict)
+        for row in self.run.store.scores():
+            value = row.score.value
+            scores[row.work_id][row.score.name] = None if value is None else round(value, DIGITS)
+        people = self.people.consensus.get(OVERALL, {}) if self.people else {}
+        for at in range(0, len(outcomes), CANDIDATES_PER_FILE):
+            part = outcomes[at : at + CANDIDATES_PER_FILE]
+            ids = [row.candidate.work_id for row in part]
+            yield {
+                "start": at,
+                "id": [work_id[:16] for work_id in ids],
+                "model": [model_index[row.candidate.model] for row in part],
+                "task": [task_index[row.candidate.task_id] for row in part],
+                "deliverable": [row.candidate.deliverable for row in part],
+                "attempt": [row.candidate.attempt for row in part],
+                "state": [{"done": 1, "planned": 0, "unscored": -1}[row.candidate.state] for row in part],
+                "image": [row.candidate.image for row in part],
+                "decision": [_bit(row.accepted) for row in part],
+                "truth": [_bit(self.truths.get(work_id)) for work_id in ids],
+                "people": [_bit(people[work_id].decision if work_id in people else None) for work_id in ids],
+                "scores": {name: [scores.get(work_id, {}).get(name) for work_id in ids] for name in self.names},
+            }
+
+    def task_files(self, outcomes: Sequence[OutcomeRow]) -> Iterator[dict[str, Any]]:
+        """Task id -> its texts, images and candidates with all verdicts, TASKS_PER_FILE tasks at a time."""
+        by_task: dict[str, list[OutcomeRow]] = defaultdict(list)
+        for row in outcomes:
+            by_task[row.candidate.task_id].append(row)
+        judges = judge_labels(self.run)
+        reasons = self._score_reasons()
+        for at in range(0, len(self.tasks), TASKS_PER_FILE):
+            part = self.tasks[at : at + TASKS_PER_FILE]
+            ids = [row.candidate.work_id for task in part for row in by_task[task.task_id]]
+            verdicts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            for verdict in self.run.store.verdicts_of(ids):
+                verdicts[verdict.work_id].append(_verdict(verdict, judges))
+            yield {
+                task.task_id: _task(task)
+                | {"candidates": [self._candidate(row, verdicts, reasons) for row in by_task[task.task_id]]}
+                for task in part
+            }
+
+    def _score_reasons(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in self.run.store.scores():
+            if row.score.value is None:
+                found[row.work_id][row.score.name] = row.score.unscored or "not applicable"
+        return found
+
+    def _candidate(
+        self, row: OutcomeRow, verdicts: Mapping[str, list[dict[str, Any]]], reasons: Mapping[str, dict[str, str]]
+    ) -> dict[str, Any]:
+        candidate = row.candidate
+        work_id = candidate.work_id
+        return {
+            "id": work_id[:16],
+            "prompt": candidate.prompt,
+            "seed": str(candidate.seed),
+            "unscored": candidate.unscored,
+            "reason": row.decision.unscored if row.decision else None,
+            "score_reasons": reasons.get(work_id, {}),
+            "verdicts": verdicts.get(work_id, []),
+            "people": self._ratings(work_id),
+        }
+
+    def _ratings(self, work_id: str) -> list[list[Any]]:
+        """[annotator, question, decision or number] of each annotation of the image."""
+        if self.people is None:
+            return []
+        return [
+            [rater, name, rating.decision if rating.number is None else rating.number]
+            for rater, opinion in sorted(self.people.raters.items())
+            for name, of in sorted(opinion.items())
+            if (rating := of.get(work_id)) is not None
+        ]
+
+    def rubrics(self) -> dict[str, dict[str, str]]:
+        """Rubric -> digest -> text, of the rubrics with verdicts that this release knows."""
+        return {name: {one.sha256: one.text for one in wordings(name)} for name in self.run.store.rubrics()}
+
+
+def _people(run: RunDir) -> Annotations | None:
+    if not (run.path / FILE).is_file():
+        return None
+    rules = thresholds(run)
+    applies: dict[str, set[str]] = defaultdict(set)
+    for row in run.store.scores("judge"):
+        if row.score.applies and row.score.name in rules:
+            applies[row.work_id].add(row.score.name)
+    return load_annotations(Path(run.path), run, applies)
+
+
+def _bit(value: bool | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _task(task: Task) -> dict[str, Any]:
+    return {
+        "category": task.category,
+        "title": task.title,
+        "brief": task.brief,
+        "deliverables": list(task.deliverables),
+        "points": list(task.evaluation_points),
+        "price_usd": usd_number(task.price_micro_usd),
+        "source": task.source_sha256,
+        "references": list(task.reference_sha256),
+        "mask": task.mask_sha256,
+        "unscored": task.unscored,
+    }
+
+
+def _verdict(row: VerdictRow, judges: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "rubric": row.rubric,
+        "sha": row.rubric_sha256,
+        "point": row.point,
+        "repeat": row.repeat,
+        "judge": judges.get(row.judge, row.judge[:12]),
+        "answer": row.answer_json,
+        "labels": row.labels_json,
+        "unscored": row.unscored,
+        "raw": row.raw[:MAX_RAW],
+        "cut": max(0, len(row.raw) - MAX_RAW),
+    }

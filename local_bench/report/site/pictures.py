@@ -1,0 +1,81 @@
+"""The images of a site: thumbnails in WebP, made once by a pool of processes, and the full images."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+
+from local_bench.core.errors import ImageError
+from local_bench.core.images import load_verified
+from local_bench.core.paths import is_safe_id
+from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.rundir import RunDir
+
+SIDE = 256
+"""Longest side of a thumbnail in pixels; smaller images are enlarged by a whole number."""
+QUALITY = 80
+THUMBS, FULL = "thumbs", "images"
+
+
+def thumbnail_path(out: Path, sha: str) -> Path:
+    return out / THUMBS / sha[:2] / f"{sha}.webp"
+
+
+def write_pictures(run: RunDir, out: Path, workers: int) -> int:
+    """Write thumbnails and links of all images of `run` below `out`; return the number of images that are missing or
+    damaged. Existing files are kept: names are digests of the content."""
+    shas = [(IMAGES, sha) for sha in run.store.image_digests()]
+    shas += [(INPUTS, sha) for sha in sorted(_inputs(run))]
+    pending = [
+        (str(run.image_store.file(sha, folder)), sha, str(out))
+        for folder, sha in shas
+        if is_safe_id(sha) and not (thumbnail_path(out, sha).is_file() and full_path(out, sha).is_file())
+    ]
+    if not pending:
+        return 0
+    for sub in {sha[:2] for _, sha, _ in pending}:
+        (out / THUMBS / sub).mkdir(parents=True, exist_ok=True)
+        (out / FULL / sub).mkdir(parents=True, exist_ok=True)
+    if len(pending) < 64:
+        return sum(not _write(one) for one in pending)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return sum(not made for made in pool.map(_write, pending, chunksize=32))
+
+
+def full_path(out: Path, sha: str) -> Path:
+    return out / FULL / sha[:2] / f"{sha}.png"
+
+
+def _inputs(run: RunDir) -> Iterable[str]:
+    for task in run.store.tasks():
+        yield from (sha for sha in (task.source_sha256, task.mask_sha256, *task.reference_sha256) if sha)
+
+
+def _write(job: tuple[str, str, str]) -> bool:
+    """Write one thumbnail and the full image (a hard link, or a copy on another disk); False if it cannot be read."""
+    from PIL import Image
+
+    file, sha, folder = Path(job[0]), job[1], Path(job[2])
+    try:
+        image = load_verified(file, sha)
+    except ImageError:
+        return False
+    full, target = full_path(folder, sha), thumbnail_path(folder, sha)
+    if not full.exists():
+        try:
+            os.link(file, full)
+        except OSError:
+            with suppress(FileExistsError):
+                shutil.copyfile(file, full)
+    times = SIDE // max(image.size)
+    if times > 1:
+        image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    else:
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    scratch = target.with_suffix(f".{os.getpid()}.writing")
+    image.save(scratch, "WEBP", quality=QUALITY, method=2)
+    os.replace(scratch, target)
+    return True

@@ -1,0 +1,140 @@
+"""The summary of a site: runs, leaderboard and what makes runs comparable."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from local_bench.analysis.agreement import judge_labels
+from local_bench.analysis.settlement import Accounting, accounting
+from local_bench.core.identity import canonical_json, digest
+from local_bench.core.money import usd_number
+from local_bench.report import scores as score_tables
+from local_bench.report import view
+from local_bench.runs.contents import root
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.intervals import bootstrap_mean
+from local_bench.settle.settlement import Settlement, Total
+
+
+@dataclass(frozen=True)
+class ScoreMean:
+    """A score of one model over its images."""
+
+    name: str
+    kind: str
+    mean: float | None
+    low: float | None
+    """95 % bootstrap over tasks; None for fewer than two."""
+    high: float | None
+    n: int
+    n_unscored: int
+
+
+def summary(runs: Sequence[RunDir]) -> dict[str, Any]:
+    """The leaderboard and everything that is shown first, as JSON. Without clocks and absolute paths."""
+    accounts = [accounting(run.store, run.config.settlement) for run in runs]
+    groups, differences = comparable(runs)
+    return {
+        "runs": [_run(run, found) for run, found in zip(runs, accounts, strict=True)],
+        "models": [
+            _model(i, run, one, groups[i])
+            for i, (run, found) in enumerate(zip(runs, accounts, strict=True))
+            for one in found.settlements
+        ],
+        "groups": groups,
+        "differences": differences,
+        "better": {name: word for run in runs for name, word in score_tables.better(run).items()},
+    }
+
+
+def comparable(runs: Sequence[RunDir]) -> tuple[list[int], list[str]]:
+    """(group of each run, sentences about what differs): runs are comparable if they have the same tasks, judges,
+    rubrics and acceptance rule."""
+    keys = [_rules(run) for run in runs]
+    groups: list[int] = []
+    differences = []
+    for i, key in enumerate(keys):
+        same = next((j for j in range(i) if keys[j] == key), None)
+        if same is not None:
+            groups.append(groups[same])
+            continue
+        groups.append(max(groups, default=-1) + 1)
+        if i:
+            what = [name for name in key if key[name] != keys[0][name]]
+            differences.append(f"{runs[i].path.name} and {runs[0].path.name} differ in {', '.join(what)}")
+    return groups, differences
+
+
+def _rules(run: RunDir) -> dict[str, str]:
+    tasks = run.store.task_contents()
+    rubrics = sorted({(row.rubric, row.rubric_sha256) for row in run.store.rubric_versions()})
+    return {
+        "the suite": run.config.suite.name,
+        "the tasks": digest(sorted(tasks.items())),
+        "the judges": canonical_json(sorted(judge_labels(run))),
+        "the rubrics": digest(rubrics),
+        "the acceptance rule": canonical_json([view.thresholds(run), run.config.acceptance.rules]),
+    }
+
+
+def _run(run: RunDir, found: Accounting) -> dict[str, Any]:
+    n_tasks, value = run.store.task_totals()
+    counts = run.store.counts()
+    return {
+        "name": run.path.resolve().name,
+        "suite": run.config.suite.name,
+        "seed": run.config.seed,
+        "n_tasks": n_tasks,
+        "value_usd": usd_number(value),
+        "n_images": counts.done,
+        "n_unscored": counts.unscored,
+        "n_planned": counts.candidates - counts.done - counts.unscored,
+        "judges": list(judge_labels(run).values()),
+        "thresholds": view.thresholds(run),
+        "root": root(run.store),
+        "warnings": view.warnings(run, found.settlements),
+    }
+
+
+def _model(index: int, run: RunDir, one: Settlement, group: int) -> dict[str, Any]:
+    return {
+        "run": index,
+        "group": group,
+        "name": one.model,
+        "total": _total(one.total),
+        "cost_usd": None if one.cost_micro_usd is None else usd_number(one.cost_micro_usd),
+        "categories": {name: _total(total) for name, total in one.by_category.items()},
+        "scores": [vars(score) for score in _scores(run, one.model)],
+    }
+
+
+def _total(total: Total) -> dict[str, Any]:
+    low, high = total.revenue_interval_micro_usd or (None, None)
+    return {
+        "value_usd": usd_number(total.value_micro_usd),
+        "revenue_usd": usd_number(total.revenue_micro_usd),
+        "low_usd": None if low is None else usd_number(low),
+        "high_usd": None if high is None else usd_number(high),
+        "n_tasks": total.n_tasks,
+        "n_tasks_accepted": total.n_tasks_accepted,
+        "n": total.n,
+        "n_accepted": total.n_accepted,
+        "n_unscored": total.n_unscored,
+        "acceptance_low": total.deliverable_acceptance_low,
+        "acceptance_high": total.deliverable_acceptance_high,
+    }
+
+
+def _scores(run: RunDir, model: str) -> list[ScoreMean]:
+    by_task: dict[str, dict[str, list[float]]] = {}
+    for name, task_id, value in run.store.score_values(model):
+        by_task.setdefault(name, {}).setdefault(task_id, []).append(value)
+    found = {row.name: row for row in run.store.score_summaries() if row.model == model}
+    means = []
+    for name in score_tables.score_names(run):
+        row = found.get(name)
+        if row is None:
+            continue
+        low, high = bootstrap_mean([*by_task.get(name, {}).values()]) or (None, None)
+        means.append(ScoreMean(name, row.kind, row.mean, low, high, row.n, row.n_unscored))
+    return means

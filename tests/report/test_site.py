@@ -1,0 +1,259 @@
+"""The site of one run or several in a real browser, from the disk: filters, links, hostile texts, accessibility."""
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from local_bench.cli.main import main
+from local_bench.core.errors import UserError
+from local_bench.report.site.build import MARK, write_site
+from local_bench.report.site.pictures import full_path, thumbnail_path
+from local_bench.report.site.summary import comparable
+from local_bench.runs.rundir import RunDir
+from tests.conftest import ROOT
+from tests.judges.people.conftest import MODELS, answer_all, make_shop
+
+AXE = ROOT / "tests" / "data" / "axe.min.js"
+pytestmark = pytest.mark.browser
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def site_of(folder, *paths):
+    runs = [RunDir.open(path) for path in paths]
+    try:
+        return write_site(runs, folder / "site")
+    finally:
+        for run in runs:
+            run.store.close()
+
+
+def data_of(site, name):
+    text = (site.index.parent / "data" / f"{name}.js").read_text()
+    return json.loads(re.fullmatch(r'LB\("[^"]*",(.*)\);\n', text, re.S)[1])
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        path = CHROMIUM or playwright.chromium.executable_path
+        if not Path(path).exists():
+            pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
+        running = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield running
+        running.close()
+
+
+class Visit:
+    """A page with everything that it said and asked for."""
+
+    def __init__(self, browser, site, width=1200, bypass_csp=False):
+        self.base = site.index.as_uri()
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, bypass_csp=bypass_csp)
+        self.page = self.context.new_page()
+        self.said, self.asked = [], []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def go(self, where=""):
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.base}#/{where}")
+        self.page.wait_for_selector("main h2")
+        return self.page
+
+    def close(self, checked=True):
+        if checked:
+            self._check()
+        self.context.close()
+
+    def _check(self):
+        folder = self.base.rpartition("/")[0]
+        assert self.said == []
+        assert [url for url in self.asked if not url.startswith((folder, "about:", "data:"))] == []
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    path = tmp_path_factory.mktemp("site") / "shop"
+    made = make_shop(path, 12)
+    answer_all(path, "accept", {"a": "annotator", "b": "annotator"}, lambda name, item, field, key: True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def shop_site(shop, tmp_path_factory):
+    return site_of(tmp_path_factory.mktemp("out"), shop.path)
+
+
+def test_the_data_is_that_of_the_run(shop, shop_site):
+    found = data_of(shop_site, "summary")
+    assert [run["name"] for run in found["runs"]] == ["shop"]
+    columns = data_of(shop_site, "0-candidates-0")
+    with RunDir.open(shop.path) as run:
+        outcomes = run.store.outcomes()
+    assert columns["decision"] == [int(row.accepted) for row in outcomes]
+    assert columns["truth"] == [int(shop.right[row.candidate.image]) for row in outcomes]
+    assert columns["people"] == [1] * len(outcomes)
+    by_model = Counter(row.candidate.model for row in outcomes if row.accepted)
+    assert {one["name"]: one["total"]["n_accepted"] for one in found["models"]} == {m: by_model[m] for m in MODELS}
+    assert shop_site.n_candidates == len(outcomes)
+    out = shop_site.index.parent
+    for row in outcomes:
+        assert thumbnail_path(out, row.candidate.image).is_file()
+        assert full_path(out, row.candidate.image).read_bytes() == run.image(row.candidate.image).read_bytes()
+
+
+def test_every_page_and_link_and_filter(shop, shop_site, browser):
+    visit = Visit(browser, shop_site)
+    page = visit.go()
+    assert page.inner_text("h2") == "Overview"
+    assert all(model in page.inner_text("main") for model in MODELS)
+    for link in page.eval_on_selector_all("main a, nav a", "all => all.map(one => one.getAttribute('href'))"):
+        visit.go(link.removeprefix("#/"))
+        assert "cannot be shown" not in page.inner_text("main")
+    with RunDir.open(shop.path) as run:
+        outcomes = run.store.outcomes()
+        tasks = {task.task_id: task for task in run.store.tasks()}
+
+    def n_shown():
+        return int(re.match(r"([\d,]+) image", page.inner_text("main p[aria-live]"))[1].replace(",", ""))
+
+    page = visit.go("gallery/0")
+    assert n_shown() == len(outcomes)
+    page.select_option("[name=model]", MODELS[0])
+    own = [row for row in outcomes if row.candidate.model == MODELS[0]]
+    assert n_shown() == len(own)
+    page.select_option("[name=decision]", "rejected")
+    assert n_shown() == sum(not row.accepted for row in own)
+    page.select_option("[name=decision]", "")
+    page.select_option("[name=disagree]", "people")
+    assert n_shown() == sum(not row.accepted for row in own)  # people accept everything
+    page.select_option("[name=disagree]", "truth")
+    assert n_shown() == sum(row.accepted != shop.right[row.candidate.image] for row in own)
+    page.select_option("[name=disagree]", "")
+    page.select_option("[name=score]", "brf")
+    page.fill("[name=max]", "2")
+    assert n_shown() == sum(not row.accepted for row in own)
+    page.fill("[name=max]", "")
+    page.fill("[name=q]", tasks["print-02"].title)
+    titled = {task_id for task_id, task in tasks.items() if task.title == tasks["print-02"].title}
+    assert n_shown() == sum(row.candidate.task_id in titled for row in own)
+    address = page.url
+    visit.page.goto("about:blank")
+    visit.page.goto(address)  # the filters are part of the address
+    page.wait_for_selector(".card")
+    assert n_shown() == sum(row.candidate.task_id in titled for row in own)
+    page.select_option("[name=sort]", "failures")
+    words = page.eval_on_selector_all(".card", "all => all.map(one => one.textContent.includes('not accepted'))")
+    assert words == sorted(words, reverse=True)
+
+    page.click(".card a.shot")  # a stable link to one image
+    page.wait_for_selector(".candidate.chosen")
+    page.click(".candidate.chosen .frame")
+    page.wait_for_selector("dialog[open] img")
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.querySelector('dialog[open] img').naturalWidth") == 64
+    page.keyboard.press("Escape")
+    before = page.inner_text("h2")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(200)
+    assert page.inner_text("h2") != before
+    visit.close()
+
+
+def test_hostile_texts_are_texts(make_run, tmp_path, browser):
+    site = site_of(tmp_path, make_run(no_source=True, on_gpus=True, panel=True))
+    visit = Visit(browser, site)
+    tasks = data_of(site, "0-tasks")["id"]
+    for where in ("", "gallery/0", "tasks/0", *(f"task/0/{task}" for task in tasks), "model/0/alpha", "nonsense/<b>"):
+        page = visit.go(where)
+        page.wait_for_timeout(50)
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert page.evaluate("document.querySelectorAll('main script, main svg, main style').length") == 0
+    assert "<script>" in page.content() or "&lt;script" in visit.go(f"task/0/{tasks[0]}").content()
+    visit.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (400, "light")])
+def test_no_serious_fault_of_accessibility(shop_site, browser, width, scheme):
+    visit = Visit(browser, shop_site, width, bypass_csp=True)
+    visit.page.emulate_media(color_scheme=scheme)
+    for where in ("", "gallery/0", "tasks/0", "task/0/print-02", f"model/0/{MODELS[0]}"):
+        page = visit.go(where)
+        page.wait_for_timeout(200)
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width  # tables scroll, the page does not
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        bad = [
+            (where, one["id"], one["nodes"][0]["html"][:200])
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert bad == []
+    visit.close(checked=False)  # axe reads the style sheets in its own way
+
+
+def test_runs_are_compared_only_where_they_can_be(tmp_path, browser):
+    a = make_shop(tmp_path / "a", 5, models=MODELS[:1])
+    b = make_shop(tmp_path / "b", 5, models=MODELS[1:], seed=6)
+    c = make_shop(tmp_path / "c", 4, models=MODELS[:1])
+    with RunDir.open(a.path) as x, RunDir.open(b.path) as y, RunDir.open(c.path) as z:
+        assert comparable([x, y]) == ([0, 0], [])
+        groups, differences = comparable([x, y, z])
+    assert groups == [0, 0, 1]
+    assert differences == ["c and a differ in the tasks"]
+    site = site_of(tmp_path, a.path, b.path, c.path)
+    visit = Visit(browser, site)
+    text = visit.go().inner_text("main")
+    assert "Not comparable: c and a differ in the tasks." in text
+    assert "Comparable runs: a, b" in text
+    assert len(visit.page.query_selector_all("[aria-label=Leaderboard]")) == 2
+    visit.close()
+
+
+def test_a_second_report_replaces_the_first_and_a_foreign_folder_is_refused(shop, tmp_path, capsys):
+    out = tmp_path / "site"
+    assert main(["report", str(shop.path), "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_missing"] == 0
+    before = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (out / "data" / "9-tasks-0.js").write_text("of an earlier site")
+    assert main(["report", str(shop.path), "--out", str(out)]) == 0
+    assert {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (out / MARK).unlink()
+    assert main(["report", str(shop.path), "--out", str(out)]) == 2
+    assert "not of a site" in capsys.readouterr().err
+    assert main(["report", str(shop.path), str(shop.path)]) == 2
+    with RunDir.open(shop.path) as run, pytest.raises(UserError, match="two of the runs are named"):
+        write_site([run, run], tmp_path / "twice")
+
+
+def test_a_missing_image_is_counted_and_the_rest_is_shown(tmp_path, capsys):
+    shop = make_shop(tmp_path / "run", 3)
+    with RunDir.open(shop.path) as run:
+        run.image(next(iter(shop.right))).unlink()
+    assert main(["report", str(shop.path), "--out", str(tmp_path / "site"), "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["n_missing"] == 1
+    assert "local-bench verify" in captured.err
+
+
+def test_viewing_serves_the_site_behind_a_secret(shop, shop_site):
+    from starlette.testclient import TestClient
+
+    from local_bench.cli.view import _app
+
+    with TestClient(_app(shop_site.index.parent, "secret"), base_url="http://127.0.0.1") as client:
+        assert client.get("/secret/").status_code == 200
+        assert client.get("/secret/data/summary.js").status_code == 200
+        for path in ("/", "/index.html", "/other/", "/secret/../run.yaml", "/secret/%2e%2e/%2e%2e/run.yaml"):
+            assert client.get(path).status_code == 404, path
+        assert client.get("/secret/", headers={"host": "evil.example"}).status_code == 400
