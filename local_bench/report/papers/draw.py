@@ -11,7 +11,7 @@ import numpy as np
 from local_bench.core.errors import UserError
 from local_bench.core.storage import write_atomic
 from local_bench.core.tables import clean
-from local_bench.report.papers.table import Bars, Figure, Histogram, Panel, Pictures
+from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Panel, Pictures, Points
 
 SUFFIXES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}
 """With the metadata that would differ from one time or release to another."""
@@ -64,6 +64,10 @@ def _draw(axes: Any, panel: Panel) -> None:
             _histogram(axes, panel)
         case Pictures():
             _pictures(axes, panel)
+        case Points():
+            _points(axes, panel)
+        case Grid():
+            _grid(axes, panel)
 
 
 def _bars(axes: Any, panel: Bars) -> None:
@@ -101,6 +105,41 @@ def _histogram(axes: Any, panel: Histogram) -> None:
     axes.set_xlabel(panel.unit, fontsize=8)
     axes.set_ylabel("count", fontsize=8)
     axes.tick_params(labelsize=7)
+
+
+def _points(axes: Any, panel: Points) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    front = sorted((point.x, point.y) for point in panel.points if point.on_front)
+    axes.plot([x for x, _ in front], [y for _, y in front], color="#0072B2", linewidth=1, drawstyle="steps-post")
+    for on_front, colour in ((True, "#0072B2"), (False, "#777777")):
+        of = [point for point in panel.points if point.on_front == on_front]
+        axes.scatter([point.x for point in of], [point.y for point in of], s=18, color=colour, zorder=3)
+    for point in panel.points:
+        axes.annotate(clean(point.name), (point.x, point.y), xytext=(4, 4), textcoords="offset points", fontsize=6.5)
+    costs = [point.x for point in panel.points]
+    if min(costs) > 0 and max(costs) > 10 * min(costs):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel(panel.x_label, fontsize=8)
+    axes.set_ylabel(panel.y_label, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.margins(0.15)
+
+
+def _grid(axes: Any, panel: Grid) -> None:
+    values = np.array([[np.nan if x is None else x for x in row] for row in panel.values])
+    axes.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    for i, row in enumerate(panel.values):
+        for j, value in enumerate(row):
+            colour = "black" if value is None or value > 0.55 else "white"
+            axes.text(
+                j, i, DASH if value is None else f"{value:.0%}", ha="center", va="center", fontsize=7, color=colour
+            )
+    axes.set_xticks(range(len(panel.columns)), [clean(x) for x in panel.columns], rotation=45, ha="right", fontsize=7)
+    axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=7)
 
 
 def _pictures(axes: Any, panel: Pictures) -> None:

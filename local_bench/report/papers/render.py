@@ -10,7 +10,9 @@ from typing import Any
 
 from local_bench.core.tables import FORMULA, clean
 from local_bench.core.tables import table as aligned
-from local_bench.report.papers.table import DASH, NO, YES, Cell, Column, Table
+from local_bench.report.papers.table import DASH, NO, YES, Cell, Column, Mark, Table
+
+_MARKS: dict[Mark | None, str] = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -62,8 +64,9 @@ def latex(table: Table) -> str:
     if any(column.group for column in table.columns):
         lines += _groups(table.columns)
     lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
-    for row in table.rows:
-        lines.append(_line([_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]))
+    for i, row in enumerate(table.rows):
+        cells = [_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
     return "\n".join(
         [r"% \usepackage{booktabs,amssymb}", *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines]
@@ -93,6 +96,29 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 
 def _escaped(words: str) -> str:
     return "".join(_SPECIAL.get(c, c) for c in clean(words).replace("\n", " "))
+
+
+def markdown(table: Table) -> str:
+    """A table of Markdown, with the title above and the notes below."""
+    rows = [
+        [
+            _marked(shown(cell, column), table.marks.get((i, j)))
+            for j, (cell, column) in enumerate(zip(row, table.columns, strict=True))
+        ]
+        for i, row in enumerate(table.rows)
+    ]
+    lines = [[_cell(column.header) for column in table.columns], ["---", *["---:"] * (len(table.columns) - 1)], *rows]
+    body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([f"**{_cell(table.title)}**", "", *body, *([""] if table.notes else []), *map(_cell, table.notes)])
+
+
+def _marked(text: str, mark: Mark | None) -> str:
+    return {"best": "**{}**", "second": "<u>{}</u>", None: "{}"}[mark].format(_cell(text))
+
+
+def _cell(text: str) -> str:
+    """Text that does not become markup."""
+    return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", clean(text).replace("\n", " "))
 
 
 def as_json(table: Table) -> dict[str, Any]:

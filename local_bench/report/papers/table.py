@@ -1,11 +1,15 @@
 """What a builder returns: a table, or a figure with the table of its data. Values are in the paper's own units."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from PIL import Image
 
 Cell = str | float | bool | None
 """None: there is no value (a dash)."""
+Mark = Literal["best", "second"]
+"""Bold and underlined."""
 DASH = "\N{EN DASH}"
 YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
 
@@ -33,6 +37,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     """What is missing, estimated or read otherwise than printed: a sentence each."""
+    marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
+    """(row, column) -> how LaTeX and Markdown mark the cell."""
 
     @property
     def keys(self) -> list[str]:
@@ -84,7 +90,37 @@ class Pictures:
     captions: tuple[str, ...]
 
 
-Panel = Bars | Histogram | Pictures
+@dataclass(frozen=True)
+class Point:
+    """A labelled point; `on_front` if no other is better in both coordinates."""
+
+    name: str
+    x: float
+    y: float
+    on_front: bool
+
+
+@dataclass(frozen=True)
+class Points:
+    """Labelled points, with a line through those on the Pareto front; x is logarithmic over more than a decade."""
+
+    title: str
+    points: tuple[Point, ...]
+    x_label: str
+    y_label: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A heat map of fractions, each cell with its number."""
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+
+
+Panel = Bars | Histogram | Pictures | Points | Grid
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.report.site.details import RunDetails
+from local_bench.report.site.paper import write_figures, write_tables
 from local_bench.report.site.pictures import write_pictures
 from local_bench.report.site.summary import summary
 from local_bench.runs.rundir import RunDir
@@ -71,6 +72,9 @@ def write_site(
             "has_people": details.people is not None,
         }
         found["runs"][i]["warnings"] += details.notes
+    note("drawing figures and writing tables")
+    write_tables(found, out / "tables")
+    found["figures"] = [path.name for path in write_figures(found, out / "figures") if path.suffix == ".svg"]
     _write_data(out, "summary", found)
     jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
     page = jinja.get_template("index.html.j2").render(title=", ".join(names))
@@ -90,7 +94,8 @@ def _claim(out: Path) -> None:
         raise UserError(f"{out} has files that are not of a site: give a new or empty folder with --out")
     write_atomic(mark, b"Written by local-bench report; the next report replaces the files in this folder.\n")
     with storage_errors(out):
-        shutil.rmtree(out / "data", ignore_errors=True)
+        for folder in ("data", "tables", "figures"):
+            shutil.rmtree(out / folder, ignore_errors=True)
 
 
 def _write_data(out: Path, name: str, value: Any) -> None:

@@ -114,6 +114,7 @@ function overview(s) {
     names.length ? [h("h3", {}, "Scores (means)"), groups.map((group) => table(["model", ...names], scoreRows(models.filter((one) => one.group === group)), "Scores"))] : null,
     categories.length > 1 ? [h("h3", {}, money ? "Share of the value, by category" : "Images accepted, by category"),
       table(["model", ...categories], models.map((one) => [several ? `${one.name} (${s.runs[one.run].name})` : one.name, ...categories.map((name) => { const t = one.categories[name]; return t ? (money ? percent(t.value_usd ? t.revenue_usd / t.value_usd : null) : percent(t.n + t.n_unscored ? t.n_accepted / (t.n + t.n_unscored) : null)) : "–"; })]), "Categories")] : null,
+    s.figures.length ? [h("h3", {}, "Figures and tables for papers"), h("p", { class: "muted" }, "SVG, PDF, PNG and their numbers as CSV in figures/; LaTeX, Markdown and CSV in tables/."), h("div", { class: "figures" }, s.figures.map((name) => h("figure", {}, h("a", { href: `figures/${name}` }, h("img", { src: `figures/${name}`, alt: `Figure: ${name.replace(".svg", "").replace("_", " and ")}` })))))] : null,
     h("h3", {}, "Runs"), table(["run", "suite", "seed", "tasks", "images", "not generated", "planned", "judges", "acceptance", "root"], s.runs.map((run) => [run.name, run.suite, run.seed, run.n_tasks, run.n_images, run.n_unscored, run.n_planned, run.judges.join(", ") || "none", Object.entries(run.thresholds).map(([k, v]) => `${k} ≥ ${v}`).join(", "), run.root.slice(0, 12)]), "Runs"));
 }
 

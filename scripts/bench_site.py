@@ -1,0 +1,199 @@
+"""Measures the site of a large synthetic run, and the page in Chromium.
+
+    python -m scripts.bench_site [--tasks 1070] [--models 16] [--side 256] [--json FILE] [--work DIR]
+
+The run has 1 to 4 images per task and model (about 33,000), three scores and a decision each, and four verdicts for
+every one. `report --out` is timed the first time and again, each in a process of its own with its peak memory; then
+Chromium opens the site from the disk: bytes and time of the first view, time of a filter and of a search, and memory.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+MEASURE = """
+import json, resource, sys, time
+from pathlib import Path
+import local_bench.runs.engine
+from local_bench.report.site.build import write_site
+from local_bench.runs.rundir import RunDir
+if __name__ == "__main__":
+    begun = time.perf_counter()
+    with RunDir.open(Path(sys.argv[1])) as run:
+        write_site([run], Path(sys.argv[2]), 2)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": round(time.perf_counter() - begun, 1), "peak_mib": round(peak)}))
+"""
+
+
+def _image(job: tuple[str, int, int]) -> str:
+    """Store one image with a gradient and some noise, and return its digest."""
+    import numpy as np
+    from PIL import Image
+
+    from local_bench.core.images import store_image
+
+    folder, seed, side = job
+    rng = np.random.default_rng(seed)
+    ramp = np.linspace(0, 1, side)[:, None, None] * rng.integers(0, 255, 3) + rng.integers(0, 40, (side, side, 1))
+    return store_image(Path(folder), Image.fromarray(np.clip(ramp + rng.integers(0, 60, 3), 0, 255).astype("uint8")))
+
+
+def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
+    """Write the synthetic run and return the number of its images."""
+    from local_bench.core.identity import digest
+    from local_bench.core.types import Decision, Score, Task
+    from local_bench.runs.config import ModelConfig, RunConfig
+    from local_bench.runs.judge_config import JudgeConfig
+    from local_bench.runs.rundir import RunDir
+    from local_bench.runs.store import CandidateRow, DecisionRow, VerdictRow
+
+    rng = random.Random(1)
+    models = [f"model-{i:02}" for i in range(n_models)]
+    config = RunConfig(
+        name="large",
+        suite={"name": "servimage", "path": "tasks.jsonl"},
+        models=[ModelConfig(card="tiny-flux", name=name) for name in models],
+        judge=JudgeConfig(card="tiny-qwen3-vl"),
+        metrics=[],
+    )
+    tasks = [
+        Task(
+            task_id=f"task-{i:05}",
+            category=("Portrait", "Product", "Digital")[i % 3],
+            price_micro_usd=rng.randrange(5, 300) * 1_000_000,
+            title=f"Poster {i}",
+            brief="A poster for a jazz concert: a saxophone before a night sky, the title in warm yellow letters. " * 4,
+            deliverables=tuple(f"image {k}" for k in range(1 + i % 4 if i % 4 < 3 else 2)),
+            evaluation_points=("the title is legible", "there is a saxophone", "it is night"),
+        )
+        for i in range(n_tasks)
+    ]
+    keys = [(t, m, d) for t in tasks for m in models for d in range(1, len(t.deliverables) + 1)]
+    judge = digest({"judge": 1})
+    with RunDir.begin(path, config) as run:
+        with ProcessPoolExecutor(2) as pool:
+            jobs = [(str(run.images), k, side) for k in range(len(keys))]
+            shas = list(pool.map(_image, jobs, chunksize=256))
+        rows = []
+        for k, ((task, model, deliverable), sha) in enumerate(zip(keys, shas, strict=True)):
+            work = {"task": task.task_id, "model": model, "deliverable": deliverable}
+            rows.append(
+                CandidateRow(
+                    digest(work),
+                    k,
+                    task.task_id,
+                    deliverable,
+                    model,
+                    1,
+                    task.brief,
+                    json.dumps(work),
+                    7,
+                    side,
+                    side,
+                    "done",
+                    digest([work]),
+                    sha,
+                    None,
+                    4,
+                    "{}",
+                    None,
+                )
+            )
+        run.store.add_plan(range(len(tasks)), tasks, rows)
+        run.store.enter_judges({judge: "judge"})
+        scores = {row.work_id: rng.random() for row in rows}
+        run.store.enter_scores(
+            "judge", ((w, Score(name, round(5 * x, 2))) for w, x in scores.items() for name in ("brf", "veq", "cns"))
+        )
+        run.store.replace_decisions(DecisionRow(w, Decision(x > 0.4), 0) for w, x in scores.items())
+        raw = '{"evidence": "the title is cut off at the right edge", "met": 1}'
+        run.store.enter_verdicts(
+            VerdictRow(w, "brf", point, 0, "0" * 64, "1" * 64, judge, '{"met": 1}', None, None, raw)
+            for w in scores
+            for point in range(4)
+        )
+    return len(rows)
+
+
+def in_chromium(index: Path, chromium: str) -> dict[str, Any]:
+    from playwright.sync_api import sync_playwright
+
+    folder = index.parent
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        begun = time.perf_counter()
+        page.goto(index.as_uri())
+        page.wait_for_selector("main table")
+        first_s = time.perf_counter() - begun
+        n_bytes = sum((folder / url.removeprefix(folder.as_uri() + "/")).stat().st_size for url in set(requested))
+        begun = time.perf_counter()
+        page.goto(f"{index.as_uri()}#/gallery/0")
+        page.wait_for_selector(".card")
+        gallery_s = time.perf_counter() - begun
+        timed = """async ([name, value]) => {
+            const field = document.querySelector(`[name=${name}]`); field.value = value;
+            const begun = performance.now(); field.dispatchEvent(new Event("input", {bubbles: true}));
+            document.querySelector(".cards").getBoundingClientRect(); return performance.now() - begun; }"""
+        filters = [("model", "model-03"), ("decision", "rejected"), ("score", "brf"), ("max", "1.5"), ("sort", "up")]
+        filter_ms = [page.evaluate(timed, list(one)) for one in filters]
+        page.evaluate("document.querySelector('form.filters').reset()")
+        search_ms = [page.evaluate(timed, ["q", text]) for text in ("p", "poster 77", "task-00512", "night")]
+        memory = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
+        browser.close()
+    return {
+        "first_view_s": round(first_s, 2),
+        "first_view_bytes": n_bytes,
+        "gallery_s": round(gallery_s, 2),
+        "filter_ms_max": round(max(filter_ms)),
+        "search_ms_max": round(max(search_ms)),
+        "script_heap_mib": round(memory),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=1070)
+    parser.add_argument("--models", type=int, default=16)
+    parser.add_argument("--side", type=int, default=256)
+    parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--work", type=Path, help="keep the run and the site in this folder")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.work or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "large" / "run.yaml").exists():
+            make_run(folder / "large", given.tasks, given.models, given.side)
+        from local_bench.runs.rundir import RunDir
+
+        with RunDir.open(folder / "large") as run:
+            result: dict[str, Any] = {"n_images": run.store.counts().done, "n_tasks": given.tasks, "side": given.side}
+        script = folder / "measure.py"
+        script.write_text(MEASURE)
+        shutil.rmtree(folder / "site", ignore_errors=True)
+        for name in ("report_first", "report_again"):
+            command = [sys.executable, str(script), str(folder / "large"), str(folder / "site")]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            result[name] = json.loads(done.stdout)
+            print(name, result[name], flush=True)
+        result |= in_chromium(folder / "site" / "index.html", given.chromium)
+    print(json.dumps(result, indent=2))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

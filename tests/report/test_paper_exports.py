@@ -1,0 +1,91 @@
+"""Tables and figures for papers: their numbers are those of the summary, marks are the best and second best."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from local_bench.report.papers.render import latex, markdown
+from local_bench.report.papers.table import Column, Table
+from local_bench.report.site.paper import _front, digits, figures, tables, write_figures, write_tables
+from local_bench.report.site.summary import summary
+from local_bench.runs.rundir import RunDir
+from tests.judges.people.conftest import make_shop
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    paths = [make_shop(folder / name, n, seed=n).path for name, n in (("a", 6), ("b", 5))]
+    runs = [RunDir.open(path) for path in paths]
+    yield summary(runs)
+    for run in runs:
+        run.store.close()
+
+
+def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
+    made = tables(found)
+    assert set(made) == {"leaderboard", "scores", "categories"}
+    rows = {row[0]: row for row in made["leaderboard"].rows}
+    for one in found["models"]:
+        row = rows[f"{one['name']} ({found['runs'][one['run']]['name']})"]
+        assert row[1:4] == (one["total"]["revenue_usd"], one["total"]["low_usd"], one["total"]["high_usd"])
+    files = write_tables(found, tmp_path)
+    assert {path.suffix for path in files} == {".csv", ".tex", ".md"}
+    for name, table in made.items():
+        read = list(csv.reader(io.StringIO((tmp_path / f"{name}.csv").read_text())))
+        assert read[0] == [column.header for column in table.columns]
+        assert [[float(x) if x else None for x in row[1:]] for row in read[1:]] == [list(row[1:]) for row in table.rows]
+        text = (tmp_path / f"{name}.tex").read_text()
+        assert text.count(r"\\") == len(table.rows) + 1 + any(column.group for column in table.columns)
+
+
+def test_the_best_and_second_best_of_comparable_models_are_marked(found):
+    table = tables(found)["leaderboard"]
+    marks = {key: mark for key, mark in table.marks.items() if key[1] == 1}
+    groups = {}
+    for i, row in enumerate(table.rows):
+        groups.setdefault(re.search(r"\((.)\)", row[0])[1], []).append((row[1], i))
+    for of in groups.values():  # two models each: one best, one second
+        (_, best), (_, second) = sorted(of, reverse=True)
+        assert marks[best, 1] == "best"
+        assert marks[second, 1] == "second"
+
+
+def test_marks_and_special_characters_in_latex_and_markdown():
+    columns = (Column("m", "model"), Column("x", "score_a", ".1f"))
+    rows = (("a_b & <i>|", 1.0), ("*c*", 2.0), ("d", None))
+    table = Table("Scores", columns, rows, ("one note",), {(1, 1): "best", (0, 1): "second"})
+    assert r"\textbf{2.0}" in latex(table)
+    assert r"\underline{1.0}" in latex(table)
+    text = markdown(table)
+    assert "**2.0**" in text
+    assert "<u>1.0</u>" in text
+    assert r"a\_b & \<i\>\|" in text
+    assert r"\*c\*" in text
+    assert text.splitlines()[3] == "| --- | ---: |"
+
+
+def test_figures_have_the_numbers_of_the_summary_and_are_the_same_each_time(found, tmp_path):
+    made = figures(found)
+    assert "revenue" in made
+    (bars,) = made["revenue"].panels
+    by_name = dict(zip(bars.labels, bars.series[0].values, strict=True))
+    for one in found["models"]:
+        assert by_name[f"{one['name']} ({found['runs'][one['run']]['name']})"] == one["total"]["revenue_usd"]
+    first = {path.name: path.read_bytes() for path in write_figures(found, tmp_path / "x")}
+    assert first == {path.name: path.read_bytes() for path in write_figures(found, tmp_path / "y")}
+    assert {name.rpartition(".")[2] for name in first} == {"svg", "pdf", "png", "csv"}
+
+
+def test_the_pareto_front():
+    points = [(1, 0.5), (2, 0.7), (2, 0.6), (3, 0.7), (4, 0.9), (1, 0.5)]
+    assert _front(points) == {0, 1, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("halves", "expected"), [([], 2), ([0.012], 3), ([0.12], 2), ([1.2], 1), ([12], 0), ([0, 0.5, 0.04], 2)]
+)
+def test_digits_follow_the_interval(halves, expected):
+    assert digits(halves) == expected
