@@ -300,7 +300,7 @@ def test_answers_given_without_a_network_are_sent_later(tmp_path):
             assert one.given.values[str(image.deliverable)]["overall"] is shop.right[image.pixels_sha256]
 
 
-@pytest.mark.parametrize("protocol", ["accept", "pass-fail", "pass-fail-criteria", "scores", "points", "pairwise"])
+@pytest.mark.parametrize("protocol", ["accept", "pass-fail-criteria", "points", "pairwise"])
 def test_no_serious_fault_of_accessibility(tmp_path, protocol):
     """axe-core on the page with its dialogs, in both languages, on a wide screen and a tablet; and the lead's page."""
     shop = make_shop(tmp_path / "run", 4)
