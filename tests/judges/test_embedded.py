@@ -1,9 +1,13 @@
 """vLLM's engine in a child of ours: the answers of the served one, and nothing lost or left when it goes down."""
 
+import json
 import os
 import signal
+import socket
+import threading
 import time
 from itertools import cycle, islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +204,40 @@ def test_asking_that_is_left_off_does_not_meet_the_next(embedded, undisturbed):
         next(answers(embedded, JSON, QUESTIONS))
     embedded.restart()
     assert dict(answers(embedded, JSON, QUESTIONS)) == undisturbed
+
+
+def test_asking_that_is_left_off_between_two_requests_ends_the_engine():
+    """Nothing is under way at that moment, but the feeder is about to send the next request."""
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    child = StoppedChild()
+    embedded = Embedded(None, child, Composer(PICTURES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
+    embedded._end = ours
+    may_go_on = threading.Event()
+
+    def questions():
+        yield QUESTIONS[0]
+        theirs.send_bytes(json.dumps({"replies": [[0, reply]], "counters": {}}).encode())
+        may_go_on.wait(20)
+        yield QUESTIONS[1]
+
+    reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None, "refused": False}
+    asking = answers(embedded, JSON, questions())
+    assert next(asking)[0] == 0
+    asking.close()
+    may_go_on.set()
+    assert child.stopped
+    with pytest.raises(Unreachable, match="it has ended"):
+        next(answers(embedded, JSON, QUESTIONS))
+
+
+class StoppedChild:
+    stopped = False
+
+    def alive(self):
+        return not self.stopped
+
+    def stop(self):
+        self.stopped = True
 
 
 def test_a_picture_that_cannot_be_had_is_an_error_and_not_a_missing_answer(embedded):

@@ -79,8 +79,9 @@ class Embedded:
             if feeder.fault:
                 raise feeder.fault
         finally:
+            left_off = bool(feeder.under_way) or not feeder.ended.is_set()  # it may be about to send a request
             feeder.stop()
-            if feeder.under_way:  # abandoned requests: their replies must not be read by the next call
+            if left_off:  # replies to abandoned requests must not be read by the next call
                 self._stop()
 
     def _receive(self, end: Connection, feeder: "_Feeder") -> Any:
