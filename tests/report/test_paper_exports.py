@@ -9,7 +9,7 @@ import pytest
 from local_bench.report.papers.render import latex, markdown
 from local_bench.report.papers.table import Column, Table
 from local_bench.report.site.paper import _front, digits, figures, tables, write_figures, write_tables
-from local_bench.report.site.summary import summary
+from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.rundir import RunDir
 from tests.judges.people.conftest import make_shop
 
@@ -19,26 +19,33 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
     paths = [make_shop(folder / name, n, seed=n).path for name, n in (("a", 6), ("b", 5))]
     runs = [RunDir.open(path) for path in paths]
-    yield summary(runs)
+    yield summary(runs, accounts_of(runs))
     for run in runs:
         run.store.close()
 
 
 def test_tables_have_the_numbers_of_the_summary(found, tmp_path):
     made = tables(found)
-    assert set(made) == {"leaderboard", "scores", "categories"}
+    assert set(made) == {"leaderboard", "scores", "categories", "significance"}
     rows = {row[0]: row for row in made["leaderboard"].rows}
     for one in found["models"]:
         row = rows[f"{one['name']} ({found['runs'][one['run']]['name']})"]
         assert row[1:4] == (one["total"]["revenue_usd"], one["total"]["low_usd"], one["total"]["high_usd"])
-    files = write_tables(found, tmp_path)
+    files = write_tables(made, tmp_path)
     assert {path.suffix for path in files} == {".csv", ".tex", ".md"}
     for name, table in made.items():
         read = list(csv.reader(io.StringIO((tmp_path / f"{name}.csv").read_text())))
         assert read[0] == [column.header for column in table.columns]
-        assert [[float(x) if x else None for x in row[1:]] for row in read[1:]] == [list(row[1:]) for row in table.rows]
+        cells = [["" if x is None else x if isinstance(x, str) else float(x) for x in row] for row in table.rows]
+        assert [
+            [_read(x, cell) for x, cell in zip(*pair, strict=True)] for pair in zip(read[1:], cells, strict=True)
+        ] == cells
         text = (tmp_path / f"{name}.tex").read_text()
         assert text.count(r"\\") == len(table.rows) + 1 + any(column.group for column in table.columns)
+
+
+def _read(text, cell):
+    return float(text) if isinstance(cell, float) else text
 
 
 def test_the_best_and_second_best_of_comparable_models_are_marked(found):
@@ -74,8 +81,8 @@ def test_figures_have_the_numbers_of_the_summary_and_are_the_same_each_time(foun
     by_name = dict(zip(bars.labels, bars.series[0].values, strict=True))
     for one in found["models"]:
         assert by_name[f"{one['name']} ({found['runs'][one['run']]['name']})"] == one["total"]["revenue_usd"]
-    first = {path.name: path.read_bytes() for path in write_figures(found, tmp_path / "x")}
-    assert first == {path.name: path.read_bytes() for path in write_figures(found, tmp_path / "y")}
+    first = {path.name: path.read_bytes() for path in write_figures(made, tmp_path / "x")}
+    assert first == {path.name: path.read_bytes() for path in write_figures(made, tmp_path / "y")}
     assert {name.rpartition(".")[2] for name in first} == {"svg", "pdf", "png", "csv"}
 
 

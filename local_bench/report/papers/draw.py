@@ -2,20 +2,27 @@
 
 import io
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from local_bench.core.errors import UserError
 from local_bench.core.storage import write_atomic
 from local_bench.core.tables import clean
-from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Panel, Pictures, Points
+from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Lines, Panel, Pictures, Points
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 SUFFIXES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}
 """With the metadata that would differ from one time or release to another."""
 _SETTINGS = {"svg.hashsalt": "local-bench", "text.parse_math": False, "pdf.fonttype": 42, "axes.unicode_minus": True}
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
+"""Distinguishable with all common kinds of colour blindness (Okabe and Ito 2008)."""
+_STYLES = ("-", "--", ":", "-.")
 _INCHES = 3.4
 _BINS = 20
 _LONGEST = 200
@@ -33,27 +40,58 @@ def check_suffix(out: Path) -> None:
 def draw(figure: Figure, out: Path) -> None:
     """Writes the figure, in the format of the ending of `out`. UserError as `check_suffix`, StorageError if the disk
     refuses."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Canvas
-
     check_suffix(out)
+    draw_all(figure, [out])
+
+
+def draw_all(figure: Figure, files: Sequence[Path]) -> None:
+    """Draws the figure once and writes it to each of `files`, in the format of its ending. Raises as `draw`."""
+    import matplotlib as mpl
+
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in scripts that the font lacks
-        across = min(figure.columns, len(figure.panels))
-        down = -(-len(figure.panels) // across)
-        inches = _INCHES * (1.5 if any(isinstance(panel, Pictures) for panel in figure.panels) else 1)
-        canvas = Canvas(figsize=(max(6.4, inches * across), inches * down + 0.4), layout="constrained")
-        places = canvas.subplots(down, across, squeeze=False).flatten()
-        for axes, panel in zip(places, figure.panels, strict=False):
-            axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=9, wrap=True)
-            _draw(axes, panel)
-        for axes in places[len(figure.panels) :]:
-            axes.set_axis_off()
-        canvas.suptitle(clean(figure.data.title), fontsize=10)
-        buffer = io.BytesIO()
-        suffix = out.suffix.lower()
-        canvas.savefig(buffer, format=suffix[1:], dpi=150, metadata=SUFFIXES[suffix])
-    write_atomic(out, buffer.getvalue())
+        canvas = canvas_of(figure)
+        for out in files:
+            buffer = io.BytesIO()
+            suffix = out.suffix.lower()
+            canvas.savefig(buffer, format=suffix[1:], dpi=150, metadata=SUFFIXES[suffix])
+            write_atomic(out, buffer.getvalue())
+
+
+def canvas_of(figure: Figure) -> "Canvas":
+    """The figure as matplotlib's."""
+    from matplotlib.figure import Figure as Canvas
+
+    across = min(figure.columns, len(figure.panels))
+    down = -(-len(figure.panels) // across)
+    inches = _INCHES * (1.5 if any(isinstance(panel, Pictures) for panel in figure.panels) else 1)
+    wide = max(_labels_inches(panel) for panel in figure.panels)
+    tall = max(inches, *(_rows_inches(panel) for panel in figure.panels))
+    canvas = Canvas(figsize=(max(6.4, inches * across, wide * across), tall * down + 0.4), layout="constrained")
+    places = canvas.subplots(down, across, squeeze=False).flatten()
+    for axes, panel in zip(places, figure.panels, strict=False):
+        axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=9, wrap=True)
+        _draw(axes, panel)
+    for axes in places[len(figure.panels) :]:
+        axes.set_axis_off()
+    canvas.suptitle(clean(figure.data.title), fontsize=10)
+    return canvas
+
+
+def _labels_inches(panel: Panel) -> float:
+    """Width that keeps the labels of the x axis apart."""
+    match panel:
+        case Bars():
+            each = 0.28 if panel.stacked else max(0.28, 0.07 * len(panel.series))
+            return 1 + each * len(panel.labels)
+        case Grid():
+            return 2 + 0.45 * len(panel.columns)
+        case _:
+            return 0
+
+
+def _rows_inches(panel: Panel) -> float:
+    return 1.2 + 0.25 * len(panel.rows) if isinstance(panel, Grid) else 0
 
 
 def _draw(axes: Any, panel: Panel) -> None:
@@ -66,17 +104,25 @@ def _draw(axes: Any, panel: Panel) -> None:
             _pictures(axes, panel)
         case Points():
             _points(axes, panel)
+        case Lines():
+            _lines(axes, panel)
         case Grid():
             _grid(axes, panel)
 
 
 def _bars(axes: Any, panel: Bars) -> None:
     places = np.arange(len(panel.labels))
-    width = 0.8 / max(1, len(panel.series))
+    width = 0.8 if panel.stacked else 0.8 / max(1, len(panel.series))
+    bottom = np.zeros(len(panel.labels))
     for i, series in enumerate(panel.series):
-        at = places + (i - (len(panel.series) - 1) / 2) * width
-        heights = [np.nan if value is None else value for value in series.values]
-        axes.bar(at, heights, width, label=clean(series.name))
+        at = places if panel.stacked else places + (i - (len(panel.series) - 1) / 2) * width
+        heights = np.array([np.nan if value is None else value for value in series.values])
+        colour = _COLOURS[i % len(_COLOURS)]
+        hatch = "///" if i >= len(_COLOURS) else None
+        axes.bar(at, heights, width, bottom, color=colour, hatch=hatch, label=clean(series.name))
+        if panel.stacked:
+            bottom += np.nan_to_num(heights)
+            continue
         for x, height, ends in zip(at, heights, series.ends, strict=False):
             if ends is not None:
                 axes.plot([x, x], ends, color="black", linewidth=1)
@@ -85,8 +131,48 @@ def _bars(axes: Any, panel: Bars) -> None:
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylabel(panel.unit, fontsize=8)
-    if len(panel.series) > 1:
-        axes.legend(fontsize=7)
+    _legend(axes, len(panel.series))
+
+
+def _lines(axes: Any, panel: Lines) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    for i, line in enumerate(panel.lines):
+        colour, style = _COLOURS[i % len(_COLOURS)], _STYLES[i // len(_COLOURS) % len(_STYLES)]
+        axes.plot(
+            line.xs, line.ys, style, color=colour, marker="o", markersize=3, linewidth=1.2, label=clean(line.name)
+        )
+        if line.ends:
+            low, high = zip(*line.ends, strict=True)
+            axes.fill_between(line.xs, low, high, color=colour, alpha=0.15, linewidth=0)
+    if panel.diagonal:
+        axes.plot([0, 1], [0, 1], color="#777777", linestyle=":", linewidth=1)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+    if panel.fractions:
+        axes.set_ylim(-0.02, 1.02)
+    for name, y in panel.levels:
+        axes.axhline(y, color="#777777", linestyle="--", linewidth=0.8)
+        axes.annotate(
+            clean(name), (1, y), (-2, 2), ("axes fraction", "data"), "offset points", ha="right", fontsize=6.5
+        )
+    if panel.logarithmic:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.yaxis.set_major_locator(LogLocator(numticks=8))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(panel.x_label, fontsize=8)
+    axes.set_ylabel(panel.y_label, fontsize=8)
+    axes.tick_params(labelsize=7)
+    _legend(axes, len(panel.lines))
+
+
+def _legend(axes: Any, n: int) -> None:
+    """Beside the panel, where it covers nothing."""
+    if n > 1:
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
 def _histogram(axes: Any, panel: Histogram) -> None:
@@ -131,13 +217,12 @@ def _points(axes: Any, panel: Points) -> None:
 
 def _grid(axes: Any, panel: Grid) -> None:
     values = np.array([[np.nan if x is None else x for x in row] for row in panel.values])
-    axes.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    axes.imshow(values, cmap="PuOr" if panel.diverging else "cividis", vmin=0, vmax=1, aspect="auto")
+    texts = panel.texts or tuple(tuple(DASH if x is None else f"{x:.0%}" for x in row) for row in panel.values)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
-            colour = "black" if value is None or value > 0.55 else "white"
-            axes.text(
-                j, i, DASH if value is None else f"{value:.0%}", ha="center", va="center", fontsize=7, color=colour
-            )
+            dark = value is not None and (abs(value - 0.5) > 0.3 if panel.diverging else value <= 0.55)
+            axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=7, color="white" if dark else "black")
     axes.set_xticks(range(len(panel.columns)), [clean(x) for x in panel.columns], rotation=45, ha="right", fontsize=7)
     axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=7)
 

@@ -69,6 +69,8 @@ class Bars:
     labels: tuple[str, ...]
     series: tuple[Series, ...]
     unit: str = ""
+    stacked: bool = False
+    """The series on top of each other instead of side by side; without intervals."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,49 @@ class Points:
 
 
 @dataclass(frozen=True)
+class Line:
+    """Points joined by a line, with a band between the ends where there are any."""
+
+    name: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    ends: tuple[tuple[float, float], ...] = ()
+    """An interval for each point; empty without."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A line for each name."""
+
+    title: str
+    lines: tuple[Line, ...]
+    x_label: str
+    y_label: str
+    logarithmic: bool = False
+    """Both axes."""
+    levels: tuple[tuple[str, float], ...] = ()
+    """(name, y) of horizontal dashed lines."""
+    fractions: bool = False
+    """The y axis goes from 0 to 1."""
+    diagonal: bool = False
+    """Draw y = x, on axes from 0 to 1."""
+
+
+@dataclass(frozen=True)
 class Grid:
-    """A heat map of fractions, each cell with its number."""
+    """A heat map of numbers from 0 to 1, each cell with its text."""
 
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
+    texts: tuple[tuple[str, ...], ...] = ()
+    """Percentages of the values if empty."""
+    diverging: bool = False
+    """A colour map with a neutral middle at 0.5."""
 
 
-Panel = Bars | Histogram | Pictures | Points | Grid
+Panel = Bars | Histogram | Pictures | Points | Lines | Grid
 
 
 @dataclass(frozen=True)

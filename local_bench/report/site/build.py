@@ -13,9 +13,10 @@ from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.report.site.details import RunDetails
-from local_bench.report.site.paper import write_figures, write_tables
+from local_bench.report.site.paper import figures, tables, write_figures, write_tables
 from local_bench.report.site.pictures import write_pictures
-from local_bench.report.site.summary import summary
+from local_bench.report.site.run_figures import numbered, run_figures
+from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.rundir import RunDir
 
 MARK = ".local-bench-site"
@@ -45,7 +46,9 @@ def write_site(
         raise UserError(f"two of the runs are named {twice!r}: rename one of their folders")
     _claim(out)
     note("computing the summary")
-    found = summary(runs)
+    accounts = accounts_of(runs)
+    found = summary(runs, accounts)
+    drawn = figures(found)
     n_candidates = n_missing = 0
     for i, run in enumerate(runs):
         note(f"writing the images of {run.path}")
@@ -72,9 +75,12 @@ def write_site(
             "has_people": details.people is not None,
         }
         found["runs"][i]["warnings"] += details.notes
+        own = run_figures(run, accounts[i], outcomes, details.decided_by_people)
+        drawn |= numbered(own, i, names[i]) if len(runs) > 1 else own
     note("drawing figures and writing tables")
-    write_tables(found, out / "tables")
-    found["figures"] = [path.name for path in write_figures(found, out / "figures") if path.suffix == ".svg"]
+    write_tables(tables(found), out / "tables")
+    write_figures(drawn, out / "figures")
+    found["figures"] = [{"file": f"{name}.svg", "title": figure.data.title} for name, figure in drawn.items()]
     _write_data(out, "summary", found)
     jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
     page = jinja.get_template("index.html.j2").render(title=", ".join(names))

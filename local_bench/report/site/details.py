@@ -48,6 +48,12 @@ class RunDetails:
             self.people = None
             self.notes.append(f"The annotations are not shown: {e}.")
 
+    @property
+    def decided_by_people(self) -> dict[str, bool]:
+        """Work id -> the annotators' consensus decision, where there is one."""
+        consensus = self.people.consensus.get(OVERALL, {}) if self.people else {}
+        return {work_id: rating.decision for work_id, rating in consensus.items() if rating.decision is not None}
+
     def task_list(self) -> dict[str, list[Any]]:
         """The tasks in columns."""
         return {

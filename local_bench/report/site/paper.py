@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.storage import write_atomic
-from local_bench.report.papers.draw import SUFFIXES, draw
+from local_bench.report.papers.draw import SUFFIXES, draw_all
 from local_bench.report.papers.render import csv_text, latex, markdown
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Grid, Mark, Point, Points, Series, Table
+from local_bench.report.site.significance import ALPHA, letters
 
 FORMATS = {"csv": csv_text, "tex": latex, "md": markdown}
 Model = Mapping[str, Any]
 
 
-def write_tables(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
     """Write every table in every format to `folder`; return the files."""
     files = []
-    for name, table in tables(summary).items():
+    for name, table in tables.items():
         for suffix, render in FORMATS.items():
             path = folder / f"{name}.{suffix}"
             write_atomic(path, f"{render(table)}\n".encode())
@@ -29,15 +30,14 @@ def write_tables(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     return files
 
 
-def write_figures(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write every figure in every format to `folder`, with its numbers as CSV; return the files."""
     files = []
-    for name, figure in figures(summary).items():
-        for suffix in SUFFIXES:
-            draw(figure, folder / f"{name}{suffix}")
-            files.append(folder / f"{name}{suffix}")
+    for name, figure in figures.items():
+        drawn = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+        draw_all(figure, drawn)
         write_atomic(folder / f"{name}.csv", f"{csv_text(figure.data)}\n".encode())
-        files.append(folder / f"{name}.csv")
+        files += [*drawn, folder / f"{name}.csv"]
     return files
 
 
@@ -46,6 +46,7 @@ def tables(summary: Mapping[str, Any]) -> dict[str, Table]:
     models = _ordered(summary)
     found = {"leaderboard": _leaderboard(summary, models), "scores": _scores(summary, models)}
     found["categories"] = _categories(summary, models)
+    found["significance"] = _significance(summary)
     return {name: table for name, table in found.items() if table.rows and len(table.columns) > 1}
 
 
@@ -84,10 +85,12 @@ def figures(summary: Mapping[str, Any]) -> dict[str, Figure]:
         values = tuple(tuple(x if isinstance(x, float) else None for x in row[1:]) for row in categories.rows)
         grid = Grid("", tuple(names), tuple(column.name for column in categories.columns[1:]), values)
         found["categories"] = Figure(categories, (grid,))
+    found |= _matrices(summary, models)
     return found
 
 
 _MODEL = Column("model", "model")
+_TEST = "paired sign-flip test over tasks, corrected for all pairs by Holm's method, at 0.05"
 
 
 def _ordered(summary: Mapping[str, Any]) -> list[Model]:
@@ -100,6 +103,10 @@ def _ordered(summary: Mapping[str, Any]) -> list[Model]:
 def _name(summary: Mapping[str, Any], one: Model) -> str:
     runs = summary["runs"]
     return f"{one['name']} ({runs[one['run']]['name']})" if len(runs) > 1 else str(one["name"])
+
+
+def _key(one: Model) -> tuple[int, str]:
+    return one["run"], one["name"]
 
 
 def _acceptance(one: Model) -> float | None:
@@ -116,6 +123,9 @@ def _leaderboard(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
         columns += [Column("high", "high", ".2f", "95 %"), Column("share", "share", ".1%")]
     columns += [Column("tasks", "tasks accepted", ".1%"), Column("images", "images accepted", ".1%")]
     columns += [Column("unscored", "unscored", ".0f"), Column("cost_usd", "cost ($)", ".4g")]
+    same = letters([_key(one) for one in models], summary["significance"])
+    if same:
+        columns.append(Column("group", "group"))
     rows: list[tuple[Cell, ...]] = []
     for one in models:
         t = one["total"]
@@ -124,12 +134,74 @@ def _leaderboard(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:
             share = t["revenue_usd"] / t["value_usd"] if t["value_usd"] else None
             cells += [t["revenue_usd"], t["low_usd"], t["high_usd"], share]
         cells += [t["n_tasks_accepted"] / t["n_tasks"] if t["n_tasks"] else None, _acceptance(one)]
-        rows.append((*cells, float(t["n_unscored"]), one["cost_usd"]))
+        cells += [float(t["n_unscored"]), one["cost_usd"]]
+        rows.append((*cells, same.get(_key(one), "")) if same else tuple(cells))
     ranked = ("revenue_usd", "share", "tasks", "images")
     higher = [i for i, column in enumerate(columns) if column.key in ranked]
     marks = _marks(summary, models, rows, dict.fromkeys(higher, True))
-    notes = tuple(f"not comparable: {one}" for one in summary["differences"])
-    return Table("Leaderboard", tuple(columns), tuple(rows), notes, marks)
+    notes = [f"not comparable: {one}" for one in summary["differences"]]
+    if same:
+        notes.append(f"models of comparable runs with a common letter do not differ significantly ({_TEST})")
+    return Table("Leaderboard", tuple(columns), tuple(rows), tuple(notes), marks)
+
+
+def _significance(summary: Mapping[str, Any]) -> Table:
+    pairs = summary["significance"]
+    money = any(one["unit"] == "usd" for one in pairs)
+    what = "revenue ($)" if money else "fraction of images accepted"
+    columns = (
+        Column("a", "model"),
+        Column("b", "other model"),
+        Column("difference", f"difference in {what}", ".2f" if money else ".3f"),
+        Column("low", "low", ".2f" if money else ".3f", "95 %"),
+        Column("high", "high", ".2f" if money else ".3f", "95 %"),
+        Column("p", "p", ".4f"),
+        Column("p_holm", "p, Holm", ".4f"),
+        Column("n_tasks", "tasks", ".0f"),
+    )
+    rows = tuple(
+        (
+            *(_name(summary, {"run": one[end][0], "name": one[end][1]}) for end in ("a", "b")),
+            *(one[key] for key in ("difference", "low", "high", "p", "p_holm")),
+            float(one["n_tasks"]),
+        )
+        for one in pairs
+    )
+    return Table("Paired differences of models", columns, rows, (f"{_TEST}; cluster bootstrap intervals",))
+
+
+def _matrices(summary: Mapping[str, Any], models: Sequence[Model]) -> dict[str, Figure]:
+    """A matrix of corrected p-values for each group of comparable runs."""
+    found = {}
+    for group in dict.fromkeys(one["group"] for one in models):
+        own = [one for one in models if one["group"] == group]
+        keys, names = [_key(one) for one in own], tuple(_name(summary, one) for one in own)
+        signed: dict[tuple[Any, Any], tuple[float, float]] = {}
+        for one in summary["significance"]:
+            if one["p_holm"] is not None:
+                a, b, difference = tuple(one["a"]), tuple(one["b"]), one["difference"] or 0.0
+                signed[a, b], signed[b, a] = (difference, one["p_holm"]), (-difference, one["p_holm"])
+        if len(own) < 2 or not signed:
+            continue
+        values = tuple(tuple(_shade(signed.get((x, y))) for y in keys) for x in keys)
+        texts = tuple(tuple(f"{signed[x, y][1]:.3f}" if (x, y) in signed else "" for y in keys) for x in keys)
+        columns = (_MODEL, *(Column(f"m{i}", name, ".4f") for i, name in enumerate(names)))
+        rows = tuple(
+            (name, *(signed[x, y][1] if (x, y) in signed else None for y in keys))
+            for name, x in zip(names, keys, strict=True)
+        )
+        title = "p-values of paired differences (Holm); purple: the row is better, orange: worse, at 0.05"
+        grid = Grid("", names, names, values, texts, diverging=True)
+        found[f"significance_{group + 1}" if group else "significance"] = Figure(Table(title, columns, rows), (grid,))
+    return found
+
+
+def _shade(signed: tuple[float, float] | None) -> float | None:
+    """1 where the row is significantly better than the column, 0 where it is worse, 0.5 otherwise."""
+    if signed is None:
+        return None
+    difference, p = signed
+    return 0.5 if p >= ALPHA else 0.95 if difference > 0 else 0.05
 
 
 def _scores(summary: Mapping[str, Any], models: Sequence[Model]) -> Table:

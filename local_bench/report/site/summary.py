@@ -10,6 +10,7 @@ from local_bench.core.identity import canonical_json, digest
 from local_bench.core.money import usd_number
 from local_bench.report import scores as score_tables
 from local_bench.report import view
+from local_bench.report.site.significance import significance
 from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import bootstrap_mean
@@ -30,9 +31,12 @@ class ScoreMean:
     n_unscored: int
 
 
-def summary(runs: Sequence[RunDir]) -> dict[str, Any]:
+def accounts_of(runs: Sequence[RunDir]) -> list[Accounting]:
+    return [accounting(run.store, run.config.settlement) for run in runs]
+
+
+def summary(runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> dict[str, Any]:
     """The leaderboard and everything that is shown first, as JSON. Without clocks and absolute paths."""
-    accounts = [accounting(run.store, run.config.settlement) for run in runs]
     groups, differences = comparable(runs)
     return {
         "runs": [_run(run, found) for run, found in zip(runs, accounts, strict=True)],
@@ -43,6 +47,7 @@ def summary(runs: Sequence[RunDir]) -> dict[str, Any]:
         ],
         "groups": groups,
         "differences": differences,
+        "significance": significance(runs, groups),
         "better": {name: word for run in runs for name, word in score_tables.better(run).items()},
     }
 

@@ -1,0 +1,290 @@
+"""Figures of one run: acceptance by score, time by phase, throughput, break-even, retries and people's decisions."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from local_bench.analysis.economics import economics_of
+from local_bench.analysis.payment import payment
+from local_bench.analysis.performance import generation_stats
+from local_bench.analysis.settlement import Accounting
+from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.money import MICRO, NS_PER_HOUR
+from local_bench.report.papers.table import Bars, Column, Figure, Line, Lines, Panel, Series, Table
+from local_bench.report.view import model_order
+from local_bench.runs.prices import price_of
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
+from local_bench.settle.break_even import curve
+from local_bench.settle.discrimination import by_bin
+from local_bench.settle.explain import COMPOSITE
+from local_bench.settle.hype import FAIL, MISSING, PASS, UNSCORED, Outcomes, count_attempts
+from local_bench.settle.intervals import bootstrap_mean, wilson
+from local_bench.suites.registry import suite
+
+BINS = 10
+MAX_PANELS = 9
+"""Scores of one figure."""
+MAX_BARS = 240
+"""Bars of one panel; with more models and categories the heat map has the numbers."""
+
+
+def run_figures(
+    run: RunDir, money: Accounting, outcomes: Sequence[OutcomeRow], people: Mapping[str, bool] | None = None
+) -> dict[str, Figure]:
+    """The figures by file name; those without data are left out. `people` are the annotators' decisions by work id."""
+    found = {
+        "acceptance_by_score": _acceptance_by_score(run, outcomes, people),
+        "scores_by_category": _scores_by_category(run, outcomes),
+        "time_by_phase": _time_by_phase(money),
+        "throughput": _throughput(run, money),
+        "break_even": _break_even(run, money),
+        "pass_at_k": _pass_at_k(run, outcomes),
+    }
+    if people:
+        found |= _payment(run)
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def _figure(title: str, panels: Sequence[Panel], columns: int = 3) -> Figure | None:
+    """The figure with its numbers in long form; None without panels."""
+    if not panels:
+        return None
+    names = ("panel", "series", "x", "value", "low", "high")
+    rows = tuple(row for panel in panels for row in _rows(panel))
+    return Figure(Table(title, tuple(Column(name, name) for name in names), rows), tuple(panels), columns)
+
+
+def _rows(panel: Panel) -> Iterator[tuple[str | float | None, ...]]:
+    match panel:
+        case Bars():
+            for series in panel.series:
+                ends = series.ends or (None,) * len(series.values)
+                for label, value, end in zip(panel.labels, series.values, ends, strict=True):
+                    yield (panel.title, series.name, label, value, *(end or (None, None)))
+        case Lines():
+            for line in panel.lines:
+                bands = line.ends or ((None, None),) * len(line.xs)
+                for x, y, band in zip(line.xs, line.ys, bands, strict=True):
+                    yield (panel.title, line.name, x, y, *band)
+            for name, y in panel.levels:
+                yield (panel.title, name, None, y, None, None)
+
+
+def _acceptance_by_score(
+    run: RunDir, outcomes: Sequence[OutcomeRow], people: Mapping[str, bool] | None
+) -> Figure | None:
+    decided = people or {
+        row.candidate.work_id: row.accepted
+        for row in outcomes
+        if row.accepted is not None and row.candidate.attempt == 1
+    }
+    values: dict[str, tuple[list[float], list[bool]]] = defaultdict(lambda: ([], []))
+    for row in run.store.scores("judge"):
+        accepted = decided.get(row.work_id)
+        if row.score.value is not None and accepted is not None:
+            numbers, labels = values[row.score.name]
+            numbers.append(row.score.value)
+            labels.append(accepted)
+    panels = []
+    for name, (numbers, labels) in sorted(values.items())[:MAX_PANELS]:
+        low, high = min(numbers), max(numbers)
+        if low == high:
+            continue
+        bins = [
+            one
+            for one in by_bin(np.array(numbers), np.array(labels), np.linspace(low, high, BINS + 1))
+            if one.mean is not None and one.rate is not None
+        ]
+        line = Line(
+            "accepted",
+            tuple(float(one.mean or 0) for one in bins),
+            tuple(float(one.rate or 0) for one in bins),
+            tuple(wilson((one.rate or 0) * one.n, one.n) for one in bins),
+        )
+        panels.append(Lines(name, (line,), "mean score of the bin", "fraction accepted", fractions=True))
+    who = "annotators" if people else "the run's acceptance rule"
+    return _figure(f"Images accepted by {who}, by score (Wilson 95 % intervals)", panels)
+
+
+def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
+    category = {row.candidate.task_id: row.category for row in outcomes}
+    categories = sorted(set(category.values()))
+    models = model_order(run)
+    if len(categories) < 2 or len(models) * len(categories) > MAX_BARS:
+        return None
+    values: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    names = list(suite(run.config.suite.name).scores_of_judge)[:MAX_PANELS]
+    for model in models:
+        for name, task_id, value in run.store.score_values(model):
+            values[name, model, category[task_id]][task_id].append(value)
+    panels = []
+    for name in names:
+        series = []
+        for model in models:
+            tasks = [[*values[name, model, one].values()] for one in categories]
+            means = tuple(float(np.mean(np.concatenate(of))) if of else None for of in tasks)
+            series.append(Series(model, means, tuple(bootstrap_mean(of) for of in tasks)))
+        if any(value is not None for one in series for value in one.values):
+            panels.append(Bars(name, tuple(categories), tuple(series), "mean score"))
+    return _figure("Scores by category (95 % bootstrap over tasks)", panels, 2 if len(categories) <= 6 else 1)
+
+
+def _time_by_phase(money: Accounting) -> Figure | None:
+    rows = [row for row in money.costs if row.held_ns]
+    labels = list(dict.fromkeys(row.model or "all models" for row in rows))
+    phases = list(dict.fromkeys(row.phase for row in rows))
+    hours = {(row.phase, row.model or "all models"): row.held_ns / NS_PER_HOUR for row in rows}
+    series = tuple(Series(phase, tuple(hours.get((phase, label)) for label in labels)) for phase in phases)
+    bars = Bars("", tuple(labels), series, "device-hours", stacked=True)
+    return _figure("Time of the devices by phase", [bars] if rows else [], 1)
+
+
+def _throughput(run: RunDir, money: Accounting) -> Figure | None:
+    made = [one.timing for one in generation_stats(run.store, money, model_order(run))]
+    labels = tuple(
+        label for label, one in zip(model_order(run), made, strict=True) if one.seconds_per_image is not None
+    )
+    timed = [one for one in made if one.seconds_per_image is not None]
+    measured = Series("measured", tuple(one.seconds_per_image for one in timed))
+    floor = Series("lower bound of the operations", tuple(one.floor_s_per_image for one in timed))
+    series = (measured, floor) if any(value is not None for value in floor.values) else (measured,)
+    title = "Denoising and decoding per image, and its lower bound" if len(series) > 1 else "Denoising and decoding"
+    return _figure(title, [Bars("", labels, series, "device-seconds per image")] if timed else [], 1)
+
+
+def _break_even(run: RunDir, money: Accounting) -> Figure | None:
+    found = economics_of(run, money)
+    if found is None or money.price is None:
+        return None
+    kwh = Fraction(run.config.settlement.usd_per_kwh or 0)
+    hour, ends = Fraction(money.price.micro_usd_per_hour, MICRO), _price_range(run)
+    lines = []
+    for model, local in found.timed.items():
+        points = curve(local, Fraction(0), hour, kwh)
+        bands = [curve(local, Fraction(0), end, kwh) for end in ends]
+        lines.append(
+            Line(
+                model,
+                tuple(float(one.images) for one in points),
+                tuple(float(one.local_usd) for one in points),
+                tuple((float(low.local_usd), float(high.local_usd)) for low, high in zip(*bands, strict=True)),
+            )
+        )
+    apis = {one.api: float(one.api_usd) for one in found.against}
+    band = "; bands: lowest to highest price of the device" if ends else ""
+    panel = Lines("", tuple(lines), "images", "US dollars per image", logarithmic=True, levels=tuple(apis.items()))
+    return _figure(f"Cost per image by size of the job, and API prices{band}", [panel] if lines else [], 1)
+
+
+def _price_range(run: RunDir) -> list[Fraction]:
+    """The lowest and the highest price of a device-hour; empty where the table has not both."""
+    sessions, found = run.store.sessions(), []
+    if run.config.settlement.usd_per_hour is not None:
+        return []
+    for level in ("low", "high"):
+        try:
+            price = price_of(
+                run.config.settlement.model_copy(update={"price": level}), sessions[0].device if sessions else ""
+            )
+        except ConfigError:
+            return []
+        if price is None:
+            return []
+        found.append(Fraction(price.micro_usd_per_hour, MICRO))
+    return found
+
+
+def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
+    """pass@k (unbiased) over attempts and the gap between the best and the first attempt, by tasks; an attempt passes
+    if all of its images are accepted."""
+    attempts = max((row.candidate.attempt for row in outcomes), default=1)
+    if attempts < 2:
+        return None
+    models = model_order(run)
+    counted = {model: count_attempts(table) for model, table in _attempts(outcomes, attempts).items()}
+    ks = range(1, attempts + 1)
+    lines = tuple(
+        Line(
+            model,
+            tuple(map(float, ks)),
+            tuple(float(counted[model].shown.pass_at_unbiased(k) or 0) for k in ks),
+            tuple(
+                _ends(counted[model].shown.pass_at_unbiased(k), counted[model].at_best.pass_at_unbiased(k)) for k in ks
+            )
+            if counted[model].n_unscored
+            else (),
+        )
+        for model in models
+        if model in counted
+    )
+    own = [model for model in models if model in counted]
+    gaps = [counted[model].shown.hype_gap for model in own]
+    series = Series("hype gap", tuple(None if gap is None else float(gap) for gap in gaps))
+    panels = (
+        Lines("pass@k (band: with everything undecided passed)", lines, "k", "fraction of tasks", fractions=True),
+        Bars("hype gap: any attempt passes, less the first one", tuple(own), (series,), "fraction of tasks"),
+    )
+    return _figure("Success with retries", panels, 2)
+
+
+def _ends(low: Any, high: Any) -> tuple[float, float]:
+    return float(low or 0), float(high or 0)
+
+
+def _attempts(outcomes: Sequence[OutcomeRow], attempts: int) -> dict[str, Outcomes]:
+    """Model -> (tasks, attempts) PASS, FAIL, UNSCORED or MISSING."""
+    images: dict[str, dict[str, dict[int, list[bool | None]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in outcomes:
+        of = row.candidate
+        images[of.model][of.task_id].setdefault(of.attempt, []).append(row.accepted)
+    tables = {}
+    for model, tasks in images.items():
+        table = np.full((len(tasks), attempts), MISSING, dtype=np.int8)
+        for t, by_attempt in enumerate(tasks.values()):
+            for attempt, accepted in by_attempt.items():
+                passed = FAIL if False in accepted else UNSCORED if None in accepted else PASS
+                table[t, attempt - 1] = passed
+        tables[model] = table
+    return tables
+
+
+def _payment(run: RunDir) -> dict[str, Figure | None]:
+    """What predicts the annotators' decisions, and how well predicted probabilities are calibrated."""
+    try:
+        found = payment(run, run.path)
+    except UserError:  # two protocols disagree: the page's warnings say so
+        return {}
+    rows = sorted((one for one in found.explained if one.auc is not None), key=lambda one: -(one.auc or 0))
+    ends = tuple(None if one.auc_low is None or one.auc_high is None else (one.auc_low, one.auc_high) for one in rows)
+    names = tuple("mean of the deciding scores" if one.name == COMPOSITE else one.name for one in rows)
+    bars = Bars("", names, (Series("AUC", tuple(one.auc for one in rows), ends),), "area under the ROC curve")
+    lines = tuple(
+        Line(
+            name,
+            tuple(float(one.mean) for one in of.quality.bins if one.mean is not None),
+            tuple(float(one.rate) for one in of.quality.bins if one.rate is not None),
+        )
+        for name, of in found.predictors.items()
+    )
+    calibration = Lines("", lines, "predicted probability", "fraction accepted by annotators", diagonal=True)
+    return {
+        "what_predicts_payment": _figure(
+            "Scores and the annotators' decisions (95 % bootstrap over tasks)", [bars] if rows else [], 1
+        ),
+        "calibration": _figure(
+            "Calibration of predictors on held-out tasks", [calibration] if found.predictors else [], 1
+        ),
+    }
+
+
+def numbered(figures: Mapping[str, Figure], run: int, name: str) -> dict[str, Figure]:
+    """The figures with file names and titles of one run among several."""
+    return {
+        f"{key}_{run + 1}": replace(figure, data=replace(figure.data, title=f"{figure.data.title}: {name}"))
+        for key, figure in figures.items()
+    }

@@ -1,0 +1,173 @@
+"""Figures: what is drawn is what their tables say, and the tables what the run says."""
+
+import sqlite3
+from math import comb
+
+import numpy as np
+import pytest
+
+from local_bench.analysis.settlement import accounting
+from local_bench.report.papers.draw import canvas_of
+from local_bench.report.papers.table import Bars, Grid, Lines, Points
+from local_bench.report.site.details import RunDetails
+from local_bench.report.site.paper import figures, tables
+from local_bench.report.site.run_figures import numbered, run_figures
+from local_bench.report.site.significance import letters
+from local_bench.report.site.summary import accounts_of, summary
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.paired import sign_flip
+from tests.judges.people.conftest import MODELS, answer_all, make_shop
+
+HOUR = 3_600_000_000_000
+PHASES = ("load", "denoise", "decode")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Three attempts of two models, with metered time and an annotator's decisions."""
+    path = tmp_path_factory.mktemp("figures") / "shop"
+    make_shop(path, 8, attempts=3)
+    ledger = sqlite3.connect(path / "ledger.sqlite")
+    with ledger:
+        ledger.execute("INSERT INTO sessions VALUES (1, '2026-11-24T00:00:00+00:00', 'cpu', 0, 'done')")
+        for n, (work_id,) in enumerate(ledger.execute("SELECT work_id FROM candidates").fetchall()):
+            for name in ("veq", "cns"):
+                value = (1 + n % 5, None)[name == "cns"]  # without a source or other images, cns does not apply
+                ledger.execute(
+                    "INSERT INTO scores VALUES (?, ?, 'judge', ?, NULL, ?, NULL)",
+                    (work_id, name, value, value is not None),
+                )
+        t = 0
+        for i, model in enumerate((*MODELS, None)):
+            for k, phase in enumerate(PHASES if model else ("judge",)):
+                end = t + (1 + i + k) * HOUR
+                ledger.execute("INSERT INTO meter VALUES (1, ?, ?, ?, ?, 10, NULL)", (t, end, phase, model))
+                t = end
+    ledger.close()
+    answers = iter(range(10**6))
+    answer_all(path, "accept", {"a": "annotator"}, lambda name, item, field, key: next(answers) % 3 > 0)
+    with RunDir.open(path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def made(run):
+    decided = RunDetails(run, {}).decided_by_people
+    assert decided
+    money = accounting(run.store, run.config.settlement)
+    found = summary([run], [money])
+    return figures(found) | run_figures(run, money, run.store.outcomes(), decided)
+
+
+def test_all_figures_are_made(made):
+    assert set(made) == {
+        *("revenue", "cost_quality", "categories", "significance"),
+        *("acceptance_by_score", "scores_by_category", "time_by_phase", "throughput", "break_even", "pass_at_k"),
+        *("what_predicts_payment", "calibration"),
+    }
+
+
+def _drawn(axes, panel):
+    """The numbers that matplotlib was given, in the order of the panel's table."""
+    match panel:
+        case Bars():
+            heights = [bar.get_height() for container in axes.containers for bar in container]
+            assert [text.get_text() for text in axes.get_xticklabels()] == list(panel.labels)
+            return heights
+        case Lines():
+            lines = [line for line in axes.get_lines() if line.get_marker() == "o"]
+            levels = [line.get_ydata()[0] for line in axes.get_lines() if line.get_linestyle() == "--"][
+                -len(panel.levels) :
+            ]
+            return [y for line in lines for y in line.get_ydata()] + (levels if panel.levels else [])
+        case Points():
+            return sorted(tuple(at) for found in axes.collections for at in found.get_offsets())
+        case Grid():
+            return [x for row in axes.get_images()[0].get_array().filled(np.nan) for x in row]
+
+
+def test_what_is_drawn_is_what_the_tables_say(made):
+    for name, figure in made.items():
+        columns = [column.key for column in figure.data.columns]
+        axes = canvas_of(figure).get_axes()
+        if "value" in columns:
+            values = [row[columns.index("value")] for row in figure.data.rows]
+        elif name == "revenue":
+            values = [row[1] for row in figure.data.rows]
+        elif name == "cost_quality":
+            values = sorted((row[1], row[2]) for row in figure.data.rows)
+        else:
+            values = [x for row in figure.data.rows for x in row[1:]]
+        drawn = [x for place, panel in zip(axes, figure.panels, strict=False) for x in _drawn(place, panel)]
+        if name == "significance":  # the shades say which differ; the texts are the numbers
+            drawn = [float(text.get_text()) if text.get_text() else None for text in axes[0].texts]
+            values = [None if x is None else round(x, 3) for x in values]
+        assert len(drawn) == len(values), name
+        for one, other in zip(drawn, values, strict=True):
+            assert (other is None and (one is None or np.isnan(one))) or one == pytest.approx(other), name
+
+
+def test_time_by_phase_is_that_of_the_meter(made):
+    rows = made["time_by_phase"].data.rows
+    hours = {(label, phase): value for _, phase, label, value, *_ in rows if value is not None}
+    assert hours == {
+        (model or "all models", phase): 1 + i + k
+        for i, model in enumerate((*MODELS, None))
+        for k, phase in enumerate(PHASES if model else ("judge",))
+    }
+    (axes,) = canvas_of(made["time_by_phase"]).get_axes()
+    tops = [bar.get_y() + np.nan_to_num(bar.get_height()) for bars in axes.containers for bar in bars]
+    assert max(tops) == pytest.approx(sum(2 + k for k in range(3)))  # the second model's hours, stacked
+
+
+def test_pass_at_k_is_that_of_the_decisions(run, made):
+    passes = {}
+    for row in run.store.outcomes():
+        of = row.candidate
+        key = of.model, of.task_id, of.attempt
+        passes[key] = passes.get(key, True) and row.accepted
+    curves, gaps = made["pass_at_k"].panels
+    for model in MODELS:
+        tasks = sorted({task for one, task, _ in passes if one == model})
+        counts = [sum(passes[model, task, k] for k in (1, 2, 3)) for task in tasks]
+        expected = [np.mean([1 - comb(3 - c, k) / comb(3, k) for c in counts]) for k in (1, 2, 3)]
+        (line,) = [one for one in curves.lines if one.name == model]
+        assert line.ys == pytest.approx(expected)
+        first = np.mean([passes[model, task, 1] for task in tasks])
+        assert gaps.series[0].values[gaps.labels.index(model)] == pytest.approx(expected[2] - first)
+
+
+def test_significance_is_the_paired_test_and_groups_are_shown(run):
+    found = summary([run], accounts_of([run]))
+    (pair,) = found["significance"]
+    paid = {}
+    for row in run.store.outcomes(1):
+        key = row.candidate.task_id, row.candidate.model
+        paid[key] = paid.get(key, 0) + (row.part_micro_usd / 1e6 if row.accepted else 0)
+    tasks = sorted({task for task, _ in paid})
+    a, b = pair["a"][1], pair["b"][1]
+    differences = np.array([[paid[task, a] - paid[task, b]] for task in tasks])
+    assert pair["difference"] == pytest.approx(differences.sum())
+    assert pair["p"] == pair["p_holm"] == pytest.approx(sign_flip(differences)[0])
+    table = tables(found)["leaderboard"]
+    groups = {row[0]: row[-1] for row in table.rows}
+    assert len(set(groups.values())) == (1 if pair["p_holm"] >= 0.05 else 2)
+    assert "Holm" in table.notes[-1]
+
+
+def test_letters_of_models_that_do_not_differ():
+    """a = b, b = c, but a and c differ; d differs from all."""
+    names = [(0, name) for name in "abcd"]
+    same = {("a", "b"), ("b", "c")}
+    pairs = [
+        {"a": [0, x], "b": [0, y], "p_holm": 0.5 if (x, y) in same else 0.001} for x in "abcd" for y in "abcd" if x < y
+    ]
+    found = letters(names, pairs)
+    assert found == {(0, "a"): "a", (0, "b"): "ab", (0, "c"): "b", (0, "d"): "c"}
+    assert letters(names, []) == {}
+
+
+def test_figures_of_several_runs_have_names_of_their_own(made):
+    found = numbered(made, 1, "shop")
+    assert set(found) == {f"{name}_2" for name in made}
+    assert found["revenue_2"].data.title.endswith(": shop")
