@@ -63,20 +63,27 @@ def _table_row(row: dict[str, Any]) -> list[str]:
 
 
 @click.command(
-    epilog=examples("local-bench report runs/studio", "local-bench report runs/a runs/b --out site/      # to share")
+    epilog=examples(
+        "local-bench report runs/studio --figures", "local-bench report runs/a runs/b --out site/      # to share"
+    )
 )
 @click.argument("run_dirs", metavar="RUN…", nargs=-1, required=True, type=PATH, shell_complete=runs_completed)
 @click.option("--out", type=PATH, help="Write the site that `view` shows, of all RUNs, to this folder.")
+@click.option(
+    "--figures", is_flag=True, help="Also draw the figures, as SVG, PDF, PNG and CSV, to RUN/exports/figures."
+)
 @JSON
-def report(run_dirs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
+def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, as_json: bool) -> int:
     """Rewrite RUN's report page and exports, or with --out the browsable site of one RUN or several.
+
+    RUN/exports has all data as CSV and Parquet, and tables for papers as LaTeX, Markdown and CSV.
 
     The site opens from a file: leaderboard, models, tasks, and a gallery of all images with filters."""
     if out is not None:
         return _write_site(run_dirs, out, as_json)
     if len(run_dirs) > 1:
         raise UserError("a report page is of one run: give --out FOLDER for a site of several runs")
-    return _report(run_dirs[0], as_json)
+    return _report(run_dirs[0], figures, as_json)
 
 
 def _write_site(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> int:
@@ -98,18 +105,22 @@ def _write_site(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> int:
     return 0
 
 
-def _report(run_dir: Path, as_json: bool) -> int:
+def _report(run_dir: Path, figures: bool, as_json: bool) -> int:
     from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
     from local_bench.report.scenarios import economics_json
+    from local_bench.report.site.run_exports import write_run_figures, write_run_tables
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
         run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
-        exports = write_exports(run)
-        page = write_report(run)
-        scenarios = economics_json(run, accounting(run.store, run.config.settlement))
+        money = accounting(run.store, run.config.settlement)
+        exports = write_exports(run, money) + write_run_tables(run, money)
+        if figures:
+            exports += write_run_figures(run, money)
+        page = write_report(run, money)
+        scenarios = economics_json(run, money)
         faults = run.image_store.all_faults
     if as_json:
         result = {"report": str(page), "exports": [str(path) for path in exports], "economics": scenarios}

@@ -313,8 +313,12 @@ def _run(
 
 
 def _write_report(finished: "RunDir") -> Path:
+    from local_bench.analysis.settlement import accounting
     from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
+    from local_bench.report.site.run_exports import write_run_tables
 
-    write_exports(finished)
-    return write_report(finished)
+    money = accounting(finished.store, finished.config.settlement)
+    write_exports(finished, money)
+    write_run_tables(finished, money)
+    return write_report(finished, money)

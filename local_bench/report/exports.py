@@ -29,15 +29,16 @@ from local_bench.runs.store import OutcomeRow
 from local_bench.settle.settlement import Settlement, Total
 
 
-def write_exports(run: RunDir) -> list[Path]:
-    """Writes every table to `<run>/exports/`, as CSV and as Parquet, and returns the paths.
+def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
+    """Writes every table to `<run>/exports/`, as CSV and as Parquet, and returns the paths. `money` is the run's
+    accounting, where it is computed already.
 
     The rows' order is that of identities, so that one ledger gives the same files. LedgerError where the ledger holds
     values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses;
     LocalBenchError, and nothing is written, where pictures were made in less time than they can take.
     """
     check_floors(run.store)
-    money = accounting(run.store, run.config.settlement)
+    money = money or accounting(run.store, run.config.settlement)
     scenarios = economics_of(run, money)
     outcomes = {row.candidate.work_id: row for row in run.store.outcomes()}
     tables = {

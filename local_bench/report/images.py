@@ -36,6 +36,7 @@ def picture(load: Callable[[str], Image.Image], pixels_sha256: str | None) -> Pi
     image.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
     buffer = io.BytesIO()
     times = LONG_SIDE // max(image.size)
-    image.save(buffer, "WEBP", quality=80, method=4, lossless=times > 1)
+    lossless = times > 1
+    image.save(buffer, "WEBP", quality=80, method=2 if lossless else 4, lossless=lossless)
     data = base64.b64encode(buffer.getvalue()).decode()
     return Picture(f"data:image/webp;base64,{data}", image.width * times, image.height * times, times > 1)

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.analysis.hard_rules import hard_rule_stats
 from local_bench.analysis.performance import generation_stats, prompt_truncations
-from local_bench.analysis.settlement import accounting
+from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
 from local_bench.report.text import clean
@@ -20,21 +20,22 @@ from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
 
 
-def write_report(run: RunDir) -> Path:
-    """Writes `<run>/report/index.html` from what the ledger holds now and returns its path.
+def write_report(run: RunDir, money: Accounting | None = None) -> Path:
+    """Writes `<run>/report/index.html` from what the ledger holds now and returns its path. `money` is the run's
+    accounting, where it is computed already.
 
     LedgerError where the ledger cannot be read, ConfigError where the price table lacks the config's row, StorageError
     if the disk refuses; LocalBenchError, and nothing is written, where pictures were made in less time than can be.
     """
     path = run.path / "report" / "index.html"
-    write_atomic(path, render(run).encode())
+    write_atomic(path, render(run, money).encode())
     return path
 
 
-def render(run: RunDir) -> str:
+def render(run: RunDir, money: Accounting | None = None) -> str:
     """The page as text: the same ledger, config and provenance give the same page."""
     check_floors(run.store)
-    money = accounting(run.store, run.config.settlement)
+    money = money or accounting(run.store, run.config.settlement)
     made = generation_stats(run.store, money, view.model_order(run))
     known = check_ground_truth(run)
     orders = gallery.gallery(run, known.truths if known else None)

@@ -20,6 +20,7 @@ Method = Literal["percentile", "bca"]
 
 RESAMPLES = 1000
 _CHUNK_BYTES = 64_000_000
+_DRAWN_AT_ONCE = 250_000
 TOO_FEW_TASKS = "fewer than two tasks"
 NOTHING_BELOW = "the denominator is 0"
 SELDOM_DEFINED = "undefined on more than half of the resamples"
@@ -58,11 +59,15 @@ def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) 
     seed and the number of tasks only."""
     rng = np.random.default_rng(seed)
     step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
+    rows = max(1, min(step, _DRAWN_AT_ONCE // n_tasks))
     counts = np.empty((step, n_tasks))
     for start in range(0, n_resamples, step):
         now = min(step, n_resamples - start)
-        for i in range(now):
-            counts[i] = np.bincount(rng.integers(0, n_tasks, n_tasks), minlength=n_tasks)
+        for first in range(0, now, rows):
+            n = min(rows, now - first)
+            drawn = rng.integers(0, n_tasks, (n, n_tasks))
+            drawn += np.arange(n)[:, None] * n_tasks
+            counts[first : first + n] = np.bincount(drawn.ravel(), minlength=n * n_tasks).reshape(n, n_tasks)
         yield counts[:now]
 
 

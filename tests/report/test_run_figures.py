@@ -1,12 +1,15 @@
 """Figures: what is drawn is what their tables say, and the tables what the run says."""
 
+import json
 import sqlite3
 from math import comb
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from local_bench.analysis.settlement import accounting
+from local_bench.cli.main import main
 from local_bench.report.papers.draw import canvas_of
 from local_bench.report.papers.table import Bars, Grid, Lines, Points
 from local_bench.report.site.details import RunDetails
@@ -171,3 +174,16 @@ def test_figures_of_several_runs_have_names_of_their_own(made):
     found = numbered(made, 1, "shop")
     assert set(found) == {f"{name}_2" for name in made}
     assert found["revenue_2"].data.title.endswith(": shop")
+
+
+def test_report_writes_tables_and_figures_into_the_run(run, made, capsys):
+    assert main(["report", str(run.path), "--figures", "--json"]) == 0
+    exports = {Path(path) for path in json.loads(capsys.readouterr().out)["exports"]}
+    assert all(path.exists() for path in exports)
+    folder = run.path / "exports"
+    assert {path.stem for path in exports if path.parent == folder / "figures"} == set(made)
+    assert {path.name for path in exports if path.parent == folder / "tables"} == {
+        f"{name}.{suffix}"
+        for name in ("leaderboard", "scores", "categories", "significance")
+        for suffix in ("csv", "tex", "md")
+    }

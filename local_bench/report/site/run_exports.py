@@ -1,0 +1,30 @@
+"""Tables and figures for papers of one run, in its `exports/`."""
+
+from pathlib import Path
+
+from local_bench.analysis.settlement import Accounting
+from local_bench.report.papers.table import Figure
+from local_bench.report.site.details import RunDetails
+from local_bench.report.site.paper import figures, tables, write_figures, write_tables
+from local_bench.report.site.run_figures import run_figures
+from local_bench.report.site.summary import summary
+from local_bench.runs.rundir import RunDir
+
+
+def write_run_tables(run: RunDir, money: Accounting) -> list[Path]:
+    """Write the leaderboard, scores, categories and significance to `<run>/exports/tables/`; return the files.
+
+    StorageError if a write fails."""
+    return write_tables(tables(summary([run], [money])), run.path / "exports" / "tables")
+
+
+def write_run_figures(run: RunDir, money: Accounting) -> list[Path]:
+    """Write every figure to `<run>/exports/figures/`, with its numbers as CSV; return the files. StorageError if a
+    write fails."""
+    return write_figures(all_figures(run, money), run.path / "exports" / "figures")
+
+
+def all_figures(run: RunDir, money: Accounting) -> dict[str, Figure]:
+    """All figures of a run by file name."""
+    people = RunDetails(run, {}).decided_by_people
+    return figures(summary([run], [money])) | run_figures(run, money, run.store.outcomes(), people)
