@@ -13,6 +13,8 @@ from local_bench.analysis.performance import generation_stats, prompt_truncation
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.storage import write_atomic
 from local_bench.report import benchmark, costs, economics, gallery, judging, making, provenance, scores, truth, view
+from local_bench.report.overview import overview
+from local_bench.report.site.significance import significance
 from local_bench.report.text import clean
 from local_bench.runs.contents import root
 from local_bench.runs.image_store import faults_sentence
@@ -47,6 +49,7 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
             root=root(run.store),
             run=run.config,
             size=view.size_line(run),
+            overview=overview(money, significance([run], [0])),
             warnings=[*view.warnings(run, money.settlements), *faulty_pictures(run)],
             settlement=view.settlement_rows(run, money),
             categories=view.category_rows(money.settlements),
@@ -56,6 +59,7 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
             max_reasons=scores.MAX_REASONS,
             decision_reasons=scores.decision_reasons(run),
             price=costs.price_sentence(money.price),
+            models=view.model_order(run),
             scores=scores.score_table(run),
             better=scores.better(run),
             judging=judging.judging(run),

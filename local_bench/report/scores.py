@@ -28,6 +28,8 @@ class ScoreRow:
     n_not_applicable: int
     n_missing: int
     """Images without a row for this score."""
+    best: bool = False
+    """Whether no other model has a better mean."""
 
 
 def score_names(run: RunDir) -> list[str]:
@@ -49,8 +51,12 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             of = candidates[work_id]
             values[score.name, of.model][of.task_id].append(score.value)
     table: dict[str, list[ScoreRow]] = {}
+    directions = better(run)
     for name in score_names(run):
         table[name] = []
+        means = [row.mean for (of, _), row in found.items() if of == name and row.mean is not None]
+        worth_marking = len(means) > 1 and min(means) < max(means)
+        best = (min if "low" in directions.get(name, "") else max)(means) if worth_marking else None
         for model in model_order(run):
             row = found.get((name, model))
             n, n_na, n_unscored = (row.n, row.n_not_applicable, row.n_unscored) if row else (0, 0, 0)
@@ -60,7 +66,8 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             ends = bootstrap_mean([*values[name, model].values()])
             between = " to ".join(figure(end, row.kind) for end in ends) if ends and row else ""
             spread = f"each ± {row.spread:.2f}" if row and row.spread is not None else ""
-            table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing))
+            leads = best is not None and row is not None and row.mean == best
+            table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing, leads))
     return table
 
 

@@ -1,0 +1,67 @@
+"""The sentences at the top of the page."""
+
+import pytest
+
+from local_bench.analysis.settlement import Accounting
+from local_bench.core.types import Decision
+from local_bench.report.overview import overview
+from local_bench.settle.costs import HeldTime, phase_costs
+from local_bench.settle.settlement import settle
+from local_bench.settle.table import Line
+
+
+def accounts(accepted, price=10_000_000, costs=None, hour=0):
+    """`accepted`: model -> whether each task's image is accepted."""
+    lines = [
+        Line(model, f"t{i}", "c", price, 1, 1, Decision(yes, None if yes is not None else "no answer"), True)
+        for model, of in accepted.items()
+        for i, yes in enumerate(of)
+    ]
+    held = phase_costs([HeldTime("denoise", "a", 90_000_000_000, 3, None)], hour)
+    return Accounting(settle(lines, costs or {}), held, None)
+
+
+def pair(a, b, p):
+    return {"a": [0, a], "b": [0, b], "p_holm": p}
+
+
+def test_who_earned_most_how_sure_and_for_what_cost():
+    money = accounts({"a": [True] * 3 + [None], "b": [True, False, False, False]}, costs={"a": 1_500_000})
+    said = overview(money, [pair("a", "b", 0.01)])
+    assert said[0].startswith("a earned the most: $30.00 of $40.00 (75.0%; 95 % interval $")
+    assert said[0].endswith("Its images cost $1.50 to generate.")
+    assert said[1] == (
+        "Its lead over the other model is significant (paired test over tasks, corrected for all pairs of models)."
+    )
+    assert said[2] == (
+        "1 image could not be decided, and could add up to $10.00 to a model's revenue; the least coverage is that of "
+        "a, 75.0% of the value."
+    )
+    assert said[3] == "The run held its devices for 1 min 30 s."
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        ({"b": 0.2, "c": 0.3}, "Its lead over b, c is not significant ("),
+        ({"b": 0.2, "c": 0.01}, "Its lead is significant over 1 of 2 other models, but not over b ("),
+        ({"b": 0.02, "c": 0.01}, "Its lead over all 2 other models is significant ("),
+        ({"b": None, "c": 0.01}, "Its lead is significant over 1 of 2 other models, but not over b ("),
+    ],
+)
+def test_differences_in_either_order_of_the_pair(p, words):
+    money = accounts({"b": [True, False], "a": [True, True], "c": [False, False]})
+    pairs = [pair("b", "a", p["b"]), pair("a", "c", p["c"]), pair("b", "c", 0.001)]
+    said = overview(money, pairs)
+    assert said[1].startswith(words)
+    assert said[2] == "All 6 images asked for were decided."
+
+
+def test_tasks_without_a_price_and_models_that_earn_nothing():
+    assert overview(accounts({"a": [True, False]}, price=0), [])[0].startswith(
+        "a has the most images accepted: 1 of 2 (50.0%; 95 % interval "
+    )
+    assert (
+        overview(accounts({"a": [False]}), [])[0] == "No model earned anything of the $10.00 that the tasks are worth."
+    )
+    assert overview(accounts({}), []) == []
