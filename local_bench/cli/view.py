@@ -3,16 +3,12 @@
 import secrets
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from local_bench.cli.options import JSON, PATH, examples, run_dirs, runs_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.core.errors import UserError
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
 
 
 @click.command(epilog=examples("local-bench view runs/studio", "local-bench view                 # all runs in runs/"))
@@ -22,19 +18,22 @@ if TYPE_CHECKING:
 def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
     """Browse runs: leaderboard, models, tasks with all images side by side, and a gallery with filters.
 
+    Of a run in progress it shows the progress, the time left, recent images and the GPUs, updated every few seconds.
     Serves on this machine only, until Ctrl-C; the link contains a secret. `report RUN… --out FOLDER` writes the same
     site as files."""
     from local_bench.core.identity import digest
     from local_bench.core.paths import cache_dir
     from local_bench.judges.people.serve import listening_socket
     from local_bench.report.site.build import write_site
+    from local_bench.report.site.live import LiveRun
+    from local_bench.report.site.server import create_app
     from local_bench.runs.rundir import RunDir
 
     paths = _runs(targets)
     with ExitStack() as stack:
         runs = [stack.enter_context(RunDir.open(path)) for path in paths]
         out = cache_dir() / "sites" / digest([str(path.resolve()) for path in paths])[:16]
-        site = write_site(runs, out, runs[0].config.engine.io_workers, say)
+        site = write_site(runs, out, runs[0].config.engine.io_workers, say, live=True)
         bound = stack.enter_context(listening_socket("127.0.0.1", port))
         token = secrets.token_urlsafe(24)
         link = f"http://127.0.0.1:{bound.getsockname()[1]}/{token}/"
@@ -45,8 +44,14 @@ def view(targets: tuple[Path, ...], port: int, as_json: bool) -> int:
         say("local-bench: Ctrl-C stops the server")
         import uvicorn
 
+        def write_again() -> None:
+            with ExitStack() as again:
+                opened = [again.enter_context(RunDir.open(path)) for path in paths]
+                write_site(opened, out, opened[0].config.engine.io_workers, live=True)
+
+        app = create_app(out, token, [LiveRun(run.path, run.store.counts()) for run in runs], write_again)
         config = uvicorn.Config(
-            _app(out, token), log_level="warning", access_log=False, server_header=False, lifespan="off",
+            app, log_level="warning", access_log=False, server_header=False, lifespan="off",
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         with suppress(KeyboardInterrupt):
@@ -69,15 +74,3 @@ def _runs(targets: tuple[Path, ...]) -> list[Path]:
     if not found:
         raise UserError(f"there is no run in {runs_dir()}: give run directories, or the folder that contains them")
     return found
-
-
-def _app(folder: Path, token: str) -> "ASGIApp":
-    """Static files below a secret path."""
-    from starlette.applications import Starlette
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.routing import Mount
-    from starlette.staticfiles import StaticFiles
-
-    app = Starlette(routes=[Mount(f"/{token}", StaticFiles(directory=folder, html=True))])
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-    return app

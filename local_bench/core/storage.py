@@ -42,8 +42,9 @@ def _where(error: OSError, path: Path) -> str:
     return f"{name}: "
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path`; a crash at any point leaves either the old or the new file. Raises StorageError."""
+def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write `data` to `path`; a crash at any point leaves either the old or the new file. Without `durable` the file
+    is not synced, and may be empty after a power failure. Raises StorageError."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
@@ -51,14 +52,16 @@ def write_atomic(path: Path, data: bytes) -> None:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
 
 
 def write_new(path: Path, data: bytes, what: str) -> None:

@@ -15,7 +15,7 @@ from local_bench.runs.contents import record_contents
 from local_bench.runs.image_store import ImageFault
 from local_bench.runs.plan import RunPlan, check_config, make_plan
 from local_bench.runs.planned import enter_plan
-from local_bench.runs.progress import Progress, Quiet
+from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir
 
 STAGES = ("generate", "measure", "judge", "settle")
@@ -60,7 +60,7 @@ def run_stages(
         check_metrics(config.metrics)
     with RunDir.begin(run_dir, config) as run:
         try:
-            _run(run, stages, progress or Quiet(), rejudge, only)
+            _run(run, stages, Recorded(progress or Quiet(), run.logs / FILE), rejudge, only)
         finally:
             with suppress(LocalBenchError):  # the disk or the database failed, which is already an error
                 record_contents(run)

@@ -1,6 +1,17 @@
 """The progress interface of a run. The command line implements it; `Quiet` is the default."""
 
-from typing import Protocol
+import json
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from local_bench.core.errors import LocalBenchError
+from local_bench.core.storage import write_atomic
+
+FILE = "progress.json"
+"""In the run's folder `logs`."""
 
 
 class Progress(Protocol):
@@ -22,3 +33,43 @@ class Quiet:
 
     def advance(self, n: int = 1) -> None:
         pass
+
+
+class Recorded:
+    """Passes progress on and keeps it in a file, at most once per second, for other processes to read (`view`).
+
+    The file has `phases`: name, `n` of `total`, and elapsed `seconds`, in order; and `updated_utc`. A file that cannot
+    be written is left out: the run goes on.
+    """
+
+    EVERY_S = 1.0
+
+    def __init__(self, shown: Progress, file: Path) -> None:
+        self._shown, self._file = shown, file
+        self._phases: list[dict[str, Any]] = []
+        self._begun = self._written = time.monotonic()
+
+    def note(self, message: str) -> None:
+        self._shown.note(message)
+
+    def begin(self, phase: str, total: int) -> None:
+        self._shown.begin(phase, total)
+        self._begun = time.monotonic()
+        self._phases.append({"phase": phase, "n": 0, "total": total, "seconds": 0.0})
+        self._write()
+
+    def advance(self, n: int = 1) -> None:
+        self._shown.advance(n)
+        if not self._phases or not n:
+            return
+        now, last = time.monotonic(), self._phases[-1]
+        last["n"] += n
+        last["seconds"] = round(now - self._begun, 1)
+        if last["n"] >= last["total"] or now - self._written >= self.EVERY_S:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        state = {"phases": self._phases, "updated_utc": datetime.now(UTC).isoformat(timespec="seconds")}
+        with suppress(LocalBenchError, OSError):
+            write_atomic(self._file, json.dumps(state).encode(), durable=False)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,8 @@ from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
 from local_bench.runs.store import LEDGER, Store
+
+LOGS = "logs"
 
 
 class RunDir:
@@ -103,7 +106,7 @@ class RunDir:
 
     @property
     def logs(self) -> Path:
-        return self.path / "logs"
+        return self.path / LOGS
 
     def write_config(self) -> None:
         """Write run.yaml. For a run that has a plan this is done once the new plan has been accepted."""
@@ -115,24 +118,46 @@ class RunDir:
         )
 
 
+_LOCK_TRIES = 3
+_LOCK_WAIT_S = 0.05
+
+
 def take_lock(path: Path) -> int:
     """Lock the run at `path` for writing; closing the returned descriptor releases the lock. LedgerError if another
     process has it."""
     with storage_errors(path):
         lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_WAIT_S)  # `in_progress` has it for a moment
+        else:
+            return lock
+    os.close(lock)
+    raise LedgerError(f"another local-bench process is writing {path}: wait for it or give another --run-dir")
+
+
+def in_progress(path: Path) -> bool:
+    """Whether a process is writing the run at `path`."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(path / ".lock", os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
         os.close(lock)
-        raise LedgerError(
-            f"another local-bench process is writing {path}: wait for it or give another --run-dir"
-        ) from None
-    return lock
+    return False
 
 
 def _before_run_yaml(name: str) -> bool:
     """Whether a file of that name can exist if a process was killed before it wrote run.yaml."""
-    return name in (".lock", "logs", LEDGER, f"{LEDGER}-journal") or (
+    return name in (".lock", LOGS, LEDGER, f"{LEDGER}-journal") or (
         name.startswith(".run.yaml.") and name.endswith(".writing")
     )
 

@@ -1,12 +1,14 @@
 """A run directory written by hand: what a run leaves behind, with hostile words wherever words are somebody else's."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from local_bench.core.identity import digest
 from local_bench.core.images import store_image
@@ -15,6 +17,7 @@ from local_bench.runs.config import ImportedConfig, ModelConfig, RunConfig, Sett
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.rundir import RunDir
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCRIPT = "<script>alert(1)</script>"
 SVG = '"><svg onload=alert(2)>'
 STYLE_END = "</style><style>*{display:none}</style>"
@@ -309,3 +312,16 @@ def _judged(to: Writer, work_id: str, model: str, *, open_: bool) -> None:
         to.score(work_id, "veq", 3.5)
         to.score(work_id, "piqe", 41.25, kind="metric")
         to.decision(work_id, model == "alpha")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        path = CHROMIUM or playwright.chromium.executable_path
+        if not Path(path).exists():
+            pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
+        running = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield running
+        running.close()

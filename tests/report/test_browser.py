@@ -1,12 +1,11 @@
 """The page in a real browser, from the disk: it asks for nothing, and nothing that it holds runs."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Dialog, FloatRect, sync_playwright
+from playwright.sync_api import Browser, Dialog, FloatRect
 
 from local_bench.report.page import write_report
 from local_bench.runs.rundir import RunDir
@@ -14,19 +13,6 @@ from local_bench.runs.rundir import RunDir
 MakeRun = Callable[..., Path]
 Scheme = Literal["light", "dark"]
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        path = CHROMIUM or playwright.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # containers have little of either
-        running = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield running
-        running.close()
 
 
 class Watched:

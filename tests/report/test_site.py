@@ -2,12 +2,9 @@
 
 import json
 import re
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
@@ -20,7 +17,6 @@ from tests.judges.people.conftest import MODELS, answer_all, make_shop
 
 AXE = ROOT / "tests" / "data" / "axe.min.js"
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def site_of(folder, *paths):
@@ -35,19 +31,6 @@ def site_of(folder, *paths):
 def data_of(site, name):
     text = (site.index.parent / "data" / f"{name}.js").read_text()
     return json.loads(re.fullmatch(r'LB\("[^"]*",(.*)\);\n', text, re.S)[1])
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        path = CHROMIUM or playwright.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
-        running = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield running
-        running.close()
 
 
 class Visit:
@@ -249,9 +232,10 @@ def test_a_missing_image_is_counted_and_the_rest_is_shown(tmp_path, capsys):
 def test_viewing_serves_the_site_behind_a_secret(shop, shop_site):
     from starlette.testclient import TestClient
 
-    from local_bench.cli.view import _app
+    from local_bench.report.site.server import create_app
 
-    with TestClient(_app(shop_site.index.parent, "secret"), base_url="http://127.0.0.1") as client:
+    app = create_app(shop_site.index.parent, "secret", [], lambda: None)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/secret/").status_code == 200
         assert client.get("/secret/data/summary.js").status_code == 200
         for path in ("/", "/index.html", "/other/", "/secret/../run.yaml", "/secret/%2e%2e/%2e%2e/run.yaml"):

@@ -133,7 +133,7 @@ def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whol
         assert run.store.rows("SELECT count(*) AS n FROM meter WHERE phase = 'retry'")[0]["n"] == 1
 
 
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(command, digest, folder):
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(command, digest, whole, folder):
     large = ("models.0.height=256", "models.0.width=256", "suite.limit=2")
     ended = command("full disk", "full", *large)
     assert ended.returncode == 1

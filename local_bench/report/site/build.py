@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.report.papers.draw import SUFFIXES
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables, write_figures, write_tables
 from local_bench.report.site.pictures import write_pictures
@@ -36,10 +37,18 @@ class Site:
 
 
 def write_site(
-    runs: Sequence[RunDir], out: Path, workers: int = 2, note: Callable[[str], None] = lambda _: None
+    runs: Sequence[RunDir],
+    out: Path,
+    workers: int = 2,
+    note: Callable[[str], None] = lambda _: None,
+    live: bool = False,
 ) -> Site:
-    """Write the site of `runs` to `out` and return it. UserError if `out` has files that are not of a site, or for two
-    runs of the same name; StorageError if a write fails."""
+    """Write the site of `runs` to `out` and return it; `live` for a server that also sends their progress:
+    figures are then SVG only.
+
+    UserError if `out` has files that are not of a site, or for two runs of the same name; StorageError if a write
+    fails.
+    """
     names = [run.path.resolve().name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -79,11 +88,11 @@ def write_site(
         drawn |= numbered(own, i, names[i]) if len(runs) > 1 else own
     note("drawing figures and writing tables")
     write_tables(tables(found), out / "tables")
-    write_figures(drawn, out / "figures")
+    write_figures(drawn, out / "figures", [".svg"] if live else list(SUFFIXES))
     found["figures"] = [{"file": f"{name}.svg", "title": figure.data.title} for name, figure in drawn.items()]
     _write_data(out, "summary", found)
     jinja = Environment(loader=PackageLoader("local_bench.report.site"), autoescape=True, undefined=StrictUndefined)
-    page = jinja.get_template("index.html.j2").render(title=", ".join(names))
+    page = jinja.get_template("index.html.j2").render(title=", ".join(names), live=live)
     for file in ("viewer.js", "viewer.css"):
         write_atomic(out / file, (_STATIC / file).read_bytes())
     write_atomic(out / "index.html", page.encode())

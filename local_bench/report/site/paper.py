@@ -30,11 +30,11 @@ def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
     return files
 
 
-def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write every figure in every format to `folder`, with its numbers as CSV; return the files."""
+def write_figures(figures: Mapping[str, Figure], folder: Path, suffixes: Sequence[str] = tuple(SUFFIXES)) -> list[Path]:
+    """Write every figure in the formats to `folder`, with its numbers as CSV; return the files."""
     files = []
     for name, figure in figures.items():
-        drawn = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+        drawn = [folder / f"{name}{suffix}" for suffix in suffixes]
         draw_all(figure, drawn)
         write_atomic(folder / f"{name}.csv", f"{csv_text(figure.data)}\n".encode())
         files += [*drawn, folder / f"{name}.csv"]

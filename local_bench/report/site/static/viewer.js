@@ -69,15 +69,17 @@ function bar(total) {
 }
 
 function conclusion(s) {
-  const [first, second] = s.models.filter((one) => one.group === s.models[0].group);
-  if (!first) return h("p", {}, "There are no results yet.");
+  const [first, second] = [...s.models].filter((one) => one.group === s.models[0].group).sort((a, b) => b.total.revenue_usd - a.total.revenue_usd || b.total.n_accepted - a.total.n_accepted);
+  if (!s.models.some((one) => one.total.n)) return h("p", {}, "Nothing has been decided yet.");
   const money = first.total.value_usd > 0;
   const said = (one) => (money ? `${usd(one.total.revenue_usd)} of ${usd(one.total.value_usd)}` : `${one.total.n_accepted} of ${plural(one.total.n, "image")} accepted`);
-  const apart = second && first.total.low_usd !== null && first.total.low_usd > (second.total.high_usd ?? Infinity);
-  return h("p", { class: "lead" }, h("b", {}, first.name), ` earned most: ${said(first)}`,
+  const pair = second && s.significance.find((one) => [one.a, one.b].every(([run, name]) => [first, second].some((x) => x.run === run && x.name === name)));
+  const p = pair ? pair.p_holm : null;
+  const lead = p === null ? "" : ` The lead is ${p < 0.05 ? "" : "not "}significant (paired test over tasks, p = ${p < 0.001 ? "< 0.001" : p.toFixed(3)} after Holm's correction).`.replace("p = <", "p <");
+  return h("p", { class: "lead" }, h("b", {}, first.name), ` ${money ? "earned most" : "has the most images accepted"}: ${said(first)}`,
     first.total.low_usd === null ? "" : ` (95 %: ${usd(first.total.low_usd)} to ${usd(first.total.high_usd)})`,
     first.cost_usd === null ? "" : `, at a cost of ${usd(first.cost_usd)}`, ". ",
-    second ? `Next: ${second.name} with ${said(second)}; the intervals ${apart ? "do not overlap" : "overlap, or cannot be compared: use `local-bench compare` for a paired test"}.` : "");
+    second ? `Next: ${second.name} with ${said(second)}.${lead}` : "");
 }
 
 function overview(s) {
@@ -114,7 +116,7 @@ function overview(s) {
     names.length ? [h("h3", {}, "Scores (means)"), groups.map((group) => table(["model", ...names], scoreRows(models.filter((one) => one.group === group)), "Scores"))] : null,
     categories.length > 1 ? [h("h3", {}, money ? "Share of the value, by category" : "Images accepted, by category"),
       table(["model", ...categories], models.map((one) => [several ? `${one.name} (${s.runs[one.run].name})` : one.name, ...categories.map((name) => { const t = one.categories[name]; return t ? (money ? percent(t.value_usd ? t.revenue_usd / t.value_usd : null) : percent(t.n + t.n_unscored ? t.n_accepted / (t.n + t.n_unscored) : null)) : "–"; })]), "Categories")] : null,
-    s.figures.length ? [h("h3", {}, "Figures and tables for papers"), h("p", { class: "muted" }, "SVG, PDF, PNG and their numbers as CSV in figures/; LaTeX, Markdown and CSV in tables/."), h("div", { class: "figures" }, s.figures.map((one) => h("figure", {}, h("a", { href: `figures/${one.file}` }, h("img", { src: `figures/${one.file}`, alt: `Figure: ${one.title}`, loading: "lazy" })))))] : null,
+    s.figures.length ? [h("h3", {}, "Figures and tables for papers"), h("p", { class: "muted" }, "live" in document.body.dataset ? "`local-bench report RUN --figures` writes them as SVG, PDF and PNG, with their numbers and the tables, to RUN/exports/." : "SVG, PDF, PNG and their numbers as CSV in figures/; LaTeX, Markdown and CSV in tables/."), h("div", { class: "figures" }, s.figures.map((one) => h("figure", {}, h("a", { href: `figures/${one.file}` }, h("img", { src: `figures/${one.file}`, alt: `Figure: ${one.title}`, loading: "lazy" })))))] : null,
     h("h3", {}, "Runs"), table(["run", "suite", "seed", "tasks", "images", "not generated", "planned", "judges", "acceptance", "root"], s.runs.map((run) => [run.name, run.suite, run.seed, run.n_tasks, run.n_images, run.n_unscored, run.n_planned, run.judges.join(", ") || "none", Object.entries(run.thresholds).map(([k, v]) => `${k} ≥ ${v}`).join(", "), run.root.slice(0, 12)]), "Runs"));
 }
 
@@ -347,3 +349,44 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/") { const search = main.querySelector("input[type=search]"); if (search) { search.focus(); event.preventDefault(); } }
 });
 start();
+
+/* ---- runs in progress: only where a server sends their state */
+
+const clock = (s) => (s === null || s === undefined ? "–" : s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
+
+function phaseRow(one) {
+  const bar = h("progress", { max: Math.max(one.total, 1), value: one.n, "aria-label": one.phase });
+  const rate = one.n && one.seconds ? one.n / one.seconds : null;
+  return [h("th", { scope: "row", class: "text" }, one.phase), h("td", {}, bar), `${one.n.toLocaleString("en-US")} / ${one.total.toLocaleString("en-US")}`,
+    rate === null ? "–" : rate >= 1 ? `${rate.toFixed(1)} / s` : `${(rate * 60).toFixed(1)} / min`, clock(one.seconds), clock(one.seconds_left)];
+}
+
+function liveRun(run) {
+  const head = [h("h3", {}, `${run.name}: ${run.running ? "in progress" : "not running"}`)];
+  if (run.counts) head.push(h("p", {}, `${run.counts.done.toLocaleString("en-US")} of ${plural(run.counts.candidates, "image")}, ${plural(run.counts.unscored, "image")} not generated, ${plural(run.counts.verdicts, "answer")} of judges.`));
+  const phases = run.phases.slice(-4);
+  if (phases.length) head.push(table(["phase", "", "done", "rate", "time", "left"], phases.map(phaseRow), `Phases of ${run.name}`));
+  if (run.running && run.recent.length) head.push(h("div", { class: "recent", role: "list", "aria-label": "Recent images" }, [...run.recent].reverse().filter((one) => isDigest(one.image)).map((one) =>
+    h("img", { role: "listitem", src: `live/${one.image}.png`, alt: `${one.model}, ${one.task}`, title: `${one.model}, ${one.task}` }))));
+  return head;
+}
+
+async function watch() {
+  const box = document.getElementById("live");
+  let wait = 3000;
+  try {
+    const found = await (await fetch("live.json")).json();
+    const shown = found.runs.filter((run) => run.running || run.changed);
+    box.hidden = !shown.length;
+    const gpus = found.devices.map((one) => `${one.name || "GPU"}: ${[one.utilisation === undefined ? null : `${Math.round(100 * one.utilisation)} % busy`, one.power_w === undefined ? null : `${Math.round(one.power_w)} W`, one.memory_total_bytes === undefined ? null : `${(one.memory_used_bytes / 2 ** 30).toFixed(1)} of ${(one.memory_total_bytes / 2 ** 30).toFixed(0)} GiB`].filter(Boolean).join(", ")}`);
+    const refresh = shown.some((run) => run.changed) ? h("button", { type: "button", onclick: async (event) => { event.target.disabled = true; event.target.textContent = "Writing…"; await fetch("refresh", { method: "POST" }); location.reload(); } }, "Show the newest results below") : null;
+    box.replaceChildren(...[h("h2", {}, "Runs in progress"), ...shown.flatMap(liveRun), gpus.length ? h("p", { class: "muted" }, gpus.join(" · ")) : null, refresh].filter(Boolean));
+    if (!found.runs.some((run) => run.running)) wait = 15000;
+  } catch {
+    box.replaceChildren(h("p", { class: "muted" }, "The server has stopped: the progress is no longer updated."));
+    wait = 30000;
+  }
+  setTimeout(watch, wait);
+}
+
+if ("live" in document.body.dataset) watch();

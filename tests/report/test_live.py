@@ -1,0 +1,213 @@
+"""A run in progress: its progress file, its state, and the page that shows it."""
+
+import json
+import os
+import threading
+import time
+from types import SimpleNamespace
+from unittest.mock import create_autospec
+
+import pynvml
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from local_bench.core.errors import LedgerError
+from local_bench.judges.people.serve import listening_socket
+from local_bench.report.site import live
+from local_bench.report.site.build import write_site
+from local_bench.report.site.live import LiveRun, devices
+from local_bench.report.site.server import create_app
+from local_bench.runs.progress import FILE, Quiet, Recorded
+from local_bench.runs.rundir import RunDir, in_progress, take_lock
+from tests.judges.people.conftest import make_shop
+
+
+@pytest.fixture
+def shop(tmp_path):
+    return make_shop(tmp_path / "shop", 4)
+
+
+def written(path):
+    return json.loads((path / "logs" / FILE).read_text())["phases"]
+
+
+class Heard(Quiet):
+    def __init__(self):
+        self.said = []
+
+    def note(self, message):
+        self.said.append(message)
+
+    def begin(self, phase, total):
+        self.said.append((phase, total))
+
+    def advance(self, n=1):
+        self.said.append(n)
+
+
+def test_progress_is_passed_on_and_kept_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(Recorded, "EVERY_S", 0)
+    heard = Heard()
+    progress = Recorded(heard, tmp_path / "logs" / FILE)
+    progress.note("hello")
+    progress.advance(3)  # before any phase
+    progress.begin("flux: make", 10)
+    progress.advance(4)
+    (first,) = written(tmp_path)
+    assert (first["phase"], first["n"], first["total"]) == ("flux: make", 4, 10)
+    progress.begin("judge", 2)
+    progress.advance()
+    assert [(one["phase"], one["n"]) for one in written(tmp_path)] == [("flux: make", 4), ("judge", 1)]
+    assert heard.said == ["hello", 3, ("flux: make", 10), 4, ("judge", 2), 1]
+
+
+def test_the_file_is_written_seldom_and_at_the_end_of_a_phase(tmp_path):
+    progress = Recorded(Quiet(), tmp_path / "logs" / FILE)
+    progress.begin("make", 1000)
+    for _ in range(999):
+        progress.advance()
+    assert written(tmp_path)[0]["n"] < 999
+    progress.advance()
+    assert written(tmp_path)[0]["n"] == 1000
+
+
+def test_a_file_that_cannot_be_written_ends_nothing(tmp_path):
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    progress = Recorded(Quiet(), tmp_path / "logs" / FILE)
+    progress.begin("make", 1)
+    progress.advance()
+
+
+def test_whether_a_run_is_in_progress(shop):
+    assert not in_progress(shop.path)
+    lock = take_lock(shop.path)
+    assert in_progress(shop.path)
+    with pytest.raises(LedgerError, match="another local-bench process"):
+        take_lock(shop.path)
+    os.close(lock)
+    assert not in_progress(shop.path)
+    assert not in_progress(shop.path.parent)
+
+
+def test_a_start_is_not_refused_because_someone_looks(shop):
+    looking = threading.Event()
+
+    def look():
+        while not looking.is_set():
+            in_progress(shop.path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(200):
+            os.close(take_lock(shop.path))
+    finally:
+        looking.set()
+        thread.join()
+
+
+def test_the_state_has_phases_counts_and_images(shop):
+    watched = LiveRun(shop.path)
+    assert watched.state()["phases"] == []
+    data = {"phases": [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0}], "updated_utc": "2026-11-24"}
+    (shop.path / "logs").mkdir(exist_ok=True)
+    (shop.path / "logs" / FILE).write_text(json.dumps(data))
+    found = watched.state()
+    assert found["phases"] == [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0, "seconds_left": 30}]
+    assert found["counts"]["done"] == len(shop.images)
+    assert not found["running"]
+    assert not found["changed"]
+    assert {one["image"] for one in found["recent"]} <= set(shop.right)
+    watched.shown = watched.shown._replace(done=0)
+    assert watched.state()["changed"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"phases": [{"phase": "x"}]}', '{"phases": 5, "updated_utc": ""}'])
+def test_a_damaged_progress_file_is_no_progress(shop, text):
+    (shop.path / "logs").mkdir(exist_ok=True)
+    (shop.path / "logs" / FILE).write_text(text)
+    assert LiveRun(shop.path).state()["phases"] == []
+
+
+def test_what_the_gpus_tell(monkeypatch):
+    unknown = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for name, result in {
+        "nvmlInit": None,
+        "nvmlDeviceGetCount": 1,
+        "nvmlDeviceGetHandleByIndex": "handle",
+        "nvmlDeviceGetName": "NVIDIA H200",
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=87, memory=3),
+        "nvmlDeviceGetPowerUsage": 512_000,
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5, total=9, free=4),
+    }.items():
+        monkeypatch.setattr(live.pynvml, name, create_autospec(getattr(pynvml, name), return_value=result))
+    known = {"name": "NVIDIA H200", "utilisation": 0.87, "power_w": 512.0}
+    assert devices() == [known | {"memory_used_bytes": 5, "memory_total_bytes": 9}]
+    live.pynvml.nvmlDeviceGetPowerUsage.side_effect = unknown
+    assert "power_w" not in devices()[0]
+    live.pynvml.nvmlInit.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    assert devices() == []
+
+
+def test_the_server_gives_only_what_is_below_its_secret(shop, tmp_path):
+    calls = []
+    with RunDir.open(shop.path) as run:
+        site = write_site([run], tmp_path / "site", live=True)
+        app = create_app(site.index.parent, "secret", [LiveRun(run.path)], lambda: calls.append(1))
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            sha = client.get("/secret/live.json").json()["runs"][0]["recent"][0]["image"]
+            assert client.get(f"/secret/live/{sha}.png").content == run.image(sha).read_bytes()
+            for path in ("/live.json", "/other/live.json", f"/secret/live/{'0' * 64}.png", "/secret/live/..%2Frun.png"):
+                assert client.get(path).status_code == 404, path
+            assert client.get("/secret/live.json", headers={"host": "evil.example"}).status_code == 400
+            assert client.get("/secret/refresh").status_code == 404
+            assert calls == []
+            assert client.post("/secret/refresh").text == "written"
+            assert calls == [1]
+            assert "connect-src 'self'" in client.get("/secret/").text
+    assert "connect-src" not in write_static(shop, tmp_path).index.read_text()
+
+
+def write_static(shop, tmp_path):
+    with RunDir.open(shop.path) as run:
+        return write_site([run], tmp_path / "static")
+
+
+@pytest.mark.browser
+def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, browser):
+    (shop.path / "logs").mkdir(exist_ok=True)
+    phases = [{"phase": "zebra: make", "n": 3, "total": 12, "seconds": 6.0}]
+    (shop.path / "logs" / FILE).write_text(json.dumps({"phases": phases, "updated_utc": "2026-11-24"}))
+    lock, again = take_lock(shop.path), []
+    with RunDir.open(shop.path) as run:
+        site = write_site([run], tmp_path / "site", live=True)
+        watched = LiveRun(shop.path, run.store.counts()._replace(done=1))
+    with listening_socket("127.0.0.1", 0) as bound:
+        app = create_app(site.index.parent, "secret", [watched], lambda: again.append(1))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            said = []
+            page = browser.new_page()
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.goto(f"http://127.0.0.1:{bound.getsockname()[1]}/secret/")
+            box = page.locator("#live")
+            box.get_by_text("shop: in progress").wait_for()
+            assert box.get_by_role("row", name="zebra: make").locator("td").nth(1).inner_text() == "3 / 12"
+            assert "18 s" in box.get_by_role("row", name="zebra: make").inner_text()
+            assert box.locator(".recent img").count() > 0
+            page.get_by_role("button", name="Show the newest results below").click()
+            page.wait_for_url("**/secret/")
+            deadline = time.monotonic() + 10
+            while not again and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert again == [1]
+            assert said == []
+            page.close()
+        finally:
+            server.should_exit = True
+            thread.join()
+            os.close(lock)
