@@ -3,13 +3,17 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
+from local_bench.core.images import store_image
 from local_bench.report.site.build import MARK, write_site
-from local_bench.report.site.pictures import full_path, thumbnail_path
+from local_bench.report.site.details import RunDetails
+from local_bench.report.site.pictures import _write, full_path, preview_path, thumbnail_path
 from local_bench.report.site.summary import comparable
 from local_bench.runs.rundir import RunDir
 from tests.conftest import ROOT
@@ -227,6 +231,23 @@ def test_a_missing_image_is_counted_and_the_rest_is_shown(tmp_path, capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out)["n_missing"] == 1
     assert "local-bench verify" in captured.err
+
+
+@pytest.mark.parametrize(("size", "preview"), [((1024, 512), (768, 384)), ((600, 600), (600, 600)), ((512, 300), None)])
+def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
+    image = Image.linear_gradient("L").resize(size).convert("RGB")
+    sha = store_image(tmp_path / "images", image)
+    out = tmp_path / "site"
+    for folder in ("thumbs", "previews", "images"):
+        (out / folder / sha[:2]).mkdir(parents=True)
+    assert _write((str(tmp_path / "images" / sha[:2] / f"{sha}.png"), sha, str(out)))
+    assert max(Image.open(thumbnail_path(out, sha)).size) == 256
+    assert full_path(out, sha).is_file()
+    made = preview_path(out, sha)
+    assert (Image.open(made).size if made.is_file() else None) == preview
+    with RunDir.open(shop.path) as run:
+        task = replace(run.store.tasks()[0], source_sha256=sha)
+        assert RunDetails(run, {}, out)._previews(task, []) == ([sha] if preview else [])
 
 
 def test_viewing_serves_the_site_behind_a_secret(shop, shop_site):

@@ -64,7 +64,7 @@ def write_site(
         n_missing += write_pictures(run, out, workers)
         note(f"writing the data of {run.path}")
         truths = check_ground_truth(run)
-        details = RunDetails(run, {w: truth.right for w, truth in truths.truths.items()} if truths else {})
+        details = RunDetails(run, {w: truth.right for w, truth in truths.truths.items()} if truths else {}, out)
         outcomes = run.store.outcomes()
         n_candidates += len(outcomes)
         n_files = 0

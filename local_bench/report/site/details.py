@@ -14,6 +14,7 @@ from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE
 from local_bench.judges.vlm.variants import wordings
 from local_bench.report.scores import score_names
+from local_bench.report.site.pictures import preview_path
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow, VerdictRow
@@ -31,6 +32,8 @@ class RunDetails:
     run: RunDir
     truths: Mapping[str, bool]
     """Work id -> whether the image is right, where that is known."""
+    out: Path | None = None
+    """The site's folder, with its images."""
     people: Annotations | None = field(init=False)
     names: list[str] = field(init=False)
     """Of the scores."""
@@ -108,15 +111,27 @@ class RunDetails:
                 verdicts[verdict.work_id].append(_verdict(verdict, judges))
             yield {
                 task.task_id: _task(task)
-                | {"candidates": [self._candidate(row, verdicts, reasons) for row in by_task[task.task_id]]}
+                | {
+                    "candidates": [self._candidate(row, verdicts, reasons) for row in by_task[task.task_id]],
+                    "previews": self._previews(task, by_task[task.task_id]),
+                }
                 for task in part
             }
 
+    def _previews(self, task: Task, rows: Sequence[OutcomeRow]) -> list[str]:
+        """The task's images of which the site has a preview."""
+        given = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
+        shas = dict.fromkeys((*given, *(row.candidate.image for row in rows)))
+        return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]
+
     def _score_reasons(self) -> dict[str, dict[str, str]]:
+        """Work id -> score -> why it has no value, or its spread."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for row in self.run.store.scores():
             if row.score.value is None:
                 found[row.work_id][row.score.name] = row.score.unscored or "not applicable"
+            elif row.score.spread is not None:
+                found[row.work_id][row.score.name] = f"± {row.score.spread:.2f}"
         return found
 
     def _candidate(

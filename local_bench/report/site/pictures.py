@@ -1,4 +1,4 @@
-"""The images of a site: thumbnails in WebP, made once by a pool of processes, and the full images."""
+"""The images of a site: WebP at two sizes, made once by a pool of processes, and the full images."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from local_bench.core.errors import ImageError
 from local_bench.core.images import load_verified
@@ -14,19 +15,28 @@ from local_bench.core.paths import is_safe_id
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.rundir import RunDir
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 SIDE = 256
 """Longest side of a thumbnail in pixels; smaller images are enlarged by a whole number."""
+PREVIEW_SIDE = 768
+"""Longest side of a preview, which images of more than twice a thumbnail's side have."""
 QUALITY = 80
-THUMBS, FULL = "thumbs", "images"
+THUMBS, PREVIEWS, FULL = "thumbs", "previews", "images"
 
 
 def thumbnail_path(out: Path, sha: str) -> Path:
     return out / THUMBS / sha[:2] / f"{sha}.webp"
 
 
+def preview_path(out: Path, sha: str) -> Path:
+    return out / PREVIEWS / sha[:2] / f"{sha}.webp"
+
+
 def write_pictures(run: RunDir, out: Path, workers: int) -> int:
-    """Write thumbnails and links of all images of `run` below `out`; return the number of images that are missing or
-    damaged. Existing files are kept: names are digests of the content."""
+    """Write thumbnails, previews and links of all images of `run` below `out`; return the number of images that are
+    missing or damaged. Existing files are kept: names are digests of the content."""
     shas = [(IMAGES, sha) for sha in run.store.image_digests()]
     shas += [(INPUTS, sha) for sha in sorted(_inputs(run))]
     pending = [
@@ -37,8 +47,8 @@ def write_pictures(run: RunDir, out: Path, workers: int) -> int:
     if not pending:
         return 0
     for sub in {sha[:2] for _, sha, _ in pending}:
-        (out / THUMBS / sub).mkdir(parents=True, exist_ok=True)
-        (out / FULL / sub).mkdir(parents=True, exist_ok=True)
+        for folder in (THUMBS, PREVIEWS, FULL):
+            (out / folder / sub).mkdir(parents=True, exist_ok=True)
     if len(pending) < 64:
         return sum(not _write(one) for one in pending)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -55,7 +65,8 @@ def _inputs(run: RunDir) -> Iterable[str]:
 
 
 def _write(job: tuple[str, str, str]) -> bool:
-    """Write one thumbnail and the full image (a hard link, or a copy on another disk); False if it cannot be read."""
+    """Write one thumbnail, its preview and the full image (a hard link, or a copy on another disk); False if it cannot
+    be read."""
     from PIL import Image
 
     file, sha, folder = Path(job[0]), job[1], Path(job[2])
@@ -63,19 +74,27 @@ def _write(job: tuple[str, str, str]) -> bool:
         image = load_verified(file, sha)
     except ImageError:
         return False
-    full, target = full_path(folder, sha), thumbnail_path(folder, sha)
+    full = full_path(folder, sha)
     if not full.exists():
         try:
             os.link(file, full)
         except OSError:
             with suppress(FileExistsError):
                 shutil.copyfile(file, full)
+    if max(image.size) > 2 * SIDE:
+        preview = image.copy()
+        preview.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+        _save(preview, preview_path(folder, sha))
     times = SIDE // max(image.size)
     if times > 1:
         image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
     else:
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    _save(image, thumbnail_path(folder, sha))  # last: an image with a thumbnail has everything
+    return True
+
+
+def _save(image: "Image.Image", target: Path) -> None:
     scratch = target.with_suffix(f".{os.getpid()}.writing")
     image.save(scratch, "WEBP", quality=QUALITY, method=2)
     os.replace(scratch, target)
-    return True

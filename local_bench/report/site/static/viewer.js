@@ -43,6 +43,7 @@ const digits = (x) => (x === null || x === undefined ? "–" : Number(x.toFixed(
 const path = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 const image = (sha) => `images/${sha.slice(0, 2)}/${sha}.png`;
 const thumb = (sha) => `thumbs/${sha.slice(0, 2)}/${sha}.webp`;
+const preview = (sha) => `previews/${sha.slice(0, 2)}/${sha}.webp`;
 const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
 
 function table(header, rows, caption = null) {
@@ -244,14 +245,14 @@ async function taskPage(s, r, id, target) {
   show(h("p", {}, step(-1, "← previous task"), " ", step(1, "next task →")), h("h2", {}, `${id}: ${of.title}`), h("p", {}, `${of.category}${of.price_usd ? ` · ${usd(of.price_usd)}` : ""} · ${plural(of.deliverables.length, "image")}`),
     h("p", { class: "brief" }, of.brief), of.unscored ? h("p", { class: "open" }, of.unscored) : null,
     of.points.length ? [h("h3", {}, "Evaluation points"), h("ol", {}, of.points.map((one) => h("li", {}, one)))] : null,
-    given.length ? [h("h3", {}, "Input images"), h("div", { class: "shots" }, given.map(([name, sha]) => h("figure", {}, frame(sha, name), h("figcaption", {}, name))))] : null,
+    given.length ? [h("h3", {}, "Input images"), h("div", { class: "shots" }, given.map(([name, sha]) => h("figure", {}, frame(sha, name, of), h("figcaption", {}, name))))] : null,
     [...new Set(own.map((row) => at(row, "deliverable")))].sort((a, b) => a - b).map((i) => [h("h3", {}, `Image ${i}: ${of.deliverables[i - 1] ?? "not in the task"}`),
       h("div", { class: "shots" }, own.filter((row) => at(row, "deliverable") === i).sort((a, b) => at(a, "model") - at(b, "model") || at(a, "attempt") - at(b, "attempt")).map((row) => candidate(run, row, byId.get(row.id), rubrics, of)))]));
   if (target) { const element = document.getElementById(`c-${target}`); if (element) { element.scrollIntoView({ block: "center" }); element.classList.add("chosen"); element.focus({ preventScroll: true }); } }
 }
 
-function frame(sha, name, source = null) {
-  return h("button", { class: "frame", type: "button", "aria-label": `${name}: full resolution`, onclick: () => enlarge(sha, name, source) }, h("img", { src: thumb(sha), alt: name, loading: "lazy" }));
+function frame(sha, name, task, source = null) {
+  return h("button", { class: "frame", type: "button", "aria-label": `${name}: full resolution`, onclick: () => enlarge(sha, name, source) }, h("img", { src: task.previews.includes(sha) ? preview(sha) : thumb(sha), alt: name, loading: "lazy" }));
 }
 
 function enlarge(sha, name, source) {
@@ -271,10 +272,10 @@ function candidate(run, row, of, rubrics, task) {
   const sha = at(row, "image"), model = run.models[at(row, "model")], name = `${model}${at(row, "attempt") > 1 ? `, attempt ${at(row, "attempt")}` : ""}`;
   const scores = run.scores.filter((one) => score(row, one) !== null || of.score_reasons[one]);
   return h("section", { class: "candidate card", id: `c-${row.id}`, tabindex: -1, "aria-label": name },
-    at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, isDigest(task.source) ? task.source : null) : h("p", { class: "open" }, of.unscored || "not generated yet"),
+    at(row, "state") === 1 && isDigest(sha) ? frame(sha, name, task, isDigest(task.source) ? task.source : null) : h("p", { class: "open" }, of.unscored || "not generated yet"),
     h("b", {}, name), decision(row), of.reason ? h("span", {}, of.reason) : null, notes(row),
-    scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : digits(score(row, one))}`).join(" · ")) : null,
-    scores.some((one) => of.score_reasons[one] && of.score_reasons[one] !== "not applicable") ? h("ul", {}, scores.filter((one) => of.score_reasons[one] && of.score_reasons[one] !== "not applicable").map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
+    scores.length ? h("span", {}, scores.map((one) => `${one} ${score(row, one) === null ? "–" : `${digits(score(row, one))}${of.score_reasons[one] ? ` ${of.score_reasons[one]}` : ""}`}`).join(" · ")) : null,
+    scores.some((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable") ? h("ul", {}, scores.filter((one) => score(row, one) === null && of.score_reasons[one] && of.score_reasons[one] !== "not applicable").map((one) => h("li", {}, `${one}: ${of.score_reasons[one]}`))) : null,
     of.people.length ? h("details", {}, h("summary", {}, plural(of.people.length, "annotation")), h("ul", {}, of.people.map(([who, what, value]) => h("li", {}, `${who}: ${what} ${value === true ? "accepted" : value === false ? "not accepted" : value}`)))) : null,
     h("details", {}, h("summary", {}, "Prompt and seed"), h("pre", {}, of.prompt), h("p", {}, `seed ${of.seed}`)),
     of.verdicts.length ? h("details", {}, h("summary", {}, plural(of.verdicts.length, "verdict")), of.verdicts.map((one) => verdict(one, rubrics, task))) : null);
