@@ -3,8 +3,10 @@
     python -m scripts.bench_site [--tasks 1070] [--models 16] [--side 256] [--json FILE] [--work DIR]
 
 The run has 1 to 4 images per task and model (about 33,000), three scores and a decision each, and four verdicts for
-every one. `report --out` is timed the first time and again, each in a process of its own with its peak memory; then
-Chromium opens the site from the disk: bytes and time of the first view, time of a filter and of a search, and memory.
+every one. `report --out` is timed the first time and again, each in a process of its own with its peak memory (its own
+and that of its largest child process, of which there are two); then Chromium opens the site from the disk: bytes and
+time of the first view, time of a filter and of a search, and the renderer's memory. The one-page report of the same run
+(`report`), which shows the first 200 tasks only, is measured beside it.
 """
 
 import argparse
@@ -23,14 +25,19 @@ MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
 import local_bench.runs.engine
+from local_bench.report.page import write_report
 from local_bench.report.site.build import write_site
 from local_bench.runs.rundir import RunDir
 if __name__ == "__main__":
     begun = time.perf_counter()
     with RunDir.open(Path(sys.argv[1])) as run:
-        write_site([run], Path(sys.argv[2]), 2)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": round(time.perf_counter() - begun, 1), "peak_mib": round(peak)}))
+        if sys.argv[2] == "page":
+            write_report(run)
+        else:
+            write_site([run], Path(sys.argv[2]), 2)
+    own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    seconds = round(time.perf_counter() - begun, 1)
+    print(json.dumps({"seconds": seconds, "peak_mib": round(own), "child_peak_mib": round(child)}))
 """
 
 
@@ -124,6 +131,33 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
     return len(rows)
 
 
+def renderer_mib() -> int:
+    """Proportional set size of the largest renderer process."""
+    found = [0]
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"--type=renderer" in (path / "cmdline").read_bytes():
+                lines = (path / "smaps_rollup").read_text().splitlines()
+                found.append(next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) // 1024)
+        except OSError:
+            continue
+    return max(found)
+
+
+def page_in_chromium(index: Path, chromium: str) -> dict[str, Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        begun = time.perf_counter()
+        page.goto(index.as_uri())
+        seconds = time.perf_counter() - begun
+        memory = renderer_mib()
+        browser.close()
+    return {"view_s": round(seconds, 2), "bytes": index.stat().st_size, "renderer_mib": memory}
+
+
 def in_chromium(index: Path, chromium: str) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
@@ -152,6 +186,7 @@ def in_chromium(index: Path, chromium: str) -> dict[str, Any]:
         page.evaluate("document.querySelector('form.filters').reset()")
         search_ms = [page.evaluate(timed, ["q", text]) for text in ("p", "poster 77", "task-00512", "night")]
         memory = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
+        renderer = renderer_mib()
         browser.close()
     return {
         "first_view_s": round(first_s, 2),
@@ -160,6 +195,7 @@ def in_chromium(index: Path, chromium: str) -> dict[str, Any]:
         "filter_ms_max": round(max(filter_ms)),
         "search_ms_max": round(max(search_ms)),
         "script_heap_mib": round(memory),
+        "renderer_mib": renderer,
     }
 
 
@@ -184,12 +220,14 @@ def main() -> None:
         script = folder / "measure.py"
         script.write_text(MEASURE)
         shutil.rmtree(folder / "site", ignore_errors=True)
-        for name in ("report_first", "report_again"):
-            command = [sys.executable, str(script), str(folder / "large"), str(folder / "site")]
+        site = str(folder / "site")
+        for name, out in (("report_first", site), ("report_again", site), ("one_page", "page")):
+            command = [sys.executable, str(script), str(folder / "large"), out]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             result[name] = json.loads(done.stdout)
             print(name, result[name], flush=True)
         result |= in_chromium(folder / "site" / "index.html", given.chromium)
+        result["one_page"] |= page_in_chromium(folder / "large" / "report" / "index.html", given.chromium)
     print(json.dumps(result, indent=2))
     if given.json:
         given.json.write_text(json.dumps(result, indent=2) + "\n")
