@@ -2,8 +2,10 @@
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from local_bench.runs.image_store import ImageFault
 
 BAR_EVERY_S = 5.0
+"""Least time between two log lines of a phase."""
+CLOCK_EVERY_S = 30.0
+"""A log without news for this long gets a line with the elapsed time."""
 
 
 def say(message: str) -> None:
@@ -44,37 +49,74 @@ def say_faults(faults: "Sequence[ImageFault]") -> int:
 
 
 class PlainProgress:
-    """Progress as log lines: at the start and end of a phase, and every few seconds with the time left."""
+    """Progress as log lines: at the start and end of a phase, every few seconds with the time left, and every half
+    minute with the elapsed time if nothing advances."""
 
     def __init__(self) -> None:
-        self._phase, self._total, self._done, self._printed, self._started = "", 0, 0, 0.0, 0.0
+        self._phase, self._total, self._done = "", 0, 0
+        self._printed = self._started = time.monotonic()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> "PlainProgress":
+        threading.Thread(target=self._clock, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._ended.set()
 
     def note(self, message: str) -> None:
         say(message)
 
     def begin(self, phase: str, total: int) -> None:
-        self._phase, self._total, self._done = phase, total, 0
-        self._printed = self._started = time.monotonic()
-        say(f"{phase}: 0/{total}")
+        with self._lock:
+            self._phase, self._total, self._done = phase, total, 0
+            self._printed = self._started = time.monotonic()
+            say(f"{phase}: 0/{total}")
 
     def advance(self, n: int = 1) -> None:
         if not n:
             return
-        self._done += n
-        now = time.monotonic()
-        if self._done >= self._total or now - self._printed >= BAR_EVERY_S:
-            from tqdm import tqdm
+        with self._lock:
+            self._done += n
+            now = time.monotonic()
+            if self._done >= self._total or now - self._printed >= BAR_EVERY_S:
+                self._print(now)
 
-            self._printed = now
-            bar_format = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
-            elapsed_s = now - self._started
-            say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, elapsed_s, bar_format=bar_format)}")
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        with self._lock:
+            outer = self._phase, self._total, self._done, self._started
+            self._phase, self._total, self._done = what, 0, 0
+            self._printed = self._started = time.monotonic()
+            say(what)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._phase, self._total, self._done, self._started = outer
+
+    def _clock(self) -> None:
+        while not self._ended.wait(min(1.0, CLOCK_EVERY_S)):
+            with self._lock:
+                now = time.monotonic()
+                if (
+                    self._phase
+                    and now - self._printed >= CLOCK_EVERY_S
+                    and (not self._total or self._done < self._total)
+                ):
+                    self._print(now)
+
+    def _print(self, now: float) -> None:
+        from tqdm import tqdm
+
+        self._printed = now
+        elapsed_s = now - self._started
+        if not self._total:
+            say(f"{self._phase}: {tqdm.format_interval(elapsed_s)} elapsed")
+            return
+        bar_format = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
+        say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, elapsed_s, bar_format=bar_format)}")
 
 
 class BarProgress:
@@ -94,7 +136,7 @@ class BarProgress:
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(),  # "n/?" while waiting
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -117,6 +159,14 @@ class BarProgress:
     def advance(self, n: int = 1) -> None:
         if self._task is not None:
             self._bars.advance(self._task, n)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        task = self._bars.add_task(clean(what), total=None)
+        try:
+            yield
+        finally:
+            self._bars.update(task, total=1, completed=1)
 
 
 def progress() -> PlainProgress | BarProgress:

@@ -3,6 +3,7 @@ prompts)."""
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,10 @@ def _answers(
     spec = judge_spec(config.judge, judge_devices[0])
     log = out.with_name(f"{out.name}.log")
     pending = list(questions.values())
-    with open_judge(config.judge, spec, judge_devices, pending, images.__getitem__, log, progress) as transport:
+    opened = open_judge(config.judge, spec, judge_devices, pending, images.__getitem__, log, progress)
+    with ExitStack() as stack:
+        with progress.waiting(f"starting the judge {config.judge.label}"):
+            transport = stack.enter_context(opened)
         progress.begin(f"{config.judge.label}: write", len(pending))
         left = dict(questions)
         while left:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -157,12 +158,13 @@ class JudgeSession:
     def run(self, requests: Sequence[JudgeRequest], store_answers: StoreAnswers) -> None:
         """Judge all requests. ServerError if the judge is unavailable."""
         config, label = self._config, self._config.label
-        self._progress.note(
-            f"sending questions to {config.base_url}" if config.base_url else f"starting the judge {label}"
-        )
         log = self._run.logs / f"judge-{label}.log"
         questions = [request.question for request in requests] + (check_questions() if config.canaries else [])
-        with self._executor.open_judge(config, self._spec, questions, self._load, log, self._progress) as transport:
+        opened = self._executor.open_judge(config, self._spec, questions, self._load, log, self._progress)
+        with ExitStack() as stack:
+            what = f"connecting to {config.base_url}" if config.base_url else f"starting the judge {label}"
+            with self._progress.waiting(what):
+                transport = stack.enter_context(opened)
             self._executor.charge("load")
             self._progress.begin(f"{label}: judge", len(requests))
             left = {request.key: request for request in requests}
@@ -176,7 +178,8 @@ class JudgeSession:
                     self._judge(transport, left, store_answers)
                 except Unreachable as e:
                     self._progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
-                    transport.restart()
+                    with self._progress.waiting(f"restarting the judge {label}"):
+                        transport.restart()
                     self._executor.charge("retry")
 
     def _judge(

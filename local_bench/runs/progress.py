@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,9 @@ class Progress(Protocol):
     def note(self, message: str) -> None: ...
     def begin(self, phase: str, total: int) -> None: ...
     def advance(self, n: int = 1) -> None: ...
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Show `what` and the elapsed time until the context ends, for work whose size is unknown."""
+        ...
 
 
 class Quiet:
@@ -33,6 +36,9 @@ class Quiet:
 
     def advance(self, n: int = 1) -> None:
         pass
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Recorded:
@@ -51,6 +57,9 @@ class Recorded:
 
     def note(self, message: str) -> None:
         self._shown.note(message)
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        return self._shown.waiting(what)
 
     def begin(self, phase: str, total: int) -> None:
         self._shown.begin(phase, total)

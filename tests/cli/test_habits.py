@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
+from local_bench.cli import output
 from local_bench.cli.main import cli, main
 from local_bench.core.suggest import nearest
 from local_bench.core.tables import table
@@ -210,3 +212,26 @@ def test_a_table_is_wrapped_where_a_terminal_is_too_narrow(monkeypatch):
     assert narrow.replace("\n", "").count("a") == 30
     monkeypatch.setenv("COLUMNS", "200")
     assert table(["first", "second", "n"], rows) == wide
+
+
+def test_a_log_shows_the_elapsed_time_while_nothing_advances(monkeypatch, capsys):
+    monkeypatch.setattr(output, "CLOCK_EVERY_S", 0.02)
+    with output.PlainProgress() as bars:
+        bars.begin("flux: make", 10)
+        bars.advance(3)
+        with bars.waiting("starting the judge"):
+            time.sleep(0.2)
+        time.sleep(0.2)
+        bars.advance(7)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["flux: make: 0/10", "starting the judge"]
+    assert "starting the judge: 00:00 elapsed" in lines
+    assert any(line.startswith("flux: make: 3/10 [") for line in lines[lines.index("starting the judge") :])
+    assert lines[-1].startswith("flux: make: 10/10 [")
+
+
+def test_a_terminal_shows_a_clock_while_waiting(capsys):
+    with output.BarProgress() as bars:
+        with bars.waiting("starting the judge"):
+            assert [task.total for task in bars._bars.tasks] == [None]
+        assert bars._bars.finished

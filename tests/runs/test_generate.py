@@ -22,6 +22,7 @@ from local_bench.runs import worker_pool as workers
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.generate import _Session
+from local_bench.runs.progress import Quiet
 from local_bench.runs.prompt_embeddings import PromptEmbeddings
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, shards, shared_prompts
@@ -82,7 +83,7 @@ def digest_of(run_dir: Path) -> str:
         return digests(run)["candidates"]
 
 
-class Heard:
+class Heard(Quiet):
     """A progress that keeps what it is told."""
 
     def __init__(self):

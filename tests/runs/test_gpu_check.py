@@ -426,11 +426,9 @@ def test_all_of_it_runs_on_a_cpu(tmp_path):
 
 @pytest.mark.server
 def test_judges_by_vllm(tmp_path):
-    found = script(tmp_path, "judge:embedded,judge:served")
-    assert {name: row["status"] for name, row in found.items()} == {
-        "judge:embedded": "passed",
-        "judge:served": "passed",
-    }
+    """The check of the served engine differs in the transport, which tests/judges/test_server.py covers."""
+    found = script(tmp_path, "judge:embedded")
+    assert {name: row["status"] for name, row in found.items()} == {"judge:embedded": "passed"}
 
 
 ALLOWED = ("torch", "diffusers", "transformers", "pydantic", "PyYAML", "safetensors", "Pillow", "numpy", "nvidia-ml-py")

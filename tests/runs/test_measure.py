@@ -15,6 +15,7 @@ from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
+from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 
@@ -68,7 +69,7 @@ class Lab:
             return [dict(row) for row in rows], digests(done)["scores"]
 
 
-class Heard:
+class Heard(Quiet):
     def __init__(self):
         self.notes = []
 

@@ -23,6 +23,7 @@ from local_bench.core.errors import LocalBenchError
 from local_bench.core.packages import versions
 from local_bench.core.version import __version__
 from local_bench.runs.executors.base import WorkerDevice
+from local_bench.runs.progress import Quiet
 from local_bench.runs.work import Event, MetricWorkOrder, TimeCharged, WorkOrder
 
 HELLO = ".ray-session"
@@ -161,19 +162,13 @@ def _check(order: WorkOrder | MetricWorkOrder) -> None:
 
 
 @dataclass
-class _Notes:
+class _Notes(Quiet):
     """Collects a judge's messages while it opens."""
 
     notes: list[str] = field(default_factory=list)
 
     def note(self, message: str) -> None:
         self.notes.append(message)
-
-    def begin(self, phase: str, total: int) -> None:
-        pass
-
-    def advance(self, n: int = 1) -> None:
-        pass
 
 
 class RayJudge(_Actor):
