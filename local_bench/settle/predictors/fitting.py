@@ -5,7 +5,7 @@ reported quality is out-of-fold as well: for each fold, model and calibration ar
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ from local_bench.settle.predictors.features import Features
 from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
 
 Kind = Literal["logistic", "boosted"]
-Calibration = Literal["platt", "isotonic"]
+Calibration = Literal["platt", "isotonic", "temperature"]
 FOLDS = 5
+_STEPS = 41
+"""Maximum number of thresholds that are tried for each score."""
 _TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "early_stopping": False}
 
 
@@ -76,6 +78,54 @@ def fit_rule(
         guesses[test] = part.probabilities(used.rows(test)).values
     rule = _rule(used, accepted, thresholds)
     return Fitted(rule, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
+
+
+def fit_held_out(
+    train: Features,
+    train_labels: ArrayLike,
+    validation: Features,
+    validation_labels: ArrayLike,
+    kind: Kind = "boosted",
+    calibration: Calibration = "platt",
+    *,
+    seed: int = 0,
+) -> ConceptModel:
+    """Fit a model to the training tasks and its calibration to the validation tasks; without usable validation images
+    the calibration is fitted out of fold on the training tasks. UserError as `fit_concepts`."""
+    used, accepted, _, _ = _annotated(train, train_labels)
+    folds = _folds(used, accepted, FOLDS)
+    held, decided, _, _ = _annotated(validation, validation_labels)
+    if not 0 < decided.sum() < len(decided):
+        return _fit(used, accepted, kind, calibration, folds, seed)
+    layout = _layout(used)
+    model = _log_odds(layout.table(used), accepted, kind, layout, seed)
+    return ConceptModel(layout, model, _calibrate(model.log_odds(layout.table(held)), decided, calibration))
+
+
+def tune_rule(features: Features, labels: ArrayLike, names: Sequence[str]) -> Rule:
+    """The threshold rule on the scores `names` with the highest accuracy on these images, its thresholds among
+    the values of each score. Coordinate ascent: one threshold at a time until none improves it; of equal thresholds the
+    lowest. UserError as `fit_concepts`."""
+    used, accepted, _, _ = _annotated(features, labels)
+    _folds(used, accepted, FOLDS)
+    choices = {}
+    for name in names:
+        column = used.scores[:, used.names.index(name)]
+        values = np.unique(column[~np.isnan(column)])
+        steps = np.linspace(0, 1, min(len(values), _STEPS))
+        choices[name] = np.unique(np.quantile(values, steps, method="nearest")) if len(values) else np.array([0.0])
+    best = {name: float(values[0]) for name, values in choices.items()}
+    score = -1.0
+    while True:
+        before = score
+        for name, values in choices.items():
+            for value in values.tolist():
+                tried = {**best, name: float(value)}
+                now = float((Rule(tried).decisions(used).accepted == accepted).mean())
+                if now > score:
+                    best, score = tried, now
+        if score == before:
+            return _rule(used, accepted, best)
 
 
 def _rule(features: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
@@ -192,11 +242,12 @@ def _calibrate(odds: Floats, accepted: Bools, calibration: Calibration) -> Platt
         return Isotonic(
             tuple(map(float, found.X_thresholds_)), tuple(map(float, found.y_thresholds_))
         )  # fmt: skip
-    return _platt(odds, accepted)
+    return _platt(odds, accepted, shift=calibration == "platt")
 
 
-def _platt(odds: Floats, accepted: Bools) -> Platt:
-    """Platt scaling with smoothed targets, which avoids probabilities of 0 and 1 for separable folds."""
+def _platt(odds: Floats, accepted: Bools, shift: bool = True) -> Platt:
+    """Platt scaling with smoothed targets, which avoids probabilities of 0 and 1 for separable folds; without `shift`
+    the log-odds are only scaled (temperature scaling, Guo et al. 2017)."""
     from scipy.optimize import minimize
 
     n_paid, n_not = int(accepted.sum()), int((~accepted).sum())
@@ -208,5 +259,6 @@ def _platt(odds: Floats, accepted: Bools) -> Platt:
         return float(np.sum(np.logaddexp(0, z) - target * z)), np.array([residual @ odds, residual.sum()])
 
     start = np.array([1.0, 0.0])
-    line = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None), (None, None)]).x
+    bounds = [(0.0, None), (None, None) if shift else (0.0, 0.0)]
+    line = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     return Platt(float(line[0]), float(line[1]))
