@@ -16,13 +16,27 @@ from local_bench.core.errors import UserError
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.discrimination import Bools, Quality, quality
 from local_bench.settle.predictors.features import Features
-from local_bench.settle.predictors.models import ConceptModel, Isotonic, Layout, Linear, Platt, Rule, Tree, Trees
+from local_bench.settle.predictors.models import (
+    Calibrated,
+    ConceptModel,
+    Isotonic,
+    Layout,
+    Linear,
+    Platt,
+    Rule,
+    Tree,
+    Trees,
+)
 
 Kind = Literal["logistic", "boosted"]
 Calibration = Literal["platt", "isotonic", "temperature"]
 FOLDS = 5
-_STEPS = 41
+_STEPS = 42
 """Maximum number of thresholds that are tried for each score."""
+_COMBINATIONS = 200_000
+"""Maximum number of combinations of thresholds."""
+LEAST_VALIDATION = 10
+"""Images of the rarer class from which on the validation images alone calibrate a model."""
 _TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "early_stopping": False}
 
 
@@ -90,42 +104,67 @@ def fit_held_out(
     *,
     seed: int = 0,
 ) -> ConceptModel:
-    """Fit a model to the training tasks and its calibration to the validation tasks; without usable validation images
-    the calibration is fitted out of fold on the training tasks. UserError as `fit_concepts`."""
+    """Fit a model to the training tasks and its calibration to the validation tasks; with fewer than LEAST_VALIDATION
+    accepted or rejected validation images the calibration is fitted out of fold on the training tasks. UserError as
+    `fit_concepts`."""
     used, accepted, _, _ = _annotated(train, train_labels)
     folds = _folds(used, accepted, FOLDS)
     held, decided, _, _ = _annotated(validation, validation_labels)
-    if not 0 < decided.sum() < len(decided):
+    if not enough_to_calibrate(decided):
         return _fit(used, accepted, kind, calibration, folds, seed)
     layout = _layout(used)
     model = _log_odds(layout.table(used), accepted, kind, layout, seed)
     return ConceptModel(layout, model, _calibrate(model.log_odds(layout.table(held)), decided, calibration))
 
 
+def fit_calibration(log_odds: Floats, labels: ArrayLike, calibration: Calibration = "platt") -> Calibrated:
+    """Calibrate another model's log-odds (images,) on validation images; images without one, or without a label, are
+    left out. UserError with fewer than LEAST_VALIDATION accepted or rejected images."""
+    given = np.asarray(labels, dtype=np.float64)
+    used = ~np.isnan(given) & ~np.isnan(log_odds)
+    accepted = given[used] >= 0.5
+    if not enough_to_calibrate(accepted):
+        raise UserError(
+            f"the validation tasks have {int(accepted.sum())} accepted and {int((~accepted).sum())} rejected images "
+            f"with a prediction, and a calibration needs {LEAST_VALIDATION} of each: annotate more images"
+        )
+    return Calibrated(_calibrate(log_odds[used], accepted, calibration))
+
+
+def enough_to_calibrate(accepted: Bools) -> bool:
+    """Whether a calibration can be fitted to these validation images."""
+    return min(int(accepted.sum()), int((~accepted).sum())) >= LEAST_VALIDATION
+
+
 def tune_rule(features: Features, labels: ArrayLike, names: Sequence[str]) -> Rule:
-    """The threshold rule on the scores `names` with the highest accuracy on these images, its thresholds among
-    the values of each score. Coordinate ascent: one threshold at a time until none improves it; of equal thresholds the
-    lowest. UserError as `fit_concepts`."""
+    """The threshold rule on the scores `names` with the highest accuracy on these images, exactly: of all combinations
+    of thresholds among each score's values (at most 41 of its quantiles, fewer with more than three scores) and one
+    above its maximum. Of equal rules the first has the lowest thresholds. UserError as `fit_concepts`."""
     used, accepted, _, _ = _annotated(features, labels)
     _folds(used, accepted, FOLDS)
-    choices = {}
-    for name in names:
-        column = used.scores[:, used.names.index(name)]
-        values = np.unique(column[~np.isnan(column)])
-        steps = np.linspace(0, 1, min(len(values), _STEPS))
-        choices[name] = np.unique(np.quantile(values, steps, method="nearest")) if len(values) else np.array([0.0])
-    best = {name: float(values[0]) for name, values in choices.items()}
-    score = -1.0
-    while True:
-        before = score
-        for name, values in choices.items():
-            for value in values.tolist():
-                tried = {**best, name: float(value)}
-                now = float((Rule(tried).decisions(used).accepted == accepted).mean())
-                if now > score:
-                    best, score = tried, now
-        if score == before:
-            return _rule(used, accepted, best)
+    columns = [used.names.index(name) for name in names]
+    steps = max(2, min(_STEPS, int(_COMBINATIONS ** (1 / len(columns)))) - 1)
+    choices = [_thresholds(used.scores[:, column], steps) for column in columns]
+    applies = used.applies[:, columns]
+    reached = np.column_stack(
+        [np.searchsorted(values, used.scores[:, c], "right") for values, c in zip(choices, columns, strict=True)]
+    )  # the number of thresholds that the image reaches; all of them where the score does not apply
+    reached = np.where(applies, reached, [len(values) for values in choices])[applies.any(axis=1)]
+    gain = np.zeros([len(values) + 1 for values in choices], dtype=np.int64)
+    np.add.at(gain, tuple(reached.T), np.where(accepted[applies.any(axis=1)], 1, -1))
+    for axis in range(gain.ndim):  # at an index: what accepting all images that reach more than it would gain
+        gain = np.flip(np.cumsum(np.flip(gain, axis), axis=axis), axis)
+    gain = gain[tuple(slice(1, None) for _ in choices)]
+    best = np.unravel_index(int(gain.argmax()), gain.shape)
+    return _rule(used, accepted, {name: float(of[i]) for name, of, i in zip(names, choices, best, strict=True)})
+
+
+def _thresholds(values: Floats, steps: int) -> Floats:
+    known = np.unique(values[~np.isnan(values)])
+    if not len(known):
+        return np.zeros(1)
+    chosen = np.unique(np.quantile(known, np.linspace(0, 1, min(len(known), steps)), method="nearest"))
+    return np.append(chosen, np.nextafter(known[-1], np.inf))
 
 
 def _rule(features: Features, accepted: Bools, thresholds: Mapping[str, float]) -> Rule:
@@ -233,6 +272,7 @@ def _tree(nodes: Any) -> Tree:
 
 
 def _calibrate(odds: Floats, accepted: Bools, calibration: Calibration) -> Platt | Isotonic:
+    """Calibration of log-odds (images,)."""
     if not len(odds):
         return Platt(1.0, 0.0)  # a single order cannot be split
     if calibration == "isotonic":

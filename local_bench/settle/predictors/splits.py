@@ -9,7 +9,7 @@ TRAIN, VALIDATION = 0.70, 0.15
 """Expected fractions of the tasks; the rest is for the test."""
 
 
-def split_of(suite: str, task_id: str, seed: int = 0) -> Split:
-    """The split of a task: all images of a task, of all models, attempts and runs, are in one split."""
-    place = int.from_bytes(sha256(f"{seed}\n{suite}\n{task_id}".encode()).digest()[:8], "big") / 2**64
+def split_of(task: str, seed: int = 0) -> Split:
+    """The split of a task, by a digest of its content: all its images, of all models, attempts and runs, share it."""
+    place = int.from_bytes(sha256(f"{seed}\n{task}".encode()).digest()[:8], "big") / 2**64
     return "train" if place < TRAIN else "validation" if place < TRAIN + VALIDATION else "test"

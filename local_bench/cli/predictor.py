@@ -1,0 +1,187 @@
+"""`local-bench predictor`: train predictors of payment on annotated runs, evaluate and apply them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
+from local_bench.cli.output import say, show, show_json
+
+if TYPE_CHECKING:
+    from local_bench.runs.rundir import RunDir
+
+RUNS = click.argument("run_dirs", metavar="RUN…", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
+ANNOTATIONS = click.option(
+    "--annotations",
+    multiple=True,
+    metavar="FILE|RUN",
+    type=PATH,
+    help="Human annotations, once for each RUN in their order [default: those made in the RUNs with `annotate`].",
+)
+PREDICTOR = click.option(
+    "--predictor", "folder", metavar="DIR", type=PATH, required=True, help="A folder written by `predictor train`."
+)
+OTHER_JUDGE = click.option(
+    "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
+)
+
+
+@click.group(cls=Commands)
+def predictor() -> None:
+    """Train predictors of payment on annotated runs, evaluate them, and apply them to other runs."""
+
+
+@contextmanager
+def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
+    """The runs. UserError for one that is given twice."""
+    from local_bench.core.errors import UserError
+    from local_bench.runs.rundir import RunDir
+
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for i, path in enumerate(paths) if resolved[i] in resolved[:i]), None)
+    if twice is not None:
+        raise UserError(f"{twice} is given twice: give it once")
+    with ExitStack() as stack:
+        yield [stack.enter_context(RunDir.open(path)) for path in paths]
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor train runs/a runs/b --annotations a.jsonl --annotations b.jsonl --out payers/boosted",
+        "local-bench predictor train runs/a --out payers/logistic --kind logistic   # annotated with `annotate`",
+    )
+)
+@RUNS
+@ANNOTATIONS
+@click.option("--out", required=True, metavar="DIR", type=PATH, help="A new folder for the predictor.")
+@click.option(
+    "--kind",
+    type=click.Choice(["rule", "logistic", "boosted"]),
+    default="boosted",
+    show_default=True,
+    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
+)
+@click.option(
+    "--calibration",
+    type=click.Choice(["platt", "isotonic", "temperature"]),
+    default="platt",
+    show_default=True,
+    help="Calibration of the probabilities on the validation tasks.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
+@JSON
+def train(
+    run_dirs: tuple[Path, ...],
+    annotations: tuple[Path, ...],
+    out: Path,
+    kind: str,
+    calibration: str,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Train a predictor of payment on annotated RUNs.
+
+    Tasks are split by a hash of their content: 70 % train, 15 % calibrate, and 15 % are left for `evaluate`. The RUNs
+    must have the same judges, rubrics and deciding scores."""
+    from local_bench.analysis.predictors.card import check_folder, save
+    from local_bench.analysis.predictors.training import train as train_predictor
+    from local_bench.cli.predictor_output import card_json, card_text
+
+    check_folder(out)
+    with _opened(run_dirs) as runs:
+        card = train_predictor(runs, annotations, kind, calibration, seed)  # type: ignore[arg-type]  # click's choices
+    save(card, out)
+    if as_json:
+        show_json({"written": str(out)} | card_json(card))
+    else:
+        show(f"{card_text(card)}\nwritten to {out}: evaluate it with `local-bench predictor evaluate {out} RUN…`")
+    return 0
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor evaluate payers/boosted runs/a runs/b --annotations a.jsonl --annotations b.jsonl",
+        "local-bench predictor evaluate payers/boosted runs/a --predictions zero-shot.jsonl --json",
+    )
+)
+@click.argument("folder", metavar="DIR", type=PATH)
+@RUNS
+@ANNOTATIONS
+@click.option(
+    "--predictions",
+    multiple=True,
+    metavar="FILE",
+    type=PATH,
+    help="Also evaluate these predictions, of `predictor zero-shot` or `predictor apply --out`; repeatable.",
+)
+@OTHER_JUDGE
+@JSON
+def evaluate(
+    folder: Path,
+    run_dirs: tuple[Path, ...],
+    annotations: tuple[Path, ...],
+    predictions: tuple[Path, ...],
+    other_judge: bool,
+    as_json: bool,
+) -> int:
+    """Evaluate the predictor in DIR on annotated RUNs.
+
+    Only tasks that did not train or calibrate it count: the test tasks of its own runs, and all tasks new to it. The
+    majority and the tuned threshold rule are always evaluated on the same images."""
+    from local_bench.analysis.predictors.card import load
+    from local_bench.analysis.predictors.evaluation import report
+    from local_bench.analysis.predictors.predictions import read_predictions
+    from local_bench.cli.predictor_output import report_json, report_text
+
+    card = load(folder)
+    others = [read_predictions(file) for file in predictions]
+    with _opened(run_dirs) as runs:
+        found = report(card, runs, annotations, others, other_judge)
+    show_json(report_json(found)) if as_json else show(report_text(found))
+    return 0
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor apply runs/new --predictor payers/boosted",
+        "local-bench predictor apply runs/new --predictor payers/boosted --out predictions.jsonl",
+    )
+)
+@RUN
+@PREDICTOR
+@click.option("--out", metavar="FILE", type=PATH, help="Write one JSON line per image to this new file.")
+@OTHER_JUDGE
+@JSON
+def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_json: bool) -> int:
+    """Predict payment for every image of RUN.
+
+    `settle RUN --predictor DIR` turns the predictions into revenue."""
+    from local_bench.analysis.predictors.card import load
+    from local_bench.analysis.predictors.predictions import (
+        check_new_file,
+        n_used_tasks,
+        predictions,
+        write_predictions,
+    )
+    from local_bench.cli.predictor_output import predictions_text, used_tasks_note
+    from local_bench.runs.rundir import RunDir
+
+    card = load(folder)
+    if out is not None:
+        check_new_file(out)
+    with RunDir.open(run_dir) as run:
+        lines = predictions(card, run, other_judge)
+        n_used, n_tasks = n_used_tasks(card, run)
+    if out is not None:
+        write_predictions(lines, out)
+    if n_used:
+        say(used_tasks_note(n_used, n_tasks))
+    if as_json:
+        rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
+        show_json({"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows})
+    else:
+        show(predictions_text(lines))
+    return 0
