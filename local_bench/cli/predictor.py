@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
-from local_bench.cli.output import say, show, show_json
+from local_bench.cli.options import JSON, PATH, RUN, SETTING, Commands, cards_completed, examples, runs_completed
+from local_bench.cli.output import progress, say, show, show_json
 
 if TYPE_CHECKING:
     from local_bench.runs.rundir import RunDir
@@ -133,8 +133,8 @@ def evaluate(
     majority and the tuned threshold rule are always evaluated on the same images."""
     from local_bench.analysis.predictors.card import load
     from local_bench.analysis.predictors.evaluation import report
-    from local_bench.analysis.predictors.predictions import read_predictions
     from local_bench.cli.predictor_output import report_json, report_text
+    from local_bench.runs.prediction_file import read_predictions
 
     card = load(folder)
     others = [read_predictions(file) for file in predictions]
@@ -160,13 +160,9 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
 
     `settle RUN --predictor DIR` turns the predictions into revenue."""
     from local_bench.analysis.predictors.card import load
-    from local_bench.analysis.predictors.predictions import (
-        check_new_file,
-        n_used_tasks,
-        predictions,
-        write_predictions,
-    )
+    from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
     from local_bench.cli.predictor_output import predictions_text, used_tasks_note
+    from local_bench.runs.prediction_file import check_new_file, write_predictions
     from local_bench.runs.rundir import RunDir
 
     card = load(folder)
@@ -184,4 +180,55 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
         show_json({"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows})
     else:
         show(predictions_text(lines))
+    return 0
+
+
+@predictor.command(
+    "zero-shot",
+    epilog=examples(
+        "local-bench predictor zero-shot runs/new --judge qwen3-vl-8b --protocol logit --out zero-shot.jsonl",
+        "local-bench predictor zero-shot runs/new --with-scores --out with-scores.jsonl",
+        "local-bench predictor zero-shot runs/new --set judge.base_url=http://host:8000/v1 --out served.jsonl",
+    ),
+)
+@RUN
+@click.option("--judge", "card", metavar="CARD", shell_complete=cards_completed, help="[default: the run's judge]")
+@click.option(
+    "--protocol",
+    type=click.Choice(["json", "logit"]),
+    help="json: 0 or 1. logit: the probability of 1. [default: the run's protocol]",
+)
+@click.option("--with-scores", is_flag=True, help="Put the run's deciding scores of the image into the question.")
+@click.option("--out", required=True, metavar="FILE", type=PATH, help="The file to write; continued if it exists.")
+@SETTING
+@JSON
+def zero_shot(
+    run_dir: Path,
+    card: str | None,
+    protocol: str | None,
+    with_scores: bool,
+    out: Path,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Let a judge predict payment for every image of RUN, without training.
+
+    The question is whether the client would accept and pay for the image. `predictor evaluate --predictions FILE`
+    compares the answers with trained predictors; RUN is not changed."""
+    from local_bench.cli.predictor_output import predictions_text
+    from local_bench.runs.config import load_config_to_judge
+    from local_bench.runs.rundir import RunDir, read_run_config
+    from local_bench.runs.zero_shot import judge_payment
+
+    chosen = [] if card is None else [f"judge={{card: {card}}}"]
+    chosen += [] if protocol is None else [f"judge.protocol={protocol}"]
+    read_run_config(run_dir)  # raises if it is not a run directory
+    config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings))
+    with RunDir.open(run_dir) as run, progress() as bars:
+        result = judge_payment(run, config.judge, with_scores, out, bars)
+    if as_json:
+        rows = [line.model_dump(mode="json") for line in result.lines]
+        show_json({"written": str(out), "n_there": result.n_existing, "predictions": rows})
+    else:
+        show(predictions_text(result.lines))
     return 0

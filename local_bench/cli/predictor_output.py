@@ -10,8 +10,8 @@ from local_bench.core.tables import table
 if TYPE_CHECKING:
     from local_bench.analysis.predictors.card import Card
     from local_bench.analysis.predictors.evaluation import Report
-    from local_bench.analysis.predictors.predictions import PredictionLine
     from local_bench.analysis.predictors.settlement import PredictedSettlement
+    from local_bench.runs.prediction_file import PredictionLine
     from local_bench.settle.predictors.evaluation import Measured
 
 

@@ -9,19 +9,16 @@ import pytest
 
 from local_bench.analysis.predictors.card import load, save
 from local_bench.analysis.predictors.evaluation import MAJORITY, RUN_RULE, TUNED_RULE, report, report_on
-from local_bench.analysis.predictors.images import labelled_images, task_digest
+from local_bench.analysis.predictors.images import labelled_images
 from local_bench.analysis.predictors.inputs import inputs_of
-from local_bench.analysis.predictors.predictions import (
-    n_used_tasks,
-    predictions,
-    read_predictions,
-    write_predictions,
-)
+from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
 from local_bench.analysis.predictors.settlement import settled_by_predictions
 from local_bench.analysis.predictors.training import train, train_on
 from local_bench.core.errors import UserError
+from local_bench.runs.prediction_file import read_predictions, write_predictions
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.models import Rule
+from local_bench.settle.predictors.splits import task_digest
 from tests.analysis.annotated_runs import annotated_run
 from tests.report.conftest import DELTA, order
 
@@ -97,7 +94,7 @@ def test_shuffled_annotations_give_chance(tmp_path, kind):
     """The negative control: with the same scores and shuffled decisions nothing is learnt; with the real ones a lot."""
     found = {}
     for shuffled in (False, True):
-        path, file = annotated_run(tmp_path / f"{shuffled}", range(400), 3, models=("tiny-flux",), shuffled=shuffled)
+        path, file = annotated_run(tmp_path / f"{shuffled}", range(250), 3, models=("tiny-flux",), shuffled=shuffled)
         with RunDir.open(path) as run:
             trained = train([run], [file], kind)
             (*_, row) = report(trained, [run], [file]).rows

@@ -9,8 +9,9 @@ import numpy as np
 from local_bench.analysis.predictors.card import Card
 from local_bench.analysis.predictors.images import LabelledImages, labelled_images
 from local_bench.analysis.predictors.inputs import check_inputs
-from local_bench.analysis.predictors.predictions import PredictionFile, outputs
+from local_bench.analysis.predictors.predictions import outputs
 from local_bench.core.errors import UserError
+from local_bench.runs.prediction_file import PredictionFile
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.predictors.evaluation import Evaluation, Measured, accuracy_difference, evaluate

@@ -9,12 +9,12 @@ import numpy as np
 from local_bench.analysis.payment import decided_by_people
 from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
-from local_bench.core.types import Score, Task
+from local_bench.core.types import Score
 from local_bench.judges.people.database import FILE
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats
 from local_bench.settle.predictors.features import Features, feature_table
-from local_bench.settle.predictors.splits import Split, split_of
+from local_bench.settle.predictors.splits import Split, split_of, task_digest
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,6 @@ class LabelledImage:
     pays_micro_usd: int
     scores: Sequence[Score]
     accepted: bool | None
-
-
-def task_digest(task: Task) -> str:
-    """Digest of what the client requests; equal requests have equal digests, whatever their task ids and suites."""
-    return digest([task.title, task.brief, task.deliverables, task.source_sha256, task.reference_sha256])
 
 
 def table_of(images: Sequence[LabelledImage], names: Sequence[str], seed: int) -> LabelledImages:

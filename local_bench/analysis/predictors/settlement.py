@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from local_bench.analysis.predictors.predictions import NO_IMAGE, PredictionLine
+from local_bench.analysis.predictors.predictions import NO_IMAGE
 from local_bench.analysis.settlement import accounting
 from local_bench.core.types import Decision
+from local_bench.runs.prediction_file import PredictionLine
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.revenue import ExpectedRevenue, Probabilities
 from local_bench.settle.settlement import Settlement, settle
