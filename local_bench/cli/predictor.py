@@ -28,6 +28,22 @@ OTHER_JUDGE = click.option(
     "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
 )
 
+KIND = click.option(
+    "--kind",
+    type=click.Choice(["rule", "logistic", "boosted"]),
+    default="boosted",
+    show_default=True,
+    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
+)
+CALIBRATION = click.option(
+    "--calibration",
+    type=click.Choice(["platt", "isotonic", "temperature"]),
+    default="platt",
+    show_default=True,
+    help="Calibration of the probabilities on the validation tasks.",
+)
+SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
+
 
 @click.group(cls=Commands)
 def predictor() -> None:
@@ -57,21 +73,9 @@ def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
 @RUNS
 @ANNOTATIONS
 @click.option("--out", required=True, metavar="DIR", type=PATH, help="A new folder for the predictor.")
-@click.option(
-    "--kind",
-    type=click.Choice(["rule", "logistic", "boosted"]),
-    default="boosted",
-    show_default=True,
-    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
-)
-@click.option(
-    "--calibration",
-    type=click.Choice(["platt", "isotonic", "temperature"]),
-    default="platt",
-    show_default=True,
-    help="Calibration of the probabilities on the validation tasks.",
-)
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
+@KIND
+@CALIBRATION
+@SEED
 @JSON
 def train(
     run_dirs: tuple[Path, ...],
@@ -231,4 +235,59 @@ def zero_shot(
         show_json({"written": str(out), "n_there": result.n_existing, "predictions": rows})
     else:
         show(predictions_text(result.lines))
+    return 0
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor dataset train.jsonl val.jsonl",
+        "local-bench predictor dataset train.jsonl --least-confidence 0.1 --kind logistic --out payers/published",
+    )
+)
+@click.argument("files", metavar="FILE…", type=PATH, nargs=-1, required=True)
+@click.option(
+    "--least-confidence",
+    metavar="P",
+    type=click.FloatRange(0, 0.5),
+    help="Leave out training samples whose decision has less than this probability by a model of other tasks.",
+)
+@click.option("--out", metavar="DIR", type=PATH, help="Also train a predictor and write it to this new folder.")
+@KIND
+@CALIBRATION
+@SEED
+@JSON
+def dataset(
+    files: tuple[Path, ...],
+    least_confidence: float | None,
+    out: Path | None,
+    kind: str,
+    calibration: str,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Report statistics of ServImage_Dataset, and train a predictor on it.
+
+    A line of FILE has model, task_id, category, subtask_idx, label (0 or 1) and seven scores, as the authors' reader
+    expects them. Deliverables with both labels are always left out. Such a predictor is used with --other-judge."""
+    from local_bench.analysis.predictors import dataset as datasets
+    from local_bench.analysis.predictors.card import check_folder, save
+    from local_bench.cli.predictor_output import card_json, card_text, statistics_json, statistics_text
+    from local_bench.suites.servimage.dataset import read_dataset
+
+    if out is not None:
+        check_folder(out)
+    given = read_dataset(files)
+    images, n_doubtful = datasets.labelled_dataset(given, seed), None
+    if least_confidence is not None:
+        left_out = datasets.doubtful(images, least_confidence, seed)
+        images, n_doubtful = datasets.without(images, left_out), int(left_out.sum())
+    found = datasets.statistics(given, images, n_doubtful)
+    text, values = statistics_text(found), statistics_json(found)
+    if out is not None:
+        names = [file.name for file in files]
+        card = datasets.train_dataset(images, names, kind, calibration, seed)  # type: ignore[arg-type]  # as `train`
+        save(card, out)
+        text += f"\n\n{card_text(card)}\nwritten to {out}"
+        values |= {"written": str(out), "predictor": card_json(card)}
+    show_json(values) if as_json else show(text)
     return 0

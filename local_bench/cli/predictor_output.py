@@ -9,6 +9,7 @@ from local_bench.core.tables import table
 
 if TYPE_CHECKING:
     from local_bench.analysis.predictors.card import Card
+    from local_bench.analysis.predictors.dataset import Statistics
     from local_bench.analysis.predictors.evaluation import Report
     from local_bench.analysis.predictors.settlement import PredictedSettlement
     from local_bench.runs.prediction_file import PredictionLine
@@ -153,3 +154,27 @@ def expected_json(found: "PredictedSettlement") -> dict[str, Any]:
         "n": expected.n,
         "n_unscored": expected.n_unscored,
     }
+
+
+def statistics_text(found: "Statistics") -> str:
+    """Counts, then one row per category and per concept."""
+    counts = (
+        f"{found.n_samples} samples of {found.n_tasks} tasks by {found.n_models} models, {found.accepted:.1%} accepted;"
+        f" of {found.n_lines} lines {found.n_unlabelled} have no label, {found.n_duplicates} are repeated, and "
+        f"{found.n_contradictory} deliverables have both labels and are left out"
+    )
+    if found.n_doubtful is not None:
+        counts += f"; {found.n_doubtful} doubtful training samples are left out"
+    counts += "; by split: " + ", ".join(f"{n} {split}" for split, n in found.samples_by_split.items())
+    categories = [[c, str(n), f"{found.accepted_by_category[c]:.1%}"] for c, n in found.samples_by_category.items()]
+    concepts = [
+        [e.name, str(e.n), "-" if e.auc is None else f"{e.auc:.3f}", str(e.n_unscored), str(e.n_not_applicable)]
+        for e in found.explained
+    ]
+    header = ["concept", "samples", "AUC", "missing", "not applicable"]
+    return "\n\n".join([counts, table(["category", "samples", "accepted"], categories), table(header, concepts)])
+
+
+def statistics_json(found: "Statistics") -> dict[str, Any]:
+    """Counts, and shares as fractions."""
+    return asdict(found)

@@ -22,11 +22,10 @@ def annotated_run(
     judge: str = GAMMA,
     rubric: str | None = None,
     silent: str | None = None,
-    shuffled: bool = False,
     acceptance: dict[str, float] | None = None,
 ) -> tuple[Path, Path]:
     """The run and its file of annotations. Tasks are named and worded by their number. `silent`: a model that delivers
-    nothing. `shuffled`: the annotations are of random images."""
+    nothing."""
     config = RunConfig(
         name="annotated",
         models=[ModelConfig(card=card) for card in models],
@@ -56,10 +55,6 @@ def annotated_run(
                 paid = brf + 0.5 * (veq - 3.5) + draw.gauss(0, 0.7) > 2.2
                 lines.append({"model": model, "task_id": task.task_id, "deliverable": 1, "overall": paid})
         made.store.set_meta("planned", "1")
-    if shuffled:
-        decisions = [line["overall"] for line in lines]
-        draw.shuffle(decisions)
-        lines = [line | {"overall": decision} for line, decision in zip(lines, decisions, strict=True)]
     file = path.with_suffix(".jsonl")
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path, file

@@ -72,12 +72,35 @@ def fit_concepts(
     """
     used, accepted, n_unscored, n_unlabelled = _annotated(features, labels)
     folds = _folds(used, accepted, folds)
+    guesses = _guesses(used, accepted, kind, calibration, folds, seed)
+    model = _fit(used, accepted, kind, calibration, folds, seed)
+    return Fitted(model, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
+
+
+def out_of_fold(
+    features: Features,
+    labels: ArrayLike,
+    kind: Kind = "boosted",
+    calibration: Calibration = "platt",
+    *,
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> Floats:
+    """(images,) probabilities, each by a model that was fitted to other orders; NaN for images without a label or a
+    score. UserError as `fit_concepts`."""
+    used, accepted, _, _ = _annotated(features, labels)
+    found = np.full(len(features.tasks), np.nan)
+    at = ~np.isnan(np.asarray(labels, dtype=np.float64)) & features.known
+    found[at] = _guesses(used, accepted, kind, calibration, _folds(used, accepted, folds), seed)
+    return found
+
+
+def _guesses(used: Features, accepted: Bools, kind: Kind, calibration: Calibration, folds: int, seed: int) -> Floats:
     guesses = np.full(len(accepted), np.nan)
     for train, test in _splits(used.tasks, accepted, folds, seed):
         part = _fit(used.rows(train), accepted[train], kind, calibration, folds, seed)
         guesses[test] = part.probabilities(used.rows(test)).values
-    model = _fit(used, accepted, kind, calibration, folds, seed)
-    return Fitted(model, quality(guesses, accepted, used.tasks), n_unscored, n_unlabelled)
+    return guesses
 
 
 def fit_rule(
