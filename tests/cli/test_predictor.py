@@ -94,7 +94,12 @@ def test_the_texts(run, first, second, trained, tmp_path):
     options = ["--out", out, "--calibration", "temperature", "--seed", "3"]
     status, text, _ = run("predictor", "train", a, b, *files, *options)
     assert status == 0
-    for words in ("boosted on brf, veq, cns", "tuned rule: brf >= ", "calibrated on: validation", "predictor evaluate"):
+    for words in (
+        "boosted on brf, veq, cns",
+        "tuned rule: brf >= ",
+        "calibrated on: training, out of fold",
+        "predictor evaluate",
+    ):
         assert words in text
     status, text, _ = run("predictor", "evaluate", trained, b, "--annotations", b_labels)
     assert status == 0
