@@ -1,6 +1,6 @@
 """What annotations add: accuracy of every kind of predictor trained on 50 to 5,000 annotations of simulated clients.
 
-    .venv/bin/python -m scripts.learning_curve --out FILE.json --figure FILE.svg
+    .venv/bin/python -m scripts.learning_curve --out benchmarks/learning-curve.json
 
 Orders, images, defects and ground truth are those of the print shop: four simulated models of different quality draw
 each order, with wrong attributes and damage, and the checker reads from the pixels which evaluation points hold. The
@@ -33,8 +33,6 @@ from local_bench.analysis.predictors.training import train_on
 from local_bench.core.identity import digest
 from local_bench.core.storage import write_atomic
 from local_bench.core.types import Score
-from local_bench.report.papers.draw import draw as draw_figure
-from local_bench.report.papers.table import Column, Figure, Line, Lines, Table
 from local_bench.settle.discrimination import quality
 from local_bench.settle.predictors.models import Rule
 from local_bench.suites.printshop.checker import detect
@@ -70,8 +68,8 @@ class Made:
     veq: float
 
 
-def images(orders: int, seed: int = 0) -> list[Made]:
-    """All images of all models."""
+def images(orders: int, seed: int = 0, perfect_judge: bool = False) -> list[Made]:
+    """All images of all models; with `perfect_judge` the scores are the ground truth."""
     rng = np.random.default_rng(seed)
     found = []
     for order in range(orders):
@@ -93,6 +91,8 @@ def images(orders: int, seed: int = 0) -> list[Made]:
             read = np.where(rng.random(len(met)) < READS_A_POINT, met, ~met)
             good = 5.0 - strength
             veq = float(np.clip(good + rng.normal(0, QUALITY_ERROR), 0, 5))
+            if perfect_judge:
+                read, veq = met, good
             found.append(Made(order, category, price, 5 * float(met.mean()), good, 5 * float(read.mean()), veq))
     return found
 
@@ -177,50 +177,15 @@ def curve(made: Sequence[Made], client: str, repeats: int) -> dict[str, Any]:
     return found
 
 
-def figure(clients: dict[str, Any]) -> Figure:
-    columns = (
-        Column("client", "Client"),
-        *(
-            Column("annotations", "Annotations", "d"),
-            Column("kind", "Predictor"),
-            Column("accuracy", "Accuracy", ".3f"),
-        ),
-    )
-    rows = tuple(
-        (client, row["annotations"], row["kind"], row["accuracy"])
-        for client, of in clients.items()
-        for row in of["rows"]
-    )
-    panels = []
-    for client, of in clients.items():
-        lines = [
-            Line(
-                kind,
-                SIZES,
-                tuple(row["accuracy"] for row in own),
-                tuple((row["accuracy"] - (sd := row["accuracy_sd"] or 0), row["accuracy"] + sd) for row in own),
-            )
-            for kind in KINDS
-            for own in [[row for row in of["rows"] if row["kind"] == kind]]
-        ]
-        levels = tuple(
-            (name.replace("_", " "), of[name]) for name in ("majority", "untuned_rule", "client_without_noise")
-        )
-        panels.append(
-            Lines(f"{client} client", tuple(lines), "annotations", "accuracy", logarithmic=True, levels=levels)
-        )
-    return Figure(Table("Learning curves of predictors of payment", columns, rows), tuple(panels), columns=2)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--orders", type=int, default=2200)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--perfect-judge", action="store_true")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
     started = time.perf_counter()
-    made = images(given.orders)
+    made = images(given.orders, perfect_judge=given.perfect_judge)
     clients = {client: curve(made, client, given.repeats) for client in ("strict", "weighing")}
     print(f"{len(made)} images, {time.perf_counter() - started:.0f} s")
     for client, of in clients.items():
@@ -230,8 +195,6 @@ def main() -> None:
     if given.out:
         text = json.dumps({"orders": given.orders, "repeats": given.repeats, "clients": clients}, indent=1)
         write_atomic(given.out, (text + "\n").encode())
-    if given.figure:
-        draw_figure(figure(clients), given.figure)
 
 
 if __name__ == "__main__":

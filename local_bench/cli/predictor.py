@@ -31,7 +31,7 @@ OTHER_JUDGE = click.option(
 KIND = click.option(
     "--kind",
     type=click.Choice(["rule", "logistic", "boosted"]),
-    default="boosted",
+    default="logistic",
     show_default=True,
     help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
 )

@@ -3,7 +3,7 @@
 The answers are predictions in a file of their own; nothing in the run changes.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,10 @@ from local_bench.core.environment import isolate
 from local_bench.core.errors import UserError
 from local_bench.core.money import usd
 from local_bench.core.types import Question, Score, Task, Verdict
-from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.transport import Unreachable, answers
 from local_bench.runs.acceptance import thresholds_of
-from local_bench.runs.device import JudgeDevice
+from local_bench.runs.judge_answers import judge_answers
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of, open_judge
+from local_bench.runs.judge_factory import judge_spec, numerics_of
 from local_bench.runs.prediction_file import PredictionLine, read_predictions, write_predictions
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
@@ -94,7 +92,10 @@ def judge_payment(run: RunDir, config: JudgeConfig, with_scores: bool, out: Path
         return [found[work_id] for work_id in questions if work_id in found]
 
     try:
-        with closing(_answered(run, config, spec, devices, pending, out, progress)) as answered:
+        log, load = out.with_name(f"{out.name}.log"), run.image_store.load_any
+        with closing(
+            judge_answers(config, spec, devices, pending, load, log, progress, "would the client pay?")
+        ) as answered:
             for work_id, verdict in answered:
                 found[work_id] = _line(by_id[work_id], verdict, source, ids[work_id])
                 if pace.due:
@@ -133,32 +134,6 @@ def _existing(out: Path, ids: Mapping[str, str]) -> dict[str, PredictionLine]:
             f"{out} has predictions of another judge, question, machine or run: give a new file, or remove it"
         )
     return found
-
-
-def _answered(
-    run: RunDir,
-    config: JudgeConfig,
-    spec: JudgeSpec,
-    devices: list[JudgeDevice],
-    pending: Mapping[str, Question],
-    out: Path,
-    progress: Progress,
-) -> Generator[tuple[str, Verdict]]:
-    if not pending:
-        return
-    left = dict(pending)
-    log = out.with_name(f"{out.name}.log")
-    with open_judge(config, spec, devices, list(left.values()), run.image_store.load_any, log, progress) as transport:
-        progress.begin(f"{config.label}: would the client pay?", len(left))
-        while left:
-            try:
-                for work_id, verdict in answers(transport, spec, list(left.items())):
-                    del left[work_id]
-                    yield work_id, verdict
-                    progress.advance()
-            except Unreachable as e:
-                progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
-                transport.restart()
 
 
 def _line(row: CandidateRow, verdict: Verdict, source: str, question_id: str) -> PredictionLine:

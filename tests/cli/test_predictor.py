@@ -40,7 +40,8 @@ def run(capsys):
 @pytest.fixture(scope="module")
 def trained(folder, first):
     a, labels = first
-    assert main(["predictor", "train", str(a), "--annotations", str(labels), "--out", str(folder / "p")]) == 0
+    train = ["predictor", "train", str(a), "--annotations", str(labels), "--kind", "boosted"]
+    assert main([*train, "--out", str(folder / "p")]) == 0
     return folder / "p"
 
 
@@ -95,7 +96,7 @@ def test_the_texts(run, first, second, trained, tmp_path):
     status, text, _ = run("predictor", "train", a, b, *files, *options)
     assert status == 0
     for words in (
-        "boosted on brf, veq, cns",
+        "logistic on brf, veq, cns",
         "tuned rule: brf >= ",
         "calibrated on: training, out of fold",
         "predictor evaluate",

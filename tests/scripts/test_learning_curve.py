@@ -15,4 +15,3 @@ def test_a_small_curve(monkeypatch):
     assert all(0.3 < row["accuracy"] <= 1 for row in found["rows"])
     assert found["client_without_noise"] > 0.75
     json.dumps(found, allow_nan=False)
-    assert [len(panel.lines) for panel in learning_curve.figure({"strict": found}).panels] == [3]

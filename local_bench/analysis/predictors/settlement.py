@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from local_bench.analysis.people_settlement import settled_with
 from local_bench.analysis.predictors.predictions import NO_IMAGE
-from local_bench.analysis.settlement import accounting
 from local_bench.core.types import Decision
 from local_bench.runs.prediction_file import PredictionLine
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.predictors.revenue import ExpectedRevenue, Probabilities
-from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import Line
+from local_bench.settle.settlement import Settlement
 
 
 @dataclass(frozen=True)
@@ -29,24 +28,8 @@ class PredictedSettlement:
 def settled_by_predictions(run: RunDir, lines: Sequence[PredictionLine]) -> list[PredictedSettlement]:
     """Every model's settlement by `lines`, which has the images of `run`; highest revenue first."""
     predicted = {line.work_id: line for line in lines}
+    settled, own = settled_with(run, lambda row: _decision(predicted[row.candidate.work_id], row.decision))
     rows = [(row, predicted[row.candidate.work_id]) for row in run.store.outcomes(attempt=1)]
-    own = {one.model: one for one in accounting(run.store, run.config.settlement).settlements}
-    settled = settle(
-        [
-            Line(
-                model=row.candidate.model,
-                task_id=row.candidate.task_id,
-                category=row.category,
-                price_micro_usd=row.price_micro_usd,
-                deliverable=row.candidate.deliverable,
-                deliverables=row.deliverables,
-                decision=_decision(line, row.decision),
-                made=row.candidate.image is not None,
-            )
-            for row, line in rows
-        ],
-        {model: one.cost_micro_usd for model, one in own.items()},
-    )
     expected: dict[str, ExpectedRevenue] = {}
     for model in own:
         of = [(row, line) for row, line in rows if row.candidate.model == model and row.candidate.image]

@@ -30,7 +30,7 @@ from local_bench.settle.predictors.splits import SPLITS
 def train(
     runs: Sequence[RunDir],
     annotations: Sequence[Path] = (),
-    kind: Kind = "boosted",
+    kind: Kind = "logistic",
     calibration: Calibration = "platt",
     seed: int = 0,
 ) -> Card:
