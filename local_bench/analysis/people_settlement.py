@@ -1,5 +1,6 @@
 """Settlement by the annotators' decisions, beside that by the run's own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from local_bench.analysis.payment import decided_by_people
 from local_bench.analysis.settlement import accounting
 from local_bench.core.types import Decision
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import OutcomeRow
 from local_bench.settle.settlement import Settlement, settle
 from local_bench.settle.table import Line
 
@@ -27,6 +29,16 @@ def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
     """Every model's settlement by the annotations in `people` (`load_annotations`), highest revenue first. UserError if
     they cannot be read."""
     decided = decided_by_people(run, people)
+    settled, own = settled_with(
+        run, lambda row: _decision(decided.get(row.candidate.work_id), row.candidate.image, row.decision)
+    )
+    return [PeopleSettlement(one, own[one.model]) for one in settled]
+
+
+def settled_with(
+    run: RunDir, decision_of: Callable[[OutcomeRow], Decision]
+) -> tuple[list[Settlement], dict[str, Settlement]]:
+    """Every model's settlement by other decisions, highest revenue first, and by model that of the run."""
     own = {one.model: one for one in accounting(run.store, run.config.settlement).settlements}
     lines = [
         Line(
@@ -36,13 +48,12 @@ def settled_by_people(run: RunDir, people: Path) -> list[PeopleSettlement]:
             price_micro_usd=row.price_micro_usd,
             deliverable=row.candidate.deliverable,
             deliverables=row.deliverables,
-            decision=_decision(decided.get(row.candidate.work_id), row.candidate.image, row.decision),
+            decision=decision_of(row),
             made=row.candidate.image is not None,
         )
         for row in run.store.outcomes(attempt=1)
     ]
-    costs = {model: one.cost_micro_usd for model, one in own.items()}
-    return [PeopleSettlement(one, own[one.model]) for one in settle(lines, costs)]
+    return settle(lines, {model: one.cost_micro_usd for model, one in own.items()}), own
 
 
 def _decision(by_people: bool | None, image: str | None, by_run: Decision | None) -> Decision:

@@ -3,7 +3,6 @@ prompts)."""
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.storage import write_atomic
 from local_bench.core.types import Question, Verdict
 from local_bench.judges.vlm.enrichment import deliverables, lines
-from local_bench.judges.vlm.transport import Unreachable, answers
 from local_bench.runs.config import RunConfig
-from local_bench.runs.judge_factory import judge_spec, open_judge
+from local_bench.runs.judge_answers import judge_answers
+from local_bench.runs.judge_factory import judge_spec
 from local_bench.runs.progress import Progress
 from local_bench.runs.save_interval import SaveInterval
 from local_bench.suites.base import Suite
@@ -114,22 +113,7 @@ def _answers(
     judge_devices = local_judge_devices(config.engine)
     spec = judge_spec(config.judge, judge_devices[0])
     log = out.with_name(f"{out.name}.log")
-    pending = list(questions.values())
-    opened = open_judge(config.judge, spec, judge_devices, pending, images.__getitem__, log, progress)
-    with ExitStack() as stack:
-        with progress.waiting(f"starting the judge {config.judge.label}"):
-            transport = stack.enter_context(opened)
-        progress.begin(f"{config.judge.label}: write", len(pending))
-        left = dict(questions)
-        while left:
-            try:
-                for task_id, verdict in answers(transport, spec, list(left.items())):
-                    del left[task_id]
-                    yield task_id, verdict
-                    progress.advance()
-            except Unreachable as e:
-                progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
-                transport.restart()
+    yield from judge_answers(config.judge, spec, judge_devices, questions, images.__getitem__, log, progress, "write")
 
 
 def _read(question: Question, verdict: Verdict, n_images: int) -> dict[str, list[Any]] | str:
