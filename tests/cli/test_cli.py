@@ -80,7 +80,7 @@ def test_help_is_quick(cli):
         (["compare", ".", "nowhere"], "is not a run directory"),
         (["measure", ".", "--metrics", "piqe"], "has no"),
         (["models", "show", "flux"], "there is no model 'flux'"),
-        (["suites", "show", "hype"], "there is no suite 'hype'"),
+        (["suites", "show", "hype"], "unknown suite 'hype'"),
         (["nonsense"], "there is no command"),
         (["run"], "Missing argument"),
     ],

@@ -128,5 +128,5 @@ def test_what_is_wrong_is_one_sentence(folder):
     with pytest.raises(ConfigError, match="there is no metric 'nothing'"):
         plan(folder, FLUX, metrics=["nothing"])
     (folder / "tasks.jsonl").write_text("")
-    with pytest.raises(UserError, match="holds no orders"):
+    with pytest.raises(UserError, match="contains no orders"):
         plan(folder, FLUX)
