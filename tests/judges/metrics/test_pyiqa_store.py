@@ -59,7 +59,7 @@ def test_a_card_is_made_without_importing_anything_heavy():
         ("pyiqa:mussiq", "did you mean 'pyiqa:musiq'?"),
         ("pyiqa:fid", "it compares two sets of pictures"),
         ("pyiqa:qalign", "such code is never run"),
-        ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, and nima:tiny-musiq wants nima"),
+        ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, but nima:tiny-musiq needs nima"),
     ],
 )
 def test_a_name_that_cannot_be_is_one_sentence(name, says):
@@ -145,7 +145,7 @@ def test_nothing_is_left_behind(tmp_path):
 def test_inside_nothing_else_is_read_and_no_socket_is_opened(tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "real.pth")
     with answered("MUSIQ", {}):
-        with pytest.raises(WeightsError, match="no file of ours"):
+        with pytest.raises(WeightsError, match="not in the store"):
             torch.load(tmp_path / "real.pth")
         with pytest.raises(WeightsError, match="open a socket"):
             socket.create_connection(("127.0.0.1", 9))
