@@ -86,11 +86,11 @@ def _table(name: str, schema: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
     try:
         return pa.Table.from_pylist([_with_usd(row, schema) for row in rows], schema=schema)
     except (pa.ArrowException, TypeError, ValueError) as e:
-        raise LedgerError(f"the ledger's {name} hold a value that does not fit ({e}): make the run again") from e
+        raise LedgerError(f"the ledger's {name} contain a value that does not fit ({e}): repeat the run") from e
 
 
 def _with_usd(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """The row's values by the schema's names, with dollars beside micro-dollars."""
+    """The row's values by the schema's names, with dollars in addition to micro-dollars."""
     values: dict[str, Any] = {}
     for field in schema:
         usd = field.type == columns.USD

@@ -65,7 +65,7 @@ def test_help_is_quick(cli):
         (["run", "nowhere.yaml"], "nowhere.yaml does not exist"),
         (["run", "bad.yaml"], "did you mean 'seed'?"),
         (["run", "good.yaml", "--set", "models.0.card=tiny-flex"], "did you mean 'tiny-flux'?"),
-        (["run", "good.yaml", "--set", "judge.card=tiny-flux"], "there is no judge 'tiny-flux'"),
+        (["run", "good.yaml", "--set", "judge.card=tiny-flux"], "unknown judge 'tiny-flux'"),
         (["run", "good.yaml", "--set", "metrics=[pique]"], "did you mean 'piqe'?"),
         (["run", "good.yaml", "--set", "suite.name=studo"], "did you mean 'studio'?"),
         (["run", "good.yaml", "--set", "suite.name=servimage"], "suite.path"),

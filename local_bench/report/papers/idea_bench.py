@@ -26,7 +26,8 @@ Results = Mapping[str, Sequence[Row]]
 
 
 def gathered(given: Given) -> Results:
-    """Model -> answers; a file is one method's, named by it. UserError where two sources have a model both."""
+    """Model -> answers; each file has one method's answers and is named after it. UserError if a model is in two
+    sources."""
     if given.runs:
         of_runs = [(run.path, results_by_model(run_results(run))) for run in given.runs]
         once(of_runs)
