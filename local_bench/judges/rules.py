@@ -206,7 +206,7 @@ def _header(path: Path) -> _Header | str:
                 return (
                     f"it claims {image.width}x{image.height} pixels, more than the {MAX_PIXELS:,} that are safe to open"
                 )
-            exif = Image.Image.getexif(image)  # PNG's own decodes the whole image to find EXIF data after it
+            exif = Image.Image.getexif(image)  # PNG's own decodes all pixels to find EXIF data after them
             turned = exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
             width, height = (image.height, image.width) if turned else image.size
             return _Header(width, height, _dpi(image, exif))

@@ -115,12 +115,12 @@ def given(task: Task) -> list[tuple[str, str]]:
 
 
 def _saw(task: Task, pictures: Sequence[str] | None) -> str | None:
-    there = given(task)
-    if pictures is None or not there:
+    inputs = given(task)
+    if pictures is None or not inputs:
         return None
-    names = [name[0].lower() + name[1:] for name, sha256 in there if sha256 in pictures]
-    if len(names) == len(there):
-        return "input: all images of the task" if len(there) > 1 else f"input: {names[0]}"
+    names = [name[0].lower() + name[1:] for name, sha256 in inputs if sha256 in pictures]
+    if len(names) == len(inputs):
+        return "input: all images of the task" if len(inputs) > 1 else f"input: {names[0]}"
     return f"input: {' and '.join(names)} only" if names else "input: no image of the task"
 
 

@@ -32,7 +32,7 @@ class CostTable:
 def cost_text(price: Price | None, micro: int | None, imported: bool = False) -> str:
     """A cost to the micro-dollar, or why there is none. Imported images have the cost stated at import."""
     if imported:
-        return "not told" if micro is None else usd_fine(micro)
+        return "unknown" if micro is None else usd_fine(micro)
     if price is None:
         return "no price"
     return "not metered" if micro is None else usd_fine(micro)

@@ -137,8 +137,8 @@ def _scores(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[st
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
     imported = {m.label for m in run.config.models if m.imported is not None}
     for s in sorted(money.settlements, key=lambda s: s.model):
-        untold = "nobody says what its pictures cost" if s.model in imported else _no_cost(money)
-        reason = None if s.cost_micro_usd is not None else untold
+        no_cost = "the cost of its images is not stated" if s.model in imported else _no_cost(money)
+        reason = None if s.cost_micro_usd is not None else no_cost
         costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
         yield _total(s, s.total) | {"scope": "run", "category": "all"} | costs
         for category, total in sorted(s.by_category.items()):

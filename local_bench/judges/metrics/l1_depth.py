@@ -117,7 +117,7 @@ def load(folder: Path) -> Any:
 
     files = sorted(folder.glob("*.safetensors"))
     if len(files) != 1 or not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} must hold config.json and one .safetensors file: fetch its model again")
+        raise WeightsError(f"{folder} must contain config.json and one .safetensors file: fetch its model again")
     config = DPTConfig.from_json_file(folder / "config.json")
     model = DPTForDepthEstimation(config).float().eval()
     missing, _ = model.load_state_dict(load_file(files[0]), strict=False)

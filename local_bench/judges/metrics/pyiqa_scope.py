@@ -96,7 +96,7 @@ class _Answers:
         self._paths, self._place = paths, place
         self._behind: dict[str, Path] = {}
 
-    def stand_in(self, url: str, target: str | None = None) -> str:
+    def placeholder_for(self, url: str, target: str | None = None) -> str:
         """The placeholder path for a URL: an empty file, for which the replaced loaders read the local file."""
         url = canonical(url)
         path = self._found(url)
@@ -104,20 +104,20 @@ class _Answers:
             raise Missing(url)
         if path.suffix == ".safetensors" and url.endswith(".safetensors"):
             return str(path)
-        stands = Path(target) if target else self._place / f"{len(self._behind)}-{path.name}"
-        assert stands.is_relative_to(self._place), stands
-        stands.parent.mkdir(parents=True, exist_ok=True)
-        stands.touch()
-        self._behind[str(stands)] = path
-        return str(stands)
+        placeholder = Path(target) if target else self._place / f"{len(self._behind)}-{path.name}"
+        assert placeholder.is_relative_to(self._place), placeholder
+        placeholder.parent.mkdir(parents=True, exist_ok=True)
+        placeholder.touch()
+        self._behind[str(placeholder)] = path
+        return str(placeholder)
 
     def to_file(self, url: str, dst: str, *_: Any, **__: Any) -> None:
         """torch.hub.download_url_to_file."""
-        self.stand_in(url, dst)
+        self.placeholder_for(url, dst)
 
     def clip(self, url: str, *_: Any, **__: Any) -> str:
         """CLIP's _download."""
-        return self.stand_in(url)
+        return self.placeholder_for(url)
 
     def hub(self, repo_id: str, filename: str, *_: Any, revision: str | None = None, **__: Any) -> str:
         """huggingface_hub.hf_hub_download."""
@@ -126,7 +126,7 @@ class _Answers:
         url = f"{HUB}/{repo_id}/resolve/{revision or 'main'}/{filename}"
         if url in self._paths and self._paths[url] is None:
             raise EntryNotFoundError(url)
-        return self.stand_in(url)
+        return self.placeholder_for(url)
 
     def load(self, file: Any, *_: Any, **__: Any) -> Any:
         """torch.load."""

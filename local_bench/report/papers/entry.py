@@ -44,10 +44,10 @@ class Entry:
         """How it is created, for docs/benchmarks.md; empty if it is not supported."""
         if self.reason:
             return ""
-        words = ["local-bench reproduce", self.paper, self.name]
-        words += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
-        words += [f"--{name} FILE" for name in self.required]
-        return " ".join([*words, *(["--out FILE.svg"] if self.kind == "figure" else [])])
+        parts = ["local-bench reproduce", self.paper, self.name]
+        parts += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
+        parts += [f"--{name} FILE" for name in self.required]
+        return " ".join([*parts, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
     def make(self, given: "Given") -> "Table | Figure":
         """Create the table or figure. UserError if the sources are not of the required kind."""

@@ -212,8 +212,8 @@ def summary(given: Given, split: str) -> Figure:
     of = gathered(given)
     ids = [task_id for task_id, own in of.split.items() if split in ("combined", own)]
     if not ids:
-        found = ", ".join(dict.fromkeys(of.split.values()))
-        raise UserError(f"no source has the {split} split (found: {found}): give a run or a file of it")
+        existing = ", ".join(dict.fromkeys(of.split.values()))
+        raise UserError(f"no source has the {split} split (existing: {existing}): give a run or a file of it")
     with_ends = given.options.intervals
     columns = [MODEL]
     for figure in FIGURES:

@@ -26,10 +26,10 @@ def entries(paper: str) -> list[Entry]:
 def entry(paper: str, name: str) -> Entry:
     """Look up `table-2`, `t2`, `2` or `figure-3`, `fig3`. UserError if the paper has no such table or figure."""
     found = _NAME.fullmatch(name.strip())
-    there = entries(paper)
+    known = entries(paper)
     if found is not None:
         kind: Kind = "figure" if (found["kind"] or "t").lower().startswith("f") else "table"
-        for one in there:
+        for one in known:
             if (one.kind, one.number) == (kind, int(found["number"])):
                 return one
     raise UserError(f"{paper} has no {name!r}: `local-bench reproduce {paper}` lists its tables and figures")

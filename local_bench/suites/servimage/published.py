@@ -78,7 +78,7 @@ def tabulated(
     )
     number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
     place = {task_id: t for t, task_id in enumerate(table.task_ids)}
-    says = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
     found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return outcome_table(
@@ -86,7 +86,7 @@ def tabulated(
         list(number),
         np.array([number[i.model] for i in images], dtype=np.int64),
         np.array([place[i.task_id] for i in images], dtype=np.int64),
-        np.array([says[i.accepted] for i in images], dtype=np.int64),
+        np.array([codes[i.accepted] for i in images], dtype=np.int64),
         None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
         None if scores is None else np.array([f is not None for f in found]),
     )
