@@ -1,7 +1,7 @@
 import sys
 
 if not sys.flags.safe_path:
-    del sys.path[0]  # `python -m` puts the working folder there: a file of the user's would shadow a module
+    del sys.path[0]  # `python -m` inserts the working folder, whose files could shadow modules
 
 from local_bench.cli.main import main
 

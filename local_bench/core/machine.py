@@ -12,7 +12,7 @@ NEEDED_GB = 5
 def toolchain() -> tuple[bool, str]:
     """Whether Triton can compile, and a message. Triton compiles a small C program against Python's headers when its
     first kernel runs."""
-    missing = [what for what, there in (("a C compiler", has_compiler()), ("Python.h", has_headers())) if not there]
+    missing = [what for what, present in (("a C compiler", has_compiler()), ("Python.h", has_headers())) if not present]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if missing:
         return False, f"{' and '.join(missing)} missing: install gcc and python{version}-dev (Debian's names)"

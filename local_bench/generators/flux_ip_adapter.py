@@ -71,7 +71,7 @@ class FluxIpAdapter(Flux):
 
 
 def adapter_tokens(transformer: Any) -> int:
-    """How many text tokens a picture becomes: 16 in the published adapter, 4 in a small one."""
+    """Number of text tokens per image: 16 in the published adapter, 4 in a small one."""
     return 16 if transformer.config.joint_attention_dim == 4096 else 4
 
 

@@ -68,7 +68,7 @@ def traits(name: str) -> Traits:
     point = next((point for point in entry_points(group=PLUGINS) if point.name == name), None)
     if point is None:
         plugins = sorted({point.name for point in entry_points(group=PLUGINS)})
-        raise ConfigError(f"there is no generator family {name!r}: use one of {', '.join((*FAMILIES, *plugins))}")
+        raise ConfigError(f"unknown generator family {name!r}: use one of {', '.join((*FAMILIES, *plugins))}")
     try:
         loaded = point.load()
     except (ImportError, AttributeError) as e:

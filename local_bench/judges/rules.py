@@ -88,16 +88,16 @@ def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
     outcomes = []
     if rules.file_type:
         outcomes.append(RuleOutcome("file_type", *_type(kind, rules.file_type)))
-    asked = list(_asked(rules.visual_specs))
-    if asked:
+    required = list(_pixel_rules(rules.visual_specs))
+    if required:
         header = _header(path)
-        for rule, finding in asked:
+        for rule, finding in required:
             met, sentence = (None, header) if isinstance(header, str) else finding(header)
             outcomes.append(RuleOutcome(rule, met, sentence))
     most = rules.file_size.max_bytes
     if most is not None:
         outcomes.append(
-            RuleOutcome("max_bytes", size <= most, f"the file has {size:,} bytes; at most {most:,} were asked for")
+            RuleOutcome("max_bytes", size <= most, f"the file has {size:,} bytes; at most {most:,} required")
         )
     return outcomes
 
@@ -115,7 +115,7 @@ def rules_score(outcomes: Sequence[RuleOutcome]) -> Score:
 
 def _names(rules: HardRules) -> list[str]:
     names = ["file_type"] if rules.file_type else []
-    names += [rule for rule, _ in _asked(rules.visual_specs)]
+    names += [rule for rule, _ in _pixel_rules(rules.visual_specs)]
     return names + (["max_bytes"] if rules.file_size.max_bytes is not None else [])
 
 
@@ -130,35 +130,35 @@ def _kind(head: bytes) -> FileType | None:
     return "SVG" if text.startswith((b"<svg", b"<?xml", b"<!--", b"<!DOCTYPE svg")) and b"<svg" in text else None
 
 
-def _type(kind: FileType | None, asked: Sequence[FileType]) -> _Finding:
-    wanted = f"{' or '.join(asked)} was asked for"
+def _type(kind: FileType | None, required: Sequence[FileType]) -> _Finding:
+    wanted = f"{' or '.join(required)} was asked for"
     if kind is None:
         return False, f"the file is of no kind that we know; {wanted}"
-    if kind not in asked and "AI" in asked and kind in _LIKE_AI:
+    if kind not in required and "AI" in required and kind in _LIKE_AI:
         return None, f"the file begins as a {kind}, and so may an AI file; {wanted}"
-    return kind in asked, f"the file is a {kind}; {wanted}"
+    return kind in required, f"the file is a {kind}; {wanted}"
 
 
-def _asked(specs: VisualSpecs) -> Iterator[tuple[str, Callable[[_Header], _Finding]]]:
+def _pixel_rules(specs: VisualSpecs) -> Iterator[tuple[str, Callable[[_Header], _Finding]]]:
     """The rules about pixels, each with a function that checks it on a header."""
     if (width := specs.width_px) is not None:
-        yield "width_px", lambda h: (h.width == width, f"it is {h.width} pixels wide; {width} were asked for")
+        yield "width_px", lambda h: (h.width == width, f"it is {h.width} pixels wide; {width} required")
     if (height := specs.height_px) is not None:
-        yield "height_px", lambda h: (h.height == height, f"it is {h.height} pixels high; {height} were asked for")
+        yield "height_px", lambda h: (h.height == height, f"it is {h.height} pixels high; {height} required")
     if (least := specs.min_width_px) is not None:
         yield (
             "min_width_px",
-            lambda h: (h.width >= least, f"it is {h.width} pixels wide; at least {least} were asked for"),
+            lambda h: (h.width >= least, f"it is {h.width} pixels wide; at least {least} required"),
         )
     if (low := specs.min_height_px) is not None:
         yield (
             "min_height_px",
-            lambda h: (h.height >= low, f"it is {h.height} pixels high; at least {low} were asked for"),
+            lambda h: (h.height >= low, f"it is {h.height} pixels high; at least {low} required"),
         )
     if specs.width_mm is not None or specs.height_mm is not None:
         yield "size_mm", lambda h: _size_mm(h, specs)
     if (shape := specs.aspect_ratio) is not None:
-        yield "aspect_ratio", lambda h: (_has_shape(h, shape), f"it is {h.width}x{h.height}; {shape} was asked for")
+        yield "aspect_ratio", lambda h: (_has_shape(h, shape), f"it is {h.width}x{h.height}; {shape} required")
     if (dpi := specs.min_dpi) is not None:
         yield "min_dpi", lambda h: _dense(h, dpi)
 
@@ -188,8 +188,8 @@ def _size_mm(header: _Header, specs: VisualSpecs) -> _Finding:
         return True, f"{is_now}, the shape of {wanted}"
     needed = {way: mm / MM_PER_INCH * specs.min_dpi for mm, _, way in sides if mm is not None}
     met = all(pixels >= needed[way] - MM_PIXELS_SPARE for _, pixels, way in sides if way in needed)
-    asked = " and ".join(f"{pixels:.0f} {way}" for way, pixels in needed.items())
-    return met, f"{is_now}; {wanted} at {specs.min_dpi:g} dpi takes {asked}"
+    required = " and ".join(f"{pixels:.0f} {way}" for way, pixels in needed.items())
+    return met, f"{is_now}; {wanted} at {specs.min_dpi:g} dpi takes {required}"
 
 
 def _dense(header: _Header, least: float) -> _Finding:
@@ -206,7 +206,7 @@ def _header(path: Path) -> _Header | str:
                 return (
                     f"it claims {image.width}x{image.height} pixels, more than the {MAX_PIXELS:,} that are safe to open"
                 )
-            exif = Image.Image.getexif(image)  # PNG's own decodes the whole picture to look for EXIF behind it
+            exif = Image.Image.getexif(image)  # PNG's own decodes all pixels to find EXIF data after them
             turned = exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
             width, height = (image.height, image.width) if turned else image.size
             return _Header(width, height, _dpi(image, exif))

@@ -208,7 +208,7 @@ def card(name: str, role: str) -> ModelCard:
             return found
     known = {n: c for n, c in cards().items() if c.role == role}
     suggestion = hint(name, known, f"there are {', '.join(known)}")
-    raise ConfigError(f"there is no {role} {name!r}: {suggestion} (`local-bench models list`)")
+    raise ConfigError(f"unknown {role} {name!r}: {suggestion} (`local-bench models list`)")
 
 
 def _custom(path: Path) -> ModelCard:
@@ -238,7 +238,7 @@ def _extended(path: Path, data: dict[str, Any]) -> dict[str, Any]:
         return data
     shipped = configs_dir() / "models" / f"{name}.yaml"
     if not (isinstance(name, str) and is_safe_id(name) and shipped.is_file()):
-        raise ConfigError(f"{path}: extends: there is no built-in card {name!r} (`local-bench models list`)")
+        raise ConfigError(f"{path}: extends: unknown built-in card {name!r} (`local-bench models list`)")
     base: dict[str, Any] = read_yaml(shipped)[0]
     parts = {**(base.get("parts") or {}), **(data.get("parts") or {})}
     return base | data | ({"parts": parts} if parts else {})

@@ -89,7 +89,7 @@ def dataset(name: str) -> Dataset:
     known = datasets()
     if name not in known:
         suggestion = hint(name, known, f"there are {', '.join(known)}")
-        raise DatasetError(f"there is no download source for the suite {name!r}: {suggestion}")
+        raise DatasetError(f"no download source for the suite {name!r}: {suggestion}")
     return known[name]
 
 

@@ -126,7 +126,7 @@ def _fetched_folder(card: ModelCard, part: str, source: Source) -> Path:
 
 
 def built(card: ModelCard, part: str = MAIN) -> Path:
-    """The folder of the model or part with a `build` source, built in the user's cache first if it is not there."""
+    """The folder of the model or part with a `build` source, built in the user's cache first if it is missing."""
     source = source_of(card, part)
     assert source.build
     name = f"{card.name}-{part}" if part else card.name

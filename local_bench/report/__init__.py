@@ -1,1 +1,1 @@
-"""What people look at: one page a run, and its tables as files. Only reads the ledger."""
+"""Presentation of runs: one HTML page per run, a site over several runs, and tables as files. Only reads the ledger."""

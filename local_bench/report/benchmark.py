@@ -15,7 +15,7 @@ class BenchmarkView:
     """The numbers of one model, or of all of them together."""
 
     label: str
-    """The model; empty where the benchmark gives all of them together."""
+    """The model; empty if the benchmark combines all models."""
     tables: Sequence[tuple[Sequence[str], list[list[str]]]]
     """(header, rows)"""
     notes: list[str]

@@ -1,4 +1,4 @@
-"""One image in the gallery: the picture, whether the client pays, the scores, and every verdict behind them."""
+"""One image in the gallery: the image, the decision, the scores, and every verdict on which they are based."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from local_bench.runs.store import CandidateRow, OutcomeRow, ScoreRow, VerdictRo
 
 MAX_RAW = 2000
 BRF = "brf"
-"""The rubric that asks about one evaluation point at a time."""
+"""The rubric with one question per evaluation point."""
 CNS_SET = "cns_set"
 """The rubric whose second asking shows the set the other way round."""
 _LABELS = TypeAdapter(dict[str, dict[str, float]])
@@ -24,20 +24,20 @@ _LABELS = TypeAdapter(dict[str, dict[str, float]])
 class VerdictView:
     rubric: str
     point: str | None
-    """What was asked about, where the rubric has several points."""
+    """The evaluation point, if the rubric has several."""
     again: str | None
-    """Which asking of the same it is, where it is not the first."""
+    """The index of the repeat, unless it is the first."""
     answer: str | None
     labels: list[str]
-    """What the labels of each criterion got, where the judge told."""
+    """Label probabilities of each criterion, if the judge gives them."""
     unscored: str | None
     raw: str
     left_out: int
-    """How many characters of `raw` are not shown."""
+    """Number of characters of `raw` that are omitted."""
     rubric_digest: str
     judge: str
     judge_name: str | None
-    """Where there are several."""
+    """The judge's name, if there are several."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class CandidateView:
     attempt: int
     picture: Picture | None
     no_picture: str
-    """Why there is no picture, where there is none."""
+    """Reason why there is no image."""
     prompt: str
     saw: str | None
-    """Which of the order's pictures the model was shown; None where the order has none, or nobody can say."""
+    """The order's input images that the model received; None if the order has none, or if it is not known."""
     truth: str | None
-    """What is so of the picture, where that is known."""
+    """Ground truth of the image, if it is known."""
     decision: str
     mark: str
     """yes, no or open."""
     reason: str | None
     scores: list[tuple[str, str, str | None]]
-    """(name, value, reason why there is none)"""
+    """(name, value, reason for a missing value)"""
     verdicts: list[VerdictView]
 
 
@@ -109,18 +109,18 @@ def _decision(row: OutcomeRow) -> tuple[str, str, str | None]:
 
 
 def given(task: Task) -> list[tuple[str, str]]:
-    """The pictures that came with the order: (what it is, its pixel digest)."""
+    """The input images of the order: (description, pixel digest)."""
     source = [] if task.source_sha256 is None else [("Source image", task.source_sha256)]
     return source + [(f"Reference image {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
 
 
 def _saw(task: Task, pictures: Sequence[str] | None) -> str | None:
-    there = given(task)
-    if pictures is None or not there:
+    inputs = given(task)
+    if pictures is None or not inputs:
         return None
-    names = [name[0].lower() + name[1:] for name, sha256 in there if sha256 in pictures]
-    if len(names) == len(there):
-        return "input: all images of the task" if len(there) > 1 else f"input: {names[0]}"
+    names = [name[0].lower() + name[1:] for name, sha256 in inputs if sha256 in pictures]
+    if len(names) == len(inputs):
+        return "input: all images of the task" if len(inputs) > 1 else f"input: {names[0]}"
     return f"input: {' and '.join(names)} only" if names else "input: no image of the task"
 
 
@@ -163,7 +163,7 @@ def _again(row: VerdictRow) -> str | None:
 
 
 def label_lines(labels: str | None) -> list[str]:
-    """`met 0: 12%, 1: 88%`, a line a criterion; as it stands in the ledger where it is not that."""
+    """`met 0: 12%, 1: 88%`, one line per criterion; the text in the ledger if it has another form."""
     if labels is None:
         return []
     try:

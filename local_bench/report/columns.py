@@ -1,4 +1,4 @@
-"""The columns of the exported tables: names, types, and what stands in them."""
+"""The columns of the exported tables: names, types, and descriptions."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 TEXT, INT, REAL, YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 USD = pa.decimal128(19, 6)
-"""US dollars, exact to the micro-dollar; holds every 64-bit number of micro-dollars."""
+"""US dollars, exact to the micro-dollar; every 64-bit number of micro-dollars fits."""
 
 
 def schema(**columns: Any) -> Any:
@@ -58,13 +58,13 @@ CUTS = schema(model=TEXT, encoder=TEXT, n_prompts=INT, n_cut=INT, most_tokens=IN
 COMPETITION = schema(
     model=TEXT, rank=INT, revenue_usd=REAL, revenue_low_usd=REAL, revenue_high_usd=REAL, n_won=INT, n_shared=INT
 )  # fmt: skip
-"""ServImage's table 3: a row per model, by rank."""
+"""ServImage's table 3: one row per model, by rank."""
 _SAVED = ("cost_usd", "cost_savings", "cost_savings_high", "contribution_ratio", "contribution_ratio_high")
 COST_REDUCTION = schema(
     model=TEXT, model_contribution=REAL, model_contribution_high=REAL,
     **dict.fromkeys(_SAVED, REAL), **dict.fromkeys((f"api_{name}" for name in _SAVED), REAL),
 )  # fmt: skip
-"""ServImage's table 7 with the metered cost, and with an API's price where the config has one."""
+"""ServImage's table 7 with the metered cost, and with an API's price if the config has one."""
 BREAK_EVEN = schema(
     model=TEXT, api=TEXT, api_usd_per_image=REAL, usd_per_image=REAL, marginal_usd_per_image=REAL,
     break_even_usd_per_hour=REAL, break_even_usd_per_hour_endless=REAL, break_even_images=INT,

@@ -1,4 +1,4 @@
-"""What the run cost, for people: the price of an hour and where it comes from, and the table of phases."""
+"""Cost of the run for display: the price per hour with its source, and the table of phases."""
 
 from dataclasses import dataclass
 
@@ -26,20 +26,20 @@ class CostTable:
     energy: str
     cost: str
     off_meter: str | None
-    """Held time that no row accounts for; None where the rows account for all of it."""
+    """Held time that is in no row; None if the rows cover all of it."""
 
 
 def cost_text(price: Price | None, micro: int | None, imported: bool = False) -> str:
-    """A cost to the micro-dollar, or why there is none. Imported pictures cost what they cost where they were made."""
+    """A cost to the micro-dollar, or why there is none. Imported images have the cost stated at import."""
     if imported:
-        return "not told" if micro is None else usd_fine(micro)
+        return "unknown" if micro is None else usd_fine(micro)
     if price is None:
         return "no price"
     return "not metered" if micro is None else usd_fine(micro)
 
 
 def price_sentence(price: Price | None) -> str:
-    """Where the price of an hour comes from, or that there is none."""
+    """The source of the price per hour, or a note that there is none."""
     if price is None:
         return (
             "The price table has no row for the device of this run, so what its time cost is not stated; "

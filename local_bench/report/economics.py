@@ -87,7 +87,7 @@ class CurveView:
     line: str
     apis: list[tuple[float, str]]
     """Height and text of each API's price line."""
-    said: str
+    description: str
     """Text description of the curve."""
 
 
@@ -130,16 +130,16 @@ def economics_view(run: RunDir, money: Accounting) -> EconomicsView | None:
     )
 
 
-def _swept(found: Sweep | None, said: Callable[[Fraction], str]) -> SweptView | None:
+def _swept(found: Sweep | None, description: Callable[[Fraction], str]) -> SweptView | None:
     if found is None or len(found.points) == 0:
         return None
     models = list(found.points[0].values)
     rows = [(model, [_money(point.values[model]) for point in found.points]) for model in models]
     sentences = []
     for flip in found.flips:
-        where = ", ".join(said(value) for setting in flip.settings for _, value in setting)
+        where = ", ".join(description(value) for setting in flip.settings for _, value in setting)
         sentences.append(f"{flip.behind} is ahead of {flip.ahead} at {where}.")
-    return SweptView([said(point.setting[0][1]) for point in found.points], rows, sentences)
+    return SweptView([description(point.setting[0][1]) for point in found.points], rows, sentences)
 
 
 def _money(amount: Fraction | None) -> str:
@@ -202,8 +202,8 @@ def _curves(found: Economics, hour: Fraction, kwh: Fraction) -> list[CurveView]:
                 model=model,
                 line=" ".join(f"{_across(point):.1f},{_height(point.local_usd):.1f}" for point in points),
                 apis=[(_height(price), f"{api} {_fine(price)}") for api, price in levels],
-                said=f"{model}: {_fine(points[0].local_usd)} for an image alone, {_fine(points[-1].local_usd)} for "
-                f"one of {points[-1].images:,}",
+                description=f"{model}: {_fine(points[0].local_usd)} for a single image, "
+                f"{_fine(points[-1].local_usd)} for one of {points[-1].images:,}",
             )
         )
     return views

@@ -86,11 +86,11 @@ def _table(name: str, schema: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
     try:
         return pa.Table.from_pylist([_with_usd(row, schema) for row in rows], schema=schema)
     except (pa.ArrowException, TypeError, ValueError) as e:
-        raise LedgerError(f"the ledger's {name} hold a value that does not fit ({e}): make the run again") from e
+        raise LedgerError(f"the ledger's {name} contain a value that does not fit ({e}): repeat the run") from e
 
 
 def _with_usd(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """The row's values by the schema's names, with dollars beside micro-dollars."""
+    """The row's values by the schema's names, with dollars in addition to micro-dollars."""
     values: dict[str, Any] = {}
     for field in schema:
         usd = field.type == columns.USD
@@ -137,8 +137,8 @@ def _scores(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[st
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:
     imported = {m.label for m in run.config.models if m.imported is not None}
     for s in sorted(money.settlements, key=lambda s: s.model):
-        untold = "nobody says what its pictures cost" if s.model in imported else _no_cost(money)
-        reason = None if s.cost_micro_usd is not None else untold
+        no_cost = "the cost of its images is not stated" if s.model in imported else _no_cost(money)
+        reason = None if s.cost_micro_usd is not None else no_cost
         costs = {"cost_micro_usd": s.cost_micro_usd, "profit_micro_usd": s.profit_micro_usd, "cost_unscored": reason}
         yield _total(s, s.total) | {"scope": "run", "category": "all"} | costs
         for category, total in sorted(s.by_category.items()):

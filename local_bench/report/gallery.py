@@ -1,4 +1,4 @@
-"""The gallery: every order with what each model made for it, and what was said about that."""
+"""The gallery: every order with each model's images and their verdicts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ class DeliverableView:
     index: int
     what: str
     prompt: str | None
-    """What every model was told; None where they were told different things."""
+    """The common prompt of all models; None if they differ."""
     candidates: list[CandidateView]
     several_attempts: bool
 
@@ -34,13 +34,13 @@ class OrderView:
     task: Task
     price: str
     given: list[tuple[str, Picture | None]]
-    """The pictures that came with the order: (what it is, the picture, None if it is not there)."""
+    """The input images of the order: (description, image or None if it is missing)."""
     deliverables: list[DeliverableView]
 
 
 def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> list[OrderView]:
-    """The first MAX_ORDERS orders, in the suite's order; `truths`: work id -> what is known of its picture. LedgerError
-    where the ledger holds no proper task."""
+    """The first MAX_ORDERS orders, in the suite's order; `truths`: work id -> ground truth of the image. LedgerError if
+    the ledger has an invalid task."""
     store = run.store
     candidates = _grouped(store.outcomes(first_tasks=MAX_ORDERS), lambda row: row.candidate.task_id)
     scores = _grouped(store.scores(first_tasks=MAX_ORDERS), lambda row: row.work_id)

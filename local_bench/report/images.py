@@ -25,8 +25,8 @@ class Picture:
 
 
 def picture(load: Callable[[str], Image.Image], pixels_sha256: str | None) -> Picture | None:
-    """The image that `load` gives for that digest, at most LONG_SIDE pixels long, a small one enlarged by a whole
-    number; None if it cannot be read."""
+    """The image loaded for that digest, with at most LONG_SIDE pixels per side; a small image is enlarged by an integer
+    factor. None if it cannot be read."""
     if pixels_sha256 is None or not is_digest(pixels_sha256):
         return None
     try:

@@ -143,9 +143,9 @@ def judging(run: RunDir) -> Judging:
     run_judges = judges(run)
     found: dict[str, tuple[str, list[AgreementRow]]] = {}
     if len(run_judges) > 1:
-        held = agreement(run, top_k=TOP_K, intervals=False)
-        alphas = {alpha.dimension: alpha for alpha in held.alphas}
-        for pair in held.pairs:
+        found_agreement = agreement(run, top_k=TOP_K, intervals=False)
+        alphas = {alpha.dimension: alpha for alpha in found_agreement.alphas}
+        for pair in found_agreement.pairs:
             found.setdefault(pair.dimension, (_alpha(alphas.get(pair.dimension)), []))[1].append(_pair(pair))
     has_spread = run.store.has_spreads()
     return Judging(
@@ -244,7 +244,7 @@ def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[
             continue
         n = sum(row.retest.same.n for row in mine)
         same = round(sum((row.retest.same.value or 0) * row.retest.same.n for row in mine))
-        said = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
+        summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
         table = [
             RepeatRow(
                 (row.rubric, row.criterion, f"{row.rounds} times"), f"{row.retest.same.n:,}", _share(row.retest.same),
@@ -252,7 +252,7 @@ def _retests(rows: list[RepeatabilityRow], names: list[str]) -> dict[str, tuple[
             )
             for row in mine
         ]  # fmt: skip
-        found[judge] = (said, table)
+        found[judge] = (summary, table)
     return found
 
 

@@ -138,7 +138,7 @@ def _was(n: int) -> str:
 
 
 def figure(value: float) -> str:
-    """A measured number to three digits, whole from a hundred on: `0.0362`, `4.40`, `1,234`."""
+    """A measured number with three digits, without decimals from a hundred on: `0.0362`, `4.40`, `1,234`."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:#.3g}".removesuffix(".")

@@ -71,7 +71,7 @@ def _differences(ranked: Sequence[Settlement], pairs: Sequence[dict[str, Any]]) 
 def _certainty(ranked: Sequence[Settlement]) -> str:
     unscored = sum(s.total.n_unscored for s in ranked)
     if not unscored:
-        return f"All {sum(s.total.n for s in ranked):,} images asked for were decided."
+        return f"All {sum(s.total.n for s in ranked):,} requested images were decided."
     worst = min(ranked, key=lambda s: s.total.coverage)
     open_ = max(s.total.open_micro_usd for s in ranked)
     could = f", and could add up to {usd(open_)} to a model's revenue" if open_ else ""

@@ -1,4 +1,4 @@
-"""The report: one HTML page that opens from a disk, asks the network for nothing and runs no script."""
+"""The report: one HTML page that opens from disk, loads nothing from the network and runs no script."""
 
 import base64
 import hashlib
@@ -23,11 +23,11 @@ from local_bench.runs.rundir import RunDir
 
 
 def write_report(run: RunDir, money: Accounting | None = None) -> Path:
-    """Writes `<run>/report/index.html` from what the ledger holds now and returns its path. `money` is the run's
-    accounting, where it is computed already.
+    """Write `<run>/report/index.html` from the current contents of the ledger and return its path. `money` is the run's
+    accounting, if it is computed already.
 
-    LedgerError where the ledger cannot be read, ConfigError where the price table lacks the config's row, StorageError
-    if the disk refuses; LocalBenchError, and nothing is written, where pictures were made in less time than can be.
+    LedgerError if the ledger cannot be read, ConfigError if the price table lacks the config's row, StorageError if
+    writing fails; LocalBenchError, and nothing is written, if generation times are impossibly short.
     """
     path = run.path / "report" / "index.html"
     write_atomic(path, render(run, money).encode())
@@ -81,7 +81,7 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
 
 
 def faulty_pictures(run: RunDir) -> list[str]:
-    """A sentence about the pictures that were found missing, damaged or altered; nothing where there are none."""
+    """A sentence about images that were found missing, damaged or altered; empty if there are none."""
     faults = run.image_store.all_faults
     if not faults:
         return []
@@ -103,7 +103,7 @@ def _environment() -> Environment:
 
 @cache
 def _policy() -> str:
-    """The page's Content-Security-Policy: its own pictures and its one style sheet, nothing else."""
+    """The page's Content-Security-Policy: only its own images and its one style sheet."""
     style = _environment().get_template("page.css").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

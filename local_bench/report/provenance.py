@@ -1,4 +1,4 @@
-"""Where the run came from: `provenance.json` and the sessions, shown as they are."""
+"""Provenance of the run: `provenance.json` and the sessions, unmodified."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Session:
 
 
 def sessions(run: RunDir) -> list[Session]:
-    """The times at which somebody worked on the run, in order."""
+    """The sessions of the run, in order."""
     return [
         Session(row.session, row.started_utc, row.device, duration(row.held_ns), row.ended or "did not end")
         for row in run.store.sessions()
@@ -31,10 +31,10 @@ def sessions(run: RunDir) -> list[Session]:
 
 
 def provenance(run: RunDir) -> Node:
-    """The content of `provenance.json` as nested tables, or one sentence where there is none to show."""
+    """The content of `provenance.json` as nested tables, or one sentence if there is none."""
     path = run.path / "provenance.json"
     if not path.is_file():
-        return "This run directory holds no provenance.json."
+        return "This run directory contains no provenance.json."
     if path.stat().st_size > MAX_BYTES:
         return f"provenance.json is larger than {MAX_BYTES:,} bytes and is not shown."
     try:
@@ -44,7 +44,7 @@ def provenance(run: RunDir) -> Node:
 
 
 def tree(value: Any, depth: int = 0) -> Node:
-    """Plain data as nested tables, MAX_DEPTH deep; what lies deeper is shown as JSON."""
+    """Plain data as nested tables, MAX_DEPTH deep; deeper levels are shown as JSON."""
     if isinstance(value, dict | list) and not value:
         return "none"
     if isinstance(value, dict | list) and depth >= MAX_DEPTH:

@@ -16,13 +16,13 @@ Row = dict[str, Any]
 
 
 def competition_rows(found: Economics) -> list[Row]:
-    """Table 3: a row per model, by rank."""
+    """Table 3: one row per model, by rank."""
     rows = [{"model": model} | placed_json(placed) for model, placed in found.competition.placed.items()]
     return sorted(rows, key=lambda row: (row["rank"], row["model"]))
 
 
 def cost_reduction_rows(found: Economics) -> list[Row]:
-    """Table 7: a row per model with the metered cost, and with an API's price (`api_`) where the config has one."""
+    """Table 7: one row per model with the metered cost, and with an API's price (`api_`) if the config has one."""
     rows = []
     for model, here, at_api in zip(found.table.models, found.by_ledger, found.by_api, strict=True):
         api = {f"api_{name}": value for name, value in saved_json(at_api).items() if "model_contribution" not in name}
@@ -49,7 +49,7 @@ def break_even_rows(found: Economics) -> list[Row]:
 
 
 def economics_json(run: RunDir, money: Accounting) -> dict[str, Any] | None:
-    """All three, by model; None where nothing is settled or no order has a price."""
+    """All three, by model; None if nothing is settled or no order has a price."""
     found = economics_of(run, money)
     if found is None:
         return None

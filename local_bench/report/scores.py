@@ -1,4 +1,4 @@
-"""The scores of a run, for people: means by model with everything that is not in them counted beside."""
+"""The scores of a run for display: means by model, with the number of images that are not included."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class ScoreRow:
     model: str
     mean: str
     interval: str
-    """Of the mean; empty where there is none."""
+    """Of the mean; empty if there is none."""
     spread: str
-    """How uncertain the score of one image is, on average; empty where nobody says."""
+    """The mean uncertainty of one image's score; empty if unknown."""
     n: int
     n_unscored: int
     n_not_applicable: int
@@ -33,7 +33,7 @@ class ScoreRow:
 
 
 def score_names(run: RunDir) -> list[str]:
-    """The names of all scores: those that decide acceptance, the judge's others, the metrics (asked for or found)."""
+    """The names of all scores: those that decide acceptance, the judge's others, the metrics (requested or found)."""
     names = run.store.score_names()
     judged = [name for kind, name in names if kind == "judge"]
     measured = [name for kind, name in names if kind != "judge"]
@@ -41,7 +41,7 @@ def score_names(run: RunDir) -> list[str]:
 
 
 def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
-    """For every score, one row a model. Means leave out what has no value, and say how many that is."""
+    """For every score, one row per model. Means exclude missing values, and their number is given."""
     images = run.store.n_candidates()
     found = {(row.name, row.model): row for row in run.store.score_summaries()}
     candidates = {row.work_id: row for row in run.store.candidates()}
@@ -72,7 +72,7 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
 
 
 def figure(value: float, kind: str) -> str:
-    """A judge's score to hundredths of its few points; a metric's to four places below 1, where models lie close."""
+    """A judge's score with two decimals; a metric's with four decimals below 1, where models differ little."""
     places = 2 if kind == "judge" or abs(value) >= 10 else 3 if abs(value) >= 1 else 4
     return f"{value:.{places}f}"
 
@@ -85,7 +85,7 @@ def better(run: RunDir) -> dict[str, str]:
 
 
 def score_text(score: Score, kind: str) -> tuple[str, str | None]:
-    """(text of the score's cell, reason why there is no value); never 0 for a missing value."""
+    """(text of the score's cell, reason for a missing value); never 0 for a missing value."""
     if not score.applies:
         return NOT_APPLICABLE, None
     if score.value is None:

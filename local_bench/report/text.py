@@ -1,4 +1,4 @@
-"""How values look to a person: untrusted text with nothing hidden in it, and numbers with their units."""
+"""Formats values for display: untrusted text with hidden characters made visible, and numbers with their units."""
 
 import re
 from typing import Any
@@ -22,14 +22,14 @@ def is_digest(text: object) -> bool:
 
 
 def clean(value: Any) -> Any:
-    """Text with its hidden characters made visible (`⟨U+202E⟩`); what is not text, or hides nothing, as it is."""
+    """Text with its hidden characters made visible (`⟨U+202E⟩`); values that are not text, or have none, unchanged."""
     if not isinstance(value, str) or not _HIDDEN.search(value):
         return value
     return _HIDDEN.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", value.replace("\r\n", "\n"))
 
 
 def short(identity: str) -> str:
-    """The first 12 digits of a digest; any other name whole."""
+    """The first 12 digits of a digest; any other name unchanged."""
     return identity[:12] if is_digest(identity) else identity
 
 
@@ -44,7 +44,7 @@ def interval(low: float, high: float) -> str:
 
 
 def amount(micro: int) -> str:
-    """An amount of any size: to the micro-dollar where it is a part of a dollar, else to the cent."""
+    """An amount of any size: with micro-dollars below one dollar, else with cents."""
     return usd_fine(micro) if 0 < abs(micro) < MICRO else usd(micro)
 
 
@@ -65,7 +65,7 @@ def duration(ns: int) -> str:
 
 
 def energy(mj: int | None) -> str:
-    """Millijoules as joules or watt-hours; says so where nothing measured them."""
+    """Millijoules as joules or watt-hours; "not measured" if there is no measurement."""
     if mj is None:
         return "not measured"
     return f"{mj / 3.6e6:,.2f} Wh" if mj >= 36_000 else f"{mj / 1000:.1f} J"

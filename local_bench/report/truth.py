@@ -1,4 +1,4 @@
-"""The judge and its money against the truth, for people: what no benchmark of real orders can show."""
+"""The judge and its settlement compared with ground truth, which benchmarks of real orders do not have."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from local_bench.settle.agreement import Agreement
 from local_bench.settle.ground_truth import ALL, AnswerAccuracy, RevenueAudit
 
 Cell = tuple[str, str]
-"""A figure and what stands below it."""
+"""A figure and the text below it."""
 
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """A judge's answers for one model, beside the true ones."""
+    """A judge's answers for one model, next to the ground truth."""
 
     model: str
     n: str
@@ -29,7 +29,7 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class MoneyRow:
-    """One model's money, by the judge and in truth."""
+    """One model's settlement by the judge and by ground truth."""
 
     model: str
     judged: str
@@ -51,11 +51,11 @@ class TruthView:
     answers: dict[str, list[AnswerRow]]
     """By judge and rubric."""
     n_unknown: int
-    """Deliverables whose truth could not be told."""
+    """Deliverables without ground truth."""
 
 
 def truth_view(found: GroundTruthCheck | None) -> TruthView | None:
-    """None where there is no truth to hold anything against."""
+    """None if there is no ground truth to compare with."""
     if found is None or not found.money:
         return None
     answers: dict[str, list[AnswerRow]] = {}
@@ -68,7 +68,7 @@ def truth_view(found: GroundTruthCheck | None) -> TruthView | None:
 
 
 def truth_sentence(truth: GroundTruth | None) -> str | None:
-    """What is so of one picture."""
+    """The ground truth of one image as text."""
     if truth is None:
         return None
     return "ground truth: right" if truth.right else f"ground truth: {percent(truth.match)} of what was ordered"

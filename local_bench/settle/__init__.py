@@ -1,1 +1,1 @@
-"""What the images are worth: pure functions over tables. No torch, no files, no clock."""
+"""The monetary value of the images: pure functions over tables. No torch, no files, no clock."""

@@ -69,15 +69,15 @@ def failures(features: Features, labels: ArrayLike, ties: Ties = "first") -> Fai
     category = np.asarray(features.categories, dtype=object)
     rows = []
     for k, name in enumerate(features.names):
-        held = float(parts[settled, k].sum())
+        attributed = float(parts[settled, k].sum())
         column = features.scores[:, k]
         good, bad = (column[side & ~np.isnan(column)] for side in (accepted, rejected))
         rows.append(
             Failure(
                 name=name,
-                share=_ratio(held, int(settled.sum())),
-                at_least=_ratio(held, n) or 0.0,
-                at_most=_ratio(held + float(possible[open_, k].sum()), n) or 0.0,
+                share=_ratio(attributed, int(settled.sum())),
+                at_least=_ratio(attributed, n) or 0.0,
+                at_most=_ratio(attributed + float(possible[open_, k].sum()), n) or 0.0,
                 by_category={
                     c: _ratio(
                         float(parts[settled & (category == c), k].sum()), int((settled & (category == c)).sum())

@@ -36,7 +36,7 @@ _REFERENCE_EDITING = {"aes": 0.25, "iqa": 0.25, "pf": 0.2, "rc": 0.2, "sc": 0.1}
 _CONTROL = {"aes": 0.3, "iqa": 0.3, "pf": 0.2, "ctrl": 0.2}
 
 _CAPTION = (("clip_cap", 2.0),)  # eq. 3: the similarity over 0.5
-_ASKED = (("clip_cap", 1.0), ("vllmqa", 0.5))  # eq. 6: (2 clip_cap + vllmqa) / 2
+_PROMPT = (("clip_cap", 1.0), ("vllmqa", 0.5))  # eq. 6: (2 clip_cap + vllmqa) / 2
 
 _EDITED = (
     *("Color Editing", "Face Editing", "Style Editing", "Texture Editing", "Motion Editing", "Scene Editing"),
@@ -50,11 +50,11 @@ TASKS: Mapping[str, Recipe] = {
     "Face Reference Generation": Recipe(_QUARTERS, _CAPTION, "face_ref"),
     "Subject Reference Generation": Recipe(_QUARTERS, _CAPTION, "dino_ref"),
     "Style Reference Generation": Recipe(_QUARTERS, _CAPTION, "style_ref"),
-    **{task: Recipe(_EDITING, _ASKED) for task in _EDITED},
-    "Virtual Try On": Recipe(_REFERENCE_EDITING, _ASKED, "dino_ref"),
-    "Face Swap": Recipe(_REFERENCE_EDITING, _ASKED, "face_ref"),
-    "Subject-guided Inpainting": Recipe(_REFERENCE_EDITING, _ASKED, "dino_ref"),
-    "Style Reference Editing": Recipe(_REFERENCE_EDITING, _ASKED, "style_ref"),
+    **{task: Recipe(_EDITING, _PROMPT) for task in _EDITED},
+    "Virtual Try On": Recipe(_REFERENCE_EDITING, _PROMPT, "dino_ref"),
+    "Face Swap": Recipe(_REFERENCE_EDITING, _PROMPT, "face_ref"),
+    "Subject-guided Inpainting": Recipe(_REFERENCE_EDITING, _PROMPT, "dino_ref"),
+    "Style Reference Editing": Recipe(_REFERENCE_EDITING, _PROMPT, "style_ref"),
     "Pose-guided Generation": Recipe(_CONTROL, _CAPTION, control="l1_pose"),
     "Depth-guided Generation": Recipe(_CONTROL, _CAPTION, control="l1_depth"),
     "Edge-guided Generation": Recipe(_CONTROL, _CAPTION, control="l1_canny"),

@@ -41,9 +41,9 @@ def savings_from_costs(
     table: OutcomeTable, costs_usd: list[Fraction | None], of: Mask | None = None
 ) -> list[ClientSavings]:
     """Savings from the total cost of each model (for example from its GPU time), over the orders in a (T,) mask."""
-    asked = table.orders
-    mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
-    budget = asked.worth_usd(mask)
+    orders = table.orders
+    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if of is None else of
+    budget = orders.worth_usd(mask)
     done = _done_usd(table, table.accepted, mask)
     at_best = _done_usd(table, table.at_best, mask)
     return [_saved(budget, cost, low, high) for cost, low, high in zip(costs_usd, done, at_best, strict=True)]
@@ -51,9 +51,9 @@ def savings_from_costs(
 
 def _done_usd(table: OutcomeTable, accepted: Ints, mask: Mask) -> list[Fraction]:
     """sum_t Price(t) Success(t) for every model."""
-    asked = table.orders
-    success = (accepted == asked.deliverables)[:, mask].astype(np.int64)
-    return [Fraction(int(s), asked.units_per_usd) for s in success @ asked.price[mask]]
+    orders = table.orders
+    success = (accepted == orders.deliverables)[:, mask].astype(np.int64)
+    return [Fraction(int(s), orders.units_per_usd) for s in success @ orders.price[mask]]
 
 
 def contribution_ratio(contribution: Fraction, savings: Fraction) -> Fraction | None:

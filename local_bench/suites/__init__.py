@@ -1,1 +1,1 @@
-"""What is asked: one module a benchmark."""
+"""Benchmarks: one package per suite, with its tasks, questions, scores and file formats."""

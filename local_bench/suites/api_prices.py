@@ -1,4 +1,4 @@
-"""What papers assumed an image to cost at an API: `configs/api_prices.yaml`."""
+"""API prices per image that the benchmarks' papers assume: `configs/api_prices.yaml`."""
 
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
@@ -17,7 +17,7 @@ def _usd(text: str) -> str:
     except InvalidOperation:
         amount = Decimal("nan")
     if not amount.is_finite() or amount < 0:
-        raise ValueError('a price is US dollars in quotation marks, 0 or more: "0.04"')
+        raise ValueError('a price must be a quoted amount in US dollars, 0 or more: "0.04"')
     return text
 
 
@@ -28,23 +28,23 @@ class ApiPrices(Strict):
     date: str
     usd_per_image: dict[str, Annotated[str, AfterValidator(_usd)]]
     aliases: dict[str, str] = Field(default={})
-    """How published result files name a model -> its name in `usd_per_image`."""
+    """Model name in published result files -> its name in `usd_per_image`."""
 
     @model_validator(mode="after")
     def _aliases_of_priced_models(self) -> Self:
-        stray = next((name for name in self.aliases.values() if name not in self.usd_per_image), None)
-        if stray is not None:
-            raise ValueError(f"aliases: there is no price of {stray!r}")
+        unknown = next((name for name in self.aliases.values() if name not in self.usd_per_image), None)
+        if unknown is not None:
+            raise ValueError(f"aliases: {unknown!r} has no price in usd_per_image")
         return self
 
     @property
     def exact(self) -> dict[str, Decimal]:
-        """{model: US dollars an image}, by the paper's own names."""
+        """{model: US dollars per image}, by the paper's own names."""
         return {model: Decimal(text) for model, text in self.usd_per_image.items()}
 
     def of(self, models: Iterable[str]) -> tuple[dict[str, Decimal], list[str]]:
-        """The prices of those of `models` that have one, by their names there, and a sentence for each that the paper
-        names otherwise."""
+        """The prices of those `models` that have one, and a message for each model that the paper lists under another
+        name."""
         names = {model: self.aliases.get(model, model) for model in models}
         prices = self.exact
         return (
@@ -58,7 +58,7 @@ class _File(Strict):
 
 
 def api_prices(suite: str) -> ApiPrices:
-    """The prices that the suite's paper assumed. ConfigError where the file has none for it."""
+    """The prices that the suite's paper assumes. ConfigError if the file has none for the suite."""
     files = config_files("api_prices.yaml")
     found = {name: of for path in reversed(files) for name, of in load_yaml(path, _File).prices.items()}
     if suite not in found:

@@ -39,7 +39,7 @@ class Suite(ABC):
     licence: ClassVar[str]
     source: ClassVar[str]
     """Authors and repository."""
-    files: ClassVar[str] = "an order file, one JSON object a line"
+    files: ClassVar[str] = "an order file, one JSON object per line"
     """Description of the file or folder that `suite.path` must be."""
     shipped: ClassVar[Path | None] = None
     """Task file included in local-bench; None if `suite.path` is required."""
@@ -81,10 +81,10 @@ class Suite(ABC):
         missing or superfluous path, and for an unknown part.
         """
         if self.shipped is not None and path is not None:
-            raise ConfigError(f"suite.path: the suite {self.name!r} ships with its tasks: leave the path out")
+            raise ConfigError(f"suite.path: the suite {self.name!r} includes its tasks: remove the path")
         if self.shipped is None and path is None:
             raise ConfigError(
-                f"suite.path: the suite {self.name!r} is read from {self.files}: say where that is, or "
+                f"suite.path: the suite {self.name!r} is read from {self.files}: give its path, or run "
                 f"`local-bench suites fetch {self.name} --out FOLDER`"
             )
         tasks = self.read_tasks(self.shipped or Path(str(path)), keep, refuse)
@@ -134,7 +134,7 @@ class Suite(ABC):
         return {}
 
     def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
-        """The results as one annotator gave them: `ratings` has scores and `overall` by work id."""
+        """The results with one annotator's decisions: `ratings` has scores and `overall` by work id."""
         decided = {work_id: of.get("overall") for work_id, of in ratings.items()}
         return replace(results, images=[replace(one, accepted=decided.get(one.work_id)) for one in results.images])
 
@@ -155,7 +155,7 @@ class Suite(ABC):
 
     def write_results(self, results: RunResults, out: Path) -> list[Path]:
         """Write the results in the benchmark's layout to `out`; return the files that `score` reads."""
-        raise UserError(f"results of {self.name} have no layout of their own: read RUN/exports instead")
+        raise UserError(f"{self.name} has no result format of its own: use the files in RUN/exports")
 
     def result_notes(self, results: RunResults) -> list[str]:
         """What `write_results` does not include, one sentence each."""
@@ -166,9 +166,7 @@ class Suite(ABC):
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
         """Read the benchmark's result files as annotations of a run's images; None for entries without a verdict.
         ResultFileError for a malformed file."""
-        raise UserError(
-            f"{self.name} has no result files that could be read as annotations: give a file of annotations"
-        )
+        raise UserError(f"{self.name} has no result files that can be read as annotations: give an annotation file")
 
 
 def _of_part(tasks: list[Task], part: str) -> list[Task]:
@@ -176,6 +174,6 @@ def _of_part(tasks: list[Task], part: str) -> list[Task]:
     found = [task for task in tasks if part in parts[task.task_id]]
     if not found:
         known = dict.fromkeys(name for names in parts.values() for name in names)
-        suggestion = hint(part, known, f"there are {', '.join(known)}")
-        raise ConfigError(f"suite.part: there is no part {part!r}: {suggestion}")
+        suggestion = hint(part, known, f"available: {', '.join(known)}")
+        raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
     return found

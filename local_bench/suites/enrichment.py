@@ -1,7 +1,7 @@
-"""What a judge or a person wrote about tasks before the run: points, checklists, prompts, hard rules; a task a line.
+"""Task data extracted before the run: evaluation points, checklists, prompts and hard rules; one line per task.
 
-`local-bench extract` writes such a file and `suite.written` names it. It is part of what the run is: the same file
-gives the same tasks, whoever wrote it.
+`local-bench extract` writes such a file and `suite.written` names it. Its content is part of the run's identity,
+regardless of who wrote it.
 """
 
 from collections.abc import Sequence
@@ -24,59 +24,59 @@ FIELDS = {
     "rephrase": ("prompts",),
     "deliverables": ("rules",),
 }
-"""Which of a line's fields a rubric fills."""
+"""Rubric -> the fields of a line that it fills."""
 
 
 class WrittenLine(Strict):
-    """One task; what is left out is as it was."""
+    """The data of one task; omitted fields leave the task unchanged."""
 
     task_id: str
     points: _Lines = Field(default=[])
-    """The order's evaluation points."""
+    """Evaluation points of the order."""
     changes: _Lines = Field(default=[])
-    """What an edit must do."""
+    """Changes that the edit must make."""
     preservations: _Lines = Field(default=[])
-    """What an edit must leave."""
+    """Properties that the edit must preserve."""
     prompts: _Lines = Field(default=[])
-    """One an image, for models that take words alone."""
+    """One prompt per image, for models without image inputs."""
     rules: list[HardRules] = Field(default=[], max_length=100)
-    """The hard rules of each image, in the order's own order; `{}` for an image without any."""
+    """Hard rules of each image, in the order of the deliverables; `{}` for an image without rules."""
     judge: str | None = None
-    """Who wrote it."""
+    """Name of the judge that generated the data."""
 
 
 def read_written(path: Path) -> dict[str, WrittenLine]:
-    """The lines by task. TaskFileError names file, line and reason."""
+    """Read the lines by task id. TaskFileError names file, line and reason."""
     found: dict[str, WrittenLine] = {}
-    way_out = "set suite.written to a file that `local-bench extract` wrote"
-    for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=way_out, unreadable=way_out):
+    remedy = "set suite.written to a file written by `local-bench extract`"
+    for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=remedy, unreadable=remedy):
         try:
             line = WrittenLine.model_validate(data)
         except ValidationError as e:
             raise TaskFileError(explain(e, WrittenLine, where, {})) from None
         if line.task_id in found:
-            raise TaskFileError(f"{where}: the task {line.task_id!r} stands there twice: keep one line")
+            raise TaskFileError(f"{where}: duplicate task {line.task_id!r}: keep one line")
         found[line.task_id] = line
     return found
 
 
 def with_written(tasks: Sequence[Task], path: Path) -> list[Task]:
-    """The tasks with what the file says of them. TaskFileError for a task that there is not, and where prompts are not
-    as many as images."""
+    """The tasks with the data of the file. TaskFileError for an unknown task, and if the number of prompts or rules
+    differs from the number of images."""
     found = read_written(path)
-    stray = next((task_id for task_id in found if task_id not in {task.task_id for task in tasks}), None)
-    if stray is not None:
-        raise TaskFileError(f"{path}: the suite has no task {stray!r}: take the line out")
+    unknown = next((task_id for task_id in found if task_id not in {task.task_id for task in tasks}), None)
+    if unknown is not None:
+        raise TaskFileError(f"{path}: the suite has no task {unknown!r}: remove the line")
     return [_with(task, found[task.task_id], path) if task.task_id in found else task for task in tasks]
 
 
 def _with(task: Task, line: WrittenLine, path: Path) -> Task:
     if line.prompts and len(line.prompts) != len(task.deliverables):
         n = len(task.deliverables)
-        raise TaskFileError(f"{path}: {task.task_id!r} asks for {n} images, and there are {len(line.prompts)} prompts")
+        raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has {len(line.prompts)} prompts")
     if line.rules and len(line.rules) != len(task.deliverables):
         n = len(task.deliverables)
-        raise TaskFileError(f"{path}: {task.task_id!r} asks for {n} images, and there are rules for {len(line.rules)}")
+        raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has rules for {len(line.rules)}")
     rules = tuple(of.model_dump(exclude_defaults=True) for of in line.rules)
     own = {name: getattr(line, name) for name in ("changes", "preservations", "prompts") if getattr(line, name)}
     return replace(

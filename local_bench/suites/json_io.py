@@ -1,4 +1,4 @@
-"""Whole JSON files that come with benchmarks, prices among them, read with the line of what is wrong."""
+"""Reads JSON files of benchmarks and of prices, with the line number in error messages."""
 
 import json
 from collections.abc import Sequence
@@ -10,47 +10,50 @@ from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, UserError
 
 MAX_BYTES = 500_000_000
-ENDS = "give the file with one JSON object in it"
+HINT = "give a file with one JSON object"
 
 
 def read_object(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[dict[str, Any], str]:
-    """(the JSON object in the file, its text), numbers with a point as Decimal. `error` if it is none."""
+    """(the JSON object in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an
+    object."""
     data, text = read_json(path, what, error)
     if not isinstance(data, dict):
-        raise error(f"{path}: a {what} is a JSON object, not {type(data).__name__}: {ENDS}")
+        raise error(f"{path}: a {what} must be a JSON object, not {type(data).__name__}: {HINT}")
     return data, text
 
 
 def read_list(path: Path, what: str, error: type[UserError] = ResultFileError) -> tuple[list[Any], str]:
-    """(the JSON array in the file, its text), numbers with a point as Decimal. `error` if it is none."""
+    """(the JSON array in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an array."""
     data, text = read_json(path, what, error)
     if not isinstance(data, list):
-        raise error(f"{path}: a {what} is a JSON array, not {type(data).__name__}: give the file with one array in it")
+        raise error(
+            f"{path}: a {what} must be a JSON array, not {type(data).__name__}: give a file with one JSON array"
+        )
     return data, text
 
 
 def read_json(path: Path, what: str, error: type[UserError]) -> tuple[Any, str]:
-    """(what the file holds, its text), numbers with a point as Decimal. `error` if it is no JSON."""
+    """(the contents of the file, its text), with decimal numbers as Decimal. Raises `error` if it is not valid JSON."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise error(f"{path} is larger than {MAX_BYTES:,} bytes: this is no {what}")
+            raise error(f"{path} is larger than {MAX_BYTES:,} bytes and cannot be a {what}: give the right file")
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise error(f"{path} does not exist: give the {what}") from None
     except OSError as e:
         raise error(f"{path} cannot be read ({e.strerror}): give the {what}") from None
     except UnicodeDecodeError:
-        raise error(f"{path} is no UTF-8 text: give the {what}") from None
+        raise error(f"{path} is not UTF-8 text: give the {what}") from None
     try:
         return strictjson.loads(text, parse_float=Decimal), text
     except json.JSONDecodeError as e:
-        raise error(f"{path}, line {e.lineno}: this is not JSON ({e.msg}): mend the line") from None
+        raise error(f"{path}, line {e.lineno}: invalid JSON ({e.msg}): correct the line") from None
     except (ValueError, RecursionError) as e:
-        raise error(f"{path}: this is not JSON ({e}): mend the file") from None
+        raise error(f"{path}: invalid JSON ({e}): correct the file") from None
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:
-    """The line (from 1) on which the last of nested `keys` stands, as far as it can be told without a parser."""
+    """The line (from 1) of the last of nested `keys`, as far as a text search can determine it."""
     at = 0
     for key in keys:
         forms = (f"{json.dumps(key)}", f"{json.dumps(key, ensure_ascii=False)}")
@@ -60,13 +63,13 @@ def line_of(text: str, keys: Sequence[str]) -> int:
 
 
 def read_costs(path: Path) -> dict[str, Decimal]:
-    """{model: US dollars an image}. ResultFileError names the file, the line and the reason."""
+    """{model: US dollars per image}. ResultFileError names the file, the line and the reason."""
     data, text = read_object(path, "file of costs")
     costs = {}
     for model, amount in data.items():
         if isinstance(amount, bool) or not isinstance(amount, int | Decimal) or not _is_price(Decimal(amount)):
             where = f"{path}, line {line_of(text, [model])}"
-            raise ResultFileError(f"{where}: the cost of {model!r} is a number of US dollars an image, 0 or more")
+            raise ResultFileError(f"{where}: the cost of {model!r} must be a number of US dollars per image, 0 or more")
         costs[model] = Decimal(amount)
     return costs
 

@@ -1,4 +1,4 @@
-"""Order files: one JSON object a line, as ServImage's tasks are (and our own `studio` suite's)."""
+"""Order files: one JSON object per line, for ServImage's tasks and our own `studio` suite."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,19 +19,19 @@ from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, explain
 
 KeepImage = Callable[[Image.Image], str]
-"""Keeps canonical pixels and returns their digest."""
+"""Stores canonical pixels and returns their digest."""
 
 
 def task_id(value: str) -> str:
-    """`value`, if it can name a task. ValueError where it cannot."""
+    """`value`, if it is a valid task id; otherwise ValueError."""
     if not is_safe_id(value):
-        raise ValueError("a task id has letters, digits, '.', '_' and '-' only, and starts with a letter or digit")
+        raise ValueError("a task id must have only letters, digits, '.', '_' and '-', and start with a letter or digit")
     return value
 
 
 def _price(value: Decimal | int) -> Decimal | int:
     if not math.isfinite(value) or value < 0:
-        raise ValueError("a price is a number of US dollars, 0 or more")
+        raise ValueError("a price must be a number of US dollars, 0 or more")
     micro_usd(value)
     return value
 
@@ -49,36 +49,36 @@ class OrderLine(Strict):
     brief: Text
     deliverables: list[Text] = Field(min_length=1, max_length=100)
     evaluation_points: list[Text] = Field(max_length=200)
-    """None where nobody has extracted them: BRF is unscored then."""
+    """None if they have not been extracted: BRF is then unscored."""
     source_image: Text | None = None
     mask_image: Text | None = None
-    """White where the source picture is to be changed; for models that take a mask."""
+    """White where the source image is to be changed; for models with a mask input."""
     reference_images: list[Text] = Field(default=[])
     rules: list[HardRules] = Field(default=[])
-    """Hard rules of each deliverable, in their order; left out: none."""
+    """Hard rules of each deliverable, in their order; none if omitted."""
 
     @model_validator(mode="after")
     def _rules_of_each(self) -> "OrderLine":
         if self.rules and len(self.rules) != len(self.deliverables):
-            raise ValueError(f"there are {len(self.deliverables)} deliverables and rules for {len(self.rules)}")
+            raise ValueError(f"{len(self.deliverables)} deliverables, but rules for {len(self.rules)}")
         if self.mask_image is not None and self.source_image is None:
-            raise ValueError("mask_image marks a part of source_image, and there is none")
+            raise ValueError("mask_image marks a part of source_image, which is missing")
         return self
 
 
 def read_orders(path: Path, keep: KeepImage) -> list[Task]:
-    """The tasks in the file at `path`, in its order.
+    """Read the tasks at `path` in the file's order.
 
-    A reference that is missing is noted and the order goes on; a source picture that is missing makes the order
-    unscored. TaskFileError names the file, the line and the reason; ImageError an image that is there but unreadable.
+    A missing reference image is noted and otherwise ignored; a missing source image or mask makes the order unscored.
+    TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
     tasks: dict[str, Task] = {}
     first_line: dict[str, int] = {}
     for number, order in _lines(path):
         if order.task_id in tasks:
             raise TaskFileError(
-                f"{path}, line {number}: the task id {order.task_id!r} stands on line {first_line[order.task_id]} too: "
-                "give each order its own"
+                f"{path}, line {number}: duplicate task id {order.task_id!r}, "
+                f"first on line {first_line[order.task_id]}: give each order its own"
             )
         first_line[order.task_id] = number
         try:
@@ -86,15 +86,13 @@ def read_orders(path: Path, keep: KeepImage) -> list[Task]:
         except UserError as e:
             raise type(e)(f"{path}, line {number}: {e}") from e
     if not tasks:
-        raise TaskFileError(f"{path} holds no orders: give a file with one JSON object a line")
+        raise TaskFileError(f"{path} contains no orders: give a file with one JSON object per line")
     return list(tasks.values())
 
 
 def _lines(path: Path) -> Iterator[tuple[int, OrderLine]]:
-    way_out = "set suite.path to the order file"
-    lines = strictjson.objects(
-        path, TaskFileError, "an order", missing=way_out, unreadable=way_out, parse_float=Decimal
-    )
+    remedy = "set suite.path to the order file"
+    lines = strictjson.objects(path, TaskFileError, "an order", missing=remedy, unreadable=remedy, parse_float=Decimal)
     for number, where, data in lines:
         yield number, _order(data, where)
 

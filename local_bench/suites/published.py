@@ -1,4 +1,4 @@
-"""The form in which a benchmark's numbers come out."""
+"""A benchmark's published statistics, as data and as tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Published:
-    """A benchmark's numbers."""
+    """A benchmark's statistics."""
 
     data: dict[str, Any]
-    """For programs: the contract's names, and beside them counts and ends."""
+    """JSON data: the names of the output contract, with counts and bounds."""
     tables: Sequence[tuple[Sequence[str], list[list[str]]]]
-    """For people: (header, rows)."""
+    """Tables for display: (header, rows)."""
     notes: list[str] = field(default_factory=list)
-    """What is missing, open or left out: a sentence each."""
+    """Missing, undecided or omitted data: one sentence each."""
 
 
 def number(value: Fraction | float | None) -> float | None:
-    """For JSON: the nearest float, null for None."""
+    """JSON number: the nearest float, null for None."""
     return None if value is None else float(value)
 
 

@@ -1,8 +1,8 @@
-"""Other benchmarks' questions about a suite's images (`suite.questions_from`), scored apart from the suite's own.
+"""Questions of other benchmarks about a suite's images (`suite.questions_from`), scored separately from its own.
 
-Each image of a task is put to them alone, as that benchmark puts an image of its own: the other's `questions` and
-`scores` are used on the task as it would have it. The scores have the benchmark's name in front (`ice_vllmqa`), decide
-nothing and enter none of the suite's own numbers. Verdicts are keyed like the suite's; no rubric is used by two.
+Each image of a task is judged individually, as an image of the other benchmark: its `questions` and `scores` are
+applied to the task in the form that it expects. The scores have a prefix (`ice_vllmqa`), decide nothing and are not
+part of the suite's own statistics. Verdicts are keyed like the suite's; no two benchmarks share a rubric.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,22 +28,24 @@ class ForeignQuestions:
     """One benchmark's questions."""
 
     fit: Callable[[Task], Task | None]
-    """A task with one image as the benchmark would have it; None where it asks nothing of such a task."""
+    """The task with one image in the form that the benchmark expects; None if it has no questions about such a task."""
     questions: Questions
     scores: Scores
     names: Mapping[str, str]
-    """The benchmark's name of a score -> its name here."""
+    """The benchmark's name of a score -> its prefixed name."""
 
 
 def check_borrowed(suite_name: str, names: list[str]) -> None:
-    """ConfigError for a benchmark that there is not, twice, or whose questions the suite asks itself."""
+    """ConfigError for an unknown or duplicate benchmark, or one whose questions the suite asks itself."""
     for i, name in enumerate(names):
         if name not in BENCHMARKS:
-            raise ConfigError(f"suite.questions_from: there is no {name!r}: there are {', '.join(BENCHMARKS)}")
+            raise ConfigError(
+                f"suite.questions_from: unknown benchmark {name!r}: available are {', '.join(BENCHMARKS)}"
+            )
         if name == suite_name or (name == "servimage" and suite_name not in BENCHMARKS):
-            raise ConfigError(f"suite.questions_from: {suite_name} asks the questions of {name} itself: leave it out")
+            raise ConfigError(f"suite.questions_from: {suite_name} already includes the questions of {name}: remove it")
         if name in names[:i]:
-            raise ConfigError(f"suite.questions_from: {name!r} is there twice: keep one")
+            raise ConfigError(f"suite.questions_from: duplicate {name!r}: keep one")
 
 
 def borrowed_questions(names: list[str], task: Task, images: Mapping[int, str]) -> Iterator[tuple[Key, Question]]:
@@ -57,7 +59,7 @@ def borrowed_questions(names: list[str], task: Task, images: Mapping[int, str]) 
 
 
 def borrowed_scores(names: list[str], task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """Deliverable -> the other benchmarks' scores, not applicable where they ask nothing."""
+    """Deliverable -> scores of the other benchmarks; not applicable if one has no questions about the task."""
     found: dict[int, list[Score]] = {i: [] for i in range(1, len(task.deliverables) + 1)}
     for name in names:
         other = BENCHMARKS[name]
@@ -73,14 +75,14 @@ def borrowed_scores(names: list[str], task: Task, verdicts: Mapping[Key, Verdict
 
 
 def pass_fail(names: list[str]) -> tuple[str, ...]:
-    """Those of the scores on which a panel votes."""
+    """The scores on which a panel votes."""
     return tuple(
         BENCHMARKS[name].names[score] for name in names for score in (hype_edit_1.PASS_FAIL if name == HYPE else ())
     )
 
 
 def _alone(task: Task, number: int) -> Task:
-    """The task as if that deliverable were all of it."""
+    """The task with this deliverable as its only one."""
     return replace(task, deliverables=(task.deliverables[number - 1],))
 
 
@@ -100,19 +102,19 @@ def _idea(task: Task) -> Task | None:
 
 
 def _idea_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
-    """The part of the points that the image meets, each the mean of its askings, in [0, 1]."""
+    """The fraction of points that the image meets, each the mean over its repeats, in [0, 1]."""
     values = []
     for k in range(len(task.evaluation_points)):
-        heard = [verdicts.get((1, idea_bench.RUBRIC, k, repeat)) for repeat in range(REPEATS)]
-        known = [value for v in heard if v is not None and (value := v.value("met")) is not None]
-        if len(known) < len(heard):
-            return [Score(IDEA_MET, None, f"{len(heard) - len(known)} askings of point {k + 1} have no answer")]
+        repeats = [verdicts.get((1, idea_bench.RUBRIC, k, repeat)) for repeat in range(REPEATS)]
+        known = [value for v in repeats if v is not None and (value := v.value("met")) is not None]
+        if len(known) < len(repeats):
+            return [Score(IDEA_MET, None, f"{len(repeats) - len(known)} askings of point {k + 1} have no answer")]
         values.append(fmean(known))
     return [Score(IDEA_MET, fmean(values))]
 
 
 def _servimage(task: Task) -> Task:
-    return replace(task, evaluation_points=())  # the other benchmarks' points are questions of another form
+    return replace(task, evaluation_points=())  # other benchmarks' points are questions of another form
 
 
 def _servimage_scores(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:

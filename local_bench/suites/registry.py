@@ -33,8 +33,8 @@ def suite(name: str) -> Suite:
         return _loaded(name, _SUITES[name])
     known = _known()
     if name not in known:
-        suggestion = hint(name, known, f"there are {', '.join(known)}")
-        raise ConfigError(f"suite.name: there is no suite {name!r}: {suggestion}")
+        suggestion = hint(name, known, f"available: {', '.join(known)}")
+        raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
     return _loaded(name, known[name])
 
 
@@ -48,7 +48,7 @@ def _loaded(name: str, where: str) -> Suite:
             f"suite.name: {name!r} cannot be loaded from {where} ({e}): correct or remove that package"
         ) from e
     if not (isinstance(kind, type) and issubclass(kind, Suite)):
-        raise ConfigError(f"suite.name: {where} is no subclass of local_bench.Suite: correct or remove that package")
+        raise ConfigError(f"suite.name: {where} is not a subclass of local_bench.Suite: correct or remove that package")
     try:
         return kind()
     except TypeError as e:

@@ -1,4 +1,4 @@
-"""What a run produced, one row an image, and the files that benchmarks' own layouts are made of."""
+"""Results of a run, one row per image, and the files of which the benchmarks' own layouts consist."""
 
 import io
 import json
@@ -20,12 +20,12 @@ FORMATS: dict[str, dict[str, Any]] = {
     "jpg": {"format": "JPEG", "quality": 100, "subsampling": 0},
     "webp": {"format": "WEBP", "lossless": True, "quality": 0, "method": 0},
 }
-"""By the file's suffix. JPEG alone is lossy; only IDEA-Bench asks for it."""
+"""By file suffix. Only JPEG is lossy; only IDEA-Bench requires it."""
 
 
 @dataclass(frozen=True)
 class ImageResult:
-    """One image that the run asked for, with its scores and the decision about it."""
+    """One requested image with its scores and its decision."""
 
     work_id: str
     model: str
@@ -33,32 +33,32 @@ class ImageResult:
     deliverable: int
     attempt: int
     pixels_sha256: str | None
-    """None where there is no image; `unscored` says why."""
+    """None if there is no image; `unscored` has the reason."""
     unscored: str | None
     accepted: bool | None
-    """None where it is not decided."""
+    """None if undecided."""
     scores: dict[str, Score] = field(default_factory=dict)
 
     @property
     def supported(self) -> bool:
-        """Whether the model was asked at all: what is not its kind of work is missing from its results."""
+        """Whether the model supports the task; unsupported tasks are missing from its results."""
         return self.unscored is None or not self.unscored.startswith(UNSUPPORTED)
 
 
 @dataclass(frozen=True)
 class RunResults:
-    """A run's results as a suite reads them: plain rows, and ways to the images."""
+    """The results of a run as a suite receives them: plain rows, and functions that load the images."""
 
     images: list[ImageResult]
     """In the plan's order."""
     usd_per_image: Mapping[str, Decimal]
-    """By model; no entry where the cost is not known."""
+    """By model; no entry if the cost is not known."""
     verdicts: Mapping[str, Mapping[tuple[str, int, int], Verdict]]
-    """Work id -> (rubric, point, repeat) -> the judge's answer; of several judges, that of the majority."""
+    """Work id -> (rubric, point, repeat) -> the judge's answer; with several judges, the majority's."""
     load: Callable[[str], Image.Image]
-    """A generated image by its pixel digest. RunImageError where the file is missing, damaged or altered."""
+    """Load a generated image by its pixel digest. RunImageError if the file is missing, damaged or altered."""
     load_input: Callable[[str], Image.Image]
-    """An input image of a task; raises as `load`."""
+    """Load an input image of a task; raises as `load`."""
 
     @property
     def models(self) -> list[str]:
@@ -66,7 +66,7 @@ class RunResults:
         return list(dict.fromkeys(image.model for image in self.images))
 
     def write_costs(self, out: Path) -> None:
-        """Writes costs.json for `score --costs`, where a cost is known; else removes that of an earlier export."""
+        """Write costs.json for `score --costs` if a cost is known; else remove that of an earlier export."""
         lines = [f"  {json.dumps(model, ensure_ascii=False)}: {usd:f}" for model, usd in self.usd_per_image.items()]
         if lines:
             write_text(out, "costs.json", "{\n" + ",\n".join(lines) + "\n}\n")
@@ -74,8 +74,8 @@ class RunResults:
             safe_join(out, "costs.json").unlink(missing_ok=True)
 
     def write_image(self, pixels_sha256: str, out: Path, relative: str) -> Path | None:
-        """Writes a generated image in the format of the suffix of `relative`, as `write_bytes`; None where the run's
-        own file cannot be read."""
+        """Write a generated image in the format of the suffix of `relative`, as `write_bytes`; None if the run's own
+        file cannot be read."""
         try:
             image = self.load(pixels_sha256)
         except RunImageError:
@@ -91,8 +91,8 @@ def write_text(out: Path, relative: str, text: str) -> Path:
 
 
 def write_bytes(out: Path, relative: str, data: bytes) -> Path:
-    """Writes `out / relative` and returns it. StorageError if the disk refuses; UserError where that is outside `out`:
-    names of models and tasks come from the ledger, which may be someone else's."""
+    """Write `out / relative` and return it. StorageError if writing fails; UserError if the path is outside `out`:
+    names of models and tasks come from the ledger, which is untrusted."""
     safe_join(out, relative)
     write_atomic(out / relative, data)
     return out / relative

@@ -1,7 +1,7 @@
-"""Small networks of the kinds that read faces, depth and poses, built on this machine.
+"""Small face, depth and pose networks, built on this machine.
 
-The face detector and the body network are set by hand so that they really find what a test can draw: blobs of a colour
-for faces, dots of 18 colours for joints. Everything else has seeded random weights.
+The parameters of the face detector and the body network are set by hand so that they detect what a test can draw: blobs
+of one colour as faces, dots of 18 colours as joints. All other networks have seeded random weights.
 """
 
 from pathlib import Path
@@ -19,15 +19,17 @@ from local_bench.models.cards import ModelCard
 
 SEED = 20260104
 FACE_COLOUR = (255, 0, 255)
-"""What the tiny detector takes for a face, on anything without much of it; red and blue may be exchanged."""
+"""The colour that the tiny detector recognises as a face, if surrounded by other colours; red and blue may be
+exchanged."""
 STRIDES, ANCHORS = (8, 16, 32), 2
 _OPSET, _IR = 17, 8
 STEP = 0.25
-"""How far from a joint's colour the tiny body network sees nothing of it, summed over the channels in [0, 1]."""
+"""Distance from a joint's colour, summed over the channels in [0, 1], at which the tiny body network's response is
+0."""
 
 
 def joint_colour(joint: int) -> tuple[int, int, int]:
-    """RGB of the dot that the tiny body network takes for that joint."""
+    """RGB of the dot that the tiny body network recognises as that joint."""
     levels = (0, 128, 255)
     return levels[(joint + 8) // 9], levels[(joint + 8) // 3 % 3], levels[(joint + 8) % 3]
 
@@ -37,8 +39,8 @@ _PLACES = (
     *((68, 172), (108, 108), (108, 140), (116, 172), (84, 20), (100, 20), (68, 28), (116, 28)),
 )
 FIGURE = dict(enumerate(_PLACES))
-"""Where the joints of a figure lie in a picture of 184x184 pixels, each in the middle of a cell of 8x8; the tiny
-affinity fields point along its limbs."""
+"""Positions of a figure's joints in an image of 184x184 pixels, each in the centre of a cell of 8x8; the tiny affinity
+fields point along its limbs."""
 
 
 def build_faces(folder: Path, card: ModelCard) -> None:
@@ -48,7 +50,7 @@ def build_faces(folder: Path, card: ModelCard) -> None:
 
 
 def build_depth(folder: Path, card: ModelCard) -> None:
-    """Saves a DPT-hybrid of 0.3 M parameters into `folder`, as transformers' own are."""
+    """Saves a DPT-hybrid of 0.3 M parameters into `folder`, in transformers' layout."""
     from transformers import DPTConfig, DPTForDepthEstimation
 
     backbone = {
@@ -85,7 +87,7 @@ def build_depth(folder: Path, card: ModelCard) -> None:
 
 
 def build_pose(folder: Path, card: ModelCard) -> None:
-    """Saves a body network of OpenPose's shape and small widths into `folder`."""
+    """Saves a body network with OpenPose's architecture and small widths into `folder`."""
     generator = torch.Generator().manual_seed(SEED)
     state: dict[str, torch.Tensor] = {}
 
@@ -118,14 +120,14 @@ def build_pose(folder: Path, card: ModelCard) -> None:
 
 
 def _passing(out: int, into: int, side: int) -> torch.Tensor:
-    """A convolution that hands its channels on."""
+    """A convolution that passes its channels on unchanged."""
     kernel = torch.zeros(out, into, side, side)
     kernel[: min(out, into), : min(out, into), side // 2, side // 2] = torch.eye(min(out, into))
     return kernel
 
 
 def _differences() -> tuple[torch.Tensor, torch.Tensor]:
-    """Six channels a joint: by how much each colour channel (BGR) is over and under its colour."""
+    """Six channels per joint: the differences of each colour channel (BGR) above and below the joint's colour."""
     colours = torch.tensor([joint_colour(joint)[::-1] for joint in range(JOINTS)]) / 255
     kernel = torch.zeros(JOINTS * 6, 3, 3, 3)
     kernel[:, :, 1, 1] = torch.cat([torch.eye(3), -torch.eye(3)]).repeat(JOINTS, 1)
@@ -133,7 +135,7 @@ def _differences() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _directions(branch: int, out: int) -> torch.Tensor:
-    """The last layer's bias: along the figure's limbs everywhere for the affinity fields, else nothing."""
+    """The last layer's bias: constant along the figure's limbs for the affinity fields, else 0."""
     bias = torch.zeros(out)
     for (start, end), field in zip(LIMBS, FIELDS, strict=True) if branch == 1 else ():
         away = torch.tensor(FIGURE[end], dtype=torch.float32) - torch.tensor(FIGURE[start], dtype=torch.float32)
@@ -142,9 +144,9 @@ def _directions(branch: int, out: int) -> torch.Tensor:
 
 
 def _detector() -> tuple[list[Any], dict[str, np.ndarray], list[tuple[str, int]]]:
-    """Nodes, constants and outputs (name, width): a face is a cell full of the colour with little of it around.
+    """Nodes, constants and outputs (name, width): a face is a cell filled with the colour, with little of it around.
 
-    A cell counts 1 where it is of the colour, 0 where it is grey.
+    A cell counts as 1 if it has the colour, as 0 if it is grey.
     """
     from onnx import helper
 

@@ -1,4 +1,4 @@
-"""Small networks with seeded random weights for the metrics, saved as the published ones are."""
+"""Small metric networks with seeded random weights, saved in the layout of the published ones."""
 
 import json
 from itertools import pairwise
@@ -35,9 +35,9 @@ _PREPROCESS = {
 }
 _HEAD_WIDTHS = (64, 128, 64, 32, 16, 1)
 _MIDDLE = 5.0
-"""What a small head says of a picture that it sees nothing in."""
+"""Output of a small head for a featureless image."""
 _GAIN = 1.6
-"""Of each of its layers, so that scores differ."""
+"""Gain of each of its layers, so that scores differ."""
 
 
 def build_clip(folder: Path, card: ModelCard) -> None:
@@ -49,7 +49,7 @@ def build_clip(folder: Path, card: ModelCard) -> None:
 
 
 def build_laion_clip(folder: Path, card: ModelCard) -> None:
-    """Saves a CLIP with QuickGELU of 0.5 M parameters, whose embedding depends much on the picture, into `folder`."""
+    """Saves a CLIP with QuickGELU of 0.5 M parameters into `folder`; its embedding depends strongly on the image."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED + 1)
         model = open_clip.CLIP(**_MODEL_OF_LAION)
@@ -100,8 +100,8 @@ def build_aesthetic_head(folder: Path, card: ModelCard) -> None:
 
 
 def build_dinov2(folder: Path, card: ModelCard) -> None:
-    """Saves a DINOv2 of 0.1 M parameters with its processor's config into `folder`: SwiGLU as in the giant one, and
-    positions for another size than its pictures have."""
+    """Saves a DINOv2 of 0.1 M parameters with its processor's config into `folder`: SwiGLU as in the giant model, and
+    position embeddings for another image size than that of its inputs."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED + 5)
         config = Dinov2Config(
@@ -159,7 +159,7 @@ def _save_clip(folder: Path, model: open_clip.CLIP, described: dict[str, Any]) -
 
 
 def _head(seed: int, prefix: str, places: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """The linear layers of a head under their published names; scores lie about the middle of the scale."""
+    """The linear layers of a head under their published names; scores are near the middle of the scale."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for place, (before, after) in zip(places, pairwise(_HEAD_WIDTHS), strict=True):
@@ -169,7 +169,7 @@ def _head(seed: int, prefix: str, places: tuple[int, ...]) -> dict[str, torch.Te
 
 
 def _processor(kind: str, mean: list[float], std: list[float]) -> dict[str, Any]:
-    """What the published preprocessor_config.json of these models have in common."""
+    """The common settings of these models' published preprocessor_config.json."""
     return {
         "do_normalize": True,
         "do_rescale": True,

@@ -1,7 +1,7 @@
-"""Small stand-ins for what pyiqa downloads: its own classes, seeded random weights, the files it would ask for.
+"""Small replacements of the files that pyiqa downloads: its own classes with seeded random weights.
 
-A folder is like a fetched one: pyiqa's loading is gone through as with the real files. The weights are amplified, so
-that a score depends on the picture.
+A folder has the form of a fetched one, so pyiqa's loading is tested as with the published files. The weights are
+amplified, so that a score depends on the image.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from local_bench.judges.metrics.pyiqa_scope import HUB, answered, seeded
+from local_bench.judges.metrics.pyiqa_scope import HUB, local_files, seeded
 from local_bench.judges.metrics.pyiqa_store import Store, file_name
 from local_bench.models.cards import ModelCard
 from local_bench.models.convert import write_converted
@@ -23,7 +23,7 @@ _MUSIQ = {"hidden_size": 48, "mlp_dim": 96, "num_heads": 3, "num_layers": 2, "lo
 _BACKBONE = "mobilenetv3_small_050"
 _NIMA = f"{_OWN}/tiny-nima.pth"
 _HEADER_BYTES = 116
-"""Of a MATLAB file: words, with the time of writing in them."""
+"""Size of the text header of a MATLAB file, which includes the time of writing."""
 
 
 def build(folder: Path, card: ModelCard) -> None:
@@ -38,7 +38,7 @@ def build(folder: Path, card: ModelCard) -> None:
 
 
 def _musiq(path: Path) -> None:
-    with answered("MUSIQ", {}):
+    with local_files("MUSIQ", {}):
         from pyiqa.archs.musiq_arch import MUSIQ
 
         model = MUSIQ(pretrained=False, **_MUSIQ)
@@ -67,8 +67,8 @@ def _nima(path: Path) -> None:
 
 
 def _clip(path: Path) -> None:
-    """A CLIP of RN50's kind, in OpenAI's layout and its float16."""
-    with answered("CLIPIQA", {}):
+    """A CLIP like RN50, in OpenAI's layout and in float16."""
+    with local_files("CLIPIQA", {}):
         from pyiqa.archs.clip_model import CLIP, convert_weights
 
         model = CLIP(64, 64, (1, 1, 1, 1), 8, None, 77, 49408, 64, 1, 2)
@@ -128,4 +128,4 @@ _RECIPES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, _Write]]]] = {
     "brisque": ({}, {f"{_OWN}/brisque_svm_weights.pth": (".safetensors", _brisque)}),
     "niqe": ({}, {f"{_OWN}/niqe_modelparameters.mat": (".mat", _niqe)}),
 }
-"""Options other than pyiqa's own; the files by address, with the ending that a converted one has."""
+"""Options other than pyiqa's own; the files by URL, with the suffix of converted files."""

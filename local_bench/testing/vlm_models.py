@@ -1,6 +1,6 @@
-"""Small Qwen2-VL and Qwen3-VL judges with seeded random weights: tokenizer, processor and chat template included.
+"""Small Qwen2-VL and Qwen3-VL judges with seeded random weights, including tokenizer, processor and chat template.
 
-They answer in form, not in sense; everything around them is what a real judge meets.
+Their answers have the right form but no meaning; all code around them runs as with a real judge.
 """
 
 from pathlib import Path
@@ -58,7 +58,7 @@ _CHAT_TEMPLATE = """\
 
 
 def build_qwen2_vl(folder: Path, card: ModelCard) -> None:
-    """Saves a Qwen2-VL of 0.5 M parameters into `folder` (patch 14, merge 2, as the published ones)."""
+    """Saves a Qwen2-VL of 0.5 M parameters into `folder` (patch 14, merge 2, as in the published models)."""
     tokenizer = _tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -139,7 +139,7 @@ def _save(
 
 
 def _tokenizer() -> Qwen2Tokenizer:
-    """Byte-level BPE with the merges that `scripts/make_tiny_merges.py` learnt once; digits stay single tokens."""
+    """Byte-level BPE with the merges created by `scripts/make_tiny_merges.py`; digits are single tokens."""
     lines = Path(__file__).with_name("tiny_merges.txt").read_text("utf-8").splitlines()
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     pieces = [*byte_characters(), *(left + right for left, right in merges), *_SPECIAL]

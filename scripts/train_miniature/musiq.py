@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from local_bench.judges.metrics.pyiqa_scope import answered
+from local_bench.judges.metrics.pyiqa_scope import local_files
 from local_bench.suites.printshop.damage import KINDS, damage
 from local_bench.suites.printshop.drawing import enlarged, render
 from local_bench.suites.printshop.sampling import choose
@@ -35,7 +35,7 @@ _BATCH = 24
 def new() -> torch.nn.Module:
     """With the stage's first weights."""
     torch.manual_seed(STAGE.seed)
-    with answered("MUSIQ", {}):
+    with local_files("MUSIQ", {}):
         from pyiqa.archs.musiq_arch import MUSIQ
 
         model = MUSIQ(pretrained=False, **OPTIONS)

@@ -265,7 +265,7 @@ def test_wrong_input_is_one_sentence(shop, capsys, arguments, sentence):
 def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
     for command in (("status", shop.path), ("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
         _, err = run(capsys, "annotate", *command, status=1)
-        assert "nobody has annotated this run" in err
+        assert "this run has no annotations" in err
     assert not (shop.path / FILE).exists()
 
 

@@ -65,4 +65,4 @@ def test_another_name_is_one_sentence(tmp_path, capsys):
     config = {"name": "t", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux"}]}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     assert main(["plan", str(tmp_path / "run.yaml"), "--set", "suite.questions_from=[hype]"]) == 2
-    assert "suite.questions_from: there is no 'hype'" in capsys.readouterr().err
+    assert "suite.questions_from: unknown benchmark 'hype'" in capsys.readouterr().err

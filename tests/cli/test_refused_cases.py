@@ -13,7 +13,7 @@ from tests.suites.benchmarks import layouts
 def test_it_is_named_by_suites_show_by_plan_and_in_the_provenance(tmp_path, capsys):
     data = layouts.idea(tmp_path / "data")
     (data / "pair_0001/instruction.txt").write_text(" ")
-    says = "case pair_0001 is left out: pair_0001/instruction.txt is empty"
+    says = "case pair_0001 is omitted: pair_0001/instruction.txt is empty"
 
     assert main(["suites", "show", "idea-bench", "--path", str(data), "--json"]) == 0
     shown = capsys.readouterr()

@@ -196,7 +196,7 @@ def test_flags_for_speed_memory_and_limits_may_be_added(given):
     ],
 )
 def test_other_flags_are_refused(given):
-    with pytest.raises(ValueError, match=r"may add: .*--max-num-seqs|needs a number or a plain word"):
+    with pytest.raises(ValueError, match=r"may add: .*--max-num-seqs|needs a number or an identifier"):
         check_extra_args(given)
 
 

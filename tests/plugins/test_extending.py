@@ -180,7 +180,7 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: there is no built-in card 'no-such'"),
+        (CARD.format(name="x", extends="no-such") + "lora: {}\n", "extends: unknown built-in card 'no-such'"),
         (CARD.format(name="x", extends="tiny-flux") + "lora: {style: 1.0}\n", "lora: 'style' is not in parts"),
         (
             CARD.format(name="x", extends="tiny-flux") + "source: {build: 'os:system'}\n",

@@ -189,7 +189,7 @@ def test_absent_counters_and_prices_are_null_and_never_nothing(make_run: MakeRun
     assert {row["image_micro_usd"] for row in (alpha, beta, elsewhere)} == {None}
     assert alpha["no_floor"] == "no floor for this device"
     rows = {r["model"]: r for r in parquet(path, "settlement") if r["scope"] == "run"}
-    assert rows["some-api"]["cost_unscored"] == "nobody says what its pictures cost"
+    assert rows["some-api"]["cost_unscored"] == "the cost of its images is not stated"
     assert rows["alpha"]["cost_unscored"] == "the price table has no row for the device"
 
 

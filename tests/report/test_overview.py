@@ -54,7 +54,7 @@ def test_differences_in_either_order_of_the_pair(p, words):
     pairs = [pair("b", "a", p["b"]), pair("a", "c", p["c"]), pair("b", "c", 0.001)]
     said = overview(money, pairs)
     assert said[1].startswith(words)
-    assert said[2] == "All 6 images asked for were decided."
+    assert said[2] == "All 6 requested images were decided."
 
 
 def test_tasks_without_a_price_and_models_that_earn_nothing():

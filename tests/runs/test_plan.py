@@ -123,10 +123,10 @@ def test_what_is_wrong_is_one_sentence(folder):
         plan(folder, FLUX, {"card": "tiny-flux", "name": "twin"})
     with pytest.raises(ConfigError, match=r"tiny-flux has no true_cfg_scale"):
         plan(folder, FLUX | {"true_cfg_scale": 2.0})
-    with pytest.raises(ConfigError, match="there is no generator 'tiny-flx': did you mean 'tiny-flux'"):
+    with pytest.raises(ConfigError, match="unknown generator 'tiny-flx': did you mean 'tiny-flux'"):
         plan(folder, {"card": "tiny-flx"})
-    with pytest.raises(ConfigError, match="there is no metric 'nothing'"):
+    with pytest.raises(ConfigError, match="unknown metric 'nothing'"):
         plan(folder, FLUX, metrics=["nothing"])
     (folder / "tasks.jsonl").write_text("")
-    with pytest.raises(UserError, match="holds no orders"):
+    with pytest.raises(UserError, match="contains no orders"):
         plan(folder, FLUX)

@@ -37,7 +37,7 @@ def write(path, *lines):
         ({**ORDER, "deliverables": "one"}, "deliverables"),
         ({**ORDER, "title": None}, "title"),
         ({k: v for k, v in ORDER.items() if k != "brief"}, "'brief' is missing"),
-        (ORDER, "stands on line 1 too"),
+        (ORDER, "first on line 1"),
         ("[1]", "an order is a JSON object"),
         ("{", "not one JSON object"),
         ('{"price_usd": NaN}', "NaN is not a number"),
@@ -55,7 +55,7 @@ def test_a_bad_line_names_file_line_and_reason(tmp_path, line, says):
 
 
 def test_a_file_that_is_empty_or_not_there_is_one_sentence(tmp_path):
-    with pytest.raises(TaskFileError, match="holds no orders"):
+    with pytest.raises(TaskFileError, match="contains no orders"):
         read_orders(write(tmp_path / "empty.jsonl"), pixel_digest)
     with pytest.raises(TaskFileError, match="does not exist"):
         read_orders(tmp_path / "nowhere.jsonl", pixel_digest)
@@ -87,7 +87,7 @@ def test_a_mask_is_kept_and_goes_with_its_source(tmp_path):
     assert task.mask_sha256 == pixel_digest(Image.new("RGB", (8, 8), "white"))
     [gone] = read_orders(write(tmp_path / "t.jsonl", {**order, "mask_image": "gone.png"}), pixel_digest)
     assert gone.unscored == "The mask gone.png, which marks what the order asks to edit, is not there."
-    with pytest.raises(TaskFileError, match="mask_image marks a part of source_image, and there is none"):
+    with pytest.raises(TaskFileError, match="mask_image marks a part of source_image, which is missing"):
         read_orders(write(tmp_path / "t.jsonl", {**ORDER, "mask_image": "mask.png"}), pixel_digest)
 
 

@@ -1,1 +1,1 @@
-"""Numbers read off images: one metric a file, named with its preprocessing and direction."""
+"""Image metrics: one file per metric, each identified by name, preprocessing and direction."""

@@ -1,10 +1,10 @@
-"""Aesthetic predictor v2.5: what people would give a picture for its looks, by a linear head on SigLIP's embedding.
+"""Aesthetic predictor v2.5: predicted human rating of an image's appearance, from a linear head on SigLIP embeddings.
 
-The predictor of discus0434/aesthetic-predictor-v2-5, as ICE-Bench (arXiv 2503.14482, section B.1) uses it: the image is
-brought to a height of 1024 px first, then SigLIP so400m/14 at 384 px (Zhai et al. 2023) gives its pooled embedding,
-which at length 1 goes through five linear layers. Meant for a scale from 1 to 10, though a linear head may step a
-little outside of it; higher is better. ICE-Bench divides it by 10 later. The official run is in bfloat16; here all is
-float32, so scores differ from it by bfloat16's rounding.
+The predictor of discus0434/aesthetic-predictor-v2-5, as used by ICE-Bench (arXiv 2503.14482, section B.1): the image is
+resized to a height of 1024 px, SigLIP so400m/14 at 384 px (Zhai et al. 2023) computes its pooled embedding, which is
+normalised and passed through five linear layers. The intended scale is 1 to 10, which a linear head may slightly
+exceed; higher is better. ICE-Bench divides the score by 10 afterwards. The official code runs in bfloat16; here
+everything is float32, so scores differ by the rounding of bfloat16.
 """
 
 from collections import OrderedDict
@@ -43,11 +43,11 @@ class AestheticNetwork(Network):
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 32}
 
     def __init__(self, weights: Weights) -> None:
-        """WeightsError where the folder's preprocessor_config.json is not SigLIP's."""
+        """WeightsError if the folder's preprocessor_config.json is not that of SigLIP."""
         self._weights = weights
         self._processor = read_processor(weights, SiglipImageProcessorPil, ("height", "width"))
         size = self._processor.size
-        self.words = (
+        self.description = (
             f"height to {HEIGHT_PX} px, width in proportion and rounded down, unless it has that height (PIL bicubic, "
             f"antialiased), then {size.width}x{size.height} px whatever the aspect (PIL bicubic, antialiased), "
             f"{normalised(self._processor.image_mean, self._processor.image_std)}"
@@ -62,7 +62,7 @@ class AestheticNetwork(Network):
         return {
             "model": "transformers SiglipVisionModel",
             "weights": weights_digest(self._weights.folder, self._weights.parts),
-            "preprocessing": self.words,
+            "preprocessing": self.description,
             "output": "score of the head on the normalised pooled embedding",
             "dtype": "float32",
         }
@@ -93,7 +93,7 @@ class Aesthetic(NetworkMetric):
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=network.words,
+            preprocessing=network.description,
             source="ICE-Bench section B.1: aesthetic-predictor-v2-5, five linear layers on SigLIP's embedding",
             lowest=0.0,
             highest=10.0,
@@ -107,7 +107,8 @@ class Aesthetic(NetworkMetric):
 
 
 def to_height(image: Image.Image) -> Image.Image:
-    """The image at the height of 1024 px, as ICE-Bench compares pictures. Unscorable where that is no picture."""
+    """The image resized to a height of 1024 px, as ICE-Bench compares images. Unscorable if the result would be empty
+    or too large."""
     if image.height == HEIGHT_PX:
         return image
     width = int(image.width * HEIGHT_PX / image.height)
@@ -117,8 +118,8 @@ def to_height(image: Image.Image) -> Image.Image:
 
 
 def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential:
-    """The linear layers `prefix.N` of a `file` in the part `head`, in the order of N; dropout between them does nothing
-    here. WeightsError where they are not five that end in one number, or where there is anything else."""
+    """The linear layers `prefix.N` of a `file` in the part `head`, in the order of N; dropout between them has no
+    effect in evaluation. WeightsError unless there are exactly five layers, of which the last has one output."""
     path = weights.parts.get("head", weights.folder) / file
     try:
         state = {name: tensor.float() for name, tensor in load_file(path).items()}
@@ -130,5 +131,5 @@ def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential
         if len(places) != _LAYERS or shapes[places[-1]][0] != 1:
             raise ValueError(f"{len(places)} layers that end in {shapes[places[-1]][0]} numbers")
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as e:
-        raise WeightsError(f"{path} is not the head that is expected ({e}): {mend(weights)}") from e
+        raise WeightsError(f"{path} is not the expected head ({e}): {mend(weights)}") from e
     return head.eval()

@@ -1,9 +1,10 @@
-"""By how many whole pixels a result is moved against its source; what the aligned metrics share.
+"""Translation of a result against its source in whole pixels; shared by the aligned metrics.
 
-Edit models move their results by some pixels (diffusers and Qwen-Image users report it), and a comparison pixel by
-pixel then counts every edge. The move is the peak of the phase correlation of the two grey pictures (Kuglin and Hines
-1975; scikit-image's `phase_cross_correlation`), both under a Hann window, edited pixels taken from the source. It
-counts only where it is at most a sixteenth of a side and brings the two nearer together; turns and zooms stay.
+Edit models shift their results by some pixels (reported by users of diffusers and Qwen-Image), so that a pixelwise
+comparison counts every edge. The translation is the peak of the phase correlation of the two grey images (Kuglin and
+Hines 1975; scikit-image's `phase_cross_correlation`), both under a Hann window, with edited pixels replaced by those of
+the source. It is applied only if it is at most a sixteenth of a side and reduces the L1 distance; rotation and scaling
+are not corrected.
 """
 
 import numpy as np
@@ -20,18 +21,18 @@ MOST = 16
 
 
 def overlap(seen: LoadedSubject) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Image (H', W', 3), source (H', W', 3) and what was to be kept (H', W'), where the two lie over each other."""
+    """Image (H', W', 3), source (H', W', 3) and the mask of unedited pixels (H', W') in the overlap of both images."""
     image, source, keep = pixels(seen.image_as_source), pixels(seen.source), kept(seen)
     moved = _cut(image, source, keep, _shift(image, source, keep))
     try:
         better = distance(*moved) < distance(image, source, keep)
     except Unscorable:
-        better = False  # nothing to compare on one side of it
+        better = False  # one side has nothing to compare
     return moved if better else (image, source, keep)
 
 
 def _shift(image: np.ndarray, source: np.ndarray, keep: np.ndarray) -> tuple[int, int]:
-    """(rows, columns) by which the image lies below and right of the source; (0, 0) where that is too far."""
+    """(rows, columns) by which the image is shifted down and right against the source; (0, 0) if that is too far."""
     height, width = keep.shape
     window = np.outer(np.hanning(height), np.hanning(width))
     filled = np.where(keep[..., None], image, source)
@@ -46,13 +47,13 @@ def _shift(image: np.ndarray, source: np.ndarray, keep: np.ndarray) -> tuple[int
 def _cut(
     image: np.ndarray, source: np.ndarray, keep: np.ndarray, shift: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`shift` is what, added to the image's places, brings it onto the source."""
+    """`shift` is the offset from coordinates of the image to those of the source."""
     ours, theirs = zip(*(_pair(step) for step in shift), strict=True)
     return image[ours], source[theirs], keep[theirs]
 
 
 def _pair(step: int) -> tuple[slice, slice]:
-    """Where the image and where the source lie on one axis, once the image is moved by `step`."""
+    """Slices of the image and of the source on one axis after a translation by `step`."""
     if step >= 0:
         return slice(0, -step or None), slice(step, None)
     return slice(-step, None), slice(0, step)

@@ -1,8 +1,8 @@
-"""CLIP-cap: how well a picture fits its caption, as the cosine of CLIP's embeddings of both.
+"""CLIP-cap: agreement of an image with its caption, as the cosine of their CLIP embeddings.
 
 Radford et al. 2021; ICE-Bench (arXiv 2503.14482), section B.3, with ViT-L/14 at 336 px. In [-1, 1], higher is better;
-real pairs lie between 0.1 and 0.4. The caption is read as transformers' tokenizer reads it. The benchmark's evaluator
-puts words for the marks <SOURCE> and <REF_1> into the instruction only, and never reads that one.
+typical pairs score between 0.1 and 0.4. The caption is normalised as by the transformers tokenizer. The benchmark's
+evaluator replaces the markers <SOURCE> and <REF_1> only in the instruction, which it does not use here.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def make(name: str, weights: Weights) -> "ClipCap":
 
 
 class ClipCap(NetworkMetric):
-    """Cosine of image and caption."""
+    """Cosine similarity of image and caption."""
 
     def __init__(self, name: str, network: ClipNetwork) -> None:
         self.network = network
@@ -27,7 +27,7 @@ class ClipCap(NetworkMetric):
             name=name,
             higher_is_better=True,
             preprocessing=(
-                f"image: {network.words}; caption: NFC, single spaces, lower case, CLIP's BPE, cut at 77 tokens"
+                f"image: {network.description}; caption: NFC, single spaces, lower case, CLIP's BPE, cut at 77 tokens"
             ),
             source="Radford et al. 2021, open_clip; ICE-Bench section B.3 (undivided): cos(f(image), g(caption))",
             needs=("caption",),

@@ -1,8 +1,8 @@
-"""CLIP by open_clip: embeddings of pictures and words, and what every metric of embeddings shares.
+"""CLIP by open_clip: embeddings of images and text, and helpers shared by all embedding metrics.
 
-Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". A picture goes through the
-preprocessing that the model's own open_clip_config.json asks for, words through its tokenizer, cut at 77 tokens. Arrays
-are (width,) float32 of length 1.
+Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". Images are preprocessed as
+specified in the model's open_clip_config.json, texts tokenised and truncated to 77 tokens. Arrays are (width,) float32
+with norm 1.
 """
 
 import json
@@ -28,25 +28,27 @@ CONFIG = "open_clip_config.json"
 
 
 class ClipNetwork(Network):
-    """A CLIP from a local folder in open_clip's layout; looks are single pictures or words."""
+    """A CLIP model from a local folder in open_clip's layout; each feature input is one image or one text."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
     reads_words: ClassVar[bool] = True
 
     def __init__(self, weights: Weights) -> None:
-        """WeightsError where the folder's open_clip_config.json does not describe a CLIP."""
+        """WeightsError if the folder's open_clip_config.json does not describe a CLIP model."""
         self._weights = weights
         self._location = f"local-dir:{weights.folder}"
         config = read_json(weights, CONFIG)
         try:
-            asked = {"size": config["model_cfg"]["vision_cfg"]["image_size"], **config.get("preprocess_cfg", {})}
-            self._side_px = int(asked["size"])
+            settings = {"size": config["model_cfg"]["vision_cfg"]["image_size"], **config.get("preprocess_cfg", {})}
+            self._side_px = int(settings["size"])
             self._quick_gelu = bool(config["model_cfg"].get("quick_gelu", False))
             self._tokens = int(config["model_cfg"]["text_cfg"].get("context_length", 77))
-            self.transform, self.words = clip_transform(asked)
-            """What is done to a picture, and the same in words."""
+            self.transform, self.description = clip_transform(settings)
+            """The image transformation, and its description."""
         except (KeyError, TypeError, AttributeError, ValueError) as e:
-            raise WeightsError(f"{weights.folder / CONFIG} describes no CLIP ({e!r}): {mend(weights)}") from e
+            raise WeightsError(
+                f"{weights.folder / CONFIG} does not describe a CLIP model ({e!r}): {mend(weights)}"
+            ) from e
 
     @property
     def key(self) -> Hashable:
@@ -89,18 +91,18 @@ class ClipNetwork(Network):
 
 
 def as_clip_reads(text: str) -> str:
-    """The text as transformers' tokenizer of CLIP has it before it is cut into tokens: NFC, single spaces, lower case.
-    open_clip's own would also repair HTML entities, curly quotes and wrongly decoded characters."""
+    """The text as transformers' CLIP tokenizer normalises it before tokenisation: NFC, single spaces, lower case.
+    open_clip's own normalisation would also repair HTML entities, curly quotes and wrongly decoded characters."""
     return " ".join(unicodedata.normalize("NFC", text).split()).lower()
 
 
-def clip_transform(asked: dict[str, Any]) -> tuple[Any, str]:
-    """open_clip's own transformation of a picture for evaluation, and the same in words.
+def clip_transform(settings: dict[str, Any]) -> tuple[Any, str]:
+    """open_clip's evaluation transform for images, and its description.
 
-    `asked` is a size in pixels and what else differs from CLIP's defaults (`preprocess_cfg` of a config).
-    ValueError for a way of resizing that no CLIP of OpenAI's has.
+    `settings` is the image size in pixels and other deviations from CLIP's defaults (`preprocess_cfg` of a config).
+    ValueError for a resize mode that no OpenAI CLIP model uses.
     """
-    wanted = PreprocessCfg(**merge_preprocess_dict(PreprocessCfg(), asked))
+    wanted = PreprocessCfg(**merge_preprocess_dict(PreprocessCfg(), settings))
     if wanted.resize_mode != "shortest":
         raise ValueError(f"resize_mode {wanted.resize_mode}")
     steps = (
@@ -111,7 +113,7 @@ def clip_transform(asked: dict[str, Any]) -> tuple[Any, str]:
 
 
 def normalised(mean: Sequence[float], std: Sequence[float]) -> str:
-    """The last steps before a network, in words."""
+    """Description of the last preprocessing steps."""
     return (
         f"RGB (sRGB values as they are), /255, minus mean ({', '.join(map(str, mean))}), "
         f"by deviation ({', '.join(map(str, std))}), float32"
@@ -119,23 +121,23 @@ def normalised(mean: Sequence[float], std: Sequence[float]) -> str:
 
 
 def refuse_slender(image: Image.Image, shortest_px: int) -> None:
-    """Unscorable for a picture that would not fit into memory once its shortest side has `shortest_px` pixels."""
+    """Unscorable for an image that would not fit into memory once its shortest side has `shortest_px` pixels."""
     if max(image.size) / min(image.size) * shortest_px**2 > MAX_PIXELS:
         raise Unscorable(f"a picture of {image.width}x{image.height} is too slender to be resized for this metric")
 
 
 def rows(batch: torch.Tensor) -> list[Array]:
-    """One array on the host for each row."""
+    """One array in host memory for each row."""
     return [row.copy() for row in batch.to(torch.float32).cpu().numpy()]
 
 
 def cosine(a: Array, b: Array) -> float:
-    """Of two embeddings of length 1, in float64; rounding never takes it out of [-1, 1]."""
+    """Cosine of two embeddings with norm 1, in float64, clipped to [-1, 1]."""
     return float(np.clip(np.dot(a.astype(np.float64), b.astype(np.float64)), -1, 1))
 
 
 def read_json(weights: Weights, name: str) -> dict[str, Any]:
-    """A model's small config. WeightsError where it is missing or no JSON object."""
+    """A model's JSON configuration. WeightsError if it is missing or not a JSON object."""
     path: Path = weights.folder / name
     try:
         value = json.loads(path.read_bytes())
@@ -147,8 +149,8 @@ def read_json(weights: Weights, name: str) -> dict[str, Any]:
 
 
 def mend(weights: Weights) -> str:
-    """What to do where a model's files are not what the metric reads."""
+    """The remedy for model files that the metric cannot read."""
     return (
-        f"name a card that this metric is made for, or fetch its model again "
+        f"choose a card that this metric supports, or fetch its model again "
         f"(`local-bench models fetch {weights.card.name}`)"
     )

@@ -1,7 +1,7 @@
-"""CLIP-ref: how close a picture is to what it was to refer to, as the cosine of CLIP's embeddings of both pictures.
+"""CLIP-ref: similarity of an image to its reference, as the cosine of their CLIP embeddings.
 
-Radford et al. 2021; ICE-Bench (arXiv 2503.14482), section B.5, eq. 8, with ViT-L/14 at 336 px; of several references
-the first counts. In [-1, 1], higher is better, 1 for the same picture.
+Radford et al. 2021; ICE-Bench (arXiv 2503.14482), section B.5, eq. 8, with ViT-L/14 at 336 px; only the first of
+several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ def make(name: str, weights: Weights) -> "ClipRef":
 
 
 class ClipRef(NetworkMetric):
-    """Cosine of image and first reference."""
+    """Cosine similarity of image and first reference."""
 
     def __init__(self, name: str, network: ClipNetwork) -> None:
         self.network = network
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=f"image and first reference: {network.words}",
+            preprocessing=f"image and first reference: {network.description}",
             source="Radford et al. 2021, open_clip; ICE-Bench section B.5: cos(f(image), f(reference))",
             needs=("reference",),
             lowest=-1.0,

@@ -1,7 +1,7 @@
-"""CLIP-src: how much of the source a picture keeps, as the cosine of CLIP's embeddings of both pictures.
+"""CLIP-src: similarity of an edited image to its source, as the cosine of their CLIP embeddings.
 
 Radford et al. 2021; ICE-Bench (arXiv 2503.14482), section B.4, eq. 7, with ViT-L/14 at 336 px. In [-1, 1], higher is
-better, 1 for the same picture.
+better, 1 for equal images.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ def make(name: str, weights: Weights) -> "ClipSrc":
 
 
 class ClipSrc(NetworkMetric):
-    """Cosine of image and source; each is preprocessed by itself, neither is resized to the other."""
+    """Cosine similarity of image and source; they are preprocessed independently, neither is resized to the other."""
 
     def __init__(self, name: str, network: ClipNetwork) -> None:
         self.network = network
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=f"image and source: {network.words}",
+            preprocessing=f"image and source: {network.description}",
             source="Radford et al. 2021, open_clip; ICE-Bench section B.4: cos(f(image), f(source))",
             needs=("source",),
             lowest=-1.0,

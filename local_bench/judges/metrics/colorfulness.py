@@ -1,8 +1,9 @@
-"""Colourfulness of an image: ICE-Bench's for colourising (B.3, s_color of eq. 4), after Hasler and Suesstrunk 2003.
+"""Colourfulness of an image: ICE-Bench's metric for colourisation (B.3, s_color of eq. 4), after Hasler and Suesstrunk
+2003.
 
 sqrt(std_rg^2 + std_yb^2) + 0.3 sqrt(mean_rg^2 + mean_yb^2) with rg = |R - G| and yb = |(R + G) / 2 - B| on [0, 1]; the
-absolute values are the benchmark's, not the paper's. Higher is more colourful, 0 for grey. The benchmark's evaluator
-brings the image to the source's size first, so where there is a source, so do we.
+absolute values are the benchmark's, not the paper's. Higher is more colourful, 0 for grey. As in the benchmark's
+evaluator, the image is first resized to the source's size if there is a source.
 """
 
 import numpy as np

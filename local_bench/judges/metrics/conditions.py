@@ -1,22 +1,22 @@
-"""What l1_canny, l1_depth and l1_pose share: how like a picture's feature map is to the condition given for it.
+"""Shared by l1_canny, l1_depth and l1_pose: similarity of an image's feature map to its condition image.
 
-As ICE-Bench's evaluator does it: the picture is brought to the condition's size first, the feature is read off it, and
-1 - mean |feature - grey(condition)| / 255 is the number, in [0, 1]; 1 where they are the same.
+As in ICE-Bench's evaluator: the image is resized to the condition's size, the feature map is computed, and the value is
+1 - mean |feature - grey(condition)| / 255, in [0, 1]; 1 for equal maps.
 """
 
 import numpy as np
 from PIL import Image
 
 PREPARED = "image in the condition's size (bicubic, antialiased, PIL), where they differ"
-"""The first step of each of them, in words."""
+"""Description of the first preprocessing step."""
 COMPARED = (
     "1 - mean |feature - condition| / 255 in float64, the condition in grey by (299 R + 587 G + 114 B) / 1000 (PIL)"
 )
-"""The last step of each of them, in words."""
+"""Description of the last step."""
 
 
 def as_condition(image: Image.Image, condition: Image.Image) -> Image.Image:
-    """The image in the condition's size, which the feature is then read off."""
+    """The image in the condition's size, from which the feature map is computed."""
     size = condition.size
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 

@@ -1,14 +1,14 @@
-"""DINOv2 by transformers: the mean of all its tokens, and how a mask takes the rest of a picture away.
+"""DINOv2 by transformers: the mean of all its tokens, with pixels outside a mask painted white.
 
-Oquab et al. 2023, "DINOv2: Learning Robust Visual Features without Supervision". A picture goes through the model's own
-processor (in its PIL form, as the published numbers were made). Arrays are (width,) float32 of length 1: the mean of
-last_hidden_state over all tokens, the class token included.
+Oquab et al. 2023, "DINOv2: Learning Robust Visual Features without Supervision". Images are preprocessed by the model's
+own processor (its PIL version, with which the published numbers were computed). Arrays are (width,) float32 with norm
+1: the mean of last_hidden_state over all tokens, including the class token.
 
-DINO-ref: how close what a picture shows is to its reference, as the cosine of DINOv2's embeddings of both.
+DINO-ref: similarity of an image's content to its reference, as the cosine of their DINOv2 embeddings.
 
-Oquab et al. 2023; ICE-Bench (arXiv 2503.14482), section B.5, eq. 8, with DINOv2 giant: the mean over all tokens. Where
-a mask says what was to be changed, only that part of the image counts; the reference is never masked, and of several
-the first counts. In [-1, 1], higher is better, 1 for the same picture.
+Oquab et al. 2023; ICE-Bench (arXiv 2503.14482), section B.5, eq. 8, with DINOv2 giant: the mean over all tokens. If a
+mask marks the edited region, only that part of the image is used; the reference is never masked, and only the first of
+several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
 from collections.abc import Hashable, Sequence
@@ -29,28 +29,28 @@ from local_bench.judges.metrics.registry import Weights
 from local_bench.models.weights import weights_digest
 
 INSIDE_FROM = 129
-"""Values of a mask from here on are inside."""
+"""Mask values of at least this are inside."""
 OUTSIDE = 255
-"""What the pixels outside become: white."""
+"""Colour of pixels outside the mask: white."""
 _BICUBIC = 3
 
 
 class DinoNetwork(Network):
-    """A DINOv2; a look is a picture, or a picture and the mask that says what of it counts."""
+    """A DINOv2 model; a feature input is one image, or an image and the mask of its relevant part."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 32}
 
     def __init__(self, weights: Weights) -> None:
-        """WeightsError where the folder's preprocessor_config.json is not DINOv2's."""
+        """WeightsError if the folder's preprocessor_config.json is not that of DINOv2."""
         self._weights = weights
         self._processor = read_processor(weights, BitImageProcessorPil, ("shortest_edge",), ("do_center_crop",))
         crop = self._processor.crop_size
-        self.words = (
+        self.description = (
             f"shortest side to {self._processor.size.shortest_edge} px (PIL bicubic, antialiased), "
             f"centre crop {crop.width}x{crop.height}, "
             f"{normalised(self._processor.image_mean, self._processor.image_std)}"
         )
-        self.words_of_mask = (
+        self.mask_description = (
             f"where a mask is given, it is resized to the image's size (PIL bicubic), and before all else the image's "
             f"pixels where it is under {INSIDE_FROM} are painted white"
         )
@@ -64,7 +64,7 @@ class DinoNetwork(Network):
         return {
             "model": "transformers Dinov2Model",
             "weights": weights_digest(self._weights.folder),
-            "preprocessing": f"{self.words}; {self.words_of_mask}",
+            "preprocessing": f"{self.description}; {self.mask_description}",
             "output": "normalised mean of all tokens of last_hidden_state",
             "dtype": "float32",
         }
@@ -91,7 +91,7 @@ class DinoNetwork(Network):
 
 
 def paint_outside(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """The image, white where the mask is not white; the mask is brought to the image's size if it has another."""
+    """The image with pixels outside the mask painted white; the mask is resized to the image's size if necessary."""
     grey = mask.convert("L")
     if grey.size != image.size:
         grey = grey.resize(image.size, Image.Resampling.BICUBIC)
@@ -100,9 +100,9 @@ def paint_outside(image: Image.Image, mask: Image.Image) -> Image.Image:
 
 
 def load_transformer(weights: Weights, kind: Any) -> Any:
-    """A transformers model of class `kind` from its .safetensors, float32, for evaluation.
+    """A transformers model of class `kind` from its .safetensors, float32, in evaluation mode.
 
-    Of a model of several towers only what `kind` has is read. WeightsError where a weight of it is missing.
+    Of a model with several towers only those of `kind` are read. WeightsError if a weight is missing.
     """
     quiet_transformers()
     try:
@@ -115,26 +115,27 @@ def load_transformer(weights: Weights, kind: Any) -> Any:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as e:
-        raise WeightsError(f"{weights.folder} is no {kind.__name__} ({e}): {mend(weights)}") from e
+        raise WeightsError(f"{weights.folder} is not a {kind.__name__} ({e}): {mend(weights)}") from e
     lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
-    if lacking:  # transformers would leave random numbers there
+    if lacking:  # transformers would initialise it randomly
         raise WeightsError(f"{weights.folder} lacks {lacking[0]} of a {kind.__name__}: {mend(weights)}")
     return model.eval()
 
 
 def read_processor(weights: Weights, kind: Any, size: tuple[str, ...], also: tuple[str, ...] = ()) -> Any:
-    """The PIL image processor of class `kind`, as the folder's preprocessor_config.json has it.
+    """The PIL image processor of class `kind`, configured by the folder's preprocessor_config.json.
 
-    WeightsError unless it resizes to such a `size` by bicubic filter, rescales by 1/255, normalises and does `also`.
+    WeightsError unless it resizes to a `size` with these keys by bicubic filter, rescales by 1/255, normalises and does
+    `also`.
     """
     name = "preprocessor_config.json"
     config = read_json(weights, name)
     steps = ("do_resize", "do_rescale", "do_normalize", *also)
-    asked = {step: config.get(step) for step in steps} | {"size": sorted(config.get("size") or ())}
-    asked |= {"resample": config.get("resample")}
+    specified = {step: config.get(step) for step in steps} | {"size": sorted(config.get("size") or ())}
+    specified |= {"resample": config.get("resample")}
     expected = dict.fromkeys(steps, True) | {"size": sorted(size), "resample": _BICUBIC}
-    if asked != expected or abs(255 * config.get("rescale_factor", 0) - 1) > 1e-6:
-        raise WeightsError(f"{weights.folder / name} asks for other preprocessing than the metric's: {mend(weights)}")
+    if specified != expected or abs(255 * config.get("rescale_factor", 0) - 1) > 1e-6:
+        raise WeightsError(f"{weights.folder / name} specifies preprocessing other than the metric's: {mend(weights)}")
     return kind.from_pretrained(weights.folder, local_files_only=True)
 
 
@@ -146,14 +147,14 @@ def make(name: str, weights: Weights) -> "DinoRef":
 
 
 class DinoRef(NetworkMetric):
-    """Cosine of image, or of what the mask leaves of it, and first reference."""
+    """Cosine similarity of the image, or of its masked part, and the first reference."""
 
     def __init__(self, name: str, network: DinoNetwork) -> None:
         self.network = network
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=f"{network.words_of_mask}; then image and first reference: {network.words}",
+            preprocessing=f"{network.mask_description}; then image and first reference: {network.description}",
             source="Oquab et al. 2023; ICE-Bench section B.5: cosine of the means of all tokens",
             needs=("reference",),
             lowest=-1.0,

@@ -1,7 +1,7 @@
 """Entropy of the grey-level histogram, in bits (Shannon 1948); pyiqa's `entropy`: -sum p log2(p + 1e-8).
 
-In [0, 8], higher means more tonal variety. The image as it is: no resize. Luma is exact and the sum is in float64, so
-the score is the same on every CPU; pyiqa's float32 luma of .5 is rounded to one bin or the next by the CPU's
+In [0, 8], higher means more tonal variety. The image is not resized. Luma is exact and the sum is in float64, so the
+score is the same on every CPU; pyiqa's float32 luma of .5 is rounded to one bin or the next depending on the CPU's
 instruction set.
 """
 

@@ -79,7 +79,7 @@ class Evaluator:
         """Yield the scores in parts; each (subject, metric) is scored exactly once."""
         with ThreadPoolExecutor(self.io_workers) as pool:
             for names in self._groups():
-                todo = [(subject, asked) for subject, own in wanted if (asked := _among(own, names))]
+                todo = [(subject, own_names) for subject, own in wanted if (own_names := _among(own, names))]
                 if todo:
                     on_host = isinstance(self.metrics[names[0]], HostMetric)
                     yield from self._hosts(pool, todo) if on_host else self._network(pool, names, todo)
@@ -115,7 +115,8 @@ class Evaluator:
         size = None if alone else self.batch_size
         with FeatureExtractor(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
             rows = (
-                self._compare(subject, asked, arrays) for (subject, asked), arrays in reader.read(self._looks(todo))
+                self._compare(subject, own_names, arrays)
+                for (subject, own_names), arrays in reader.read(self._looks(todo))
             )
             reported = False
             for step in _in_parts(rows):

@@ -117,7 +117,7 @@ class FeatureExtractor:
         for batch in ready.values():
             found.update(self._run(batch))
         yield from complete()
-        assert not waiting, "every look has been read"
+        assert not waiting, "every feature input has been processed"
 
     def _fetch(self, look: FeatureInput) -> _Fetched:
         """Look up or preprocess one input; runs in the thread pool."""

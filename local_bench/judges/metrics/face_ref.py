@@ -1,15 +1,15 @@
-"""The faces in a picture as InsightFace's buffalo_l sees them, by onnxruntime on the CPU: an SCRFD detector (Guo et al.
+"""Face detection and embedding by InsightFace's buffalo_l, with onnxruntime on the CPU: an SCRFD detector (Guo et al.
 2021, arXiv 2105.04714) and an ArcFace recogniser (Deng et al. 2018, arXiv 1801.07698).
 
-The library is written for BGR pictures. ICE-Bench's evaluator hands it RGB ones, so both networks see red and blue
-exchanged. We do the same: the published numbers are of these networks' answers to such pictures. It is stated in
-`PREPARED`, and a metric with the right order is another metric.
+The library expects BGR images. ICE-Bench's evaluator passes RGB images, so red and blue are exchanged for both
+networks. This implementation does the same, since the published numbers were computed in this way. `PREPARED` states
+it; with the right channel order it would be another metric.
 
-How well the reference's face is kept: the cosine of its ArcFace embedding with the likest face of the result.
+Preservation of the reference's face: the cosine of its ArcFace embedding with the most similar face of the result.
 
-ICE-Bench B.5 (eq. 8) as its code (evaluators/face_sim.py) has it: InsightFace buffalo_l; of the reference the first
-face in the detector's order, of the result all. In [-1, 1], higher is better; 0 where the result has no face. A
-reference without a face says nothing of the result: that is unscored here and 0 there.
+ICE-Bench B.5 (eq. 8) as in its code (evaluators/face_sim.py): InsightFace buffalo_l; the first face of the reference in
+the detector's order, all faces of the result. In [-1, 1], higher is better; 0 if the result has no face. A reference
+without a face gives no information about the result: unscored here, 0 in the benchmark's code.
 """
 
 from collections.abc import Hashable, Sequence
@@ -27,7 +27,7 @@ from local_bench.models.weights import weights_digest
 
 DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
 SIZES = (640, 480, 384, 256, 128)
-"""Sides of the detector's square input, tried in turn until a face is found."""
+"""Sides of the detector's square input, tried in this order until a face is found."""
 SIDE, WIDTH = 112, 512
 THRESHOLD, OVERLAP = 0.5, 0.4
 PREPARED = (
@@ -40,10 +40,10 @@ PREPARED = (
 
 
 class FaceNetwork(Network):
-    """Reads the embeddings of all faces: float32 (n, 512) of norm 1 in the detector's order, (0, 512) without a face.
+    """Embeddings of all faces: float32 (n, 512) with norm 1 in the detector's order, (0, 512) without a face.
 
-    On the CPU whatever the device, one thread a picture: how many threads share a picture would be part of its
-    numbers, how many pictures are read beside one another is not.
+    Always on the CPU with one thread per image: the number of threads per image would affect the results, the number of
+    images processed in parallel does not.
     """
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 4}
@@ -69,7 +69,7 @@ class FaceNetwork(Network):
         }
 
     def open(self, device: str) -> None:
-        """WeightsError where one of the two files is not there or not such a network."""
+        """WeightsError if one of the two files is missing or not such a network."""
         from insightface.model_zoo import SCRFD, ArcFaceONNX
 
         folder = self._weights.folder
@@ -77,7 +77,9 @@ class FaceNetwork(Network):
         self._detector = SCRFD(str(detector), _session(detector), static_shape_sessions=False)
         self._recogniser = ArcFaceONNX(str(recogniser), _session(recogniser))
         if not self._detector.use_kps or self._recogniser.input_size != (SIDE, SIDE):
-            raise WeightsError(f"{folder} holds other networks than buffalo_l's: give the folder of that model")
+            raise WeightsError(
+                f"{folder} contains networks other than those of buffalo_l: give the folder of that model"
+            )
         self._detector.prepare(0, nms_thresh=OVERLAP, det_thresh=THRESHOLD)
         self._pool = ThreadPoolExecutor(self.batch_size["cpu"], "faces")
 
@@ -87,7 +89,7 @@ class FaceNetwork(Network):
         self._detector = self._recogniser = self._pool = None
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> np.ndarray:
-        """Its pixels, (height, width, 3) uint8."""
+        """The image's pixels, (height, width, 3) uint8."""
         (image,) = images
         return np.asarray(image)
 
@@ -100,7 +102,7 @@ class FaceNetwork(Network):
         short, long = sorted(pixels.shape[:2])
         for size in SIZES:
             if short * size < 2 * long:
-                break  # nothing would be left of the shorter side
+                break  # the shorter side would be empty
             _, points = self._detector.detect(pixels, (size, size))
             if len(points):
                 break
@@ -111,16 +113,17 @@ class FaceNetwork(Network):
 
 
 def _aligned(pixels: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The face on the recogniser's template, (112, 112, 3) uint8; `points` are eyes, nose and corners of the mouth.
+    """The face aligned to the recogniser's template, (112, 112, 3) uint8; `points` are eyes, nose and corners of the
+    mouth.
 
-    What insightface's `norm_crop` does, by the call that scikit-image has put in the place of the one it makes.
+    Equivalent to insightface's `norm_crop`, with scikit-image's replacement of the deprecated call.
     """
     import cv2
     from insightface.utils.face_align import arcface_dst
     from skimage.transform import SimilarityTransform
 
     found = SimilarityTransform.from_estimate(points, arcface_dst)
-    assert found, "five points of a face are never one"
+    assert found, "the five points of a face are distinct"
     face: np.ndarray = cv2.warpAffine(pixels, found.params[:2], (SIDE, SIDE), borderValue=0.0)
     return face
 
@@ -145,10 +148,10 @@ def _session(path: Path) -> Any:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """Where the file lies; its repository may keep it in a folder of its own."""
+    """The path of the file; a repository may keep it in a subfolder."""
     found = sorted(folder.rglob(name))
     if not found:
-        raise WeightsError(f"{folder} holds no {name}: fetch its model again (`local-bench models fetch NAME`)")
+        raise WeightsError(f"{folder} contains no {name}: fetch its model again (`local-bench models fetch NAME`)")
     return found[0]
 
 

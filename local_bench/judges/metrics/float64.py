@@ -1,19 +1,19 @@
-"""Runs pyiqa's formulas in float64, and decides by rule what float32 decides by its last bit.
+"""Runs pyiqa's formulas in float64, and replaces decisions that depend on the last bit of float32 by fixed rules.
 
 pyiqa's formulas are written for float32. Summation order, fused multiply-add and vectorised functions differ between
-instruction sets, so a float32 result has other last bits on another CPU. Where a formula then rounds, compares or
-searches a table, a last bit becomes a visible digit: luma of exactly .5, the sign of (pixel - local mean) in a flat
-region, the nearest entry of a table of shape parameters.
+instruction sets, so the last bits of a float32 result depend on the CPU. If a formula then rounds, compares or searches
+a table, the last bit can change visible digits: luma of exactly .5, the sign of (pixel - local mean) in a flat region,
+the nearest entry of a table of shape parameters.
 
-`Float64` is a torch function mode, active for the calling thread alone. Inside it
+`Float64` is a torch function mode, active only in the calling thread. Inside it
 
 - no function returns float32: dtypes that are requested or implied as float32 become float64 (`imresize` casts float64
   to float32, `torch.arange` makes float32 tables, integers divide to float32);
-- `round` takes a value within `TOLERANCE` of .5 for .5, and rounds it to the even integer;
-- a comparison with 0 takes a value within `TOLERANCE` of 0 for 0.
+- `round` treats a value within `TOLERANCE` of .5 as .5 and rounds it to the even integer;
+- a comparison with 0 treats a value within `TOLERANCE` of 0 as 0.
 
-In float64 the error of these formulas' intermediate values (sums of some 50 products of 8-bit luma) is below 1e-11.
-What is left between instruction sets is the rounding of float64.
+In float64 the error of these formulas' intermediate values (sums of some 50 products of 8-bit luma) is below 1e-11. The
+remaining difference between instruction sets is the rounding of float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ _ABOVE = frozenset((Tensor.__gt__, Tensor.gt, torch.gt))
 
 
 class Float64(TorchFunctionMode):
-    """A context in which torch computes in float64 and decides as the module says."""
+    """A context in which torch computes in float64 and decides by the rules of this module."""
 
     def __torch_function__(
         self,

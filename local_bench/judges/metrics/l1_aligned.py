@@ -1,7 +1,7 @@
-"""L1 distance to the source outside the mask, after a move by whole pixels is undone: stands beside `l1_raw`.
+"""L1 distance to the source outside the mask after correction of a translation; a variant of `l1_raw`.
 
-The same mean as `l1_raw` (ICE-Bench B.4), over the overlap of the two pictures (see `registration`). In [0, 1], lower
-is better, never above `l1_raw`. No published table holds it.
+The same mean as `l1_raw` (ICE-Bench B.4), over the overlap of the two images (see `alignment`). In [0, 1], lower is
+better, never above `l1_raw`. It is in no published table.
 """
 
 from local_bench.judges.metrics.alignment import ALIGNED, overlap

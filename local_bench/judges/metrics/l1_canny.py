@@ -1,7 +1,7 @@
-"""How well an image follows an edge map: 1 - mean |Canny(image) - L(condition)| / 255.
+"""Agreement of an image with an edge map: 1 - mean |Canny(image) - L(condition)| / 255.
 
 ICE-Bench B.6 (eq. 9) for Edge-guided Generation; Canny 1986 by OpenCV with thresholds 100 and 200. In [0, 1], higher is
-better, 1 where the edges are the condition's.
+better, 1 if the edges equal those of the condition.
 """
 
 import cv2

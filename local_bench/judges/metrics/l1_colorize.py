@@ -1,6 +1,7 @@
-"""How well a colourised image keeps the grey picture it was made from: 1 - mean |L(image) - L(source)| / 255.
+"""Preservation of the grey source by a colourised image: 1 - mean |L(image) - L(source)| / 255.
 
-ICE-Bench B.6 (eq. 9) for Image Colorization. In [0, 1], higher is better, 1 where the grey values are the source's.
+ICE-Bench B.6 (eq. 9) for Image Colorization. In [0, 1], higher is better, 1 if the grey values equal those of the
+source.
 """
 
 import numpy as np

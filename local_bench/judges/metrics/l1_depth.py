@@ -1,13 +1,15 @@
-"""A picture's depth map by MiDaS 3.0 DPT-hybrid (Ranftl et al. 2021, arXiv 2103.13413), and how like a condition it is.
+"""Depth map of an image by MiDaS 3.0 DPT-hybrid (Ranftl et al. 2021, arXiv 2103.13413), and its similarity to a
+condition.
 
-The steps are those of scepter 1.4's MidasDetector, which ICE-Bench's evaluator uses; the network is transformers' and
-its weights Intel's conversion of dpt_hybrid-midas-501f0c75. transformers refuses sizes other than the one trained at
-and sides that differ, where MiDaS stretches its position embeddings; both are said to it here.
+The steps are those of scepter 1.4's MidasDetector, which ICE-Bench's evaluator uses; the network is the implementation
+in transformers with Intel's conversion of dpt_hybrid-midas-501f0c75. transformers rejects image sizes other than the
+training size and non-square images, for which MiDaS interpolates its position embeddings; both checks are overridden
+here.
 
-How well an image follows a depth map: 1 - mean |MiDaS(image) - L(condition)| / 255.
+Agreement of an image with a depth map: 1 - mean |MiDaS(image) - L(condition)| / 255.
 
-ICE-Bench B.6 (eq. 9) for Depth-guided Generation, MiDaS DPT-hybrid as its code (evaluators/l1_dist.py) has it. In
-[0, 1], higher is better, 1 where the depth map is the condition's.
+ICE-Bench B.6 (eq. 9) for Depth-guided Generation, with MiDaS DPT-hybrid as in its code (evaluators/l1_dist.py). In [0,
+1], higher is better, 1 if the depth map equals the condition.
 """
 
 import math
@@ -28,9 +30,9 @@ from local_bench.models.weights import weights_digest
 MULTIPLE = 64
 LONGEST_SHORT_SIDE = 1024
 MAX_INPUT = 4 * 1024 * 1024
-"""Pixels of the network's input; each million of them wants about 2 GB."""
+"""Maximum pixels of the network's input; a million pixels need about 2 GB."""
 UNUSED = "neck.fusion_stage.layers.0.residual_layer1."
-"""Weights that are never used, and that some conversions leave out."""
+"""Unused weights, which some conversions omit."""
 PREPROCESSING = (
     f"{PREPARED}; shorter side to at most {LONGEST_SHORT_SIDE}, each side to the nearest multiple of {MULTIPLE} (area, "
     "OpenCV); x / 127.5 - 1, RGB; inverse depth - its minimum, / its maximum, * 255 cut to 8 bits, back to the "
@@ -46,8 +48,8 @@ class _Pair:
 
 
 class DepthNetwork(Network):
-    """Reads how like the first picture's depth map is to the second picture: float32 (1,) in [0, 1]; NaN where the map
-    is the same everywhere."""
+    """Similarity of the first image's depth map to the second image: float32 (1,) in [0, 1]; NaN if the map is
+    constant."""
 
     max_pixels: ClassVar[int] = 16 * 1024 * 1024
 
@@ -70,7 +72,7 @@ class DepthNetwork(Network):
         }
 
     def open(self, device: str) -> None:
-        """WeightsError where the folder does not hold such a network."""
+        """WeightsError if the folder does not contain such a network."""
         self._device = device
         self._model = load(self._weights.folder).to(device)
 
@@ -91,7 +93,7 @@ class DepthNetwork(Network):
         return [np.array([one], np.float32) for one in likenesses]
 
     def _depth(self, pair: _Pair) -> np.ndarray | None:
-        """(height, width) uint8 in the condition's size, near is bright; None where nothing is nearer than the rest."""
+        """(height, width) uint8 in the condition's size, near is bright; None if the map is constant."""
         import cv2
         import torch
 
@@ -108,19 +110,19 @@ class DepthNetwork(Network):
 
 
 def load(folder: Path) -> Any:
-    """transformers' DPTForDepthEstimation in float32 that takes any sides that are multiples of 32. WeightsError where
-    the folder holds no such model."""
+    """transformers' DPTForDepthEstimation in float32, accepting all sides that are multiples of 32. WeightsError if the
+    folder contains no such model."""
     from safetensors.torch import load_file
     from transformers import DPTConfig, DPTForDepthEstimation
 
     files = sorted(folder.glob("*.safetensors"))
     if len(files) != 1 or not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} must hold config.json and one .safetensors file: fetch its model again")
+        raise WeightsError(f"{folder} must contain config.json and one .safetensors file: fetch its model again")
     config = DPTConfig.from_json_file(folder / "config.json")
     model = DPTForDepthEstimation(config).float().eval()
     missing, _ = model.load_state_dict(load_file(files[0]), strict=False)
     if not config.is_hybrid or any(not name.startswith(UNUSED) for name in missing):
-        raise WeightsError(f"{folder} holds another network than DPT-hybrid: give the folder of that model")
+        raise WeightsError(f"{folder} contains a network other than DPT-hybrid: give the folder of that model")
     model.dpt.embeddings.register_forward_pre_hook(_any_size, with_kwargs=True)
     model.neck.register_forward_pre_hook(_any_aspect)
     return model
@@ -131,14 +133,14 @@ def _any_size(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str,
 
 
 def _any_aspect(_: Any, args: tuple[Any, ...]) -> tuple[Any, int, int]:
-    """The neck is told how many patches stand over and beside one another, by the first stage's map (a quarter)."""
+    """Passes the number of patch rows and columns to the neck, from the first stage's map (a quarter of the size)."""
     features = args[0]
     height, width = features[0].shape[-2:]
     return features, height // 4, width // 4
 
 
 def _input_size(width: int, height: int) -> tuple[int, int]:
-    """The network's (width, height) for a condition's; Unscorable where there is none."""
+    """The network's input (width, height) for a condition's size; Unscorable if there is none."""
     scale = min(LONGEST_SHORT_SIDE, width, height) / min(width, height)
     wide, high = (int(np.round(side * scale / MULTIPLE)) * MULTIPLE for side in (width, height))
     if not wide or not high:

@@ -1,8 +1,8 @@
-"""How well an image follows a pose: 1 - mean |OpenPose(image) - L(condition)| / 255, skeletons drawn on black.
+"""Agreement of an image with a pose: 1 - mean |OpenPose(image) - L(condition)| / 255, skeletons drawn on black.
 
-ICE-Bench B.6 (eq. 9) for Pose-guided Generation, OpenPose as its code (evaluators/l1_dist.py) has it. In [0, 1], higher
-is better, 1 where the skeletons are the condition's. A skeleton covers little of a picture: a result without anybody
-scores what black scores, which is high.
+ICE-Bench B.6 (eq. 9) for Pose-guided Generation, with OpenPose as in its code (evaluators/l1_dist.py). In [0, 1],
+higher is better, 1 if the skeletons equal those of the condition. A skeleton covers a small part of the image, so a
+result without a person has the high score of a black image.
 """
 
 import math

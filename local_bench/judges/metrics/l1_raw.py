@@ -1,11 +1,11 @@
-"""L1 distance to the source outside the mask: how much an edit changed of what it was to leave alone.
+"""L1 distance to the source outside the mask: changes outside the edited region.
 
-ICE-Bench B.4 (eq. 7 takes 1 - L1), as its evaluator computes it: mean of |image - source| / 255 over the pixels that
-the mask does not mark (all of them without a mask) and the three channels, the image first in the source's size. In
-[0, 1], a distance: lower is better, 0 for an untouched source.
+ICE-Bench B.4 (eq. 7 uses 1 - L1), as computed by its evaluator: mean of |image - source| / 255 over the three channels
+of the pixels outside the mask (all pixels without a mask), after resizing the image to the source's size. In [0, 1], a
+distance: lower is better, 0 for an unchanged source.
 
-The evaluator cannot run where the mask has another size than the source and gives NaN where it marks everything: here
-such a mask is resized by nearest neighbour, and a comparison of nothing is unscored.
+The evaluator cannot run if the mask's size differs from the source's, and gives NaN if the mask marks everything: here
+such a mask is resized by nearest neighbour, and an empty comparison is unscored.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from local_bench.judges.metrics.base import HostMetric, LoadedSubject, MetricSpe
 
 L1_RAW = "l1_raw"
 EDITED_ABOVE = 128
-"""A mask's grey value above this marks a pixel that was to be changed."""
+"""Mask grey values above this mark pixels to be changed."""
 PREPARED = (
     "image to the source's size by Pillow bicubic with antialiasing on RGB8; mask to that size by nearest neighbour, "
     f"edited where grey > {EDITED_ABOVE}; differences of RGB8 / 255 in float64"
@@ -44,7 +44,7 @@ def pixels(image: Image.Image) -> np.ndarray:
 
 
 def kept(seen: LoadedSubject) -> np.ndarray:
-    """(H, W) of the source's size: True where the source was to be left alone."""
+    """(H, W) of the source's size: True for pixels to be left unchanged."""
     width, height = seen.source.size
     if seen.mask is None:
         return np.ones((height, width), bool)
@@ -53,7 +53,7 @@ def kept(seen: LoadedSubject) -> np.ndarray:
 
 
 def distance(image: np.ndarray, source: np.ndarray, keep: np.ndarray) -> float:
-    """Mean of |image - source| / 255 where `keep`. Unscorable where that is nowhere."""
+    """Mean of |image - source| / 255 over the pixels in `keep`. Unscorable if there are none."""
     if not keep.any():
         raise Unscorable("the mask leaves nothing to compare")
     return float(np.abs(image - source)[keep].mean() / 255)

@@ -1,9 +1,9 @@
-"""LAION's aesthetic score: what people would give a picture for its looks, by a linear head on CLIP's embedding.
+"""LAION's aesthetic score: predicted human rating of an image's appearance, from a linear head on CLIP embeddings.
 
 Schuhmann et al. 2022 (LAION-5B), the "improved aesthetic predictor" sac+logos+ava1-l14-linearMSE: CLIP ViT-L/14 at 224
-px, the embedding at length 1, five linear layers without anything between them. Trained on ratings from 1 to 10 and
-meant for that scale, though a linear head may step a little outside of it; higher is better. The authors' script runs
-CLIP in float16 on a GPU; here all is float32.
+px, normalised embedding, five linear layers without activation functions. Trained on ratings from 1 to 10 and intended
+for that scale, which a linear head may slightly exceed; higher is better. The authors' script runs CLIP in float16 on a
+GPU; here everything is float32.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def make(name: str, weights: Weights) -> "LaionAesthetic":
 
 
 class LaionNetwork(ClipNetwork):
-    """CLIP and the head; arrays are (1,), the score. Looks are single pictures."""
+    """CLIP and the head; arrays are (1,), the score. Each feature input is one image."""
 
     reads_words: ClassVar[bool] = False
 
@@ -47,7 +47,7 @@ class LaionNetwork(ClipNetwork):
         embeddings = super().run(prepared)
         scores = [
             self._head(torch.from_numpy(one)) for one in embeddings
-        ]  # on the host: it is small, and the same there
+        ]  # on the host: it is small, and its result is the same on every device
         return rows(torch.stack(scores))
 
 
@@ -59,7 +59,7 @@ class LaionAesthetic(NetworkMetric):
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=network.words,
+            preprocessing=network.description,
             source="LAION, sac+logos+ava1-l14-linearMSE: five linear layers on CLIP's normalised embedding",
             lowest=0.0,
             highest=10.0,

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 LUMA = "luma (299 R + 587 G + 114 B) / 1000 of RGB8 rounded to an integer, .5 to even"
-"""It in words, for a metric's preprocessing."""
+"""Its description, for the preprocessing text of metrics."""
 
 
 def luma(image: Image.Image | np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""PIQE: perception-based image quality evaluator, blind and without training.
+"""PIQE: perception-based image quality evaluator, no-reference and without training.
 
-Venkatanath N et al., "Blind image quality evaluation using perception based features", NCC 2015; pyiqa's `piqe`.
-In [0, 100], lower is better. The image as it is: no resize, sRGB to luma inside the metric.
+Venkatanath N et al., "Blind image quality evaluation using perception based features", NCC 2015; pyiqa's `piqe`. In [0,
+100], lower is better. The image is not resized; sRGB is converted to luma inside the metric.
 """
 
 from local_bench.judges.metrics.pyiqa_metric import PyiqaFormula

@@ -1,7 +1,7 @@
-"""People read off OpenPose's maps (Cao et al. 2016, arXiv 1611.08050), and drawn as a skeleton.
+"""Decodes people from OpenPose's maps (Cao et al. 2016, arXiv 1611.08050), and draws them as skeletons.
 
 The steps and numbers are those of scepter 1.4's OpenposeAnnotator, which ICE-Bench's evaluator uses: joints are the
-peaks of smoothed confidence maps, limbs are pairs of joints that the affinity fields point along, matched greedily by
+peaks of smoothed confidence maps, limbs are pairs of joints along which the affinity fields point, matched greedily by
 score, and people are limbs that share joints.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 Maps = Callable[[int], NDArray[np.float32]]
-"""The n-th map in the picture's size, (height, width)."""
+"""The n-th map in the image's size, (height, width)."""
 
 JOINTS = 18
 """Nose, neck; shoulder, elbow, wrist of the right and the left; hip, knee, ankle likewise; eyes, ears."""
@@ -23,9 +23,9 @@ LIMBS = (
     (1, 2), (1, 5), (2, 3), (3, 4), (5, 6), (6, 7), (1, 8), (8, 9), (9, 10), (1, 11), (11, 12), (12, 13),
     (1, 0), (0, 14), (14, 16), (0, 15), (15, 17), (2, 16), (5, 17),
 )  # fmt: skip
-"""The two joints of each; the last two join what is there and begin nobody."""
+"""The two joints of each limb; the last two limbs only extend existing people."""
 FIELDS = (12, 20, 14, 16, 22, 24, 0, 2, 4, 6, 8, 10, 28, 30, 34, 32, 36, 18, 26)
-"""Of the two affinity maps of each limb the first; the second follows it."""
+"""The first of the two affinity maps of each limb; the second follows it."""
 DRAWN = BEGINNING = 17
 COLOURS = (
     (255, 0, 0), (255, 85, 0), (255, 170, 0), (255, 255, 0), (170, 255, 0), (85, 255, 0), (0, 255, 0), (0, 255, 85),
@@ -37,11 +37,11 @@ SIGMA, PEAK, ALONG, POINTS, ENOUGH = 3, 0.1, 0.05, 10, 8
 RADIUS = HALF_WIDTH = 4
 FEWEST, LEAST_MEAN = 4, 0.4
 MOST_PAIRS = 1_000_000
-"""Of the two joints of one limb: there are thousands of peaks only where a map is flat."""
+"""Of the two joints of one limb; there are thousands of peaks only if a map is flat."""
 
 
 class TooMany(Exception):
-    """The maps have more peaks than limbs can be made of."""
+    """The maps have more peaks than can be matched to limbs."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Joints:
 @dataclass
 class _Person:
     joints: list[int | None]
-    """Which peak of each of the 18 maps."""
+    """The index of the peak in each of the 18 maps."""
     score: float
     count: int
-    """Of joints, as they were counted; one that takes another's place counts again."""
+    """The number of joints added; a joint that replaces another is counted again."""
 
 
 def joints(confidence: Maps) -> list[Joints]:
@@ -69,8 +69,8 @@ def joints(confidence: Maps) -> list[Joints]:
 
 
 def people(found: Sequence[Joints], affinity: Maps, height: int) -> list[list[int | None]]:
-    """For each person which peak of each joint is theirs; `height` of the picture in pixels. TooMany where there are
-    more peaks than can be told apart."""
+    """For each person the index of the peak of each joint; `height` of the image in pixels. TooMany if there are too
+    many peaks."""
     everyone: list[_Person] = []
     for limb in range(len(LIMBS)):
         _join(everyone, found, limb, _connections(found, affinity, limb, height))
@@ -102,7 +102,7 @@ def _peaks(map_HW: NDArray[np.float64]) -> Joints:
 
 
 def _connections(found: Sequence[Joints], affinity: Maps, limb: int, height: int) -> list[tuple[int, int, float]]:
-    """(start, end, score) of this limb, the best first; no joint in two of them."""
+    """(start, end, score) of this limb, best first; no joint occurs in two of them."""
     start, end = (found[joint] for joint in LIMBS[limb])
     if not len(start.places) or not len(end.places):
         return []
@@ -130,7 +130,7 @@ def _connections(found: Sequence[Joints], affinity: Maps, limb: int, height: int
 def _join(
     everyone: list[_Person], found: Sequence[Joints], limb: int, connections: Sequence[tuple[int, int, float]]
 ) -> None:
-    """Adds a limb's connections to the people there are, or begins new ones."""
+    """Add a limb's connections to the existing people, or create new people."""
     start, end = LIMBS[limb]
     for a, b, score in connections:
         theirs = [person for person in everyone if person.joints[start] == a or person.joints[end] == b]
@@ -151,7 +151,7 @@ def _join(
 
 
 def _share(one: _Person, other: _Person) -> bool:
-    """Whether both have some joint."""
+    """Whether both have a common joint."""
     return any(a is not None and b is not None for a, b in zip(one.joints, other.joints, strict=True))
 
 
@@ -163,7 +163,7 @@ def _merge(everyone: list[_Person], one: _Person, other: _Person, score: float) 
 
 
 def _limb(canvas: np.ndarray, a: NDArray[np.int64], b: NDArray[np.int64], colour: tuple[int, int, int]) -> np.ndarray:
-    """A filled ellipse from joint to joint, six tenths of it over what is there."""
+    """A filled ellipse from joint to joint, blended with weight 0.6."""
     x, y = (a[0] - b[0]), (a[1] - b[1])
     middle = (int((a[0] + b[0]) / 2), int((a[1] + b[1]) / 2))
     angle = int(math.degrees(math.atan2(y, x)))

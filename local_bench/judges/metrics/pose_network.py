@@ -1,8 +1,9 @@
-"""A picture's skeletons by OpenPose's body network (Cao et al. 2016, arXiv 1611.08050), how like a condition.
+"""Skeletons of an image by OpenPose's body network (Cao et al. 2016, arXiv 1611.08050), and their similarity to a
+condition.
 
-The steps are those of scepter 1.4's OpenposeAnnotator as ICE-Bench's evaluator sets it up: one scale, and the body
-alone, for that evaluator loads the hand network too but never switches it on (USE_HAND is off unless it is said). A
-picture in which nobody is found has a black map; it is compared like any other, as there.
+The steps are those of scepter 1.4's OpenposeAnnotator as configured by ICE-Bench's evaluator: one scale, and the body
+only; that evaluator loads the hand network too but does not use it (USE_HAND is off by default). An image without
+people has a black map, which is compared like any other, as in the evaluator.
 """
 
 import math
@@ -21,10 +22,10 @@ from local_bench.models.weights import weights_digest
 
 WEIGHTS = "body_pose_model.safetensors"
 HEIGHT = 184
-"""Of the network's input: half of the 368 pixels that it was trained at."""
+"""Height of the network's input: half of the 368 pixels used in training."""
 STRIDE = 8
 GREY = 128
-"""What fills the input up to a multiple of the stride."""
+"""Padding value of the input up to a multiple of the stride."""
 MAX_INPUT = 1024 * 1024
 STAGES = 6
 POOLED = ("conv1_2", "conv2_2", "conv3_4")
@@ -58,8 +59,8 @@ class _Pair:
 
 
 class PoseNetwork(Network):
-    """Reads how like the first picture's skeletons are to the second picture: float32 (1,) in [0, 1]; NaN where there
-    are too many joints to make people of."""
+    """Similarity of the first image's skeletons to the second image: float32 (1,) in [0, 1]; NaN if there are too many
+    joints to match."""
 
     max_pixels: ClassVar[int] = 16 * 1024 * 1024
 
@@ -82,7 +83,7 @@ class PoseNetwork(Network):
         }
 
     def open(self, device: str) -> None:
-        """WeightsError where the folder does not hold such a network."""
+        """WeightsError if the folder does not contain such a network."""
         from safetensors.torch import load_file
 
         path = self._weights.folder / WEIGHTS
@@ -113,7 +114,7 @@ class PoseNetwork(Network):
         return [np.array([one], np.float32) for one in likenesses]
 
     def _skeleton(self, pair: _Pair) -> np.ndarray | None:
-        """(height, width) uint8, in the condition's size; None where there are too many joints."""
+        """(height, width) uint8, in the condition's size; None if there are too many joints."""
         import cv2
         import torch
 
@@ -141,8 +142,8 @@ class PoseNetwork(Network):
 def forward(state: Mapping[str, Any], x_1CHW: Any) -> tuple[Any, Any]:
     """Affinity fields (1, 38, H/8, W/8) and confidences (1, 19, H/8, W/8) of the last stage.
 
-    The confidences of the last stage are rectified, as in the code that the published numbers were made with (a slip in
-    its list of layers, harmless to peaks).
+    The confidences of the last stage are rectified, as in the code with which the published numbers were computed (an
+    error in its list of layers, without effect on peaks).
     """
     import torch
 
@@ -174,7 +175,7 @@ def _convolved(state: Mapping[str, Any], layer: str, x: Any) -> Any:
 
 
 def _enlarged(map_hw: np.ndarray, used: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-    """A map of the network in the picture's size (width, height); only `used` of the input is picture."""
+    """A map of the network in the image's size (width, height); only `used` of the input is image."""
     import cv2
 
     whole = cv2.resize(map_hw, (0, 0), fx=STRIDE, fy=STRIDE, interpolation=cv2.INTER_CUBIC)

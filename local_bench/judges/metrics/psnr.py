@@ -1,6 +1,6 @@
 """Peak signal-to-noise ratio against the source, in dB; pyiqa's `psnr`: 10 log10(1 / (MSE + 1e-8)) on RGB in [0, 1].
 
-In [0, 80], higher is better; 80 for the same picture, by the small term that keeps it finite.
+In [0, 80], higher is better; 80 for equal images, due to the small term that keeps it finite.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""pyiqa's metrics as model cards: read from pyiqa's own table by its file, so that nothing heavy is imported.
+"""pyiqa's metrics as model cards, read from the file of pyiqa's own table without importing heavy modules.
 
-`pyiqa:NAME` is one of some hundred metrics. Most want files, which `models fetch pyiqa:NAME` asks pyiqa for and brings
-(pyiqa_store.py); some are formulas; some cannot be run here, and `refused` says why.
+`pyiqa:NAME` is one of about a hundred metrics. Most need files, which `models fetch pyiqa:NAME` downloads
+(pyiqa_store.py); some are formulas; some are not supported, and `refused` has the reason.
 """
 
 import difflib
@@ -48,12 +48,12 @@ FORMULAS = frozenset(
         *("ssim", "ssimc", "vif", "vsi"),
     )
 )
-"""These need no file."""
+"""Metrics that need no file."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """What pyiqa says of one of its metrics."""
+    """pyiqa's description of one of its metrics."""
 
     name: str
     kind: str
@@ -62,13 +62,13 @@ class Described:
     lower_better: bool
     lowest: float | None
     highest: float | None
-    """The bounds that pyiqa gives without a tilde; it calls them rough."""
+    """pyiqa's bounds without a tilde, which marks rough bounds."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def pyiqa_card(name: str) -> ModelCard | None:
-    """The card of pyiqa's metric `name`; None where it needs no file. ConfigError where there is no such metric, or it
-    cannot be run here."""
+    """The card of pyiqa's metric `name`; None if it needs no file. ConfigError if there is no such metric, or it is not
+    supported."""
     described = describe(name)
     if name in FORMULAS:
         return None
@@ -86,11 +86,11 @@ def pyiqa_card(name: str) -> ModelCard | None:
 
 
 def describe(name: str) -> Described:
-    """What pyiqa says of its metric `name`. ConfigError as `pyiqa_card`."""
+    """pyiqa's description of its metric `name`. ConfigError as `pyiqa_card`."""
     table = _table()
     if name not in table:
         near = difflib.get_close_matches(name, table, 1, 0.4)
-        hint = f"did you mean 'pyiqa:{near[0]}'?" if near else f"there are {', '.join(sorted(table))}"
+        hint = f"did you mean 'pyiqa:{near[0]}'?" if near else f"available: {', '.join(sorted(table))}"
         raise ConfigError(f"metrics: pyiqa has no metric {name!r}: {hint}")
     if name in _REFUSED:
         raise ConfigError(f"metrics: pyiqa:{name} cannot be run here: {_REFUSED[name]}")
@@ -109,12 +109,12 @@ def describe(name: str) -> Described:
 
 
 def pyiqa_names() -> list[str]:
-    """All of pyiqa's metrics, those that cannot be run here included."""
+    """The names of all pyiqa metrics, including unsupported ones."""
     return sorted(_table())
 
 
 def pyiqa_version() -> str:
-    """The version of pyiqa that is installed."""
+    """The installed version of pyiqa."""
     return version("pyiqa")
 
 

@@ -1,7 +1,7 @@
-"""Any metric of pyiqa by its name, `pyiqa:NAME`; and what our own metrics that are read by pyiqa share.
+"""Any pyiqa metric by its name, `pyiqa:NAME`; and the base of metrics of our own that pyiqa computes.
 
-No-reference metrics look at the image alone; full-reference ones at the image, brought to the source's size as
-ICE-Bench does, and the source. Range and direction are what pyiqa's table says; a bound that it calls rough is none.
+No-reference metrics use only the image; full-reference ones use the image, resized to the source's size as in
+ICE-Bench, and the source. Range and direction are from pyiqa's table; bounds that it marks as rough are ignored.
 """
 
 import copy
@@ -32,13 +32,13 @@ Bounds = tuple[float | None, float | None]
 
 
 def make(name: str, weights: Weights | None = None) -> "PyiqaMetric | PyiqaFormula":
-    """`pyiqa:NAME`. ConfigError where pyiqa has no such metric or it cannot be run here."""
+    """`pyiqa:NAME`. ConfigError if pyiqa has no such metric or it is not supported."""
     of = name.partition(":")[2]
     return PyiqaFormula(name, of) if weights is None else PyiqaMetric(name, weights, of)
 
 
 class PyiqaMetric(NetworkMetric):
-    """The number that one of pyiqa's networks has for a picture, as it is."""
+    """The value that one of pyiqa's networks computes for an image, unmodified."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class PyiqaMetric(NetworkMetric):
         height: int | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        """`of`: pyiqa's name of it; `height` as in `PyiqaNetwork`; `bounds` where pyiqa's own are not right."""
+        """`of`: pyiqa's name of the metric; `height` as in `PyiqaNetwork`; `bounds` if pyiqa's own are not right."""
         store = read_store(weights.folder)
         if store.metric != of:
             raise ConfigError(
-                f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, and {name} wants {of}"
+                f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs {of}"
             )
         self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, height)
         self.spec = _spec(name, store, source, height, bounds)
@@ -70,10 +70,10 @@ class PyiqaMetric(NetworkMetric):
 
 
 class PyiqaFormula(HostMetric):
-    """One of pyiqa's metrics that needs no file, on the CPU in float64.
+    """A pyiqa metric that needs no file, on the CPU in float64.
 
-    pyiqa's modules keep results and settings of a call as attributes (PIQE its masks, MAD its channels, CW_SSIM its
-    window), so each thread has a copy of its own.
+    pyiqa's modules store results and settings of a call as attributes (PIQE its masks, MAD its channels, CW_SSIM its
+    window), so each thread has its own copy.
     """
 
     def __init__(self, name: str, of: str, source: str | None = None, min_side: int = 1) -> None:
@@ -93,7 +93,7 @@ class PyiqaFormula(HostMetric):
             return _finite(called(self._network(), inputs))
 
     def _network(self) -> Any:
-        """This thread's copy of pyiqa's module; the first one is made once and never called."""
+        """This thread's copy of pyiqa's module; the original is created once and never called."""
         if not hasattr(self._own, "network"):
             with self._making:
                 if self._made is None:

@@ -1,11 +1,10 @@
-"""One of pyiqa's networks, one picture a call: in float32, without TF32, from one seed for every picture.
+"""A pyiqa network with one image per call: float32 without TF32, and one fixed seed per image.
 
 A formula with fitted parameters is computed in float64 (float64.py).
 
-pyiqa's transformers for many sizes gain nothing from batches, and its crops may be drawn at random (its issue #178); so
-a picture is alone in its call, and whatever is drawn in it is drawn from the same seed. A score does then not depend on
-neighbours or order. What pyiqa asserts of a picture (that it is large enough, that it has some contrast) is the reason
-why that picture has no score.
+pyiqa's transformers for variable sizes gain nothing from batches, and its crops may be random (its issue #178); so each
+call has one image and starts from the same seed. A score then does not depend on other images or on their order. If
+pyiqa rejects an image (too small, without contrast), its message is the reason why the image is unscored.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,22 +25,22 @@ from local_bench.models.weights import weights_digest
 
 MAX_PIXELS = 16_000_000
 FITTED = frozenset(("BRISQUE", "NIQE"))
-"""pyiqa's classes that are formulas with fitted parameters, not neural networks: float64 makes their scores the same on
-every CPU. (NRQM's random forests compare features with thresholds, so no precision does.)"""
+"""pyiqa's classes that are formulas with fitted parameters, not neural networks: with float64 their scores are equal on
+every CPU. (NRQM's random forests compare features with thresholds, so no precision suffices.)"""
 NOT_ON_CUDA = frozenset(("TReS", "URanker"))
-"""pyiqa's classes that call what has no deterministic CUDA kernel (`cumsum` of floats, `histc`): under determinism that
-is an error, and every picture would be unscored."""
+"""pyiqa's classes that call functions without a deterministic CUDA kernel (`cumsum` of floats, `histc`): in
+deterministic mode these raise an error, and every image would be unscored."""
 _LONGEST_REASON = 120
 
 
 class PyiqaNetwork(Network):
-    """Reads one number off a picture, or off a picture and the source that it is compared with."""
+    """Computes one number from an image, or from an image and its source."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
     max_pixels: ClassVar[int] = MAX_PIXELS
 
     def __init__(self, card: str, store: Store, height: int | None = None) -> None:
-        """`height`: pictures are first brought to it, their width in proportion; as they are if left out."""
+        """`height`: images are first resized to it, with proportional width; None: not resized."""
         self._card, self._store, self._height = card, store, height
         self.portable = in_float64(store.described)
         self.on_cpu = self.portable or store.described.kind in NOT_ON_CUDA
@@ -90,12 +89,12 @@ class PyiqaNetwork(Network):
 
 
 def in_float64(described: Described) -> bool:
-    """Whether a metric of pyiqa's is a formula, which is computed in float64 and gives the same score on every CPU."""
+    """Whether a pyiqa metric is a formula, which is computed in float64 and gives the same score on every CPU."""
     return described.name in FORMULAS or described.kind in FITTED
 
 
 def preprocessing(store: Store, height: int | None = None) -> str:
-    """In words, all that happens to a picture before pyiqa's own class has it, and which class that is."""
+    """Description of the preprocessing before pyiqa's own class, and the name of that class."""
     first = ""
     if height is not None:
         first = (
@@ -108,9 +107,9 @@ def preprocessing(store: Store, height: int | None = None) -> str:
 
 
 def sized(images: Sequence[Image.Image], height: int | None = None) -> list[Image.Image]:
-    """The pictures in the sizes in which they are looked at; of two, the first in the second's size.
+    """The images in the sizes in which they are processed; of two, the first is resized to the second's size.
 
-    Unscorable where that would be none, or more than `MAX_PIXELS`.
+    Unscorable if the size would be empty, or more than `MAX_PIXELS`.
     """
     image, *sources = images
     size = sources[0].size if sources else image.size
@@ -130,8 +129,8 @@ def as_tensor(image: Image.Image, dtype: torch.dtype) -> torch.Tensor:
 
 
 def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
-    """The number that pyiqa's network has for its inputs, computed in float64 where they are float64. Unscorable where
-    pyiqa refuses them."""
+    """The value of pyiqa's network for its inputs, computed in float64 if they are float64. Unscorable if pyiqa rejects
+    them."""
     wide = any(x.dtype == torch.float64 for x in inputs)
     try:
         with Float64() if wide else nullcontext():
@@ -143,5 +142,5 @@ def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
             raise Unscorable("there is not enough memory for a picture of this size") from e
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0][:_LONGEST_REASON]
         raise Unscorable(f"pyiqa cannot measure it ({reason})") from e
-    assert found.numel() == 1, f"one number of one picture, not {tuple(found.shape)}"
+    assert found.numel() == 1, f"one number per image, not {tuple(found.shape)}"
     return float(found)

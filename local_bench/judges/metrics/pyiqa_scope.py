@@ -1,9 +1,9 @@
-"""While pyiqa makes a network, every way in which it reaches for a file leads to files that we hold.
+"""Redirects pyiqa's downloads to local files while it constructs a network.
 
-Inside `answered` the functions that download are replaced in torch.hub, torchvision, timm, CLIP and pyiqa: each is
-answered with a stand-in path, or raises `Missing`. `torch.load`, `torch.jit.load` and scipy's `loadmat` then read the
-converted file behind that path, and refuse any other; sockets cannot be opened. All of it holds for the calling thread
-alone, one network at a time, and is undone at the end.
+Inside `local_files` the download functions of torch.hub, torchvision, timm, CLIP and pyiqa are replaced: each returns a
+placeholder path, or raises `Missing`. `torch.load`, `torch.jit.load` and scipy's `loadmat` then read the converted file
+of that path, and reject all others; sockets cannot be opened. All of this applies only to the calling thread, to one
+network at a time, and is undone at the end.
 """
 
 import importlib
@@ -31,13 +31,13 @@ SEED = 123
 HUB = "https://huggingface.co"
 _LOCK = threading.RLock()
 _FAMILIES = ("pyiqa", "timm", "torchvision", "clip", "facexlib")
-"""Packages whose modules may hold a function under a name of their own (`from torch.hub import …`)."""
+"""Packages whose modules may have imported such a function by name (`from torch.hub import …`)."""
 _DEFINERS = ("torch", "torch.hub", "torch.jit", "scipy.io")
-"""Modules that such functions come from."""
+"""Modules that define such functions."""
 
 
 class Missing(Exception):
-    """pyiqa wants the file at `url`, and it is not among ours."""
+    """pyiqa needs the file at `url`, which is not in the store."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -45,7 +45,7 @@ class Missing(Exception):
 
 
 def canonical(url: str) -> str:
-    """An address on the Hub by its own name, whatever HF_ENDPOINT says."""
+    """A Hub URL with its canonical host, regardless of HF_ENDPOINT."""
     from huggingface_hub.constants import ENDPOINT
 
     return HUB + url.removeprefix(ENDPOINT) if url.startswith(f"{ENDPOINT}/") else url
@@ -53,7 +53,7 @@ def canonical(url: str) -> str:
 
 @contextmanager
 def seeded(seed: int = SEED) -> Iterator[None]:
-    """Python's, numpy's and torch's random numbers from one seed inside; as if nothing had been drawn after it."""
+    """Seeds Python's, numpy's and torch's random numbers; their previous state is restored at the end."""
     import torch
 
     state, state_numpy = random.getstate(), np.random.get_state()
@@ -70,10 +70,11 @@ def seeded(seed: int = SEED) -> Iterator[None]:
 
 
 @contextmanager
-def answered(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
-    """pyiqa's class `kind` is made in here. `paths`: the file for each address, None where nothing is there.
+def local_files(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
+    """A context in which pyiqa's class `kind` is constructed. `paths`: the file for each URL, None if it does not
+    exist.
 
-    Missing for an address that is not in `paths`, or whose file is gone; WeightsError for a file that is damaged.
+    Raises Missing for a URL that is not in `paths`, or whose file was deleted; WeightsError for a damaged file.
     """
     with _LOCK, ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -89,34 +90,34 @@ def answered(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
 
 
 class _Answers:
-    """What the replaced functions say."""
+    """Replacements of the download and load functions."""
 
     def __init__(self, paths: Mapping[str, Path | None], place: Path) -> None:
         self._paths, self._place = paths, place
         self._behind: dict[str, Path] = {}
 
-    def stand_in(self, url: str, target: str | None = None) -> str:
-        """The path that stands for what is at `url`: an empty file, until one of our loaders is given it."""
+    def placeholder_for(self, url: str, target: str | None = None) -> str:
+        """The placeholder path for a URL: an empty file, for which the replaced loaders read the local file."""
         url = canonical(url)
         path = self._found(url)
         if path is None:
             raise Missing(url)
         if path.suffix == ".safetensors" and url.endswith(".safetensors"):
             return str(path)
-        stands = Path(target) if target else self._place / f"{len(self._behind)}-{path.name}"
-        assert stands.is_relative_to(self._place), stands
-        stands.parent.mkdir(parents=True, exist_ok=True)
-        stands.touch()
-        self._behind[str(stands)] = path
-        return str(stands)
+        placeholder = Path(target) if target else self._place / f"{len(self._behind)}-{path.name}"
+        assert placeholder.is_relative_to(self._place), placeholder
+        placeholder.parent.mkdir(parents=True, exist_ok=True)
+        placeholder.touch()
+        self._behind[str(placeholder)] = path
+        return str(placeholder)
 
     def to_file(self, url: str, dst: str, *_: Any, **__: Any) -> None:
         """torch.hub.download_url_to_file."""
-        self.stand_in(url, dst)
+        self.placeholder_for(url, dst)
 
     def clip(self, url: str, *_: Any, **__: Any) -> str:
         """CLIP's _download."""
-        return self.stand_in(url)
+        return self.placeholder_for(url)
 
     def hub(self, repo_id: str, filename: str, *_: Any, revision: str | None = None, **__: Any) -> str:
         """huggingface_hub.hf_hub_download."""
@@ -125,7 +126,7 @@ class _Answers:
         url = f"{HUB}/{repo_id}/resolve/{revision or 'main'}/{filename}"
         if url in self._paths and self._paths[url] is None:
             raise EntryNotFoundError(url)
-        return self.stand_in(url)
+        return self.placeholder_for(url)
 
     def load(self, file: Any, *_: Any, **__: Any) -> Any:
         """torch.load."""
@@ -154,13 +155,13 @@ class _Answers:
     def _path(self, file: Any) -> Path:
         name = str(getattr(file, "name", file))
         if name not in self._behind:
-            raise WeightsError(f"pyiqa wants to read {name}, which is no file of ours: use another metric")
+            raise WeightsError(f"pyiqa tries to read {name}, which is not in the store: use another metric")
         return self._behind[name]
 
 
 def _script(tree: dict[str, Any]) -> Any:
-    """What stands for a TorchScript module: its tensors, and the one thing that such a module of pyiqa's computes: a
-    linear regression (ARNIQA's `weights` and `biases`)."""
+    """Replacement of a TorchScript module: its tensors, and the only computation of such a pyiqa module: a linear
+    regression (ARNIQA's `weights` and `biases`)."""
     from torch import nn
 
     class Script(nn.Module):
@@ -176,7 +177,7 @@ def _script(tree: dict[str, Any]) -> Any:
         def forward(self, x: Any) -> Any:
             if set(tree) != {"weights", "biases"}:
                 raise WeightsError(
-                    "pyiqa wants to run code of a TorchScript file, which is never run: use another metric"
+                    "pyiqa tries to run code of a TorchScript file, which is not allowed: use another metric"
                 )
             return x @ tree["weights"].to(x).reshape(-1, x.shape[-1]).T + tree["biases"].to(x)
 
@@ -184,7 +185,7 @@ def _script(tree: dict[str, Any]) -> Any:
 
 
 def _import(kind: str) -> None:
-    """Imports the module that has pyiqa's class of that name, and those whose functions are replaced."""
+    """Imports the module with pyiqa's class of that name, and those whose functions are replaced."""
     for name in ("clip.clip", "pyiqa.archs.clip_model", "pyiqa.archs.afineclip_model", "scipy.io", "timm.models"):
         importlib.import_module(name)
     archs = Path(sys.modules["pyiqa.archs.clip_model"].__file__ or "").parent
@@ -201,7 +202,7 @@ def _quiet(stack: ExitStack) -> None:
 
 
 def _replacements(answers: _Answers) -> Iterator[tuple[Any, str, Any]]:
-    """(holder, name, what is put there): each function where it is defined and wherever it was imported to."""
+    """(holder, name, replacement): each function where it is defined and wherever it was imported by name."""
     import torch
 
     # By name, for these packages have no types.
@@ -243,7 +244,7 @@ def _here(original: Callable[..., Any], new: Callable[..., Any]) -> Callable[...
 
 
 def _on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
-    """CLIP's load without its own wish for a device."""
+    """CLIP's load with the device set to the CPU."""
 
     def loaded(name: str, device: Any = None, **named: Any) -> Any:
         return load(name, "cpu", **named)
@@ -252,7 +253,9 @@ def _on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _no_socket(*_: Any, **__: Any) -> Any:
-    raise WeightsError("pyiqa wants to open a socket, and nothing is downloaded at run time: use another metric")
+    raise WeightsError(
+        "pyiqa tries to open a network connection, and nothing is downloaded at run time: use another metric"
+    )
 
 
 def _loadmat(*arguments: Any, **named: Any) -> Any:

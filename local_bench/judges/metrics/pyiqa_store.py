@@ -1,9 +1,9 @@
-"""Where pyiqa's weights are: a folder of converted files for each metric, and the one way in which pyiqa gets at them.
+"""Storage of pyiqa's weights: one folder of converted files per metric.
 
-pyiqa downloads whatever a metric's class asks for while it is made, and unpickles it. We let it ask (pyiqa_scope.py):
-`gather` makes the network again and again, and brings each file that it misses, until it is made. The folder's
-`pyiqa.json` says which metric it is of, with which options, and what the files are called, so that one loader serves
-fetched folders and the small ones that we build. At run time a file that is not there is one sentence, never a socket.
+pyiqa downloads the files that a metric's class needs during construction, and unpickles them. `gather` constructs the
+network repeatedly (pyiqa_scope.py) and fetches each missing file until construction succeeds. The folder's `pyiqa.json`
+has the metric, its options and the file names, so one loader serves fetched folders and the small ones used in tests.
+At run time a missing file is an error message, never a download.
 """
 
 import json
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
-from local_bench.judges.metrics.pyiqa_scope import HUB, Missing, answered
+from local_bench.judges.metrics.pyiqa_scope import HUB, Missing, local_files
 from local_bench.models.cards import ModelCard
 from local_bench.models.hub import Repository, repository_info
 from local_bench.models.manifest import Origin
@@ -26,71 +26,71 @@ from local_bench.models.purpose import Purpose, for_model
 
 INDEX = "pyiqa.json"
 COMMITS = {"chaofengc/IQA-PyTorch-Weights": "0df2df423c65f6a64209309695f3845727431027"}
-"""Of repositories that pyiqa names by a branch; others are taken at the commit that the branch is at when they are
-fetched, which the manifest keeps."""
+"""Repositories that pyiqa names by a branch; others are fetched at the branch's commit at that time, which the manifest
+records."""
 _MOST_FILES = 32
 _CLIP = "openaipublic.azureedge.net"
 
 
 @dataclass(frozen=True)
 class Store:
-    """A folder with all that one metric of pyiqa is loaded from; without one, of a metric that needs no file."""
+    """The folder from which one pyiqa metric is loaded; without a folder, a metric that needs no file."""
 
     metric: str
     folder: Path | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    """Other than pyiqa's own, for a small network."""
+    """Options other than pyiqa's own, for a small network."""
     files: dict[str, str | None] = field(default_factory=dict)
-    """The file for each address that pyiqa asks for; None where there is nothing at that address."""
+    """The file for each URL that pyiqa requests; None if the URL does not exist."""
 
     @cached_property
     def described(self) -> Described:
         return describe(self.metric)
 
     def build(self, paths: dict[str, Path | None] | None = None) -> Any:
-        """pyiqa's network (`InferenceModel`, evaluation mode, CPU, float32). Missing where a file is not there.
+        """pyiqa's network (`InferenceModel`, evaluation mode, CPU, float32). Raises Missing if a file is missing.
 
-        Random parameters that no file fills (there should be none) are the same every time.
+        Random parameters that no file sets (there should be none) are the same every time.
         """
         if paths is None:
             assert self.folder is not None or not self.files
             folder = self.folder or Path()
             paths = {url: None if name is None else folder / name for url, name in self.files.items()}
-        with answered(self.described.kind, paths):
+        with local_files(self.described.kind, paths):
             import torch
             from pyiqa.models.inference_model import InferenceModel
 
             return InferenceModel(self.metric, device=torch.device("cpu"), **self.options).float().eval()
 
     def load(self, card: str) -> Any:
-        """`build`; WeightsError names a file that is not there."""
+        """`build`; WeightsError for a missing file."""
         try:
             return self.build()
         except Missing as e:
             raise WeightsError(
                 f"{file_name(e.url)} of {card} is not on this machine; it comes from {e.url}: run "
-                f"`local-bench models fetch {card}` where there is a network"
+                f"`local-bench models fetch {card}` with network access"
             ) from None
 
     def write(self, folder: Path) -> None:
-        """Writes the folder's index."""
+        """Write the folder's index."""
         index = {"metric": self.metric, "options": self.options, "files": self.files}
         (folder / INDEX).write_text(canonical_json(index))
 
 
 def read_store(folder: Path) -> Store:
-    """The store in `folder`. WeightsError where there is none."""
+    """The store in `folder`. WeightsError if there is none."""
     try:
         index = json.loads((folder / INDEX).read_bytes())
         return Store(index["metric"], folder, index["options"], index["files"])
     except (OSError, ValueError, KeyError, TypeError):
         raise WeightsError(
-            f"{folder} is no folder of a metric of pyiqa ({INDEX} is missing or damaged): fetch the metric again"
+            f"{folder} is not a pyiqa metric's folder ({INDEX} is missing or damaged): fetch the metric again"
         ) from None
 
 
 def file_name(url: str) -> str:
-    """What the file at an address that pyiqa asks for is called: on the Hub with its repository, else its last part."""
+    """The file name for a URL that pyiqa requests: with its repository if on the Hub, else its last part."""
     hub = _on_hub(url)
     if hub is None:
         return unquote(urlsplit(url).path).rpartition("/")[2]
@@ -99,9 +99,9 @@ def file_name(url: str) -> str:
 
 
 def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Origin]:
-    """Brings all files that the card's metric wants into `folder`, whole or not at all; what they were made from.
+    """Fetch all files that the card's metric needs into `folder`, atomically; return their origins.
 
-    WeightsError where one cannot be had, is not what it should be, or cannot be converted.
+    WeightsError if one cannot be fetched, fails verification, or cannot be converted.
     """
     store = Store(card.name.partition(":")[2])
     pulled: dict[str, Pulled | None] = {}
@@ -114,7 +114,7 @@ def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Or
             say(f"{card.name}: {missing.url}, licence {card.licence}")
             pulled[missing.url] = _pull(for_model(card.name), missing.url, repositories)
     else:
-        raise WeightsError(f"{card.name} asks for more than {_MOST_FILES} files: use another metric")
+        raise WeightsError(f"{card.name} requests more than {_MOST_FILES} files: use another metric")
     files = {url: None if file is None else file.name for url, file in pulled.items()}
     found = [file for file in pulled.values() if file is not None]
     fill(folder, found, Store(store.metric, folder, store.options, files).write)
@@ -122,12 +122,12 @@ def gather(folder: Path, card: ModelCard, say: Callable[[str], None]) -> list[Or
 
 
 def _pull(purpose: Purpose, url: str, repositories: dict[str, Repository]) -> Pulled | None:
-    """The file at an address; None where the Hub has none of that name, for then another one is asked for."""
+    """The file at a URL; None if the Hub has no file of that name, in which case pyiqa tries another."""
     hub = _on_hub(url)
     if hub is None:
         parts = urlsplit(url)
         name = file_name(url)
-        if parts.hostname == _CLIP:  # OpenAI's addresses hold the digest
+        if parts.hostname == _CLIP:  # OpenAI's URLs contain the digest
             return _named(pull_url(purpose, url, name, parts.path.split("/")[-2], "its address"), url)
         return _named(pull_url(purpose, url, name, digest_in(name), "its name"), url)
     repo, revision, name = hub
@@ -147,7 +147,7 @@ def _named(pulled: Pulled, url: str) -> Pulled:
 
 
 def _on_hub(url: str) -> tuple[str, str, str] | None:
-    """Repository, revision and file of an address on the Hub."""
+    """Repository, revision and file of a Hub URL."""
     repo, resolve, rest = url.removeprefix(f"{HUB}/").partition("/resolve/")
     if not url.startswith(f"{HUB}/") or not resolve:
         return None

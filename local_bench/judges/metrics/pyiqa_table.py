@@ -1,4 +1,4 @@
-"""Metrics of pyiqa under names of their own: any weights of their kind (`musiq:CARD`), with the citation and bounds."""
+"""pyiqa metrics with names of their own, for any weights of their kind (`musiq:CARD`), with citation and bounds."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class _Row:
     pyiqa_name: str
     source: str
     height: int | None = None
-    """Pixels to which the image is scaled first; None: the image in its own size."""
+    """Height in pixels to which the image is resized first; None: not resized."""
     bounds: Bounds | None = None
-    """Where pyiqa's own are not right."""
+    """Bounds, if pyiqa's own are not right."""
 
 
 _ROWS = {

@@ -1,8 +1,9 @@
-"""Where to find a metric by name; nothing of it is imported before it is asked for.
+"""Metrics by name, imported on first use.
 
-A name is `metric`, or `metric:card` for one that is read off a model: `clip_cap` is `clip_cap:clip-vit-l-14-336`, and
-`clip_cap:tiny-clip` is another metric with a name of its own. `pyiqa:NAME` is any metric of pyiqa's. A lab adds its own
-by an entry point in the group `local_bench.metrics` that names such a `make` function; ours keep their names.
+A name is `metric`, or `metric:card` for one that uses a model: `clip_cap` is `clip_cap:clip-vit-l-14-336`, and
+`clip_cap:tiny-clip` is another metric with its own name. `pyiqa:NAME` is any pyiqa metric. Other packages add metrics
+with an entry point in the group `local_bench.metrics` that refers to such a `make` function; built-in names take
+precedence.
 """
 
 import importlib
@@ -33,11 +34,11 @@ class Weights:
 @dataclass(frozen=True)
 class _Entry:
     make: str
-    """`package.module:function`; called with the name, and where there is a model with its `Weights`."""
+    """`package.module:function`; called with the name, and with `Weights` if the metric uses a model."""
     default_card: str | None = None
-    """The model that it is read off, for a metric that is."""
+    """The default model card of a metric that uses a model."""
     family: str | None = None
-    """Of the models that it can be read off; None for a plugin's, which sees to that itself."""
+    """Model family of supported cards; None for a plugin's metric, which checks its card itself."""
 
 
 _PACKAGE = "local_bench.judges.metrics."
@@ -73,12 +74,12 @@ _METRICS = {
 
 
 def metric_names() -> list[str]:
-    """The metrics there are, without their models: ours and those of plugins, but not pyiqa's own."""
+    """Names of all metrics without model cards: built-in ones and those of plugins, without pyiqa's own."""
     return sorted(_known())
 
 
 def metric_card(name: str) -> ModelCard | None:
-    """The card of the model that a metric is read off; None for one without. ConfigError if there is no such metric."""
+    """The card of the model that a metric uses; None if it uses none. ConfigError for an unknown metric."""
     if name.startswith(PYIQA):
         from local_bench.judges.metrics.pyiqa_cards import pyiqa_card
 
@@ -87,21 +88,21 @@ def metric_card(name: str) -> ModelCard | None:
     known = _known()
     entry = known.get(metric)
     if entry is None or (colon and entry.default_card is None):
-        suggestion = hint(metric, known, f"there are {', '.join(sorted(known))} and pyiqa:NAME")
-        raise ConfigError(f"metrics: there is no metric {name!r}: {suggestion}")
+        suggestion = hint(metric, known, f"available: {', '.join(sorted(known))} and pyiqa:NAME")
+        raise ConfigError(f"metrics: unknown metric {name!r}: {suggestion}")
     if entry.default_card is None:
         return None
     chosen = card(variant or entry.default_card, "metric")
     if entry.family and chosen.family != entry.family:
         raise ConfigError(
-            f"metrics: {metric} is read off a model of the family {entry.family}, and {chosen.name} is of "
-            f"{chosen.family}: name another (`local-bench models list`)"
+            f"metrics: {metric} needs a model of the family {entry.family}, but {chosen.name} is of "
+            f"{chosen.family}: choose another (`local-bench models list`)"
         )
     return chosen
 
 
 def check_metric(name: str) -> None:
-    """ConfigError for a name that is no metric, WeightsError for one whose model is not here; loads nothing."""
+    """ConfigError for an unknown metric, WeightsError if its model is not on this machine; loads nothing."""
     described = metric_card(name)
     if described is None:
         return
@@ -111,31 +112,33 @@ def check_metric(name: str) -> None:
         if described.source.gather:
             from local_bench.judges.metrics.pyiqa_store import Store
 
-            Store(described.name.removeprefix(PYIQA)).load(described.name)  # whose sentence names the file
+            Store(described.name.removeprefix(PYIQA)).load(described.name)  # its message names the file
         raise
 
 
 def check_metrics(names: Sequence[str]) -> None:
-    """`check_metric` for all of them."""
+    """`check_metric` for all names."""
     for name in names:
         check_metric(name)
 
 
 def make_metric(name: str) -> Metric:
-    """The metric of that name. Light: a network is opened by whoever uses it. Errors as `check_metric`."""
+    """The metric of that name. Does not load weights; `Network.open` does. Errors as `check_metric`."""
     described = metric_card(name)
     where = f"{_PACKAGE}pyiqa_metric:make" if name.startswith(PYIQA) else _known()[name.partition(":")[0]].make
     module, _, function = where.partition(":")
     try:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as e:
-        raise ConfigError(f"metrics: {name!r} cannot be loaded from {where} ({e}): mend or remove that package") from e
+        raise ConfigError(
+            f"metrics: {name!r} cannot be loaded from {where} ({e}): correct or remove that package"
+        ) from e
     weights = [Weights(described, resolve(described), resolve_parts(described))] if described else []
     metric: Metric = make(name, *weights)
     return metric
 
 
 def _known() -> dict[str, _Entry]:
-    """Ours and those of plugins; a plugin cannot take the place of ours."""
+    """Built-in metrics and those of plugins; a plugin cannot replace a built-in metric."""
     plugins = {point.name: _Entry(point.value) for point in entry_points(group=PLUGINS)}
     return plugins | _METRICS

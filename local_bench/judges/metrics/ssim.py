@@ -1,9 +1,9 @@
 """SSIM against the source (Wang et al., IEEE TIP 2004) as pyiqa's `ssim`: ICE-Bench's controllability of deblurring.
 
-ICE-Bench B.6 (eq. 10). The image is first brought to the source's size. In [0, 1], higher is better, 1 for the same.
-The window is separable, and two passes of one dimension are many times quicker than pyiqa's one of two; on the same
-luma they agree to 1e-7 (its window is rounded to float32). Luma is exact here (see `luma`), so the score is the same on
-every CPU; pyiqa's float32 luma of .5 is not.
+ICE-Bench B.6 (eq. 10). The image is first resized to the source's size. In [0, 1], higher is better, 1 for equal
+images. The window is separable, and two one-dimensional passes are many times faster than pyiqa's two-dimensional one;
+on the same luma they agree to 1e-7 (its window is rounded to float32). Luma is exact here (see `luma`), so the score is
+the same on every CPU; pyiqa's float32 luma of .5 is not.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ class Ssim(HostMetric):
 
 
 def similarity(image: Image.Image | np.ndarray, source: Image.Image | np.ndarray) -> float:
-    """SSIM of two pictures of one size (RGB8). Unscorable below the window's 11 pixels a side."""
+    """SSIM of two RGB8 images of equal size. Unscorable if a side is below the window's 11 pixels."""
     x, y = luma(image), luma(source)
     if min(x.shape) < WINDOW:
         raise Unscorable(f"the picture is smaller than {WINDOW} pixels on a side")
@@ -54,7 +54,7 @@ def similarity(image: Image.Image | np.ndarray, source: Image.Image | np.ndarray
 
 
 def _smooth(x: np.ndarray) -> np.ndarray:
-    """The window's weighted mean about each pixel that has a whole window."""
+    """The window's weighted mean around each pixel that has a complete window."""
     for axis in (0, 1):
         x = correlate1d(x, _GAUSSIAN, axis)
     return x[WINDOW // 2 : -(WINDOW // 2), WINDOW // 2 : -(WINDOW // 2)]

@@ -1,8 +1,7 @@
-"""SSIM against the source after a move by whole pixels is undone: stands beside `ssim`.
+"""SSIM against the source after correction of a translation; a variant of `ssim`.
 
-The same formula as `ssim`, over the overlap of the two pictures (see `registration`); the move is the one that lowers
-L1, so it can lie below `ssim` where structure and colour disagree. In [0, 1], higher is better. No published table
-holds it.
+The same formula as `ssim`, over the overlap of the two images (see `alignment`); the translation minimises L1, so the
+value can be below `ssim` if structure and colour disagree. In [0, 1], higher is better. It is in no published table.
 """
 
 import numpy as np

@@ -1,13 +1,12 @@
-"""CSD: an embedding of a picture's style, apart from what it shows.
+"""CSD: an embedding of an image's style, independent of its content.
 
 Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models": the vision tower of OpenAI's CLIP ViT-L/14
-(QuickGELU), trained on, with a projection for style in the place of CLIP's own. Arrays are (width,) float32 of length
-1.
+(QuickGELU), fine-tuned, with a style projection in place of CLIP's own. Arrays are (width,) float32 with norm 1.
 
-Style-ref: how close a picture's style is to its reference's, as the cosine of CSD's embeddings of both.
+Style-ref: similarity of an image's style to its reference's, as the cosine of their CSD embeddings.
 
 Somepalli et al. 2024, "Measuring Style Similarity in Diffusion Models"; ICE-Bench (arXiv 2503.14482), section B.5, eq.
-8, with CSD ViT-L; of several references the first counts. In [-1, 1], higher is better, 1 for the same picture.
+8, with CSD ViT-L; only the first of several references is used. In [-1, 1], higher is better, 1 for equal images.
 """
 
 from collections.abc import Hashable, Sequence
@@ -28,20 +27,20 @@ from local_bench.models.weights import weights_digest
 FILE = "pytorch_model.safetensors"
 BACKBONE = "model_state_dict.module.backbone."
 STYLE = "model_state_dict.module.last_layer_style"
-"""Where they stand in the published checkpoint, which was saved with the state of its training."""
+"""Prefix of the weights in the published checkpoint, which was saved with its training state."""
 HEAD_WIDTH = 64
-"""Of each attention head, in every CLIP of OpenAI's."""
+"""Width of each attention head, in all OpenAI CLIP models."""
 SIZE_PX = 224
 
 
 class CsdNetwork(Network):
-    """CLIP's vision tower with the projection for style; looks are single pictures."""
+    """CLIP's vision tower with the style projection; each feature input is one image."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self._transform, self.words = clip_transform({"size": SIZE_PX})
+        self._transform, self.description = clip_transform({"size": SIZE_PX})
 
     @property
     def key(self) -> Hashable:
@@ -75,10 +74,10 @@ class CsdNetwork(Network):
 
 
 def load_tower(weights: Weights) -> Any:
-    """The tower with the projection for style as its own, of the sizes that the checkpoint's tensors have.
+    """The tower with the style projection, in the sizes of the checkpoint's tensors.
 
-    Nothing else of the checkpoint is read: not the projection for content, not what its training left. WeightsError
-    where a tensor is missing or does not fit.
+    Other parts of the checkpoint (content projection, training state) are not read. WeightsError if a tensor is missing
+    or does not fit.
     """
     path = weights.folder / FILE
     try:
@@ -113,14 +112,14 @@ def make(name: str, weights: Weights) -> "StyleRef":
 
 
 class StyleRef(NetworkMetric):
-    """Cosine of the styles of image and first reference."""
+    """Cosine similarity of the styles of image and first reference."""
 
     def __init__(self, name: str, network: CsdNetwork) -> None:
         self.network = network
         self.spec = MetricSpec(
             name=name,
             higher_is_better=True,
-            preprocessing=f"image and first reference: {network.words}",
+            preprocessing=f"image and first reference: {network.description}",
             source="Somepalli et al. 2024 (CSD); ICE-Bench section B.5: cos(style(image), style(reference))",
             needs=("reference",),
             lowest=-1.0,

@@ -63,7 +63,7 @@ class AnnotationDatabase:
         """Open `path`; LedgerError if it does not exist, unless `create`."""
         self.path = path
         if not create and not path.is_file():
-            raise LedgerError(f"{path} does not exist: nobody has annotated this run; use `local-bench annotate` first")
+            raise LedgerError(f"{path} does not exist: this run has no annotations; use `local-bench annotate` first")
         self._lock = threading.RLock()
         with self._errors():
             self._db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
@@ -79,7 +79,7 @@ class AnnotationDatabase:
                 version = self._rows("SELECT value FROM meta WHERE key = 'version'")
         if version != [(VERSION,)]:
             self.close()
-            raise LedgerError(f"{path} is of a version that this release does not know: use the release that wrote it")
+            raise LedgerError(f"{path} has a version that this release does not support: use the release that wrote it")
 
     def close(self) -> None:
         self._db.close()

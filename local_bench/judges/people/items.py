@@ -1,4 +1,4 @@
-"""What annotators are shown: items (images of a task) and the tasks themselves, without any trace of the model."""
+"""Items that annotators judge (images of a task), and the tasks themselves, without any information about the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -116,7 +116,7 @@ class Protocol(Strict):
         if len(set(names)) < len(names):
             raise ValueError("two fields have the same name")
         if self.overall == "field" and OVERALL not in names:
-            raise ValueError("there is no field overall: add one, or set overall to all or none")
+            raise ValueError("the field overall is missing: add it, or set overall to all or none")
         if self.overall == "all" and not all(set(field.values) == {True, False} for field in self.fields):
             raise ValueError("overall: all requires fields whose options are true and false")
         if self.shows == "pair" and (names != [PREFERRED] or set(self.fields[0].values) - {"left", "right", "tie"}):
@@ -156,8 +156,8 @@ def load_protocol(name: str) -> Protocol:
     elif name.endswith((".yaml", ".yml")):
         path = Path(name)
     else:
-        suggestion = hint(name, known, f"there are {', '.join(known)}; or give the path of a YAML file")
-        raise ConfigError(f"there is no annotation protocol {name!r}: {suggestion}")
+        suggestion = hint(name, known, f"available: {', '.join(known)}; or give the path of a YAML file")
+        raise ConfigError(f"unknown annotation protocol {name!r}: {suggestion}")
     loaded = load_yaml(path, Protocol)
     if name in known and loaded.id != name:
         raise ConfigError(f"{path}: the protocol's id {loaded.id!r} must be the file's name")

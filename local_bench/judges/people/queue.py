@@ -1,4 +1,4 @@
-"""Which item an annotator sees next: order, assignment, hidden repeats and adjudication. State is kept in memory and
+"""Selects an annotator's next item: order, assignment, hidden repeats and adjudication. State is kept in memory and
 rebuilt from the stored answers.
 
 Every annotator has an own random order of all items, so that models and attempts are interleaved. An item is open to

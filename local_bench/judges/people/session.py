@@ -102,7 +102,7 @@ def new_link(database: AnnotationDatabase, name: str) -> str:
 def check_name(name: str) -> str:
     """A valid pseudonym. UserError otherwise."""
     if not name.strip() or len(name) > 40 or any(ord(c) < 32 for c in name) or name != name.strip():
-        raise UserError(f"{name!r} is no annotator's name: give a pseudonym of 1 to 40 characters")
+        raise UserError(f"{name!r} is not a valid annotator name: give a pseudonym of 1 to 40 characters")
     return name
 
 

@@ -38,7 +38,7 @@ def deliverables(verdict: Verdict) -> Deliverables | str:
     try:
         rules = tuple(HardRules.model_validate(entry["rules"]) for entry in entries)
     except ValidationError as e:
-        return f"the judge's rules do not hold together ({e.errors()[0]['msg']})"
+        return f"the judge's rules are inconsistent ({e.errors()[0]['msg']})"
     return Deliverables(tuple(names), rules, tuple(tuple(entry["evidence"]) for entry in entries))
 
 

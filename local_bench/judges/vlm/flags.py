@@ -61,7 +61,7 @@ def check_extra_args(given: Sequence[str]) -> None:
         if not equals:
             value = remaining.pop(0) if remaining else ""
         if not _EXTRA_VALUE.fullmatch(value):
-            raise ValueError(f"{flag} needs a number or a plain word, not {value[:80]!r}")
+            raise ValueError(f"{flag} needs a number or an identifier, not {value[:80]!r}")
 
 
 @dataclass(frozen=True)

@@ -80,15 +80,15 @@ def plugin(name: str) -> type[Judge]:
     point = next((point for point in _points() if point.name == name), None)
     if point is None:
         known = ", ".join((*BUILT_IN, *plugin_names()))
-        raise ConfigError(f"judge.transport: there is no {name!r}: there are {known}")
+        raise ConfigError(f"judge.transport: unknown judge {name!r}: available are {known}")
     try:
         found: Any = point.load()
     except (ImportError, AttributeError) as e:
         raise ConfigError(
-            f"judge.transport: {name!r} cannot be loaded from {point.value} ({e}): mend or remove that package"
+            f"judge.transport: {name!r} cannot be loaded from {point.value} ({e}): correct or remove that package"
         ) from e
     if not (isinstance(found, type) and issubclass(found, Judge)):
-        raise ConfigError(f"judge.transport: {point.value} is no subclass of local_bench.Judge: mend that package")
+        raise ConfigError(f"judge.transport: {point.value} is not a subclass of local_bench.Judge: correct it")
     return found
 
 

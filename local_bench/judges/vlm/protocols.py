@@ -77,11 +77,11 @@ def texts(
     question: Question, protocol: Protocol, rubrics: RubricSet = DEFAULT_SET
 ) -> list[tuple[str, Criterion | None]]:
     """The text of each request for `question`, with its criterion if the protocol is `logit`."""
-    asked, question = rubrics[question.rubric], rubrics.fitted(question)
-    body = asked.render(dict(question.slots), question.roles)
+    of_rubric, question = rubrics[question.rubric], rubrics.fitted(question)
+    body = of_rubric.render(dict(question.slots), question.roles)
     if protocol_for(question, protocol) == "json":
-        return [(f"{body}\n{closing_json(asked)}", None)]
-    return [(f"{body}\n{closing_logit(asked, criterion)}", criterion) for criterion in asked.criteria]
+        return [(f"{body}\n{closing_json(of_rubric)}", None)]
+    return [(f"{body}\n{closing_logit(of_rubric, criterion)}", criterion) for criterion in of_rubric.criteria]
 
 
 def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubrics: RubricSet = DEFAULT_SET) -> Verdict:
@@ -98,7 +98,7 @@ def read(question: Question, protocol: Protocol, replies: Sequence[Reply], rubri
     return _read_labels(rubrics[question.rubric], replies, raw)
 
 
-def _read_json(question: Question, asked: Rubric, reply: Reply, raw: str) -> Verdict:
+def _read_json(question: Question, of_rubric: Rubric, reply: Reply, raw: str) -> Verdict:
     if reply.finish_reason not in (None, "stop"):
         return Verdict(None, f"the judge's answer was cut off ({_encodable(reply.finish_reason[:_REASON])})", raw)
     try:
@@ -107,14 +107,14 @@ def _read_json(question: Question, asked: Rubric, reply: Reply, raw: str) -> Ver
         canonical_json(answer).encode()  # "\\ud800", a lone surrogate, is valid JSON but has no UTF-8 encoding
     except (ValueError, RecursionError):
         return Verdict(None, "the judge's answer is not JSON", raw)
-    counted, fault = asked.read(answer, dict(question.slots))
+    counted, fault = of_rubric.read(answer, dict(question.slots))
     return Verdict(counted, fault, raw)
 
 
-def _read_labels(asked: Rubric, replies: Sequence[Reply], raw: str) -> Verdict:
+def _read_labels(of_rubric: Rubric, replies: Sequence[Reply], raw: str) -> Verdict:
     labels: dict[str, dict[str, float]] = {}
     best: dict[str, Label] = {}
-    for criterion, reply in zip(asked.criteria, replies, strict=True):
+    for criterion, reply in zip(of_rubric.criteria, replies, strict=True):
         if reply.finish_reason not in (None, "stop", "length") or reply.text not in criterion.tokens:
             return Verdict(None, f"the judge's answer to {criterion.name} is none of its labels", raw)
         found = _probabilities(reply.logprobs or {}, criterion.tokens)
@@ -123,8 +123,8 @@ def _read_labels(asked: Rubric, replies: Sequence[Reply], raw: str) -> Verdict:
         labels[criterion.name] = found
         top = max(criterion.tokens, key=lambda token, p=found: (p[token], -int(token)))  # type: ignore[misc]
         best[criterion.name] = criterion.labels[criterion.tokens.index(top)]
-    answer = asked.from_labels(best)
-    counting = {c.name for c in asked.criteria if c.flag or c.field in answer}
+    answer = of_rubric.from_labels(best)
+    counting = {c.name for c in of_rubric.criteria if c.flag or c.field in answer}
     return Verdict(answer, None, raw, {name: p for name, p in labels.items() if name in counting})
 
 

@@ -24,12 +24,14 @@ class RubricSet:
 
     def fitted(self, question: Question) -> Question:
         """The question with the slots of this variant and the images in the order of its layout."""
-        asked = self[question.rubric]
-        order = asked.arranged(question.roles)
-        given = {name: text for name, text in question.slots if name in asked.slots}
+        of_rubric = self[question.rubric]
+        order = of_rubric.arranged(question.roles)
+        given = {name: text for name, text in question.slots if name in of_rubric.slots}
         return replace(
             question,
-            slots=tuple((given | {name: text for name, text in asked.defaults.items() if name not in given}).items()),
+            slots=tuple(
+                (given | {name: text for name, text in of_rubric.defaults.items() if name not in given}).items()
+            ),
             images=tuple(question.images[i] for i in order) if question.roles else question.images,
             roles=tuple(question.roles[i] for i in order),
         )

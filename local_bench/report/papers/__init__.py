@@ -1,1 +1,1 @@
-"""The tables and figures of the four papers, made from runs or from the benchmarks' own result files."""
+"""The tables and figures of the four papers, created from runs or from the benchmarks' own result files."""

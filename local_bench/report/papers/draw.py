@@ -32,7 +32,7 @@ _ACROSS = 5
 
 
 def check_suffix(out: Path) -> None:
-    """UserError where the file's ending is no format of a figure."""
+    """UserError if the file's suffix is not a supported figure format."""
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out}: a figure is written as {', '.join(SUFFIXES)}: give a name with one of them")
 
@@ -170,7 +170,7 @@ def _lines(axes: Any, panel: Lines) -> None:
 
 
 def _legend(axes: Any, n: int) -> None:
-    """Beside the panel, where it covers nothing."""
+    """Next to the panel, where it covers nothing."""
     if n > 1:
         axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 

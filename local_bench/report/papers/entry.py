@@ -1,4 +1,4 @@
-"""One table or figure of a paper, and what makes it."""
+"""One table or figure of a paper, and the function that creates it."""
 
 import importlib
 from collections.abc import Callable
@@ -27,11 +27,12 @@ class Entry:
     number: int
     title: str
     build: str = ""
-    """`module:function` below `local_bench.report.papers`, called with a Given; empty where `reason` says why not."""
+    """`module:function` below `local_bench.report.papers`, called with a Given; empty if `reason` says why it is not
+    supported."""
     argument: str | None = None
     """A second argument of the function."""
     reason: str = ""
-    """Why it cannot be made here, in one sentence without its full stop."""
+    """Why it cannot be created here, in one sentence without its full stop."""
     sources: Literal["runs", "run", "runs or files", "anything"] = "runs or files"
     """`run`: exactly one; `anything`: also nothing."""
     options: tuple[str, ...] = ()
@@ -46,17 +47,17 @@ class Entry:
 
     @property
     def command(self) -> str:
-        """How it is made, as docs/benchmarks.md has it; empty where it is not."""
+        """How it is created, for docs/benchmarks.md; empty if it is not supported."""
         if self.reason:
             return ""
-        words = ["local-bench reproduce", self.paper, self.name]
-        words += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
-        words += [_given(name) for name in self.required]
-        words += [" or ".join(map(_given, self.either))] if self.either else []
-        return " ".join([*words, *(["--out FILE.svg"] if self.kind == "figure" else [])])
+        parts = ["local-bench reproduce", self.paper, self.name]
+        parts += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
+        parts += [_given(name) for name in self.required]
+        parts += [" or ".join(map(_given, self.either))] if self.either else []
+        return " ".join([*parts, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
     def make(self, given: "Given") -> "Table | Figure":
-        """UserError where the sources are not those that it is made from."""
+        """Create the table or figure. UserError if the sources are not of the required kind."""
         self._check(given)
         module, _, function = self.build.partition(":")
         builder: Callable[..., Table | Figure] = getattr(
@@ -67,11 +68,11 @@ class Entry:
     def _check(self, given: "Given") -> None:
         what = f"{self.kind} {self.number} of {self.paper}"
         if self.reason:
-            raise UserError(f"{what} ({self.title}) cannot be made: {self.reason}")
+            raise UserError(f"{what} ({self.title}) cannot be created: {self.reason}")
         n = len(given.runs) + len(given.files)
         if given.files and self.sources in ("runs", "run"):
-            raise UserError(f"{what} is made from runs, and {given.files[0]} is no run directory: give a run directory")
+            raise UserError(f"{what} is created from runs, but {given.files[0]} is not a run directory: give one")
         if not n and self.sources != "anything":
-            raise UserError(f"{what} is made from {self.sources}: say after {self.name} where they are")
+            raise UserError(f"{what} is created from {self.sources}: give their paths after {self.name}")
         if n > 1 and self.sources == "run":
             raise UserError(f"{what} is of one run, and {n} are given: give one at a time")

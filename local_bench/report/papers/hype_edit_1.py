@@ -68,8 +68,8 @@ class Gathered:
 
 
 def gathered(given: Given) -> Gathered:
-    """A model may be in two sources only with different tasks, as in the public and the private split. UserError where
-    two sources have a model and a task both."""
+    """A model may be in two sources only with different tasks, as in the public and the private split. UserError if a
+    model and a task are in two sources."""
     sources: list[tuple[Path, Judgements]] = []
     types: dict[str, list[str]] = {}
     paid: dict[str, list[tuple[Fraction, int]]] = {}
@@ -118,7 +118,7 @@ def table_2(given: Given) -> Table:
     notes = [
         "the resolution is the target's width and height, as the task file has them",
         *(["a task of several types counts in each of them"] if len(types) > len(tasks) else []),
-        *([f"{n} tasks lack their pictures and are in neither count"] if (n := pictures.count(0)) else []),
+        *([f"{n} tasks lack their images and are in neither count"] if (n := pictures.count(0)) else []),
     ]
     columns = (Column("statistic", "Statistic"), Column("value", "Value"))
     return Table("HYPE-EDIT-1, table 2: statistics of the benchmark", columns, tuple(rows), tuple(notes))
@@ -212,8 +212,8 @@ def summary(given: Given, split: str) -> Figure:
     of = gathered(given)
     ids = [task_id for task_id, own in of.split.items() if split in ("combined", own)]
     if not ids:
-        there = ", ".join(dict.fromkeys(of.split.values()))
-        raise UserError(f"nothing given is of the {split} split (given: {there}): give a run or a file of it")
+        existing = ", ".join(dict.fromkeys(of.split.values()))
+        raise UserError(f"no source has the {split} split (existing: {existing}): give a run or a file of it")
     with_ends = given.options.intervals
     columns = [MODEL]
     for figure in FIGURES:

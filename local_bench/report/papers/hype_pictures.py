@@ -14,7 +14,7 @@ from local_bench.suites.run_results import ImageResult
 
 _EXAMPLES = 5
 _SIDE = 512
-"""Pixels that an image has in a figure at most."""
+"""Maximum pixels of an image in a figure."""
 
 
 def _small(image: Image.Image) -> Image.Image:
@@ -30,7 +30,7 @@ def _inputs(run: RunDir, task: Task) -> Pictures:
 
 
 def figure_1(given: Given) -> Figure:
-    """The inputs of one task and every attempt of every model; RunImageError where a picture is damaged."""
+    """The inputs of one task and every attempt of every model; RunImageError if an image is damaged."""
     tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
     task_id = given.options.task or next(iter(tasks))
     if task_id not in tasks:
@@ -72,7 +72,7 @@ def figure_2(given: Given) -> Figure:
             if task.unscored is None:
                 chosen.setdefault(task.category, (run, task))
     if not chosen:
-        raise UserError("no task of the runs has its pictures: give a run whose tasks have them")
+        raise UserError("no task of the runs has its images: give a run whose tasks have them")
     examples = list(chosen.values())[:_EXAMPLES]
     panels = []
     for run, task in examples:

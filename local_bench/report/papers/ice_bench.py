@@ -23,7 +23,7 @@ NUMBERED = (
 )
 """The 31 tasks in the order of table 2, by the names in the benchmark's files."""
 _KINDS = {1: "No-ref Creating", 4: "Ref Creating", 16: "Global Editing", 22: "Local Editing", 27: "Controllable"}
-"""The last task of each kind; what follows is editing with a reference."""
+"""The last task of each category; the tasks after it are editing with a reference."""
 
 
 @dataclass(frozen=True)

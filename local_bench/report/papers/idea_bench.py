@@ -26,7 +26,8 @@ Results = Mapping[str, Sequence[Row]]
 
 
 def gathered(given: Given) -> Results:
-    """Model -> answers; a file is one method's, named by it. UserError where two sources have a model both."""
+    """Model -> answers; each file has one method's answers and is named after it. UserError if a model is in two
+    sources."""
     if given.runs:
         of_runs = [(run.path, results_by_model(run_results(run))) for run in given.runs]
         once(of_runs)
@@ -56,7 +57,7 @@ def _parameters(given: Given) -> dict[str, float]:
 def table_1(given: Given) -> Table:
     """The row of the runs' own tasks."""
     tasks: dict[str, Task] = {task.task_id: task for run in given.runs for task in run.store.tasks()}
-    there = {task.category for task in tasks.values()}
+    present = {task.category for task in tasks.values()}
     judges = sorted({label for run in given.runs for label in judge_labels(run).values()})
     columns = (
         *(Column("benchmark", "Benchmark"), Column("tasks", "Tasks", "d"), Column("cases", "Cases", "d")),
@@ -65,7 +66,7 @@ def table_1(given: Given) -> Table:
     )
     uids = {str(task.own["uid"]) for task in tasks.values()}
     length = fmean(len(task.brief.split()) for task in tasks.values())
-    row: tuple[Cell, ...] = ("IDEA-Bench", len(uids), len(tasks), *(c in there for c in CATEGORIES))
+    row: tuple[Cell, ...] = ("IDEA-Bench", len(uids), len(tasks), *(c in present for c in CATEGORIES))
     notes = (
         "the length is in words separated by white space; the paper does not name its unit",
         "the other benchmarks' rows are from their publications and are left out",

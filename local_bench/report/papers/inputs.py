@@ -1,4 +1,4 @@
-"""What a table is made from: finished runs, or a benchmark's own result files, and the command's options."""
+"""Sources of a table: finished runs, or a benchmark's own result files, and the command's options."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ from local_bench.suites.run_results import RunResults
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options; None or empty where they were not given."""
+    """The command's options; None or empty if omitted."""
 
     tasks: Path | None = None
     """servimage: the orders of result files. idea-bench: the dataset folder, for categories."""
@@ -24,7 +24,7 @@ class Options:
     costs: Mapping[str, Decimal] | None = None
     """US dollars per image by model, in the place of what a run found."""
     people: tuple[Path, ...] = ()
-    """Labels by people; where they replace the runs' own decisions, a file for each run, in their order."""
+    """Human labels; if they replace the runs' own decisions, one file per run, in the runs' order."""
     predictor: tuple[Path, ...] = ()
     """Folders of trained predictors of payment."""
     predictions: tuple[Path, ...] = ()
@@ -45,14 +45,14 @@ class Given:
 
     @property
     def run(self) -> RunDir:
-        """The one run of a table that is made from one."""
+        """The run of a table that is created from one run."""
         (run,) = self.runs
         return run
 
     @property
     def results(self) -> list[tuple[RunDir, RunResults]]:
-        """Each run's results, decided by people where labels are given: an image that they do not decide is open.
-        UserError where there is not one file of labels for each run, and where one cannot be read."""
+        """Each run's results, with human decisions if labels are given: an image without a label is undecided.
+        UserError unless there is one file of labels per run, and if one cannot be read."""
         people = self.options.people
         if not people:
             return [(run, run_results(run)) for run in self.runs]
@@ -81,7 +81,7 @@ def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Give
     folders = [path for path in paths if path.is_dir()]
     files = tuple(path for path in paths if not path.is_dir())
     if folders and files:
-        raise UserError(f"{files[0]} is no run directory and {folders[0]} is one: give runs or result files, not both")
+        raise UserError(f"{files[0]} is not a run directory but {folders[0]} is: give runs or result files, not both")
     with ExitStack() as stack:
         runs = tuple(stack.enter_context(RunDir.open(path)) for path in folders)
         for run in runs:
@@ -98,7 +98,7 @@ def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Give
 
 
 def once(named: Iterable[tuple[Path, Iterable[str]]], what: str = "the model") -> None:
-    """UserError where a name is in two of the sources; the sentence has both."""
+    """UserError if a name is in two of the sources; the message has both."""
     first: dict[str, Path] = {}
     for path, names in named:
         for name in names:

@@ -1,4 +1,5 @@
-"""Every table and figure of the four papers: what makes it, or why nothing here can."""
+"""Every table and figure of the four papers, with the function that creates it or the reason why it is not
+supported."""
 
 import re
 
@@ -15,20 +16,20 @@ def papers() -> list[str]:
 
 
 def entries(paper: str) -> list[Entry]:
-    """The paper's tables, then its figures. UserError for a paper that there is not."""
+    """The paper's tables, then its figures. UserError for an unknown paper."""
     if paper not in papers():
-        suggestion = hint(paper, papers(), f"there are {', '.join(papers())}")
-        raise UserError(f"there is no paper {paper!r}: {suggestion}")
+        suggestion = hint(paper, papers(), f"available: {', '.join(papers())}")
+        raise UserError(f"unknown paper {paper!r}: {suggestion}")
     return [entry for entry in ENTRIES if entry.paper == paper]
 
 
 def entry(paper: str, name: str) -> Entry:
-    """By `table-2`, `t2`, `2` or `figure-3`, `fig3`. UserError where the paper has no such table or figure."""
+    """Look up `table-2`, `t2`, `2` or `figure-3`, `fig3`. UserError if the paper has no such table or figure."""
     found = _NAME.fullmatch(name.strip())
-    there = entries(paper)
+    known = entries(paper)
     if found is not None:
         kind: Kind = "figure" if (found["kind"] or "t").lower().startswith("f") else "table"
-        for one in there:
+        for one in known:
             if (one.kind, one.number) == (kind, int(found["number"])):
                 return one
     raise UserError(f"{paper} has no {name!r}: `local-bench reproduce {paper}` lists its tables and figures")

@@ -94,8 +94,8 @@ def _latex_cell(cell: Cell, column: Column) -> str:
     return _escaped(shown(cell, column))
 
 
-def _escaped(words: str) -> str:
-    return "".join(_SPECIAL.get(c, c) for c in clean(words).replace("\n", " "))
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(c, c) for c in clean(text).replace("\n", " "))
 
 
 def markdown(table: Table) -> str:

@@ -25,7 +25,7 @@ _ACCEPTANCE = (
 
 
 def gathered(given: Given) -> Parts:
-    """All sources as one table. UserError where two of them have a model both, or are of different orders."""
+    """All sources as one table. UserError if a model is in two of them, or if their orders differ."""
     found = (
         [(run.path, parts(results)) for run, results in given.results]
         if given.runs
@@ -53,7 +53,7 @@ def gathered(given: Given) -> Parts:
 def _from_files(given: Given) -> Parts:
     options = given.options
     if options.tasks is None:
-        raise UserError("annotations hold no prices: say with --tasks where the orders are")
+        raise UserError("annotations contain no prices: give the orders with --tasks")
     orders = read_orders(options.tasks)
     annotations = read_annotations(given.files)
     scores = [] if options.scores is None else read_scores(options.scores)
@@ -82,7 +82,7 @@ def percent(share: float | None) -> float | None:
 
 
 def table_1(given: Given) -> Table:
-    """Orders, images, value and mean price by category; from the orders, whatever was made of them."""
+    """Orders, images, value and mean price by category; from the orders, independent of the results."""
     orders = gathered(given).orders
     rows = [_statistics(category_name(c), [o for o in orders if o.category == c]) for c in _categories(orders)]
     columns = (

@@ -37,7 +37,7 @@ _DIMENSIONS = ("brf", "veq", "cns", OVERALL)
 def _people(given: Given) -> Path:
     files = given.options.people
     if len(files) != 1:
-        raise UserError(f"--people is one file here, and {len(files)} are given: put the labels into one file")
+        raise UserError(f"--people must be one file here, but {len(files)} are given: put the labels into one file")
     return files[0]
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from PIL import Image
 
 Cell = str | float | bool | None
-"""None: there is no value (a dash)."""
+"""None: no value (a dash)."""
 Mark = Literal["best", "second"]
 """Bold and underlined."""
 DASH = "\N{EN DASH}"
@@ -88,7 +88,7 @@ class Pictures:
 
     title: str
     images: tuple[Image.Image | None, ...]
-    """RGB; None: an empty place, for an image that was not made."""
+    """RGB; None: an empty cell, for an image that was not generated."""
     captions: tuple[str, ...]
 
 
@@ -104,7 +104,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """Labelled points, with a line through those on the Pareto front; x is logarithmic over more than a decade."""
+    """Labelled points, with a line through those on the Pareto front; x is logarithmic if it spans more than a
+    decade."""
 
     title: str
     points: tuple[Point, ...]
@@ -114,7 +115,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Line:
-    """Points joined by a line, with a band between the ends where there are any."""
+    """Points joined by a line, with a band between lower and upper bounds if there are any."""
 
     name: str
     xs: tuple[float, ...]
@@ -161,7 +162,7 @@ Panel = Bars | Histogram | Pictures | Points | Lines | Grid
 @dataclass(frozen=True)
 class Figure:
     data: Table
-    """What the figure shows, as numbers or words."""
+    """The figure's data, as numbers or text."""
     panels: tuple[Panel, ...] = field(repr=False)
     columns: int = 3
     """Panels side by side."""

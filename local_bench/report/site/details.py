@@ -31,7 +31,7 @@ class RunDetails:
 
     run: RunDir
     truths: Mapping[str, bool]
-    """Work id -> whether the image is right, where that is known."""
+    """Work id -> whether the image is right, if known."""
     out: Path | None = None
     """The site's folder, with its images."""
     people: Annotations | None = field(init=False)
@@ -40,7 +40,7 @@ class RunDetails:
     models: list[str] = field(init=False)
     tasks: list[Task] = field(init=False)
     notes: list[str] = field(default_factory=list)
-    """What could not be shown, one sentence each."""
+    """What could not be included, one sentence each."""
 
     def __post_init__(self) -> None:
         self.names, self.models = score_names(self.run), model_order(self.run)
@@ -53,7 +53,7 @@ class RunDetails:
 
     @property
     def decided_by_people(self) -> dict[str, bool]:
-        """Work id -> the annotators' consensus decision, where there is one."""
+        """Work id -> the annotators' consensus decision, if there is one."""
         consensus = self.people.consensus.get(OVERALL, {}) if self.people else {}
         return {work_id: rating.decision for work_id, rating in consensus.items() if rating.decision is not None}
 
@@ -119,7 +119,7 @@ class RunDetails:
             }
 
     def _previews(self, task: Task, rows: Sequence[OutcomeRow]) -> list[str]:
-        """The task's images of which the site has a preview."""
+        """The task's images with a preview on the site."""
         given = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
         shas = dict.fromkeys((*given, *(row.candidate.image for row in rows)))
         return [sha for sha in shas if sha and self.out and preview_path(self.out, sha).is_file()]

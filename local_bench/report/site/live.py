@@ -20,11 +20,11 @@ MAX_PHASES = 50
 
 @dataclass
 class LiveRun:
-    """One run that is watched. It is opened for each look, so any thread may look."""
+    """One run that is watched. It is opened for each poll, so any thread may read it."""
 
     path: Path
     shown: Counts | None = None
-    """The counts of the site that is shown."""
+    """The counts of the current site."""
     _n_done: int = 0
     _files: dict[str, Path] = field(default_factory=dict)
     """Pixel digest -> file of the images that are known."""
@@ -51,7 +51,7 @@ class LiveRun:
         return self._files.get(pixels_sha256)
 
     def _look_for_images(self, run: RunDir) -> None:
-        """Add images that were not there the last time; the first time, those with the latest files."""
+        """Add images that are new since the last call; in the first call, those with the latest files."""
         new = {
             row.image: {"id": row.work_id, "model": row.model, "task": row.task_id, "image": row.image}
             for row in run.store.candidates()
@@ -96,7 +96,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def _figures(handle: Any) -> Iterator[tuple[str, Any]]:
-    """What this GPU tells; older ones do not tell all."""
+    """The values that this GPU reports; older GPUs do not report all."""
     with suppress(pynvml.NVMLError):
         yield "name", str(pynvml.nvmlDeviceGetName(handle))
     with suppress(pynvml.NVMLError):

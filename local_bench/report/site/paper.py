@@ -197,7 +197,7 @@ def _matrices(summary: Mapping[str, Any], models: Sequence[Model]) -> dict[str, 
 
 
 def _shade(signed: tuple[float, float] | None) -> float | None:
-    """1 where the row is significantly better than the column, 0 where it is worse, 0.5 otherwise."""
+    """1 if the row is significantly better than the column, 0 if it is worse, 0.5 otherwise."""
     if signed is None:
         return None
     difference, p = signed
@@ -270,7 +270,8 @@ def digits(half_widths: Sequence[float]) -> int:
 
 
 def _front(points: Sequence[tuple[float, float]]) -> set[int]:
-    """Indices of the points that no other point beats: none is at most as costly and better, or cheaper and as good."""
+    """Indices of the Pareto-optimal points: no other point is at most as costly and better, or cheaper and equally
+    good."""
     return {
         i
         for i, (cost, rate) in enumerate(points)

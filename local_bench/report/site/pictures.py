@@ -1,4 +1,4 @@
-"""The images of a site: WebP at two sizes, made once by a pool of processes, and the full images."""
+"""The images of a site: WebP at two sizes, created once by a pool of processes, and the full images."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SIDE = 256
-"""Longest side of a thumbnail in pixels; smaller images are enlarged by a whole number."""
+"""Longest side of a thumbnail in pixels; smaller images are enlarged by an integer factor."""
 PREVIEW_SIDE = 768
 """Longest side of a preview, which images of more than twice a thumbnail's side have."""
 QUALITY = 80

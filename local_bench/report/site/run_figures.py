@@ -182,7 +182,7 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
 
 
 def _price_range(run: RunDir) -> list[Fraction]:
-    """The lowest and the highest price of a device-hour; empty where the table has not both."""
+    """The lowest and the highest price per device-hour; empty unless the table has both."""
     sessions, found = run.store.sessions(), []
     if run.config.settlement.usd_per_hour is not None:
         return []
@@ -257,7 +257,7 @@ def _payment(run: RunDir) -> dict[str, Figure | None]:
     """What predicts the annotators' decisions, and how well predicted probabilities are calibrated."""
     try:
         found = payment(run, run.path)
-    except UserError:  # two protocols disagree: the page's warnings say so
+    except UserError:  # two protocols disagree: the page's warnings include it
         return {}
     rows = sorted((one for one in found.explained if one.auc is not None), key=lambda one: -(one.auc or 0))
     ends = tuple(None if one.auc_low is None or one.auc_high is None else (one.auc_low, one.auc_high) for one in rows)

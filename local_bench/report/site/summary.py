@@ -1,4 +1,4 @@
-"""The summary of a site: runs, leaderboard and what makes runs comparable."""
+"""The summary of a site: runs, leaderboard and the conditions under which runs are comparable."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def accounts_of(runs: Sequence[RunDir]) -> list[Accounting]:
 
 
 def summary(runs: Sequence[RunDir], accounts: Sequence[Accounting]) -> dict[str, Any]:
-    """The leaderboard and everything that is shown first, as JSON. Without clocks and absolute paths."""
+    """The leaderboard and the other data of the start page, as JSON. Without clocks and absolute paths."""
     groups, differences = comparable(runs)
     return {
         "runs": [_run(run, found) for run, found in zip(runs, accounts, strict=True)],

@@ -1,1 +1,1 @@
-"""HYPE-EDIT-1: a hundred edits of marketing pictures, tried ten times each (Chan and Allen 2026)."""
+"""HYPE-EDIT-1: one hundred edits of marketing images with ten attempts each (Chan and Allen 2026)."""

@@ -1,8 +1,8 @@
-"""A run as HYPE-EDIT-1's results: outputs/DATASET/MODEL/TASK/001.webp (lossless) and judgements in schema 2.
+"""Exports a run as HYPE-EDIT-1 results: outputs/DATASET/MODEL/TASK/001.webp (lossless) and judgements in schema 2.
 
-An attempt that is not decided has the verdict null, which the benchmark's page reads as not judged yet; one that the
-model does not support has no entry. `ratings.jsonl` has the judge's score of each attempt, by which the best of several
-is picked, and `costs.json` what an attempt cost. No clock is written: when something was judged decides nothing.
+An undecided attempt has the verdict null, which the benchmark's page shows as not judged yet; an attempt at an
+unsupported task has no entry. `ratings.jsonl` has the judge's score of each attempt, used to select the best of
+several, and `costs.json` the cost per attempt. Times are not written, since no result depends on them.
 """
 
 import json
@@ -18,8 +18,8 @@ WORDS = {True: "PASS", False: "FAIL", None: None}
 
 
 def published(results: RunResults) -> dict[str, Published]:
-    """The numbers of all models together, as the benchmark gives them, from the ledger, with what an attempt cost where
-    that is known."""
+    """The numbers of all models in the benchmark's form, computed from the ledger; with the cost per attempt if it is
+    known."""
     rows = results.images
     judged = judgements(rows)
     if not judged.rows:
@@ -28,14 +28,14 @@ def published(results: RunResults) -> dict[str, Published]:
 
 
 def judgements(rows: list[ImageResult]) -> Judgements:
-    """What was decided of a run's images, in the form of the benchmark's file; without what is not supported."""
+    """The decisions about a run's images, in the form of the benchmark's file; without unsupported tasks."""
     judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
     task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
     return Judgements(_dataset(rows) if rows else "", tuple(dict.fromkeys(row.model for row in rows)), task_ids, judged)
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
-    """Writes images, judgements and ratings below `out`; returns the file of judgements."""
+    """Write images, judgements and ratings to `out`; return the judgement file."""
     rows = results.images
     dataset = _dataset(rows)
     names = sorted(results.models)  # the official page numbers the sorted folders of outputs

@@ -1,4 +1,4 @@
-"""HYPE-EDIT-1's columns from its judgements, the ways of working with retries, and what hangs on the assumptions."""
+"""HYPE-EDIT-1's result columns from its judgements, workflows with retries, and sensitivity to the assumptions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ GRID_CAPS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Review:
-    """What a person's look at an image takes, and how often one tries."""
+    """Cost and duration of one human review, and the maximum number of attempts."""
 
     usd_per_hour: Fraction = Fraction(REVIEW_USD_PER_HOUR)
     seconds: Fraction = Fraction(REVIEW_SECONDS)
@@ -56,7 +56,7 @@ def published(
     ratings: Sequence[AttemptScore] | None = None,
     sensitivity: bool = False,
 ) -> Published:
-    """Every model's figures; with `ratings` the best of N by that judge too."""
+    """The figures of every model; with `ratings` also the best of N as selected by that judge."""
     by_model: dict[str, list[Judgement]] = {}
     for row in judgements.rows:
         by_model.setdefault(row.model, []).append(row)
@@ -66,22 +66,22 @@ def published(
     usd = {name: Fraction(amount) for name, amount in (costs or {}).items()}
     tables = {name: outcomes(by_model[name], judgements.task_ids, attempts) for name in present}
     counted = {name: count_attempts(table) for name, table in tables.items()}
-    there = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
-    known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in there]
-    worked = {name: _ways(name, tables[name], judgements, review, known) for name in present}
+    judged = {(row.model, row.task_id, row.attempt) for row in judgements.rows}
+    known = None if ratings is None else [r for r in ratings if (r.model, r.task_id, r.attempt) in judged]
+    workflows = {name: _workflows(name, tables[name], judgements, review, known) for name in present}
     models = {
         name: model_json(counted[name], usd.get(name), review)
         | {"intervals": _intervals(tables[name], usd.get(name), review)}
-        | {"workflows": [_worked_json(w, usd.get(name), review) for w in worked[name]]}
+        | {"workflows": [_worked_json(w, usd.get(name), review) for w in workflows[name]]}
         for name in present
     }
     data = {"suite": "hype-edit-1", "models": models, "absent_models": absent, "n_attempts_a_task": attempts}
-    header = ["model", "pass rate", "pass@4", "unbiased", f"pass@{attempts}", "attempts", "a success", "hype gap"]
+    header = ["model", "pass rate", "pass@4", "unbiased", f"pass@{attempts}", "attempts", "per success", "hype gap"]
     shown: list[Table] = [
         (header, [_row(name, counted[name].shown, usd.get(name), review) for name in present]),
         (
-            ["way of working", "model", "passed", "at best", "images", "looks", "a success"],
-            [_worked_row(name, w, usd.get(name), review) for name in present for w in worked[name]],
+            ["workflow", "model", "passed", "at best", "images", "reviews", "per success"],
+            [_worked_row(name, w, usd.get(name), review) for name in present for w in workflows[name]],
         ),
     ]
     if sensitivity:
@@ -97,26 +97,26 @@ def published(
             for name in present
             if name in usd
         }
-        turned = flips(base, grid, lower_is_better=True)
-        data["sensitivity"] = grid_json(grid, turned, "effective_cost_usd")
-        shown += grid_table(grid, turned)
+        rank_changes = flips(base, grid, lower_is_better=True)
+        data["sensitivity"] = grid_json(grid, rank_changes, "effective_cost_usd")
+        shown += grid_table(grid, rank_changes)
     notes = _notes(models, absent, costs, attempts)
-    if stray := len(ratings or ()) - len(known or ()):
-        notes.append(f"{stray} scores are of no attempt in the judgements: they pick nothing")
+    if unmatched := len(ratings or ()) - len(known or ()):
+        notes.append(f"{unmatched} scores belong to no attempt in the judgements and are ignored")
     return Published(data, shown, notes)
 
 
 def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
-    """What several raters' votes leave open."""
+    """The attempts that the raters' votes leave undecided."""
     data = {"n_raters": n_raters, "n_open": len(rows)}
-    named = [f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows[:5]]
+    examples = [f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows[:5]]
     more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {', '.join(named)}{more}"
+    note = f"{len(rows)} attempts have no majority of their raters and are unscored: {', '.join(examples)}{more}"
     return Published(data, [], [note] if rows else [])
 
 
 def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) -> Outcomes:
-    """One model's judgements as a table, MISSING where there is none."""
+    """One model's judgements as a table; MISSING if an attempt has none."""
     table = np.full((len(task_ids), attempts), MISSING, dtype=np.int8)
     place = {task_id: t for t, task_id in enumerate(task_ids)}
     for row in rows:
@@ -125,18 +125,20 @@ def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) 
     return table
 
 
-def _ways(
+def _workflows(
     model: str, table: Outcomes, judgements: Judgements, review: Review, ratings: Sequence[AttemptScore] | None
 ) -> list[WorkflowResult]:
-    ways = [single_shot(table), retry_until_pass(table, review.retry_cap)]
+    workflows = [single_shot(table), retry_until_pass(table, review.retry_cap)]
     if ratings is not None:
         scores: NDArray[np.float64] = np.full(table.shape, np.nan)
         place = {task_id: t for t, task_id in enumerate(judgements.task_ids)}
         for row in ratings:
             if row.model == model and row.score is not None:
                 scores[place[row.task_id], row.attempt - 1] = row.score
-        ways += [best_of(table, scores, n) for n in sorted({min(review.retry_cap, table.shape[1]), table.shape[1]})]
-    return ways
+        workflows += [
+            best_of(table, scores, n) for n in sorted({min(review.retry_cap, table.shape[1]), table.shape[1]})
+        ]
+    return workflows
 
 
 def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> dict[str, Any]:
@@ -169,7 +171,7 @@ def model_json(counted: AttemptCounts, usd: Fraction | None, review: Review) -> 
 
 
 def _intervals(table: Outcomes, usd: Fraction | None, review: Review) -> dict[str, list[float] | None]:
-    """95 % bootstrap intervals over tasks by figure, [low, high]; null where a figure has none."""
+    """95 % bootstrap intervals over tasks, {figure: [low, high]}; null for a figure without an interval."""
     found = intervals(table, None if usd is None else usd + review.usd, review.retry_cap)
     return {
         name: None if of is None or of.low is None or of.high is None else [of.low, of.high]
@@ -218,14 +220,14 @@ def _notes(
             over += ", and pass_at_10 is null"
         else:
             over += ", and pass_at_10 is the unbiased estimate"
-        notes.append(f"the file goes up to attempt {attempts}, the protocol to {PROTOCOL_ATTEMPTS}: {over}")
+        notes.append(f"the file has {attempts} attempts per task, the protocol {PROTOCOL_ATTEMPTS}: {over}")
     left = sum(model["n_unscored"] + model["n_missing"] for model in models.values())
     if left:
-        notes.append(f"{left} attempts have no verdict: they count as not passed, and as passed in _high and cost _low")
+        notes.append(f"{left} attempts have no verdict: they count as failed, and as passed in _high and in cost _low")
     if absent:
-        notes.append(f"nothing was judged of {listed(absent)}")
+        notes.append(f"no judgements of {listed(absent)}")
     if costs is None:
-        notes.append("what an image costs is not known (`score` takes it with --costs), so there is no effective cost")
+        notes.append("the cost per image is not known (give it to `score` with --costs), so there is no effective cost")
     elif unpriced := [model for model in models if model not in costs]:
-        notes.append(f"there is no cost for {listed(unpriced)}: its effective cost is null")
+        notes.append(f"no cost for {listed(unpriced)}: the effective cost is null")
     return notes

@@ -1,9 +1,9 @@
-"""HYPE-EDIT-1: reference-based edits as marketing asks for them, pass or fail, ten attempts each (sec. 4).
+"""HYPE-EDIT-1: reference-based marketing edits, pass or fail, ten attempts each (sec. 4).
 
-An attempt passes when every required change is there and all else is as it was; with `judge.hype_usable` (ours, off by
-default) also only if it has no defect for which a client would return it. The judge of
-the benchmark's repository makes the two lists in its head; ours is given them: those of the task where somebody (or a
-judge, by the rubric `hype_checklist`) wrote them down, else the instruction itself and all that it leaves alone.
+An attempt passes if every required change is made and everything else is preserved; with `judge.hype_usable` (our
+addition, off by default) only if it also has no defect for which a client would return it. The judge of the benchmark's
+repository derives both lists itself. This implementation gives the judge the task's checklist, written by a person or
+extracted by a judge with the rubric `hype_checklist`; without one, the instruction and "everything else".
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ PARTS = ("changes_made", "rest_preserved", "usable")
 SCORES = (PASS, RATING, *PARTS)
 THRESHOLDS = {PASS: 1.0}
 PASS_FAIL = (PASS,)
-"""Scores that are one judge's pass/fail decision: a panel votes on them, whatever `panel_word` says."""
+"""Scores that are one judge's pass/fail decision: a panel decides them by majority, independent of `panel_word`."""
 ATTEMPTS = 10
 _ALL_ELSE = "Everything that the instruction does not ask to change."
 Key = tuple[int, str, int, int]
@@ -26,12 +26,12 @@ Key = tuple[int, str, int, int]
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The one picture that is asked for; the generator gets the instruction word for word."""
+    """The one requested image; the generator receives the instruction verbatim."""
     return [Deliverable(task.task_id, 1, task.brief, _given(task))]
 
 
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
-    """What a model is asked, or in one sentence why this is not its kind of work."""
+    """The deliverables, or one sentence why the model does not support the task."""
     n = len(_given(task))
     if n > takes.pictures or takes.condition:
         sees = "no picture to edit" if takes.condition or not takes.pictures else f"{takes.pictures}"
@@ -40,12 +40,12 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
 
 
 def enrichment_question(task: Task) -> Question | None:
-    """What a judge is asked to write: the instruction as a checklist."""
+    """The question that requests the instruction as a checklist."""
     return None if "changes" in task.own else Question("hype_checklist", 0, (), (("instruction", task.brief),))
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """The one question about an attempt: its inputs, then the result."""
+    """The one question about an attempt: its input images, then the result."""
     given = _given(task)
     slots = (
         ("instruction", task.brief),
@@ -58,8 +58,8 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """`pass`, 1 or 0; its parts, of which `usable` applies only where the judge was asked for it; `rating`, the product
-    of the parts' probabilities where the judge gives some, by which the best of several attempts is picked."""
+    """`pass`, 1 or 0; its parts, of which `usable` applies only if the judge was asked about it; `rating`, the product
+    of the parts' probabilities if the judge gives them, used to select the best of several attempts."""
     verdict = verdicts.get((1, "hype_edit", 0, 0))
     if verdict is None or verdict.answer is None:
         reason = "the judge was not reached" if verdict is None else verdict.unscored

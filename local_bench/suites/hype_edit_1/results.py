@@ -1,6 +1,6 @@
 """HYPE-EDIT-1's judgements (schema 2): task -> model's alias -> "001.webp" -> {"verdict": "PASS" or "FAIL", …}.
 
-`models` in the same file says what the aliases stand for; what else is in it (paths, times) decides nothing.
+`models` in the same file maps the aliases to model names; other contents (paths, times) are ignored.
 """
 
 import math
@@ -22,7 +22,7 @@ _FILE = re.compile(r"0*([1-9][0-9]{0,3})\.[a-z]{3,4}")
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was said of one attempt; `passed` is None where there is an entry without a verdict."""
+    """The verdict on one attempt; `passed` is None for an entry without a verdict."""
 
     model: str
     task_id: str
@@ -35,20 +35,20 @@ class Judgement:
 class Judgements:
     dataset: str
     models: tuple[str, ...]
-    """By name, in the file's order of aliases; those without a judgement too."""
+    """Model names in the file's order of aliases, including those without a judgement."""
     task_ids: tuple[str, ...]
     rows: tuple[Judgement, ...]
 
     @property
     def attempts(self) -> int:
-        """The highest attempt that anything was said of."""
+        """The highest attempt with an entry."""
         return max((row.attempt for row in self.rows), default=0)
 
 
 def read_judgements(paths: Sequence[Path]) -> Judgements:
-    """The judgements of one file, or of several as one table: the public and the private split, or a file a model.
+    """The judgements of one or several files as one table: the public and the private split, or one file per model.
 
-    ResultFileError as `read_file` says, and for an attempt that two files judge.
+    ResultFileError as in `read_file`, and for an attempt that is judged in two files.
     """
     parts = [read_file(path) for path in paths]
     _each_once(paths, parts)
@@ -56,23 +56,23 @@ def read_judgements(paths: Sequence[Path]) -> Judgements:
 
 
 def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
-    """The judgements of several raters of the same images, a file each, as one table, and those that stay open.
+    """The judgements of several raters of the same images, one file each, as one table, and those that stay undecided.
 
-    An attempt passes where more than half of the files that have it say PASS, and fails where more than half say FAIL;
-    a tie is open, and so is what the votes without a verdict could turn. ResultFileError as `read_file` says, and where
-    no attempt is in more than one file.
+    An attempt passes if more than half of the files that contain it say PASS, and fails if more than half say FAIL; a
+    tie is undecided, and so is a result that votes without a verdict could change. ResultFileError as in `read_file`,
+    and if no attempt is in more than one file.
     """
     parts = [read_file(path) for path in paths]
     votes: dict[tuple[str, str, int], list[bool | None]] = {}
     for part in parts:
         for row in part.rows:
             votes.setdefault((row.model, row.task_id, row.attempt), []).append(row.passed)
-    if all(len(said) == 1 for said in votes.values()):
+    if all(len(file_votes) == 1 for file_votes in votes.values()):
         raise ResultFileError(
             f"--raters: no attempt is judged in more than one of {', '.join(map(str, paths))}: give files of several "
-            "raters of the same images, or leave --raters out"
+            "raters of the same images, or omit --raters"
         )
-    rows = [Judgement(*key, _majority(said)) for key, said in votes.items()]
+    rows = [Judgement(*key, _majority(file_votes)) for key, file_votes in votes.items()]
     return _joined(parts, rows), [row for row in rows if row.passed is None]
 
 
@@ -107,12 +107,12 @@ def _joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgement
 
 
 def read_file(path: Path) -> Judgements:
-    """The judgements in the file. ResultFileError with file, line and reason: for another schema, an alias that stands
-    for no model, two aliases for one, an attempt that stands there twice, a verdict that is neither PASS nor FAIL."""
+    """The judgements in the file. ResultFileError with file, line and reason: for another schema, an alias without a
+    model, two aliases for one model, a duplicate attempt, a verdict that is neither PASS nor FAIL."""
     data, text = read_object(path, "file of judgements")
     if data.get("schema_version") != SCHEMA_VERSION:
         given = data.get("schema_version")
-        raise ResultFileError(f"{path}: schema_version is {given!r}: judgements are read in schema {SCHEMA_VERSION}")
+        raise ResultFileError(f"{path}: schema_version is {given!r}, but only schema {SCHEMA_VERSION} is supported")
 
     def fault(keys: list[str], what: str) -> ResultFileError:
         return ResultFileError(f"{path}, line {line_of(text, keys)}: {what}")
@@ -120,14 +120,16 @@ def read_file(path: Path) -> Judgements:
     names = _objects(data.get("models"), fault, ["models"], "models")
     for alias, name in names.items():
         if not isinstance(name, str) or not name or list(names.values()).count(name) > 1:
-            raise fault(["models", alias], f"the alias {alias!r} stands for one model's name, which no other has")
+            raise fault(
+                ["models", alias], f"the alias {alias!r} must map to the name of one model, used by no other alias"
+            )
     judgements = _objects(data.get("judgements"), fault, ["judgements"], "judgements")
     rows: list[Judgement] = []
     for task_id, by_alias in judgements.items():
         at = ["judgements", task_id]
         for alias, files in _objects(by_alias, fault, at, "a task's judgements").items():
             if alias not in names:
-                raise fault([*at, alias], f"{alias!r} stands for no model: name it under models")
+                raise fault([*at, alias], f"the alias {alias!r} is not defined: add it to models")
             rows += _attempts(
                 names[alias], task_id, _objects(files, fault, [*at, alias], "a model's"), fault, [*at, alias]
             )
@@ -136,7 +138,7 @@ def read_file(path: Path) -> Judgements:
 
 @dataclass(frozen=True)
 class AttemptScore:
-    """How a judge rates one attempt, on any scale on which more is better."""
+    """A judge's score of one attempt, on any scale on which more is better."""
 
     model: str
     task_id: str
@@ -145,47 +147,46 @@ class AttemptScore:
 
 
 def read_attempt_scores(path: Path) -> list[AttemptScore]:
-    """A judge's scores, a JSON object a line: model, task_id, attempt and score (null: it gave none). Not a file of the
-    benchmark's: it is for picking the best of several attempts. ResultFileError with file, line and reason."""
+    """A judge's scores, one JSON object per line: model, task_id, attempt and score (null: none given). The file is not
+    part of the benchmark; it is used to select the best of several attempts. ResultFileError with file, line and
+    reason."""
     rows: dict[tuple[str, str, int], AttemptScore] = {}
-    way_out = "give one JSON object a line: model, task_id, attempt, score"
+    remedy = "give one JSON object per line: model, task_id, attempt, score"
     for _, where, data in strictjson.objects(
-        path, ResultFileError, "an attempt's score", missing=way_out, unreadable=way_out
+        path, ResultFileError, "an attempt's score", missing=remedy, unreadable=remedy
     ):
         model, task_id, attempt, score = (data.get(name) for name in ("model", "task_id", "attempt", "score"))
         if not isinstance(model, str) or not isinstance(task_id, str):
-            raise ResultFileError(f"{where}: model and task_id are texts: {way_out}")
+            raise ResultFileError(f"{where}: model and task_id must be strings: {remedy}")
         if isinstance(attempt, bool) or not isinstance(attempt, int) or not 1 <= attempt <= MAX_ATTEMPTS:
-            raise ResultFileError(f"{where}: attempt is a number from 1 on, not {attempt!r}")
+            raise ResultFileError(f"{where}: attempt must be an integer of at least 1, not {attempt!r}")
         if score is not None and (
             isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score)
         ):
-            raise ResultFileError(f"{where}: score is a finite number or null, not {score!r}")
+            raise ResultFileError(f"{where}: score must be a finite number or null, not {score!r}")
         if (model, task_id, attempt) in rows:
-            raise ResultFileError(
-                f"{where}: attempt {attempt} of {task_id!r} by {model!r} stands there twice: keep one"
-            )
+            raise ResultFileError(f"{where}: duplicate attempt {attempt} of {task_id!r} by {model!r}: keep one")
         rows[model, task_id, attempt] = AttemptScore(model, task_id, attempt, None if score is None else float(score))
     return list(rows.values())
 
 
 def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: list[str]) -> list[Judgement]:
     rows: dict[int, Judgement] = {}
-    for file, said in files.items():
+    for file, judgement in files.items():
         number = _FILE.fullmatch(file)
         attempt = int(number[1]) if number else 0
         if not 1 <= attempt <= MAX_ATTEMPTS:
-            raise fault([*at, file], f"{file!r} is no attempt: they are 001.webp, 002.webp and so on")
+            raise fault([*at, file], f"{file!r} is not the name of an attempt: expected 001.webp, 002.webp and so on")
         if attempt in rows:
-            raise fault([*at, file], f"attempt {attempt} of {model!r} stands there twice: keep one of them")
-        verdict = _objects(said, fault, [*at, file], "a judgement").get("verdict")
+            raise fault([*at, file], f"duplicate attempt {attempt} of {model!r}: keep one")
+        verdict = _objects(judgement, fault, [*at, file], "a judgement").get("verdict")
         if verdict is not None and (not isinstance(verdict, str) or verdict not in VERDICTS):
-            raise fault([*at, file], f"the verdict is PASS, FAIL or null, not {verdict!r}")
+            raise fault([*at, file], f"the verdict must be PASS, FAIL or null, not {verdict!r}")
         rows[attempt] = Judgement(model, task_id, attempt, None if verdict is None else VERDICTS[verdict])
     return list(rows.values())
 
 
 def _objects(value: Any, fault: Any, at: list[str], what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise fault(at, f"{what} are a JSON object, not {type(value).__name__}")
+        raise fault(at, f"{what} must be a JSON object, not {type(value).__name__}")
     return value

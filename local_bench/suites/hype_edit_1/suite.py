@@ -21,7 +21,7 @@ class HypeEdit1(Suite):
     title = "HYPE-EDIT-1: edits for marketing and design, pass or fail, ten attempts each"
     licence = "CC BY 4.0 (public tasks)"
     source = "Chan and Allen, HYPE-EDIT-1; sourceful-official/hype-edit-1-benchmark"
-    files = "its own public.json, with the tasks' pictures beside it"
+    files = "its public.json, with the tasks' images in the same folder"
     attempts = questions.ATTEMPTS
     scores_of_judge = questions.SCORES
     thresholds = questions.THRESHOLDS

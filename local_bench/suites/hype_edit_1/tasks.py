@@ -1,7 +1,7 @@
-"""HYPE-EDIT-1's task files (public.json, private.json): one JSON array, an edit each.
+"""HYPE-EDIT-1's task files (public.json, private.json): one JSON array with one object per edit.
 
-A task's pictures lie in a folder of its id beside the file, or beside it under `tasks` or `images`, as somebody put
-them there: the benchmark keeps them on a server of its own.
+The images of a task are in a folder given_id after its id, next to the file or below `tasks` or `images`. The benchmark
+hosts them on its own server, so they are not part of the file.
 """
 
 from pathlib import Path
@@ -21,12 +21,12 @@ _FOLDERS = ("", "tasks/", "images/")
 
 
 class EditTask(Strict):
-    """One entry. The ids are as they are in the file, the pictures' names relative to the task's folder."""
+    """One entry. Ids as in the file, image names relative to the task's folder."""
 
     task_id: Annotated[str, AfterValidator(task_id)]
     input_images: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(min_length=1, max_length=16)
     task_type: str | list[str]
-    """One kind of work, or several; a list in 4 of the 50 public tasks."""
+    """One or several categories of work; a list in 4 of the 50 public tasks."""
     instruction: Annotated[str, Field(min_length=1, max_length=20_000)]
     width: int = Field(ge=1, le=100_000)
     height: int = Field(ge=1, le=100_000)
@@ -37,17 +37,17 @@ class EditTask(Strict):
 
 
 def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
-    """The tasks in the file, in its order; one of whose pictures is not here is unscored, and says so.
+    """Read the tasks in the file's order; a task without one of its images is unscored with a reason.
 
-    TaskFileError names the file, the line and the reason; ImageError a picture that is there but unreadable.
+    TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
     entries, text = read_list(path, "file of HYPE-EDIT-1's tasks", TaskFileError)
     tasks: dict[str, Task] = {}
     for number, data in enumerate(entries, 1):
-        named = data.get("task_id") if isinstance(data, dict) else None
-        where = f"{path}, line {line_of(text, [named])}" if isinstance(named, str) else f"{path}, entry {number}"
+        given_id = data.get("task_id") if isinstance(data, dict) else None
+        where = f"{path}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{path}, entry {number}"
         if not isinstance(data, dict):
-            raise TaskFileError(f"{where}: a task is a JSON object, not {type(data).__name__}: mend the entry")
+            raise TaskFileError(f"{where}: a task must be a JSON object, not {type(data).__name__}: correct the entry")
         try:
             entry = EditTask.model_validate(data)
             task = _task(entry, path, keep)
@@ -56,22 +56,22 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
         except UserError as e:
             raise type(e)(f"{where}: {e}") from e
         if task.task_id in tasks:
-            raise TaskFileError(f"{where}: the task id {task.task_id!r} stands there twice: give each task its own")
+            raise TaskFileError(f"{where}: duplicate task id {task.task_id!r}: give each task its own")
         tasks[task.task_id] = task
     if not tasks:
-        raise TaskFileError(f"{path} holds no tasks: give public.json, or a file like it")
+        raise TaskFileError(f"{path} contains no tasks: give public.json, or a file in its format")
     return list(tasks.values())
 
 
 def _task(entry: EditTask, path: Path, keep: KeepImage) -> Task:
     pictures, absent = [], []
     for name in entry.input_images:
-        ways = [safe_join(path.parent, f"{folder}{entry.task_id}/{name}") for folder in _FOLDERS]
-        there = next((way for way in ways if way.exists()), None)
-        if there is None:
+        candidates = [safe_join(path.parent, f"{folder}{entry.task_id}/{name}") for folder in _FOLDERS]
+        found = next((candidate for candidate in candidates if candidate.exists()), None)
+        if found is None:
             absent.append(name)
         else:
-            pictures.append(keep(load_image(there)))
+            pictures.append(keep(load_image(found)))
     unscored = f"Its picture {absent[0]} is not at {entry.task_id}/{absent[0]} beside {path.name}." if absent else None
     return Task(
         task_id=entry.task_id,

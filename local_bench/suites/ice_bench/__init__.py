@@ -1,1 +1,1 @@
-"""ICE-Bench: 31 creating and editing tasks, measured along six dimensions (Pan et al. 2025)."""
+"""ICE-Bench: 31 image creation and editing tasks, evaluated in six dimensions (Pan et al. 2025)."""

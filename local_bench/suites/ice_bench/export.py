@@ -1,8 +1,8 @@
-"""A run as ICE-Bench's results: results/METHOD/gen_info.json and eval_result.txt, the images beside them.
+"""Exports a run as ICE-Bench results: results/METHOD/gen_info.json and eval_result.txt, with the images.
 
-A metric that could not be had is left out of its line, and an image that could not be made has a line without metrics:
-the official scorer and ours read both. An item that the model does not support has no line, and neither has a task of
-which no item has one of the needed metrics: the official scorer ends with a KeyError there, or scores an editing task
+A metric without a value is omitted from its line, and an image that could not be generated has a line without metrics:
+the official scorer and ours read both. An item that the model does not support has no line. A task is omitted if none
+of its items has one of the needed metrics: the official scorer would end with a KeyError, or score an editing task
 without `vllmqa` by another formula. A metric computed with another model than the benchmark's (`clip_cap:tiny-clip`) is
 written under that name, which no official score reads.
 """
@@ -25,11 +25,11 @@ class Results:
     """One model's results."""
 
     items: list[Item]
-    """Of every supported task, with the metrics that there are; variants under their own names."""
+    """Items of every supported task, with their available metrics; variants under their own names."""
 
     @property
     def lacking(self) -> dict[str, tuple[str, ...]]:
-        """Task -> the needed metrics that none of its items has; only tasks that lack any."""
+        """Task -> needed metrics that none of its items has; only tasks that lack any."""
         found: dict[str, tuple[str, ...]] = {}
         for task in dict.fromkeys(item.task for item in self.items):
             own = [item.metrics for item in self.items if item.task == task]
@@ -40,18 +40,18 @@ class Results:
 
     @property
     def scored(self) -> list[Item]:
-        """The items that the official scorer can read: those of tasks that lack nothing."""
+        """The items that the official scorer can read: those of tasks that lack no needed metric."""
         lacking = self.lacking
         return [item for item in self.items if item.task not in lacking]
 
     @property
     def notes(self) -> list[str]:
-        """What is left out, a sentence for each set of missing metrics and one for the variants."""
+        """Omissions: one sentence per set of missing metrics, and one for the variants."""
         by_metrics: dict[tuple[str, ...], list[str]] = {}
         for task, absent in self.lacking.items():
             by_metrics.setdefault(absent, []).append(task)
         notes = [
-            f"left out of the official results, because none of their items has {', '.join(absent)}: {', '.join(tasks)}"
+            f"omitted from the official results, since none of their items has {', '.join(absent)}: {', '.join(tasks)}"
             for absent, tasks in by_metrics.items()
         ]
         if variants := sorted({name for item in self.items for name in item.metrics if ":" in name}):
@@ -60,14 +60,14 @@ class Results:
 
 
 def results_by_model(results: RunResults) -> dict[str, Results]:
-    """Each model's results, from the ledger; only of models with a supported task."""
+    """Each model's results, computed from the ledger; only models with a supported task."""
     rows = results.images
     found = {model: Results(_items([row for row in rows if row.model == model])) for model in results.models}
     return {model: of for model, of in found.items() if of.items}
 
 
 def published(results: RunResults) -> dict[str, Published]:
-    """Each model's numbers, from the ledger: those of `score` on what `write` writes."""
+    """Each model's numbers, computed from the ledger: equal to those of `score` on the files that `write` writes."""
     found = {}
     for model, of in results_by_model(results).items():
         numbers_of = numbers.published(of.scored)
@@ -76,12 +76,12 @@ def published(results: RunResults) -> dict[str, Published]:
 
 
 def notes(results: RunResults) -> list[str]:
-    """What `write` leaves out, a sentence each."""
+    """What `write` omits, one sentence each."""
     return [f"{model}: {sentence}" for model, of in results_by_model(results).items() for sentence in of.notes]
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
-    """Writes the files of every model below `out`/results, paths in them relative to `out`; returns what to score: the
+    """Write the files of every model to `out`/results, with paths relative to `out`; return the files to score: the
     eval_result.txt of every model that has a task with all its metrics."""
     rows = results.images
     found = results_by_model(results)
@@ -114,8 +114,8 @@ def _items(rows: Sequence[ImageResult]) -> list[Item]:
 
 
 def _metrics(row: ImageResult) -> dict[str, float | None]:
-    """The task's metrics by the benchmark's names, None where there is no value; a variant of one (`NAME:CARD`) under
-    its own name."""
+    """The task's metrics by the benchmark's names, None for a metric without a value; a variant (`NAME:CARD`) under its
+    own name."""
     found: dict[str, float | None] = dict.fromkeys(row.task.metrics)
     for name, score in row.scores.items():
         if name.partition(":")[0] in row.task.metrics:

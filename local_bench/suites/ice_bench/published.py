@@ -12,7 +12,7 @@ from local_bench.suites.published import Published, figure, listed
 @dataclass(frozen=True)
 class _Task:
     score: float | None
-    """None, as the two ends are, where a needed metric has no value at all."""
+    """None, as are both bounds, if a needed metric has no value at all."""
     low: float | None
     high: float | None
     dimensions: dict[str, float]
@@ -23,9 +23,10 @@ class _Task:
 
 
 def published(items: Sequence[Item]) -> Published:
-    """Tasks and the whole, in [0, 1]. A metric's mean is over the items that have it; the ends put its worst and its
-    best value where it is open. A task of which no item has one of the needed metrics is unscored: its score and both
-    its ends are null, and it is in none of `overall`, `overall_low` and `overall_high`, like a task without items."""
+    """Scores of the tasks and overall, in [0, 1]. A metric's mean is over the items that have it; the bounds assume the
+    metric's worst and best value where it is missing. A task is unscored if none of its items has one of the needed
+    metrics: its score and both bounds are null, and like a task without items it is excluded from `overall`,
+    `overall_low` and `overall_high`."""
     by_task: dict[str, list[Item]] = {}
     for item in items:
         by_task.setdefault(item.task, []).append(item)
@@ -105,6 +106,6 @@ def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:
     ]
     if some := sum(task.n_unscored for task in tasks.values()):
         notes.append(
-            f"{some} metric values are open: means are over the others, the ends assume the worst and the best"
+            f"{some} metric values are missing: means are over the others, the bounds assume the worst and the best"
         )
     return notes

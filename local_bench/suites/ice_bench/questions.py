@@ -1,10 +1,10 @@
-"""ICE-Bench: 31 tasks of making and editing, measured by eleven metrics (supplement, secs. B.1 to B.6).
+"""ICE-Bench: 31 creation and editing tasks, evaluated with eleven metrics (supplement, secs. B.1 to B.6).
 
-A generator is given the source, then the mask, then the references; where the instruction marks them (<SOURCE>,
-<REF_1>) it reads "image 1" and so on, by their place, and of a mask it is told what it is. A model that takes fewer
-pictures than a task has does not support it, and the task is missing from its results. A model that takes a mask as a
-mask (`takes.mask`) is given it apart from the pictures, and supports no task without one. The judge answers one of the
-metrics, VLLM-QA; the others are `judges/metrics`, each taken of those tasks that the benchmark takes it of.
+A generator receives the source, then the mask, then the references. Markers in the instruction (<SOURCE>, <REF_1>) are
+replaced by the image's position ("image 1"), and the prompt explains a mask. A model that takes fewer images than a
+task has does not support the task, which is then missing from its results. A model with a mask input (`takes.mask`)
+receives the mask separately and supports no task without one. The judge computes one of the metrics, VLLM-QA; the
+others are in `judges/metrics` and are computed for the tasks for which the benchmark computes them.
 """
 
 import re
@@ -30,8 +30,8 @@ Key = tuple[int, str, int, int]
 
 
 def deliverables(task: Task, mask_apart: bool = False) -> list[Deliverable]:
-    """The one picture that an item asks for; with `mask_apart` for a model that takes the mask as a mask, and not as
-    one more picture of which the prompt says what it is."""
+    """The one image that an item requests; with `mask_apart` for a model with a mask input, for which the mask is not
+    an input image explained in the prompt."""
     given = _given(task, mask_apart)
     prompt = _MARK.sub(lambda mark: _place(task, mark, mask_apart), task.brief)
     if mask_apart:
@@ -42,7 +42,7 @@ def deliverables(task: Task, mask_apart: bool = False) -> list[Deliverable]:
 
 
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
-    """What a model is asked, or in one sentence why this is not its kind of work."""
+    """The deliverables, or one sentence why the model does not support the task."""
     n = len(_given(task, takes.mask))
     if takes.mask and (task.mask_sha256 is None or task.source_sha256 is None):
         return f"{UNSUPPORTED}the model fills the masked part of a picture, and {task.category} gives no mask"
@@ -56,21 +56,22 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """Whether the instruction was carried out, in tasks that the benchmark asks it of: source, mask, reference and
-    result, as far as there are."""
+    """Whether the instruction was carried out, for tasks that have this metric: source, mask, reference and result, as
+    available."""
     if VLLM_QA not in task.metrics or task.source_sha256 is None:
         return
-    beside = [("source", task.source_sha256), ("mask", task.mask_sha256)]
-    beside += [("reference", sha) for sha in task.reference_sha256[:1]]  # the benchmark shows the first alone
+    inputs = [("source", task.source_sha256), ("mask", task.mask_sha256)]
+    inputs += [("reference", sha) for sha in task.reference_sha256[:1]]  # the benchmark includes only the first
     slots = (("instruction", _MARK.sub(lambda mark: mark[1].partition("_")[0], task.brief)),)
     for deliverable, pixels in sorted(images.items()):
-        shown = [(role, sha) for role, sha in (*beside, ("result", pixels)) if sha is not None]
-        roles, shas = zip(*shown, strict=True)
+        labelled = [(role, sha) for role, sha in (*inputs, ("result", pixels)) if sha is not None]
+        roles, shas = zip(*labelled, strict=True)
         yield (deliverable, "vllm_qa", 0, 0), Question("vllm_qa", 0, shas, slots, roles)
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """`vllmqa`, 0 or 1 (a judge's probability in between); of other tasks nothing is asked."""
+    """`vllmqa`, 0 or 1 (between them if the judge gives probabilities); not applicable for tasks without this
+    metric."""
     if VLLM_QA not in task.metrics:
         return {1: [Score(VLLM_QA, None, applies=False)]}
     if task.source_sha256 is None:
@@ -89,7 +90,7 @@ def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:
 
 
 def _place(task: Task, mark: re.Match[str], mask_apart: bool) -> str:
-    """`image N` for a mark; the mark's own word where there is no such picture."""
+    """`image N` for a marker; the marker's own text if there is no such image."""
     before = (task.source_sha256 is not None) + (task.mask_sha256 is not None and not mask_apart)
     reference = int(mark[2] or 0)
     if reference > len(task.reference_sha256) or (not reference and task.source_sha256 is None):

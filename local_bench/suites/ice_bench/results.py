@@ -1,4 +1,4 @@
-"""ICE-Bench's `eval_result.txt`: one line an item, `ItemID#;#Task#;#{"metric": value, …}`, raw metrics as measured."""
+"""ICE-Bench's `eval_result.txt`: one line per item, `ItemID#;#Task#;#{"metric": value, …}`, raw metric values."""
 
 import difflib
 import math
@@ -12,12 +12,12 @@ from local_bench.core.errors import ResultFileError
 
 SEPARATOR = "#;#"
 _ROUNDING = 1e-4
-"""By how much float32 arithmetic may exceed a metric's limits (a cosine of 1.0000001)."""
+"""Tolerance for float32 values outside a metric's limits (a cosine of 1.0000001)."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item's raw metrics; None where a metric could not be had (null in the file)."""
+    """One item's raw metrics; None for a metric without a value (null in the file)."""
 
     item_id: str
     task: str
@@ -25,18 +25,18 @@ class Item:
 
 
 def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tuple[float, float]]) -> list[Item]:
-    """The items of the file, in its order; `tasks` are the names that a task may have, `limits` the least and the
-    greatest value of the metrics that have them.
+    """Read the items in the file's order; `tasks` are the known task names, `limits` the minimum and maximum of metrics
+    that have them.
 
-    ResultFileError with file, line and reason: for a line of another form, an unknown task, a metric that is no
-    finite number or outside its limits, an item that stands there twice, a file without items.
+    ResultFileError with file, line and reason: for a malformed line, an unknown task, a metric that is not a finite
+    number or outside its limits, a duplicate item, a file without items.
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except FileNotFoundError:
         raise ResultFileError(f"{path} does not exist: give an eval_result.txt of ICE-Bench") from None
     except UnicodeDecodeError:
-        raise ResultFileError(f"{path} is no UTF-8 text: give an eval_result.txt of ICE-Bench") from None
+        raise ResultFileError(f"{path} is not UTF-8 text: give an eval_result.txt of ICE-Bench") from None
     except OSError as e:
         raise ResultFileError(f"{path} cannot be read ({e.strerror}): give an eval_result.txt of ICE-Bench") from None
     items: list[Item] = []
@@ -46,31 +46,33 @@ def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tu
             continue
         item = _item(line.strip(), f"{path}, line {number}", tasks, limits)
         if item.item_id in first:
-            twice = f"the item {item.item_id!r} stands on line {first[item.item_id]} too"
-            raise ResultFileError(f"{path}, line {number}: {twice}: keep one of them")
+            duplicate = f"duplicate item {item.item_id!r}, first on line {first[item.item_id]}"
+            raise ResultFileError(f"{path}, line {number}: {duplicate}: keep one")
         first[item.item_id] = number
         items.append(item)
     if not items:
-        raise ResultFileError(f"{path} holds no items: give a file with one line an item")
+        raise ResultFileError(f"{path} contains no items: give a file with one line per item")
     return items
 
 
 def _item(line: str, where: str, tasks: Collection[str], limits: Mapping[str, tuple[float, float]]) -> Item:
     parts = line.split(SEPARATOR, 2)
     if len(parts) != 3 or not parts[0]:
-        raise ResultFileError(f"{where}: an item is ItemID{SEPARATOR}Task{SEPARATOR}JSON: mend the line")
+        raise ResultFileError(f"{where}: an item must be ItemID{SEPARATOR}Task{SEPARATOR}JSON: correct the line")
     item_id, task, text = parts
     if task not in tasks:
         near = difflib.get_close_matches(task, tasks, 1, 0.5)
-        hint = f"did they mean {near[0]!r}?" if near else "the tasks are those of the benchmark's data.jsonl"
-        raise ResultFileError(f"{where}: there is no task {task!r}: {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else "use the task names of the benchmark's data.jsonl"
+        raise ResultFileError(f"{where}: unknown task {task!r}: {hint}")
     try:
         values = strictjson.loads(text)
     except (ValueError, RecursionError) as e:
-        way_out = "write null for a metric that could not be had"
-        raise ResultFileError(f"{where}: the metrics are not JSON ({e}): {way_out}") from None
+        remedy = "write null for a metric without a value"
+        raise ResultFileError(f"{where}: the metrics are not valid JSON ({e}): {remedy}") from None
     if not isinstance(values, dict):
-        raise ResultFileError(f"{where}: the metrics are a JSON object, not {type(values).__name__}: mend the line")
+        raise ResultFileError(
+            f"{where}: the metrics must be a JSON object, not {type(values).__name__}: correct the line"
+        )
     return Item(item_id, task, {name: _value(name, value, where, limits) for name, value in values.items()})
 
 
@@ -78,8 +80,8 @@ def _value(name: str, value: Any, where: str, limits: Mapping[str, tuple[float, 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ResultFileError(f"{where}: {name} is a finite number, or null where it could not be had")
+        raise ResultFileError(f"{where}: {name} must be a finite number, or null if it has no value")
     low, high = limits.get(name, (-math.inf, math.inf))
     if not low - _ROUNDING <= value <= high + _ROUNDING:
-        raise ResultFileError(f"{where}: {name} is a number from {low:g} to {high:g}, not {value:g}: correct the value")
+        raise ResultFileError(f"{where}: {name} must be between {low:g} and {high:g}, not {value:g}: correct the value")
     return float(value)

@@ -58,7 +58,7 @@ class IceBench(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        for file in files:  # one a model: NAME/eval_result.txt
+        for file in files:  # one per model: NAME/eval_result.txt
             for item in read_eval_result(file, TASKS, LIMITS):
                 if questions.VLLM_QA in item.metrics:
                     value = item.metrics[questions.VLLM_QA]

@@ -1,4 +1,4 @@
-"""ICE-Bench's data.jsonl: one item a line, 31 tasks; an absent picture is an empty string (or an empty list)."""
+"""ICE-Bench's data.jsonl: one item per line, 31 tasks; a missing image is an empty string (or an empty list)."""
 
 import difflib
 from collections.abc import Callable
@@ -41,11 +41,11 @@ METRICS_OF = {
     "Image Deblur": (*_QUALITY, "ssim"),
     "Image Colorize": (*_CREATED, "l1_colorize", "colorfulness"),
 }
-"""The 31 tasks by the names in the benchmark's files, with the raw metrics that its code takes of each."""
+"""The 31 tasks by their names in the benchmark's files, with the raw metrics that its code computes for each."""
 
 
 class Item(BaseModel):
-    """One line. Pictures by their paths below the data's root; keys that we do not read may be there."""
+    """One line. Image paths relative to the data root; other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -58,30 +58,32 @@ class Item(BaseModel):
     ReferenceImages: Annotated[list[str], BeforeValidator(lambda given: [] if given == "" else given)] = Field(
         default=[], max_length=16
     )
-    """The official code takes an empty string for none."""
+    """As in the official code, an empty string means none."""
     Instruction: str = ""
     TargetCaption: str = ""
 
 
 def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
-    """The items of the file, in its order; one whose pictures are not here is unscored, and says so.
+    """Read the items in the file's order; an item without its images is unscored with a reason.
 
-    TaskFileError names the file, the line and the reason; ImageError a picture that is there but unreadable.
+    TaskFileError names the file, the line and the reason; ImageError an existing image that cannot be read.
     """
     tasks: dict[str, Task] = {}
     first: dict[str, int] = {}
-    way_out = "set suite.path to ICE-Bench's data.jsonl"
-    for number, where, data in strictjson.objects(path, TaskFileError, "an item", missing=way_out, unreadable=way_out):
+    remedy = "set suite.path to ICE-Bench's data.jsonl"
+    for number, where, data in strictjson.objects(path, TaskFileError, "an item", missing=remedy, unreadable=remedy):
         item = _item(data, where)
         if item.ItemID in tasks:
-            raise TaskFileError(f"{where}: the item {item.ItemID!r} stands on line {first[item.ItemID]} too: keep one")
+            raise TaskFileError(
+                f"{where}: duplicate item {item.ItemID!r}, first on line {first[item.ItemID]}: keep one"
+            )
         first[item.ItemID] = number
         try:
             tasks[item.ItemID] = _task(item, path, keep)
         except UserError as e:
             raise type(e)(f"{where}: {e}") from e
     if not tasks:
-        raise TaskFileError(f"{path} holds no items: {way_out}")
+        raise TaskFileError(f"{path} contains no items: {remedy}")
     return list(tasks.values())
 
 
@@ -92,8 +94,8 @@ def _item(data: dict[str, Any], where: str) -> Item:
         raise TaskFileError(explain(e, Item, where, {})) from None
     if item.Task not in METRICS_OF:
         near = difflib.get_close_matches(item.Task, METRICS_OF, 1, 0.5)
-        hint = f"did they mean {near[0]!r}?" if near else "there are 31, by the names of the benchmark's config.py"
-        raise TaskFileError(f"{where}: there is no task {item.Task!r}: {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else "use the 31 names of the benchmark's config.py"
+        raise TaskFileError(f"{where}: unknown task {item.Task!r}: {hint}")
     return item
 
 
@@ -103,12 +105,12 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
     def kept(relative: str, load: Callable[[Path], Image.Image] = load_image) -> str | None:
         if not relative:
             return None
-        ways = [safe_join(root, relative) for root in (path.parent, path.parent.parent)]
-        there = next((way for way in ways if way.exists()), None)
-        if there is None:
+        candidates = [safe_join(root, relative) for root in (path.parent, path.parent.parent)]
+        found = next((candidate for candidate in candidates if candidate.exists()), None)
+        if found is None:
             absent.append(relative)
             return None
-        return keep(load(there))
+        return keep(load(found))
 
     source, mask = kept(item.SourceImage), kept(item.SourceMask, load_mask)
     references = [sha for sha in map(kept, item.ReferenceImages) if sha]

@@ -1,1 +1,1 @@
-"""IDEA-Bench: professional design tasks in five categories, six questions a case (Liang et al. 2024)."""
+"""IDEA-Bench: professional design tasks in five categories, six questions per case (Liang et al. 2024)."""

@@ -1,8 +1,8 @@
-"""A run as IDEA-Bench's results: outputs/METHOD/CASE/0001.jpg, and a CSV of six questions a case with three answers.
+"""Exports a run as IDEA-Bench results: outputs/METHOD/CASE/0001.jpg, and a CSV with six questions per case and three
+answers each.
 
-The columns are the benchmark's own, `gemini_result` too: it holds what the run's judge said. Of several judges the word
-is that of the most. A case that was tried and has no answers has its rows, without scores; one that the model does not
-support has none.
+The columns are the benchmark's own; `gemini_result` contains the answer of the run's judge, of several judges the
+majority's. A case without answers has rows without scores; a case that the model does not support has no rows.
 """
 
 import csv
@@ -25,20 +25,22 @@ Case = list[ImageResult]
 
 
 def published(results: RunResults) -> dict[str, Published]:
-    """Each model's numbers, from the ledger."""
+    """Each model's numbers, computed from the ledger."""
     return {model: numbers.published(rows) for model, rows in results_by_model(results).items()}
 
 
 def results_by_model(results: RunResults) -> dict[str, list[Row]]:
-    """Each model's answers, from the ledger; only of models with a supported case."""
-    said = results.verdicts
-    found = {model: [row for case in cases for row in _rows(case, said)] for model, cases in _cases(results).items()}
+    """Each model's answers, computed from the ledger; only models with a supported case."""
+    verdicts = results.verdicts
+    found = {
+        model: [row for case in cases for row in _rows(case, verdicts)] for model, cases in _cases(results).items()
+    }
     return {model: rows for model, rows in found.items() if rows}
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
-    """Writes images, sheets and answers below `out`; returns the CSVs, one a model."""
-    said, files = results.verdicts, []
+    """Write images, collages and answers to `out`; return the CSVs, one per model."""
+    verdicts, files = results.verdicts, []
     for model, cases in _cases(results).items():
         buffer = io.StringIO(newline="")
         lines = csv.writer(buffer)
@@ -49,11 +51,11 @@ def write(results: RunResults, out: Path) -> list[Path]:
                 if image.pixels_sha256:
                     name = f"{image.deliverable:04d}.jpg"
                     results.write_image(image.pixels_sha256, out, f"outputs/{model}/{own['case_dir']}/{name}")
-            for row in _rows(case, said):
+            for row in _rows(case, verdicts):
                 folder = f"outputs/{model}_stitched/{own['case_dir']}"
                 collage = _write_sheet(results, case, row.question, out, folder)
-                heard = [_verdict(case, said, row.question - 1, k) for k in range(REPEATS)]
-                answers = [_cells(score, verdict) for score, verdict in zip(row.scores, heard, strict=True)]
+                case_verdicts = [_verdict(case, verdicts, row.question - 1, k) for k in range(REPEATS)]
+                answers = [_cells(score, verdict) for score, verdict in zip(row.scores, case_verdicts, strict=True)]
                 text = case[0].task.evaluation_points[row.question - 1]
                 shown = "" if collage is None else collage.relative_to(out).as_posix()
                 lines.writerow(
@@ -80,12 +82,12 @@ def _cases(results: RunResults) -> dict[str, list[Case]]:
     return {model: list(cases.values()) for model, cases in found.items()}
 
 
-def _verdict(case: Case, said: Verdicts, point: int, repeat: int) -> Verdict | None:
-    found = (said.get(image.work_id, {}).get((RUBRIC, point, repeat)) for image in case if image.pixels_sha256)
+def _verdict(case: Case, verdicts: Verdicts, point: int, repeat: int) -> Verdict | None:
+    found = (verdicts.get(image.work_id, {}).get((RUBRIC, point, repeat)) for image in case if image.pixels_sha256)
     return next((verdict for verdict in found if verdict is not None), None)
 
 
-def _rows(case: Case, said: Verdicts) -> list[Row]:
+def _rows(case: Case, verdicts: Verdicts) -> list[Row]:
     own = case[0].task.own
     return [
         Row(
@@ -93,7 +95,7 @@ def _rows(case: Case, said: Verdicts) -> list[Row]:
             case[0].task.title,
             own["case_id"],
             k + 1,
-            tuple(_score(_verdict(case, said, k, repeat)) for repeat in range(REPEATS)),
+            tuple(_score(_verdict(case, verdicts, k, repeat)) for repeat in range(REPEATS)),
             case[0].task.category,
         )
         for k in range(QUESTIONS)
@@ -111,20 +113,21 @@ def _cells(score: int | None, verdict: Verdict | None) -> tuple[str, str, str]:
 
 
 def _write_sheet(results: RunResults, case: Case, question: int, out: Path, folder: str) -> Path | None:
-    """What the judge was shown for a question; None where there is no output to show, or a picture is faulty."""
-    asked = case[0].task.own["sheets"][question - 1]
-    there = {image.deliverable: image.pixels_sha256 for image in case if image.pixels_sha256}
-    outputs = [there[i] for i in asked["outputs"] if i in there]
+    """Write the collage that the judge received for a question; None if there is no output or an image cannot be
+    read."""
+    collage = case[0].task.own["sheets"][question - 1]
+    generated = {image.deliverable: image.pixels_sha256 for image in case if image.pixels_sha256}
+    outputs = [generated[i] for i in collage["outputs"] if i in generated]
     if not outputs:
         return None
-    if asked["card"]:
+    if collage["card"]:
         picture = count_card(len(outputs))
     else:
         try:
-            given = [results.load_input(sha) for sha in asked["given"]]
+            given = [results.load_input(sha) for sha in collage["given"]]
             shown = [*given, *(results.load(sha) for sha in outputs)]
         except RunImageError:
-            return None  # it is noted
+            return None  # reported elsewhere
         picture = stitched(shown, Collage(rows=(len(given), len(outputs))))
     buffer = io.BytesIO()
     picture.save(buffer, **FORMATS["jpg"])

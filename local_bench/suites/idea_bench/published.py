@@ -11,7 +11,7 @@ from local_bench.suites.published import Published, figure, listed, number
 
 
 def published(rows: Sequence[Row]) -> Published:
-    """Tasks, categories and the whole, in percent."""
+    """Scores of tasks, categories and overall, in percent."""
     by_task: dict[str, list[Row]] = {}
     for row in rows:
         by_task.setdefault(row.task_id, []).append(row)
@@ -56,23 +56,23 @@ def published(rows: Sequence[Row]) -> Published:
 
 
 def answers(rows: Sequence[Row]) -> Answers:
-    """One task's rows as a table (cases, repeats, questions), MISSING where there is no row."""
+    """One task's rows as a table (cases, repeats, questions); MISSING if there is no row."""
     cases = {case: i for i, case in enumerate(sorted({row.case_id for row in rows}))}
     table = np.full((len(cases), REPEATS, QUESTIONS), MISSING, dtype=np.int8)
     for row in rows:
-        said = [UNSCORED if score is None else score for score in row.scores]
-        table[cases[row.case_id], :, row.question - 1] = said
+        scores = [UNSCORED if score is None else score for score in row.scores]
+        table[cases[row.case_id], :, row.question - 1] = scores
     return table
 
 
 def category_of(rows: Sequence[Row]) -> str | None:
-    """A task's category: that of its data (meta.json), or of the mini subset's uid; None where neither is known."""
+    """A task's category: from its data (meta.json), or from the mini subset's uid; None if neither is known."""
     return next((row.category for row in rows if row.category), CATEGORY_OF.get(rows[0].task_id))
 
 
 def _counted(score: Fraction | None, known: bool) -> Fraction | None:
-    """A category's score; without tasks 0 (table 2's dash), or None where a task whose category is not known may be one
-    of its own."""
+    """A category's score as counted in the overall score: 0 for a category without tasks (a dash in table 2); None if a
+    task of unknown category may belong to it."""
     return Fraction(0) if score is None and known else score
 
 
@@ -87,17 +87,17 @@ def _notes(unscored: int, missing: int, n_rows: int, unsupported: Sequence[str],
     notes = []
     if n_rows != ROWS:
         notes.append(
-            f"the file has {n_rows} rows and the official scorer wants {ROWS}: a case without a row is not counted"
+            f"the file has {n_rows} rows and the official scorer expects {ROWS}: a case without a row is not counted"
         )
     if unscored:
-        notes.append(f"{unscored} answers have no score: they count as no, and as yes in what ends in _high")
+        notes.append(f"{unscored} answers have no score: they count as no, and as yes in values ending in _high")
     if missing:
-        notes.append(f"{missing} answers have no row: they count as no, and as yes in what ends in _high")
+        notes.append(f"{missing} answers have no row: they count as no, and as yes in values ending in _high")
     if unsupported and not outside:
-        notes.append(f"there is no task of {listed(unsupported)}: these categories count 0 in the whole")
+        notes.append(f"no tasks of {listed(unsupported)}: these categories count as 0 in the overall score")
     if outside:
         notes.append(
-            f"the category of these tasks is unknown, and they are in no average, so there is no overall: "
+            f"the category of these tasks is unknown, so they are in no average and there is no overall score: "
             f"{listed(outside)}; "
             "give the benchmark's dataset folder (with each case's meta.json) as --tasks"
         )

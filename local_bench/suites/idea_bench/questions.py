@@ -1,9 +1,10 @@
-"""IDEA-Bench: briefs of five kinds, from words or pictures to one or several images; six yes-or-no questions a case.
+"""IDEA-Bench: briefs in five categories, with or without input images, for one or several images; six yes-or-no
+questions per case.
 
-Each question is asked three times about one composed sheet (sec. 3.3.2). A model is given the brief word for word and
-the pictures that go with it. What it cannot do (a dash in table 2) it is not asked: to look at more pictures than it
-takes, or to make several images at once, which no family here does. Where the case has rephrased prompts, such a model
-is given these instead, one an image and without pictures (the paper's dagger).
+Each question is repeated three times with one collage (sec. 3.3.2). A model receives the brief verbatim and its input
+images. A case is not supported (a dash in table 2) if it has more input images than the model takes, or requests
+several images at once, which no family here generates. If the case has rephrased prompts, such a model receives these
+instead, one per image and without input images (the paper's dagger).
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,18 +17,19 @@ from local_bench.suites.idea_bench.results import QUESTIONS, REPEATS
 RUBRIC = "idea_question"
 SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
 THRESHOLDS = dict.fromkeys(SCORES, 0.5)
-"""Accepted when most askings of each of the six are answered yes; the published score is hierarchical (settle/idea)."""
+"""Accepted if most repeats of each of the six questions are answered yes; the published score is hierarchical
+(settle/idea)."""
 Key = tuple[int, str, int, int]
 """(deliverable, rubric, point, repeat)"""
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The images that a case asks for, each by the whole brief."""
+    """The images that a case requests, each with the whole brief as prompt."""
     return [Deliverable(task.task_id, i, task.brief, task.reference_sha256) for i in _numbers(task)]
 
 
 def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
-    """What a model is asked, or in one sentence why this is not its kind of work."""
+    """The deliverables, or one sentence why the model does not support the task."""
     beyond = _beyond(task, takes)
     if beyond is None:
         return deliverables(task)
@@ -38,7 +40,7 @@ def fitted(task: Task, takes: Takes) -> list[Deliverable] | str:
 
 
 def enrichment_question(task: Task) -> Question | None:
-    """What a judge is asked to write: the brief as prompts for models that take words alone; None where it will do."""
+    """The question that requests the brief as prompts for text-only models; None if the brief itself can be used."""
     given = task.reference_sha256
     if "prompts" in task.own or (not given and len(task.deliverables) == 1):
         return None
@@ -47,26 +49,26 @@ def enrichment_question(task: Task) -> Question | None:
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """The six questions, three times each, about sheets of what is there of the outputs; they stand with the first
-    image that there is."""
+    """The six questions, three times each, about collages of the existing outputs; they are keyed to the first existing
+    image."""
     first = min(images, default=1)
     for k, (text, collage) in enumerate(zip(task.evaluation_points, task.own["sheets"], strict=True)):
         outputs = [images[i] for i in collage["outputs"] if i in images]
         if not outputs:
             continue
-        shown = () if collage["card"] else (*collage["given"], *outputs)
+        images_shown = () if collage["card"] else (*collage["given"], *outputs)
         rows = Collage(count=len(outputs)) if collage["card"] else Collage(rows=(len(collage["given"]), len(outputs)))
         for repeat in range(REPEATS):
-            question = Question(RUBRIC, k, shown, (("question", text),), (), repeat, rows)
+            question = Question(RUBRIC, k, images_shown, (("question", text),), (), repeat, rows)
             yield (first, RUBRIC, k, repeat), question
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """Of each question the part of its askings that were answered yes; the case's images share them."""
+    """For each question the fraction of its repeats that were answered yes; the images of a case share the scores."""
     found = []
     for k, name in enumerate(SCORES):
-        heard = [_of_case(task, verdicts, k, repeat) for repeat in range(REPEATS)]
-        values = [verdict.value("met") for verdict in heard if verdict is not None]
+        repeats = [_of_case(task, verdicts, k, repeat) for repeat in range(REPEATS)]
+        values = [verdict.value("met") for verdict in repeats if verdict is not None]
         known = [value for value in values if value is not None]
         if len(known) == REPEATS:
             found.append(Score(name, fmean(known)))

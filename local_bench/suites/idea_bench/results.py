@@ -1,4 +1,5 @@
-"""IDEA-Bench's results CSV: one line a question of a case, with the judge's answer, score and reason a repeat."""
+"""IDEA-Bench's results CSV: one row per question of a case, with the judge's answer, score and reason of each
+repeat."""
 
 import csv
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from local_bench.core.errors import ResultFileError
 REPEATS = 3
 QUESTIONS = 6
 ROWS = 306
-"""What the official scorer wants: 51 cases of six questions."""
+"""Rows that the official scorer expects: 51 cases with six questions."""
 HEADER = (
     *("task_name", "task_id", "case_id", "question_id", "text_prompt", "stitched_image"),
     *(f"{name}_{k}" for k in range(1, REPEATS + 1) for name in ("gemini_result", "score", "explanation")),
@@ -30,7 +31,7 @@ CATEGORY_OF = {
 
 @dataclass(frozen=True)
 class Row:
-    """One question about one case; a score is None where the judge gave none."""
+    """One question about one case; a score is None if the judge gave none."""
 
     task_id: str
     task_name: str
@@ -38,14 +39,14 @@ class Row:
     question: int
     """From 1."""
     scores: tuple[int | None, ...]
-    """One a repeat."""
+    """One per repeat."""
     category: str | None = None
-    """From the case's meta.json; None where only the uid is known (a results CSV has no column for it)."""
+    """From the case's meta.json; None if only the uid is known (a results CSV has no column for it)."""
 
 
 def read_results(path: Path) -> list[Row]:
-    """The rows of the file, in its order. ResultFileError with file, line and reason: for another header, a question
-    that is none of six or stands there twice, a score that is neither 0, 1 nor empty, a file without rows."""
+    """Read the rows in the file's order. ResultFileError with file, line and reason: for another header, an unknown or
+    duplicate question, a score that is not 0, 1 or empty, a file without rows."""
     rows: list[Row] = []
     first: dict[tuple[str, str, int], int] = {}
     try:
@@ -61,55 +62,55 @@ def read_results(path: Path) -> list[Row]:
                 key = (row.task_id, row.case_id, row.question)
                 if key in first:
                     what = f"question {row.question} of case {row.case_id} of task {row.task_id}"
-                    raise ResultFileError(f"{where}: {what} ends on line {first[key]} too: keep one of them")
+                    raise ResultFileError(f"{where}: duplicate {what}, first on line {first[key]}: keep one")
                 first[key] = lines.line_num
                 rows.append(row)
     except FileNotFoundError:
         raise ResultFileError(f"{path} does not exist: give a results CSV of IDEA-Bench") from None
     except UnicodeDecodeError:
-        raise ResultFileError(f"{path} is no UTF-8 text: give a results CSV of IDEA-Bench") from None
+        raise ResultFileError(f"{path} is not UTF-8 text: give a results CSV of IDEA-Bench") from None
     except OSError as e:
         raise ResultFileError(f"{path} cannot be read ({e.strerror}): give a results CSV of IDEA-Bench") from None
     except csv.Error as e:
-        raise ResultFileError(f"{path}, line {lines.line_num}: this is not CSV ({e}): mend the line") from None
+        raise ResultFileError(f"{path}, line {lines.line_num}: invalid CSV ({e}): correct the line") from None
     if not rows:
-        raise ResultFileError(f"{path} holds no results: give a file with one row a question")
+        raise ResultFileError(f"{path} contains no results: give a file with one row per question")
     return rows
 
 
 def _columns(header: list[str], path: Path) -> dict[str, int]:
-    twice = next((name for name in header if header.count(name) > 1), None)
-    if twice is not None:
-        raise ResultFileError(f"{path}, line 1: the column {twice!r} stands there twice: keep one of them")
+    duplicate = next((name for name in header if header.count(name) > 1), None)
+    if duplicate is not None:
+        raise ResultFileError(f"{path}, line 1: duplicate column {duplicate!r}: keep one")
     needed = ("task_name", "task_id", "case_id", "question_id", *(f"score_{k}" for k in range(1, REPEATS + 1)))
     lacking = next((name for name in needed if name not in header), None)
     if lacking is not None:
-        raise ResultFileError(f"{path}, line 1: the column {lacking!r} is missing: the header is that of the benchmark")
+        raise ResultFileError(f"{path}, line 1: the column {lacking!r} is missing: use the benchmark's header")
     return {name: i for i, name in enumerate(header)}
 
 
 def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
     if len(fields) != len(columns):
-        raise ResultFileError(f"{where}: {len(fields)} fields under {len(columns)} columns: mend the line")
+        raise ResultFileError(f"{where}: {len(fields)} fields for {len(columns)} columns: correct the line")
 
     def field(name: str) -> str:
         return fields[columns[name]].strip()
 
     question = field("question_id")
     if question not in map(str, range(1, QUESTIONS + 1)):
-        raise ResultFileError(f"{where}: question_id is 1 to {QUESTIONS}, not {question!r}")
+        raise ResultFileError(f"{where}: question_id must be 1 to {QUESTIONS}, not {question!r}")
     scores = []
     for k in range(1, REPEATS + 1):
         score = field(f"score_{k}")
         if score not in SCORES and score not in NONE:
-            raise ResultFileError(f"{where}: score_{k} is 0, 1 or empty, not {score!r}")
+            raise ResultFileError(f"{where}: score_{k} must be 0, 1 or empty, not {score!r}")
         scores.append(SCORES.get(score))
     for name in ("task_id", "case_id"):
         if not field(name):
-            raise ResultFileError(f"{where}: {name} is empty: say of which case this is")
+            raise ResultFileError(f"{where}: {name} is empty: give the case's value")
     return Row(_uid(field("task_id")), field("task_name"), _uid(field("case_id")), int(question), tuple(scores))
 
 
 def _uid(text: str) -> str:
-    """Four digits, which spreadsheets take the leading zeros from."""
+    """Four digits; spreadsheets remove leading zeros."""
     return text.zfill(4) if text.isdigit() else text

@@ -21,10 +21,10 @@ class IdeaBench(Suite):
     """IDEA-Bench (Liang et al.)."""
 
     name = "idea-bench"
-    title = "IDEA-Bench: professional briefs in five kinds of work, six questions a case"
+    title = "IDEA-Bench: professional briefs in five categories, six questions per case"
     licence = "CC BY-NC 4.0"
     source = "Liang et al., IDEA-Bench; ali-vilab/IDEA-Bench"
-    files = "its dataset folder, a folder a case"
+    files = "its dataset folder, one folder per case"
     repeats = REPEATS
     scores_of_judge = questions.SCORES
     thresholds = questions.THRESHOLDS
@@ -55,7 +55,7 @@ class IdeaBench(Suite):
         return {name: float(one) for name, one in zip(questions.SCORES, met, strict=True)}
 
     def annotated(self, results: RunResults, ratings: Mapping[str, Mapping[str, Any]]) -> RunResults:
-        """An annotator's answer stands for all repeats of a question."""
+        """An annotator's answer counts for all repeats of a question."""
         verdicts = {
             work_id: {
                 (questions.RUBRIC, k, repeat): Verdict({"met": bool(of[name])}, None, "")
@@ -76,7 +76,7 @@ class IdeaBench(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        """One annotation a case, on its first image; a file is one model's: NAME.csv."""
+        """One annotation per case, on its first image; each file has one model's results: NAME.csv."""
         cases = {(image.task.own["uid"], image.task.own["case_id"]): image.task.task_id for image in images}
         for file in files:
             scores: dict[str, dict[str, float]] = {}
@@ -84,7 +84,7 @@ class IdeaBench(Suite):
                 task = cases.get((row.task_id, row.case_id))
                 if task is None:
                     raise ResultFileError(
-                        f"{file}: the run has no case {row.case_id} of task {row.task_id}: take it out"
+                        f"{file}: the run has no case {row.case_id} of task {row.task_id}: remove the row"
                     )
                 known = [score for score in row.scores if score is not None]
                 of_case = scores.setdefault(task, {})

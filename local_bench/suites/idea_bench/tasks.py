@@ -73,7 +73,7 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
     no case can be read.
     """
     if not path.is_dir():
-        raise TaskFileError(f"{path} is no folder: set suite.path to IDEA-Bench's dataset folder")
+        raise TaskFileError(f"{path} is not a folder: set suite.path to IDEA-Bench's dataset folder")
     tasks: dict[str, Task] = {}
     first: str | None = None
     n_refused = 0
@@ -81,12 +81,12 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
         try:
             task = _task(file.parent, keep)
             if task.task_id in tasks:
-                raise TaskFileError(f"{file}: the case {task.task_id!r} is there twice: keep one folder of it")
+                raise TaskFileError(f"{file}: duplicate case {task.task_id!r}: keep one of its folders")
         except UserError as e:
             if refuse is None:
                 raise
             reason = str(e).replace(f"{path}/", "")  # a run's provenance has no paths of this machine
-            refuse(f"case {file.parent.name} is left out: {reason}")
+            refuse(f"case {file.parent.name} is omitted: {reason}")
             first = first or str(e)
             n_refused += 1
             continue
@@ -94,7 +94,9 @@ def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> lis
     if not tasks and first is not None:
         raise TaskFileError(f"{path}: none of the {n_refused} cases can be read; the first: {first}")
     if not tasks:
-        raise TaskFileError(f"{path} holds no case (a folder with meta.json): set suite.path to IDEA-Bench's dataset")
+        raise TaskFileError(
+            f"{path} contains no case (a folder with meta.json): set suite.path to IDEA-Bench's dataset"
+        )
     return list(tasks.values())
 
 
@@ -109,7 +111,7 @@ def read_categories(path: Path) -> dict[str, str]:
         meta = _checked(Meta, data, str(file))
         if found.setdefault(meta.uid, meta.category) != meta.category:
             raise TaskFileError(
-                f"{file}: task {meta.uid} has the category {meta.category}, and {found[meta.uid]} in another case: "
+                f"{file}: task {meta.uid} has the category {meta.category}, but {found[meta.uid]} in another case: "
                 "correct one of them"
             )
     if not found:
@@ -131,9 +133,9 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     if meta.image_reference and not pictures:
         absent.append("picture that its brief goes with")
     questions, kind = _questions(folder, meta, pictures)
-    for asked in questions:
-        absent += [name for name in asked["given"] if name not in pictures]
-        asked["given"] = [pictures[name] for name in asked["given"] if name in pictures]
+    for entry in questions:
+        absent += [name for name in entry["given"] if name not in pictures]
+        entry["given"] = [pictures[name] for name in entry["given"] if name in pictures]
     name = folder.name if is_safe_id(folder.name) else f"{meta.uid}_{meta.case_id}"
     return Task(
         task_id=name,
@@ -142,7 +144,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
         title=meta.task_name,
         brief=_text(folder / "instruction.txt"),
         deliverables=tuple(f"Image {i} of {meta.output_image_count}" for i in range(1, meta.output_image_count + 1)),
-        evaluation_points=tuple(asked["question"] for asked in questions),
+        evaluation_points=tuple(entry["question"] for entry in questions),
         reference_sha256=tuple(pictures.values()),
         unscored=f"Of the case {folder.name} this is not there: {', '.join(dict.fromkeys(absent))}."
         if absent
@@ -151,7 +153,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
             "uid": meta.uid,
             "case_id": meta.case_id,
             "case_dir": folder.name,
-            "sheets": [{key: asked[key] for key in ("given", "outputs", "card")} for asked in questions],
+            "sheets": [{key: entry[key] for key in ("given", "outputs", "card")} for entry in questions],
             "parts": [meta.task_name, meta.uid, *(["mini"] if kind == "auto_eval" else [])],
         },
     )
@@ -175,7 +177,7 @@ def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list
             {"question": text, "given": list(pictures), "outputs": outputs, "card": False} for text in _for_people(file)
         ]
     if len(found) != QUESTIONS:
-        raise TaskFileError(f"{file} has {len(found)} questions, not {QUESTIONS}: take the case's own file")
+        raise TaskFileError(f"{file} has {len(found)} questions instead of {QUESTIONS}: restore the published file")
     return found, kind
 
 
@@ -188,7 +190,7 @@ def _for_people(file: Path) -> list[str]:
     texts = [_with_standards(entry, file) if isinstance(entry, dict) else entry for entry in data or ()]
     bad = next((text for text in texts if not isinstance(text, str) or not text), None)
     if bad is not None or not texts:
-        raise TaskFileError(f"{file}: a question is a text, not {bad!r}: take the case's own file")
+        raise TaskFileError(f"{file}: a question must be a string, not {bad!r}: restore the published file")
     return [text for text in texts if isinstance(text, str)]
 
 
@@ -201,7 +203,7 @@ def _with_standards(entry: dict[str, Any], file: Path) -> Any:
         return question
     if set(found) != {"0", "1"} or not all(isinstance(text, str) and text.strip() for text in found.values()):
         raise TaskFileError(
-            f"{file}: {question!r} needs a text for both 0 points and 1 point: take the case's own file"
+            f"{file}: {question!r} needs a text for both 0 points and 1 point: restore the published file"
         )
     return f"{question}\n0 points: {found['0'].strip()}\n1 point: {found['1'].strip()}"
 
@@ -216,7 +218,7 @@ def _checked(model: type[M], data: Any, where: str) -> M:
 def _number(name: str, where: str) -> int:
     stem = Path(name).stem
     if not stem.isdecimal() or not 1 <= int(stem) <= MAX_OUTPUTS:
-        raise TaskFileError(f"{where}: {name!r} is no output: they are 0001.jpg, 0002.jpg and so on")
+        raise TaskFileError(f"{where}: {name!r} is not the name of an output: expected 0001.jpg, 0002.jpg and so on")
     return int(stem)
 
 
@@ -224,7 +226,7 @@ def _text(file: Path) -> str:
     try:
         text = safe_join(file.parent, file.name).read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError, UserError) as e:
-        raise TaskFileError(f"{file} cannot be read ({e}): put the case's own file there") from None
+        raise TaskFileError(f"{file} cannot be read ({e}): restore the published file") from None
     if not text:
-        raise TaskFileError(f"{file} is empty: put the case's own file there")
+        raise TaskFileError(f"{file} is empty: restore the published file")
     return text

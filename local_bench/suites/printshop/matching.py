@@ -32,8 +32,8 @@ def detected_facts(seen: DetectedScene) -> frozenset[Fact]:
     crowded = Counter(figure.place for figure in seen.figures)
     for figure in seen.figures:
         if figure.place is not None and crowded[figure.place] == 1:
-            told = ((name, getattr(figure, name)) for name in ("shape", "colour", "size"))
-            found.update((figure.place, name, value) for name, value in told if value is not None)
+            attributes = ((name, getattr(figure, name)) for name in ("shape", "colour", "size"))
+            found.update((figure.place, name, value) for name, value in attributes if value is not None)
     return frozenset(found)
 
 

@@ -16,7 +16,7 @@ class PrintShop(DesignTasks):
     """Synthetic design tasks whose ground truth is read from the pixels, judged and settled as ServImage's."""
 
     name = "printshop"
-    title = "Forty-eight orders of a print shop in the miniature's world, whose truth is known"
+    title = "Forty-eight synthetic orders of a print shop, with known ground truth"
     licence = "Apache-2.0"
     source = "local-bench"
     shipped = Path(__file__).with_name("orders.jsonl")

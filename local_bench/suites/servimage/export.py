@@ -1,8 +1,8 @@
-"""A run as ServImage's annotations, one file a model, with what `score servimage` wants beside them.
+"""Exports a run as ServImage annotations, one file per model, with the other files that `score servimage` reads.
 
-The decisions are the run's own: `true`, `false`, and null where one is open; an image that was not made is left out.
-`tasks.jsonl` has the orders' prices, `scores.jsonl` the judge's scores of every image of which all that apply are
-there, `costs.json` what an image cost.
+The decisions are the run's own: `true`, `false`, and null if undecided; an image that was not generated is omitted.
+`tasks.jsonl` has the orders' prices, `scores.jsonl` the judge's scores of every image for which all applicable scores
+exist, `costs.json` the cost per image.
 """
 
 import json
@@ -21,13 +21,13 @@ from local_bench.suites.servimage.results import SCORES, Image, Order, Scores
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run's first attempts come to, in the form of the benchmark's files."""
+    """The results of a run's first attempts, in the form of the benchmark's files."""
 
     images: list[Image]
     orders: list[Order]
     scores: list[Scores]
     costs: Mapping[str, Decimal]
-    """US dollars per image by model, of those whose cost is known."""
+    """US dollars per image by model, if known."""
     models: list[str]
 
 
@@ -38,13 +38,13 @@ def parts(results: RunResults) -> Parts:
 
 
 def published(results: RunResults) -> dict[str, Published]:
-    """The numbers of all models together, from the ledger, with what an image cost where that is known."""
+    """The numbers of all models, computed from the ledger, with the cost per image if it is known."""
     of = parts(results)
     return {"all": numbers.published(of.images, of.orders, of.scores, of.costs or None, models=of.models)}
 
 
 def write(results: RunResults, out: Path) -> list[Path]:
-    """Writes images, annotations, orders and scores below `out`; returns the annotations."""
+    """Write images, annotations, orders and scores to `out`; return the annotation files."""
     rows = [row for row in results.images if row.attempt == 1]
     files = []
     for model in results.models:
@@ -83,11 +83,11 @@ def _write_lines(out: Path, name: str, lines: list[Any]) -> Path:
 
 def _orders(rows: list[ImageResult]) -> list[Order]:
     tasks = {row.task.task_id: row.task for row in rows}
-    asked = {row.task.task_id: 0 for row in rows}
+    n_deliverables = {row.task.task_id: 0 for row in rows}
     for row in rows:
-        asked[row.task.task_id] = max(asked[row.task.task_id], row.deliverable)
+        n_deliverables[row.task.task_id] = max(n_deliverables[row.task.task_id], row.deliverable)
     return [
-        Order(task.task_id, task.category, Decimal(task.price_micro_usd) / MICRO, asked[task.task_id])
+        Order(task.task_id, task.category, Decimal(task.price_micro_usd) / MICRO, n_deliverables[task.task_id])
         for task in tasks.values()
     ]
 

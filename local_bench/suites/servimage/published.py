@@ -1,4 +1,4 @@
-"""ServImage's tables 2, 3, 7 and 8 from people's decisions."""
+"""ServImage's tables 2, 3, 7 and 8 from human decisions."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -18,25 +18,25 @@ from local_bench.suites.published import Published, dollars, figure, listed, num
 from local_bench.suites.servimage.results import Image, Order, Scores
 
 THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
-"""1 to 5 in halves."""
+"""1 to 5 in steps of 0.5."""
 
 
 def published(
     images: Sequence[Image],
-    asked: Sequence[Order],
+    requested: Sequence[Order],
     scores: Sequence[Scores] | None,
     costs: Mapping[str, Decimal] | None,
     require_success: bool = False,
     sensitivity: bool = False,
     models: Sequence[str] = (),
 ) -> Published:
-    """Settles one table in all three scenarios; every image belongs to one of the orders. `models` also has those
-    that delivered nothing."""
-    table = tabulated(images, asked, scores, models)
+    """Settle one table in all three scenarios; every image belongs to one of the orders. `models` includes those that
+    delivered nothing."""
+    table = tabulated(images, requested, scores, models)
     totals, parts = earnings(table), by_category(table)
     saved = savings(table, {model: Fraction(cost) for model, cost in (costs or {}).items()})
     competition = compete(table, require_success)
-    told = {
+    model_data = {
         model: {
             **_earned(totals[m]),
             **saved_json(saved[m]),
@@ -46,7 +46,7 @@ def published(
     }
     data: dict[str, Any] = {
         "suite": "servimage",
-        "models": told,
+        "models": model_data,
         "competition": {model: placed_json(competition.placed[model]) for model in table.models},
         "n_competition_open": competition.n_open,
     }
@@ -58,27 +58,27 @@ def published(
     ]
     if sensitivity and scores is not None:
         grid = _by_threshold(images, table, scores)
-        turned = flips(
+        rank_changes = flips(
             {m: e.revenue_usd for m, e in zip(table.models, totals, strict=True)}, grid, lower_is_better=False
         )
-        data["sensitivity"] = grid_json(grid, turned, "revenue_usd")
-        tables += grid_table(grid, turned)
+        data["sensitivity"] = grid_json(grid, rank_changes, "revenue_usd")
+        tables += grid_table(grid, rank_changes)
     return Published(data, tables, _notes(table, scores, costs, competition))
 
 
 def tabulated(
-    images: Sequence[Image], asked: Sequence[Order], scores: Sequence[Scores] | None, models: Sequence[str] = ()
+    images: Sequence[Image], requested: Sequence[Order], scores: Sequence[Scores] | None, models: Sequence[str] = ()
 ) -> OutcomeTable:
-    """The rows of the files as a table, models in the given order and then in that of their first row."""
+    """The rows of the files as a table, models in the given order and then in order of their first row."""
     table = orders(
-        [o.task_id for o in asked],
-        [o.category for o in asked],
-        [o.price_usd for o in asked],
-        [o.deliverables for o in asked],
+        [o.task_id for o in requested],
+        [o.category for o in requested],
+        [o.price_usd for o in requested],
+        [o.deliverables for o in requested],
     )
     number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
     place = {task_id: t for t, task_id in enumerate(table.task_ids)}
-    says = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
     found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
     return outcome_table(
@@ -86,14 +86,15 @@ def tabulated(
         list(number),
         np.array([number[i.model] for i in images], dtype=np.int64),
         np.array([place[i.task_id] for i in images], dtype=np.int64),
-        np.array([says[i.accepted] for i in images], dtype=np.int64),
+        np.array([codes[i.accepted] for i in images], dtype=np.int64),
         None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
         None if scores is None else np.array([f is not None for f in found]),
     )
 
 
 def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence[Scores]) -> list[Point]:
-    """The standard scenario where the judge's scores decide, over the threshold that all of them must reach."""
+    """The standard scenario decided by the judge's scores, as a function of the threshold that all scores must
+    reach."""
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
     found = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
     units, whole_values = whole([Decimal(0) if f is None else f for f in found], at_least=10)
@@ -168,7 +169,7 @@ def _savings(table: OutcomeTable, saved: list[ClientSavings]) -> Table:
         ]
         for model, s in zip(table.models, saved, strict=True)
     ]
-    return ["model first, people redo", "cost", "savings", "contribution", "ratio"], rows
+    return ["model first, humans redo", "cost", "savings", "contribution", "ratio"], rows
 
 
 def _competition(competition: Competition) -> Table:
@@ -198,18 +199,20 @@ def _notes(
 ) -> list[str]:
     notes = []
     if missing := int(table.missing.sum()):
-        notes.append(f"{missing} images have no row: they count as not accepted, and as accepted in what ends in _high")
+        notes.append(
+            f"{missing} images have no row: they count as not accepted, and as accepted in values ending in _high"
+        )
     if unscored := int(table.unscored.sum()):
         notes.append(f"{unscored} images have no decision: they count as not accepted, and as accepted in _high")
     if costs is not None:
         if unpriced := [model for model in table.models if model not in costs]:
-            notes.append(f"there is no cost for {listed(unpriced)}: what hangs on it is null")
-        if idle := [model for model in costs if model not in table.models]:
-            notes.append(f"there is a cost and no annotation for {listed(idle)}")
+            notes.append(f"no cost for {listed(unpriced)}: values that depend on it are null")
+        if unused := [model for model in costs if model not in table.models]:
+            notes.append(f"a cost but no annotation for {listed(unused)}")
     if scores is None:
-        notes.append("without --scores every tie of the competition is shared")
-    elif idle := list(dict.fromkeys(s.model for s in scores if s.model not in table.models)):
-        notes.append(f"there are scores and no annotation for {listed(idle)}")
+        notes.append("without --scores ties of the competition are shared equally")
+    elif unused := list(dict.fromkeys(s.model for s in scores if s.model not in table.models)):
+        notes.append(f"scores but no annotation for {listed(unused)}")
     if competition.n_open:
-        notes.append(f"{competition.n_open} orders of the competition could still go to another model")
+        notes.append(f"{competition.n_open} orders of the competition are undecided and could go to another model")
     return notes

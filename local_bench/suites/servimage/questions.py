@@ -1,13 +1,13 @@
-"""ServImage: paid design orders, judged as their clients would (sec. 3.3 of the paper). All scores on 0 to 5.
+"""ServImage: paid design orders, judged like their clients would (sec. 3.3 of the paper). Scores range from 0 to 5.
 
-BRF: 5 x the fraction of evaluation points met; a point of an order is met when any of its images meets it; the order's
-images share it. VEQ: the mean of technical (clarity and realism), aesthetic and text quality; text is left out where
-the image has none. CNS, 1 to 5: for edits how well the source is kept, for sets how well the images agree (the mean
-over the set, shared by its images); the mean of both where both apply, not applicable where neither does.
+BRF: 5 x the fraction of evaluation points met; a point of an order is met if any of its images meets it; the order's
+images share the score. VEQ: the mean of technical (clarity and realism), aesthetic and text quality; text quality is
+omitted if the image has no text. CNS, 1 to 5: for edits the preservation of the source, for sets the consistency of the
+images (the mean over the set, shared by its images); the mean of both if both apply, not applicable if neither does.
 
-Where the judge gives probabilities, the value of a VEQ or CNS question is the labels' expectation, and the spread of a
-score follows from the judge's own uncertainty. BRF counts the most likely answers, 0 or 1, as the paper does;
-`brf_expected`, our addition, takes for each point the highest expectation of its images.
+If the judge gives probabilities, the value of a VEQ or CNS question is the expectation over the labels, and the spread
+of a score follows from the judge's own uncertainty. BRF counts the most likely answers, 0 or 1, as the paper does;
+`brf_expected`, our addition, uses for each point the highest expectation over its images.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ Key = tuple[int, str, int, int]
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The images that an order asks for, each with the words that the generator gets: what it is, then the order."""
+    """The images that an order requests, each with its prompt: the deliverable, then the order."""
     source = () if task.source_sha256 is None else (task.source_sha256,)
     pictures = (*source, *task.reference_sha256)
     return [
@@ -44,34 +44,34 @@ def deliverables(task: Task) -> list[Deliverable]:
 
 
 def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -> Iterator[tuple[Key, Question]]:
-    """What the judge is asked about one model's images of one order (deliverable -> pixel digest).
+    """The questions about one model's images of one order (deliverable -> pixel digest).
 
-    All the questions about one image stand together and show it first, so that the judge's caches serve them. With
-    `order_swap` a set is shown a second time the other way round.
+    All questions about one image are adjacent and have it as first image, so that the judge's caches are used. With
+    `order_swap` a set is also judged in reverse order.
     """
     source = () if task.source_sha256 is None else (task.source_sha256,)
-    beside = (*source, *task.reference_sha256)
+    inputs = (*source, *task.reference_sha256)
     roles = ("delivered", *("source",) * len(source), *("reference",) * len(task.reference_sha256))
     for deliverable, pixels in sorted(images.items()):
         for rubric in _IMAGE_RUBRICS:
             yield (deliverable, rubric, 0, 0), Question(rubric, 0, (pixels,), ())
         for k, point in enumerate(task.evaluation_points):
             which = which_image(task, deliverable)
-            words = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
-            yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *beside), words, roles)
+            point_slots = (("title", task.title), ("brief", task.brief), ("deliverable", which), ("point", point))
+            yield (deliverable, BRF, k, 0), Question(BRF, k, (pixels, *inputs), point_slots, roles)
         if source:
             yield (deliverable, CNS_EDIT, 0, 0), Question(CNS_EDIT, 0, (pixels, *source), (), ("result", "source"))
     if len(images) > 1:
         for repeat, order in enumerate([sorted(images), sorted(images, reverse=True)][: 1 + order_swap]):
             for at, deliverable in enumerate(order, 1):
                 slots = (("count", str(len(order))), ("index", str(at)))
-                shown = tuple(images[i] for i in order)
-                question = Question(CNS_SET, 0, shown, slots, ("image",) * len(order), repeat)
+                ordered = tuple(images[i] for i in order)
+                question = Question(CNS_SET, 0, ordered, slots, ("image",) * len(order), repeat)
                 yield (deliverable, CNS_SET, 0, repeat), question
 
 
 def which_image(task: Task, deliverable: int) -> str:
-    """Which of an order's images this is, and what the others are, for the judge."""
+    """Text for the judge that identifies the image among the images of the order."""
     n, what = len(task.deliverables), task.deliverables[deliverable - 1]
     if n == 1:
         return f"The only image of the order: {what}"
@@ -80,7 +80,7 @@ def which_image(task: Task, deliverable: int) -> str:
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """Every score of every deliverable of one model's work on an order, from what the judge answered."""
+    """All scores of all deliverables of one model for an order, computed from the verdicts."""
     numbers = range(1, len(task.deliverables) + 1)
     brf = _brf(task, verdicts)
     sets = {i: _cns_set(i, task, verdicts) for i in numbers}
@@ -88,7 +88,7 @@ def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]
 
 
 def _brf(task: Task, verdicts: Mapping[Key, Verdict]) -> list[Score]:
-    """`brf` from the answers, each 0 or 1; `brf_expected` too where the judge gives probabilities."""
+    """`brf` from the answers, each 0 or 1; also `brf_expected` if the judge gives probabilities."""
     expects = _has_spread(verdicts.values())
     names = (BRF, BRF_EXPECTED) if expects else (BRF,)
     total = len(task.evaluation_points)
@@ -137,12 +137,12 @@ def _cns_set(deliverable: int, task: Task, verdicts: Mapping[Key, Verdict]) -> S
     if len(task.deliverables) < 2:
         return Score(CNS_SET, None, applies=False)
     orders = [verdicts.get((deliverable, CNS_SET, 0, repeat)) for repeat in (0, 1)]
-    said = [verdict for verdict in orders if verdict is not None]
-    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in said or orders[:1]])
+    known = [verdict for verdict in orders if verdict is not None]
+    return _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in known or orders[:1]])
 
 
 def _mean(name: str, parts: list[Score]) -> Score:
-    """Of the parts that apply; unscored where one of these is, not applicable where none does."""
+    """The mean of the applicable parts; unscored if one of these is unscored, not applicable if none applies."""
     parts = [part for part in parts if part.applies]
     unscored = next((part for part in parts if part.unscored), None)
     if unscored:

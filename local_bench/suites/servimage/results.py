@@ -1,7 +1,8 @@
-"""What ServImage publishes: people's decisions, the orders' prices, the judge's scores; a line each, JSON objects.
+"""ServImage's published result files: human decisions, the orders' prices, the judge's scores; one JSON object per
+line.
 
-Annotations come in two forms, and both are read: one line a model and order, `annotations: {"subtask_1": true, …}`, as
-the benchmark's README has them; one line an image, `subtask_name` and `label` 0 or 1, as its published results do.
+Annotations are read in both published forms: one line per model and order with `annotations: {"subtask_1": true, …}`,
+as in the benchmark's README; one line per image with `subtask_name` and `label` 0 or 1, as in its published results.
 """
 
 import re
@@ -23,7 +24,7 @@ _SUBTASK = re.compile(r"subtask_([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True)
 class Order:
-    """What settlement needs of an order."""
+    """The properties of an order that settlement needs."""
 
     task_id: str
     category: str
@@ -33,7 +34,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Image:
-    """One image that somebody looked at; `accepted` is None where they did not decide."""
+    """One annotated image; `accepted` is None if the annotator did not decide."""
 
     model: str
     task_id: str
@@ -46,7 +47,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Scores:
-    """The judge's scores of one image, from 0 to 5; None is not applicable."""
+    """The judge's scores of one image, from 0 to 5; None if not applicable."""
 
     model: str
     task_id: str
@@ -57,18 +58,18 @@ class Scores:
 
     @property
     def total(self) -> Decimal:
-        """The summed ServImageScore: what does not apply adds nothing."""
+        """The summed ServImageScore; scores that do not apply count as 0."""
         return sum((value for value in self.values if value is not None), Decimal(0))
 
     @property
     def lowest(self) -> Decimal | None:
-        """The lowest score that applies; None where none does."""
+        """The lowest applicable score; None if none applies."""
         return min((value for value in self.values if value is not None), default=None)
 
 
 def read_orders(path: Path) -> list[Order]:
-    """The orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files. The
-    authors' folder ServImage_Bench, or one of its JSON files, is read as it is."""
+    """Read the orders of a tasks file. `deliverables` is their number, or the list of them as in our own order files.
+    The authors' folder ServImage_Bench, or one of its JSON files, is read in its own format."""
     if is_published(path):
         return [
             Order(
@@ -88,20 +89,20 @@ def read_orders(path: Path) -> list[Order]:
             _how_many(data.get("deliverables"), where),
         )
         if order.task_id in orders:
-            raise ResultFileError(f"{where}: the order {order.task_id!r} stands there a second time: keep one")
+            raise ResultFileError(f"{where}: duplicate order {order.task_id!r}: keep one")
         orders[order.task_id] = order
     if not orders:
-        raise ResultFileError(f"{path} holds no orders: give a file with one JSON object a line")
+        raise ResultFileError(f"{path} contains no orders: give a file with one JSON object per line")
     return list(orders.values())
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What annotation files hold, in their order."""
+    """The contents of annotation files, in their order."""
 
     images: list[Image]
     models: list[str]
-    """Every model that is named, also one that delivered no image."""
+    """Every model in the files, including those that delivered no image."""
 
 
 def read_annotations(paths: Sequence[Path]) -> Annotations:
@@ -115,12 +116,12 @@ def read_annotations(paths: Sequence[Path]) -> Annotations:
             _once(seen, (image.model, image.task_id, image.deliverable), where)
             images.append(image)
     if not models:
-        raise ResultFileError(f"{', '.join(map(str, paths))} holds no annotations: give one JSON object a line")
+        raise ResultFileError(f"{', '.join(map(str, paths))} contains no annotations: give one JSON object per line")
     return Annotations(images, list(models))
 
 
 def read_scores(path: Path) -> list[Scores]:
-    """The scores file: a line an image."""
+    """Read the scores file: one line per image."""
     rows: list[Scores] = []
     seen: dict[tuple[str, str, int], str] = {}
     for where, data in _lines([path], "an image's scores"):
@@ -135,22 +136,22 @@ def read_scores(path: Path) -> list[Scores]:
 
 
 def check_images(images: Sequence[Image | Scores], orders: Sequence[Order]) -> None:
-    """ResultFileError for the first row that belongs to no order, or to an image that its order does not ask for."""
-    asked = {order.task_id: order.deliverables for order in orders}
+    """ResultFileError for the first row that belongs to no order, or to an image that its order does not request."""
+    n_deliverables = {order.task_id: order.deliverables for order in orders}
     for image in images:
-        if image.task_id not in asked:
-            raise ResultFileError(f"{image.where}: there is no order {image.task_id!r} in the tasks file")
-        if image.deliverable > asked[image.task_id]:
-            number = asked[image.task_id]
-            what = f"image {image.deliverable} of {image.task_id!r}, which asks for {number}"
-            raise ResultFileError(f"{image.where}: this is {what}: take the row out, or mend the order")
+        if image.task_id not in n_deliverables:
+            raise ResultFileError(f"{image.where}: the tasks file has no order {image.task_id!r}")
+        if image.deliverable > n_deliverables[image.task_id]:
+            number = n_deliverables[image.task_id]
+            what = f"image {image.deliverable} of {image.task_id!r}, which requests {number}"
+            raise ResultFileError(f"{image.where}: this is {what}: remove the row or correct the order")
 
 
 def _lines(paths: Sequence[Path], what: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
-        way_out = "give the benchmark's file"
+        remedy = "give the benchmark's file"
         for _, where, data in strictjson.objects(
-            path, ResultFileError, what, missing=way_out, unreadable=way_out, parse_float=Decimal
+            path, ResultFileError, what, missing=remedy, unreadable=remedy, parse_float=Decimal
         ):
             yield where, data
 
@@ -160,16 +161,16 @@ def _images(data: dict[str, Any], where: str) -> Iterator[Image]:
     if "subtask_name" in data:
         label = data.get("label")
         if label is not None and (isinstance(label, Decimal | str) or label not in (0, 1)):
-            raise ResultFileError(f"{where}: label is 0, 1 or null, not {label!r}")
+            raise ResultFileError(f"{where}: label must be 0, 1 or null, not {label!r}")
         decided = None if label is None else bool(label)
         yield Image(model, task_id, _number(data["subtask_name"], where), decided, where)
         return
     decisions = data.get("annotations")
     if not isinstance(decisions, dict):
-        raise ResultFileError(f"{where}: annotations is an object of subtask_1, subtask_2 …: add it")
+        raise ResultFileError(f"{where}: annotations must be an object with subtask_1, subtask_2 …: add it")
     for name, accepted in decisions.items():
         if accepted is not None and not isinstance(accepted, bool):
-            raise ResultFileError(f"{where}: {name} is true, false or null, not {accepted!r}")
+            raise ResultFileError(f"{where}: {name} must be true, false or null, not {accepted!r}")
         yield Image(model, task_id, _number(name, where), accepted, where)
 
 
@@ -177,24 +178,24 @@ def _once(seen: dict[tuple[str, str, int], str], key: tuple[str, str, int], wher
     if key in seen:
         model, task_id, deliverable = key
         what = f"image {deliverable} of {task_id!r} by {model!r}"
-        raise ResultFileError(f"{where}: {what} stands in {seen[key]} too: keep one of them")
+        raise ResultFileError(f"{where}: duplicate {what}, first in {seen[key]}: keep one")
     seen[key] = where
 
 
 def _text(data: dict[str, Any], name: str, where: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
-        raise ResultFileError(f"{where}: {name} is a text that is not empty, not {value!r}")
+        raise ResultFileError(f"{where}: {name} must be a non-empty string, not {value!r}")
     return value
 
 
 def _amount(data: dict[str, Any], name: str, where: str, most: int) -> Decimal:
     value = data.get(name)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ResultFileError(f"{where}: {name} is a number, not {value!r}")
+        raise ResultFileError(f"{where}: {name} must be a number, not {value!r}")
     amount = Decimal(value)
     if not amount.is_finite() or not 0 <= amount <= most or _places(amount) > 30:
-        raise ResultFileError(f"{where}: {name} is a number from 0 to {most:,}, not {value}")
+        raise ResultFileError(f"{where}: {name} must be between 0 and {most:,}, not {value}")
     return amount
 
 
@@ -206,15 +207,19 @@ def _places(amount: Decimal) -> int:
 def _how_many(value: Any, where: str) -> int:
     number = len(value) if isinstance(value, list) else value
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DELIVERABLES:
-        raise ResultFileError(f"{where}: deliverables is how many images are asked for, from 1 on, not {value!r}")
+        raise ResultFileError(
+            f"{where}: deliverables must be the number of requested images, at least 1, not {value!r}"
+        )
     return number
 
 
 def _number(value: Any, where: str) -> int:
-    """Which image of its order: 1, 2 … or "subtask_1", "subtask_2" …"""
+    """The index of an image in its order: 1, 2 … or "subtask_1", "subtask_2" …"""
     if isinstance(value, str):
         named = _SUBTASK.fullmatch(value)
         value = int(named[1]) if named else value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DELIVERABLES:
-        raise ResultFileError(f"{where}: {value!r} is no image of an order: they are subtask_1, subtask_2 and so on")
+        raise ResultFileError(
+            f"{where}: {value!r} is not an image of an order: expected subtask_1, subtask_2 and so on"
+        )
     return value

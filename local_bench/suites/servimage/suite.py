@@ -54,7 +54,7 @@ class ServImage(DesignTasks):
     title = "ServImage: paid design orders in three categories"
     licence = "see the benchmark's authors"
     source = "Ji et al., ServImage; FengxianJi/ServImage"
-    files = "its ServImage_Bench folder, one of the JSON files in it, or an order file of one object a line"
+    files = "its ServImage_Bench folder, one of its JSON files, or an order file with one object per line"
 
     def read_tasks(self, path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:
         return tasks.read_tasks(path, keep)

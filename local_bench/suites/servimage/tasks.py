@@ -1,11 +1,11 @@
-"""ServImage as its authors lay it out: ServImage_Bench/C-Digital/Digital.json and the like, pictures beside them.
+"""Reads ServImage in its authors' layout: ServImage_Bench/C-Digital/Digital.json and so on, with the images.
 
-An order's pictures are inputs/task_N/1.png … (the source, then what belongs to it) and refs/task_N/1.jpg …, N being the
-number at the end of its id, with or without zeros. Of the hard rules those are taken that mean one thing: named file
-types, aspects, and dimensions with a unit. Dimensions without a unit (pixels in some orders, mm in others) give an
-aspect, where none is stated and there is no depth. Order files of ours (orders.py) are read too.
+An order's images are inputs/task_N/1.png … (the source, then further inputs) and refs/task_N/1.jpg …, where N is the
+number at the end of its id, with or without leading zeros. Only unambiguous hard rules are used: file types, aspect
+ratios, and dimensions with a unit. Dimensions without a unit (pixels in some orders, mm in others) give an aspect ratio
+if none is stated and there is no depth. Our own order files (orders.py) are read too.
 
-A deliverable's prompt has what the paper's cases have (appendix C): the image that is asked for, the order, its
+A deliverable's prompt has the parts of the paper's cases (appendix C): the requested image, the order, its
 requirements, all its images, its evaluation points.
 """
 
@@ -40,7 +40,7 @@ class _Loose(BaseModel):
 class _Original(_Loose):
     task_name_original: str = Field(min_length=1, max_length=20_000)
     requirements_original: str = Field(max_length=20_000)
-    """Empty in three of the published orders: their title says all."""
+    """Empty in three of the published orders, whose title is sufficient."""
     price_usd: Decimal | int = Field(ge=0, le=10**9)
 
 
@@ -59,8 +59,8 @@ class _Point(_Loose):
     @model_validator(mode="before")
     @classmethod
     def _damaged_key(cls, given: Any) -> Any:
-        """Three points of the published Product.json have a damaged key (another character for its underscore): the one
-        key beside point_id that begins with "point" is taken for it."""
+        """Three points of the published Product.json have a damaged key (another character for its underscore): the
+        only key besides point_id that begins with "point" is used instead."""
         if not isinstance(given, dict) or "point_requirement" in given:
             return given
         others = [key for key in given if key.startswith("point") and key != "point_id"]
@@ -72,7 +72,7 @@ class _SoftRules(_Loose):
 
 
 class PublishedOrder(_Loose):
-    """One entry of Digital.json, Portrait.json or Product.json; keys that we do not read may be there."""
+    """One entry of Digital.json, Portrait.json or Product.json; other keys are ignored."""
 
     task_id: Annotated[str, AfterValidator(task_id)]
     task_category: str = Field(min_length=1, max_length=100)
@@ -83,9 +83,9 @@ class PublishedOrder(_Loose):
 
 
 def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
-    """The orders at `path`: the authors' folder (or one of its JSON files), or an order file of one object a line.
+    """The orders at `path`: the authors' folder (or one of its JSON files), or an order file with one object per line.
 
-    TaskFileError names file, line and reason; ImageError a picture that is there but unreadable.
+    TaskFileError names file, line and reason; ImageError an existing image that cannot be read.
     """
     if not is_published(path):
         return read_orders(path, keep)
@@ -93,37 +93,39 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
 
 
 def is_published(path: Path) -> bool:
-    """Whether `path` is the authors' folder or one of its JSON files, and no order file of ours."""
+    """Whether `path` is the authors' folder or one of its JSON files, and not one of our own order files."""
     return path.is_dir() or path.suffix.lower() == ".json"
 
 
 def published_orders(path: Path) -> list[tuple[PublishedOrder, Path, str]]:
-    """The orders of the authors' folder (or of one of its JSON files), each with its file and its place there, for
-    messages. No picture is read. Raises as `read_tasks`."""
+    """The orders of the authors' folder (or of one of its JSON files), each with its file and its position in it, for
+    messages. Images are not read. Raises as `read_tasks`."""
     files = [path]
     if path.is_dir():
         files = sorted(path.glob("*/*.json")) or sorted(path.glob("*.json"))
         if not files:
-            raise TaskFileError(f"{path} holds no C-…/….json: give ServImage_Bench, or an order file")
+            raise TaskFileError(f"{path} contains no C-…/….json: give ServImage_Bench, or an order file")
         for file in files:
             safe_join(path, str(file.relative_to(path)))  # a link out of the folder is refused
     found: dict[str, tuple[PublishedOrder, Path, str]] = {}
     for file in files:
         entries, text = read_list(file, "file of ServImage's orders", TaskFileError)
         for number, data in enumerate(entries, 1):
-            named = data.get("task_id") if isinstance(data, dict) else None
-            where = f"{file}, line {line_of(text, [named])}" if isinstance(named, str) else f"{file}, entry {number}"
+            given_id = data.get("task_id") if isinstance(data, dict) else None
+            where = (
+                f"{file}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{file}, entry {number}"
+            )
             order = _order(data, where)
             if order.task_id in found:
-                raise TaskFileError(f"{where}: the order {order.task_id!r} stands there twice: give each its own id")
+                raise TaskFileError(f"{where}: duplicate order {order.task_id!r}: give each its own id")
             found[order.task_id] = (order, file, where)
     if not found:
-        raise TaskFileError(f"{path} holds no orders: give ServImage_Bench, or an order file")
+        raise TaskFileError(f"{path} contains no orders: give ServImage_Bench, or an order file")
     return list(found.values())
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The images that an order asks for, each with the words that the generator gets."""
+    """The images that an order requests, each with its prompt."""
     source = () if task.source_sha256 is None else (task.source_sha256,)
     pictures = (*source, *task.reference_sha256)
     return [
@@ -133,13 +135,13 @@ def deliverables(task: Task) -> list[Deliverable]:
 
 
 def enrichment_question(task: Task) -> Question | None:
-    """What a judge is asked to write: the evaluation points of an order that has none."""
+    """The question that requests the evaluation points of an order that has none."""
     slots = (("title", task.title), ("brief", task.brief))
     return None if task.evaluation_points else Question("evaluation_points", 0, (), slots)
 
 
 def rules_question(task: Task) -> Question | None:
-    """What a judge is asked to write: the images and hard rules of an order that states no rules."""
+    """The question that requests the images and hard rules of an order without rules."""
     slots = (("title", task.title), ("brief", task.brief))
     return None if task.rules else Question("deliverables", 0, (), slots)
 
@@ -165,7 +167,7 @@ def _prompt(task: Task, number: int) -> str:
 
 def _order(data: Any, where: str) -> PublishedOrder:
     if not isinstance(data, dict):
-        raise TaskFileError(f"{where}: an order is a JSON object, not {type(data).__name__}: mend the entry")
+        raise TaskFileError(f"{where}: an order must be a JSON object, not {type(data).__name__}: correct the entry")
     try:
         return PublishedOrder.model_validate(data)
     except ValidationError as e:
@@ -195,7 +197,7 @@ def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Tas
 
 
 def _pictures(root: Path, kind: str, order: str) -> list[Path]:
-    """The pictures in `root/kind`/task_N, by the numbers that they are named by. UserError for a link out of `root`."""
+    """The images in `root/kind`/task_N, sorted by the number in their name. UserError for a link out of `root`."""
     folder = root / kind
     number = re.search(r"([0-9]+)$", order)
     if number is None or not folder.is_dir():
@@ -208,7 +210,7 @@ def _pictures(root: Path, kind: str, order: str) -> list[Path]:
 
 
 def _rules(raw: dict[str, Any]) -> dict[str, Any]:
-    """Those of an image's hard rules that mean one thing, in our form."""
+    """An image's unambiguous hard rules, in our own format."""
     types, specs = raw.get("file_type"), raw.get("visual_specs")
     known = [t.upper() for t in types if isinstance(t, str) and t.upper() in _FILE_TYPES] if types else []
     rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
@@ -222,7 +224,7 @@ def _side(given: Any) -> float | None:
 
 
 def _specs(raw: dict[str, Any]) -> dict[str, Any]:
-    """Aspect and sides of one image, of what is stated in figures."""
+    """Aspect ratio and sides of one image, from numeric specifications."""
     stated, sides = raw.get("aspect_ratio"), raw.get("dimensions")
     specs = {"aspect_ratio": stated} if isinstance(stated, str) and ASPECT.fullmatch(stated) else {}
     if not isinstance(sides, dict) or sides.get("depth"):

@@ -91,8 +91,8 @@ def test_models_without_a_judgement_or_a_cost_are_named(score, tmp_path):
     assert list(told["models"]) == ["a"]
     assert told["absent_models"] == ["b"]
     assert told["models"]["a"]["effective_cost_usd"] is None
-    assert "nothing was judged of b" in said
-    assert "there is no cost for a" in said
+    assert "no judgements of b" in said
+    assert "no cost for a" in said
 
 
 def test_review_and_patience_can_be_set(score, tmp_path):
@@ -142,15 +142,21 @@ def test_random_judgements(score, tmp_path, seed):
     ("change", "says"),
     [
         (lambda d: d | {"schema_version": 1}, "schema_version is 1"),
-        (lambda d: d | {"models": {"M01": "a", "M02": "a"}}, "line 6: the alias 'M01' stands for one model's name"),
-        (lambda d: d | {"models": {}}, "'M01' stands for no model"),
-        (lambda d: d | {"judgements": []}, "judgements are a JSON object, not list"),
+        (
+            lambda d: d | {"models": {"M01": "a", "M02": "a"}},
+            "line 6: the alias 'M01' must map to the name of one model",
+        ),
+        (lambda d: d | {"models": {}}, "the alias 'M01' is not defined"),
+        (lambda d: d | {"judgements": []}, "judgements must be a JSON object, not list"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": "MAYBE"}}}}}, "not 'MAYBE'"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": ["PASS"]}}}}}, "not ['PASS']"),
-        (lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}}, "'one.webp' is no attempt"),
+        (
+            lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}},
+            "'one.webp' is not the name of an attempt",
+        ),
         (
             lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {}, "1.webp": {}}}}},
-            "attempt 1 of 'a' stands there twice",
+            "duplicate attempt 1 of 'a'",
         ),
     ],
 )
@@ -197,7 +203,7 @@ def test_ways_of_working_stand_beside_each_other(score, tmp_path):
     }
     assert ways["up to 4 tries"]["usd_per_success"] == 1.5
     assert ways["best of 10"]["usd_per_success"] == 20
-    assert "2 scores are of no attempt in the judgements" in said
+    assert "2 scores belong to no attempt in the judgements" in said
 
 
 def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):
@@ -221,10 +227,19 @@ def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{}", "line 1: model and task_id are texts"),
-        ('{"model": "a", "task_id": "t1", "attempt": 0, "score": 1}', "line 1: attempt is a number from 1 on, not 0"),
-        ('{"model": "a", "task_id": "t1", "attempt": 1, "score": "1"}', "line 1: score is a finite number or null"),
-        ('{"model": "a", "task_id": "t1", "attempt": 1, "score": 1}\n' * 2, "line 2: attempt 1 of 't1' by 'a' stands"),
+        ("{}", "line 1: model and task_id must be strings"),
+        (
+            '{"model": "a", "task_id": "t1", "attempt": 0, "score": 1}',
+            "line 1: attempt must be an integer of at least 1, not 0",
+        ),
+        (
+            '{"model": "a", "task_id": "t1", "attempt": 1, "score": "1"}',
+            "line 1: score must be a finite number or null",
+        ),
+        (
+            '{"model": "a", "task_id": "t1", "attempt": 1, "score": 1}\n' * 2,
+            "line 2: duplicate attempt 1 of 't1' by 'a'",
+        ),
     ],
 )
 def test_ratings_that_cannot_be_read_are_refused(score, tmp_path, line, says):

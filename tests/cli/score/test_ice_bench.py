@@ -67,7 +67,7 @@ def test_open_values_are_out_of_the_mean_and_bounded_by_the_metric_s_range(score
     assert told["tasks_low"]["Inpainting"] == pytest.approx(full - 0.3 * 0.25 - 0.1 * 0.45 / 2, abs=EXACT)
     assert told["tasks_high"]["Inpainting"] == pytest.approx(full + 0.1 * 0.05 / 2, abs=EXACT)
     assert told["n_unscored"] == {"Inpainting": 2}
-    assert "2 metric values are open" in said
+    assert "2 metric values are missing" in said
 
 
 def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path):
@@ -83,19 +83,22 @@ def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("id1;Text2Image;{}", "line 2: an item is ItemID#;#Task#;#JSON"),
-        ("id1#;#Text2image#;#{}", "line 2: there is no task 'Text2image': did they mean 'Text2Image'?"),
-        ("id1#;#Text2Image#;#{", "line 2: the metrics are not JSON"),
-        ('id1#;#Text2Image#;#{"clip_cap": NaN}', "line 2: the metrics are not JSON (NaN is not a number of JSON)"),
-        ('id1#;#Text2Image#;#{"clip_cap": "1"}', "line 2: clip_cap is a finite number"),
-        ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap is a finite number"),
-        ('id1#;#Text2Image#;#{"aes_v2.5": 500}', "line 2: aes_v2.5 is a number from 0 to 10, not 500"),
-        ('id1#;#Image Deblur#;#{"ssim": 1.7e308}', "line 2: ssim is a number from -1 to 1"),
+        ("id1;Text2Image;{}", "line 2: an item must be ItemID#;#Task#;#JSON"),
+        ("id1#;#Text2image#;#{}", "line 2: unknown task 'Text2image': did you mean 'Text2Image'?"),
+        ("id1#;#Text2Image#;#{", "line 2: the metrics are not valid JSON"),
+        (
+            'id1#;#Text2Image#;#{"clip_cap": NaN}',
+            "line 2: the metrics are not valid JSON (NaN is not a number of JSON)",
+        ),
+        ('id1#;#Text2Image#;#{"clip_cap": "1"}', "line 2: clip_cap must be a finite number"),
+        ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap must be a finite number"),
+        ('id1#;#Text2Image#;#{"aes_v2.5": 500}', "line 2: aes_v2.5 must be between 0 and 10, not 500"),
+        ('id1#;#Image Deblur#;#{"ssim": 1.7e308}', "line 2: ssim must be between -1 and 1"),
         (
             f'id1#;#Text2Image#;#{{"clip_cap": {"9" * 400}}}',
-            "line 2: the metrics are not JSON (an integer has 400 digits",
+            "line 2: the metrics are not valid JSON (an integer has 400 digits",
         ),
-        ("id0#;#Text2Image#;#{}", "line 2: the item 'id0' stands on line 1 too"),
+        ("id0#;#Text2Image#;#{}", "line 2: duplicate item 'id0', first on line 1"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, line, says):

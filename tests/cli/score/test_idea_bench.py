@@ -45,7 +45,7 @@ def test_the_hierarchy_by_hand(score, tmp_path):
     assert [told["categories"][name] for name in NAMES[1:]] == [0, 0, 0, 0]
     assert told["overall"] == pytest.approx((first + 100) / 10, abs=EXACT)
     assert told["without_tasks"] == list(NAMES[1:])
-    assert "the file has 18 rows and the official scorer wants 306" in said
+    assert "the file has 18 rows and the official scorer expects 306" in said
 
 
 def test_answers_without_a_score_are_bounded(score, tmp_path):
@@ -136,12 +136,12 @@ def test_a_whole_sheet_of_306_rows_is_told_without_a_word(score, tmp_path):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("n,0024,0001,7,p,i,,1,,,1,,,1,", "line 3: question_id is 1 to 6, not '7'"),
-        ("n,0024,0001,1,p,i,,2,,,1,,,1,", "line 3: score_1 is 0, 1 or empty, not '2'"),
+        ("n,0024,0001,7,p,i,,1,,,1,,,1,", "line 3: question_id must be 1 to 6, not '7'"),
+        ("n,0024,0001,1,p,i,,2,,,1,,,1,", "line 3: score_1 must be 0, 1 or empty, not '2'"),
         ("n,0024,,1,p,i,,1,,,1,,,1,", "line 3: case_id is empty"),
-        ("n,0024,0001,1,p,i,,1", "line 3: 8 fields under 15 columns"),
-        ("n,24,1,6,p,i,,1,,,1,,,1,", "line 3: question 6 of case 0001 of task 0024 ends on line 2 too"),
-        ('n,0024,0001,1,p,"i,,1,,,1,,,1,', "this is not CSV"),
+        ("n,0024,0001,1,p,i,,1", "line 3: 8 fields for 15 columns"),
+        ("n,24,1,6,p,i,,1,,,1,,,1,", "line 3: duplicate question 6 of case 0001 of task 0024, first on line 2"),
+        ('n,0024,0001,1,p,"i,,1,,,1,,,1,', "invalid CSV"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, line, says):

@@ -121,7 +121,7 @@ def test_a_tie_left_after_the_scores_is_shared_equally_and_shares_a_rank(score, 
     assert [told["competition"][m]["rank"] for m in "abc"] == [1, 1, 3]
     _, told, said = score("servimage", *write(tmp_path, ORDERS, decisions))
     assert [told["competition"][m]["revenue_usd"] for m in "abc"] == pytest.approx([100 / 3] * 3, abs=EXACT)
-    assert "every tie of the competition is shared" in said
+    assert "ties of the competition are shared equally" in said
 
 
 def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
@@ -238,31 +238,39 @@ def same(told, expected):
 @pytest.mark.parametrize(
     ("tasks", "annotations", "says"),
     [
-        ("{}", "", "tasks.jsonl, line 1: task_id is a text"),
-        ('{"task_id": "t", "category": "c", "price_usd": "5", "deliverables": 1}', "", "line 1: price_usd is a number"),
-        ('{"task_id": "t", "category": "c", "price_usd": -5, "deliverables": 1}', "", "price_usd is a number from 0"),
-        ('{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 0}', "", "deliverables is how many"),
+        ("{}", "", "tasks.jsonl, line 1: task_id must be a non-empty string"),
+        (
+            '{"task_id": "t", "category": "c", "price_usd": "5", "deliverables": 1}',
+            "",
+            "line 1: price_usd must be a number",
+        ),
+        ('{"task_id": "t", "category": "c", "price_usd": -5, "deliverables": 1}', "", "price_usd must be between 0"),
+        ('{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 0}', "", "deliverables must be the number"),
         (None, "[1]", "annotations.jsonl, line 1: an annotation is a JSON object"),
-        (None, '{"model": "a", "task_id": "t"}', "line 1: annotations is an object of subtask_1"),
-        (None, '{"model": "a", "task_id": "t", "annotations": {"subtask_1": 1}}', "subtask_1 is true, false or null"),
-        (None, '{"model": "a", "task_id": "t", "annotations": {"1": true}}', "'1' is no image of an order"),
-        (None, '{"model": "a", "task_id": "u", "annotations": {"subtask_1": true}}', "there is no order 'u'"),
+        (None, '{"model": "a", "task_id": "t"}', "line 1: annotations must be an object with subtask_1"),
+        (
+            None,
+            '{"model": "a", "task_id": "t", "annotations": {"subtask_1": 1}}',
+            "subtask_1 must be true, false or null",
+        ),
+        (None, '{"model": "a", "task_id": "t", "annotations": {"1": true}}', "'1' is not an image of an order"),
+        (None, '{"model": "a", "task_id": "u", "annotations": {"subtask_1": true}}', "the tasks file has no order 'u'"),
         (
             None,
             '{"model": "a", "task_id": "t", "annotations": {"subtask_2": true}}',
-            "image 2 of 't', which asks for 1",
+            "image 2 of 't', which requests 1",
         ),
         (
             None,
             '{"model": "a", "task_id": "t", "subtask_name": "subtask_1", "label": 2}',
-            "label is 0, 1 or null, not 2",
+            "label must be 0, 1 or null, not 2",
         ),
         (
             None,
             '{"model": "a", "task_id": "t", "annotations": {"subtask_1": true}}\n' * 2,
-            "annotations.jsonl, line 2: image 1 of 't' by 'a' stands in",
+            "annotations.jsonl, line 2: duplicate image 1 of 't' by 'a', first in",
         ),
-        (None, "", "holds no annotations"),
+        (None, "", "contains no annotations"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, tasks, annotations, says):
@@ -304,7 +312,7 @@ def test_the_paper_s_own_prices(score, tmp_path):
     assert status == 0
     assert told["models"]["gpt-image-1"]["cost_usd"] == pytest.approx(0.137406021, abs=1e-12)
     assert told["models"]["own"]["cost_usd"] is None
-    assert "there is no cost for own" in said
+    assert "no cost for own" in said
 
 
 def test_the_authors_folder_is_the_orders_and_their_labels_have_the_papers_prices(score, tmp_path):
@@ -324,11 +332,11 @@ def test_the_authors_folder_is_the_orders_and_their_labels_have_the_papers_price
         assert told["models"]["gpt-image-1"]["revenue_usd"] == pytest.approx(worth, abs=EXACT)
         assert "kling-v2-images has the price of klings-v2-images (ServImage, table 6" in said
         assert "mj-relax-edits_1 has the price of mj-relax-edits" in said
-        assert "there is no cost for unheard-of" in said
+        assert "no cost for unheard-of" in said
         assert "there is a cost and no annotation" not in said
     status, _, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path)
     assert status == 2
-    assert "holds no C-…/….json: give ServImage_Bench, or an order file" in said
+    assert "contains no C-…/….json: give ServImage_Bench, or an order file" in said
 
 
 def test_every_published_label_has_a_price():

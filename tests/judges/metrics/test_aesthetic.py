@@ -126,7 +126,7 @@ def test_other_preprocessing_than_siglips_is_refused(tmp_path, change):
     described = card_of()
     text = (resolve(described) / "preprocessor_config.json").read_text()
     (tmp_path / "preprocessor_config.json").write_text(text.rstrip()[:-1] + f", {change}}}")
-    with pytest.raises(WeightsError, match="asks for other preprocessing"):
+    with pytest.raises(WeightsError, match="specifies preprocessing other than"):
         AestheticNetwork(Weights(described, tmp_path, {}))
 
 

@@ -96,7 +96,7 @@ def test_it_is_open_clips_own_cosine(tmp_path, model, name):
 def test_the_preprocessing_is_open_clips_and_known_before_the_weights_are_read(model):
     network = metric_of("clip_src:tiny-clip").network
     assert str(network.transform) == str(model[1])
-    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 64x64" in network.words
+    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 64x64" in network.description
     assert network.identity["dtype"] == "float32"
 
 

@@ -119,7 +119,7 @@ def test_an_embedding_is_float32_of_length_1(tmp_path):
         assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)
         np.testing.assert_allclose(array, alone, atol=1e-5)
     assert network.identity["dtype"] == "float32"
-    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in network.words
+    assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in network.description
 
 
 def test_a_picture_is_most_like_itself(tmp_path):
@@ -144,7 +144,7 @@ def test_a_processor_that_does_not_crop_is_refused(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(
         text.replace('"do_center_crop": true', '"do_center_crop": false')
     )
-    with pytest.raises(WeightsError, match="asks for other preprocessing"):
+    with pytest.raises(WeightsError, match="specifies preprocessing other than"):
         DinoNetwork(Weights(described, tmp_path, {}))
 
 

@@ -107,7 +107,7 @@ def test_a_head_of_another_kind_is_refused(tmp_path, change):
     state = load_file(resolve_parts(described)["head"] / HEAD)
     change(state)
     save_file(state, tmp_path / HEAD)
-    with pytest.raises(WeightsError, match="is not the head that is expected"):
+    with pytest.raises(WeightsError, match="is not the expected head"):
         linear_head(Weights(described, tmp_path, {"head": tmp_path}), HEAD, "layers")
 
 

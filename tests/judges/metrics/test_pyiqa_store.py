@@ -13,7 +13,7 @@ import torch
 from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.judges.metrics import pyiqa_scope
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, pyiqa_card, pyiqa_names
-from local_bench.judges.metrics.pyiqa_scope import Missing, answered
+from local_bench.judges.metrics.pyiqa_scope import Missing, local_files
 from local_bench.judges.metrics.pyiqa_store import Store, file_name, read_store
 from local_bench.judges.metrics.registry import make_metric, metric_card
 from local_bench.models.cards import card
@@ -59,7 +59,7 @@ def test_a_card_is_made_without_importing_anything_heavy():
         ("pyiqa:mussiq", "did you mean 'pyiqa:musiq'?"),
         ("pyiqa:fid", "it compares two sets of pictures"),
         ("pyiqa:qalign", "such code is never run"),
-        ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, and nima:tiny-musiq wants nima"),
+        ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, but nima:tiny-musiq needs nima"),
     ],
 )
 def test_a_name_that_cannot_be_is_one_sentence(name, says):
@@ -128,10 +128,10 @@ def traces():
 
 
 def test_nothing_is_left_behind(tmp_path):
-    with answered("MUSIQ", {}):
+    with local_files("MUSIQ", {}):
         pass
     before = traces()
-    with answered("MUSIQ", {}):
+    with local_files("MUSIQ", {}):
         during = traces()
     assert sum(a is not b for a, b in zip(before, during, strict=True)) > 10
     assert all(a is b for a, b in zip(before, traces(), strict=True))
@@ -144,12 +144,12 @@ def test_nothing_is_left_behind(tmp_path):
 
 def test_inside_nothing_else_is_read_and_no_socket_is_opened(tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "real.pth")
-    with answered("MUSIQ", {}):
-        with pytest.raises(WeightsError, match="no file of ours"):
+    with local_files("MUSIQ", {}):
+        with pytest.raises(WeightsError, match="not in the store"):
             torch.load(tmp_path / "real.pth")
-        with pytest.raises(WeightsError, match="open a socket"):
+        with pytest.raises(WeightsError, match="open a network connection"):
             socket.create_connection(("127.0.0.1", 9))
-        with pytest.raises(WeightsError, match="open a socket"), socket.socket() as one:
+        with pytest.raises(WeightsError, match="open a network connection"), socket.socket() as one:
             one.connect(("127.0.0.1", 9))
         elsewhere = []
         thread = threading.Thread(target=lambda: elsewhere.append(torch.load(tmp_path / "real.pth")))

@@ -76,7 +76,7 @@ def test_items_are_content_addressed():
 
 
 def test_a_missing_and_a_damaged_database_are_refused(tmp_path):
-    with pytest.raises(LedgerError, match="nobody has annotated"):
+    with pytest.raises(LedgerError, match="this run has no annotations"):
         AnnotationDatabase(tmp_path / "annotations.sqlite")
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"not a database" * 100)

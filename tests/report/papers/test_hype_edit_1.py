@@ -119,7 +119,7 @@ def test_figures_3_to_5_are_the_splits(runs, reproduce, passes, tmp_path):
     assert {k: v for k, v in combined[0].items() if k != "model"} == pytest.approx(
         by_hand(passes, "one", TASKS, "0.04")
     )
-    assert "nothing given is of the private split (given: public)" in reproduce("hype-edit-1", "fig5", run, status=2)
+    assert "no source has the private split (existing: public)" in reproduce("hype-edit-1", "fig5", run, status=2)
     reproduce("hype-edit-1", "figure-3", run, "--intervals", "--out", tmp_path / "f.png", form="text")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 

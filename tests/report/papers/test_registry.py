@@ -50,7 +50,7 @@ def test_what_cannot_be_made_is_one_sentence_and_exit_2(one, capsys):
     assert main(["reproduce", one.paper, one.name]) == 2
     message = capsys.readouterr().err.splitlines()
     assert message == [
-        f"local-bench: {one.kind} {one.number} of {one.paper} ({one.title}) cannot be made: {one.reason}"
+        f"local-bench: {one.kind} {one.number} of {one.paper} ({one.title}) cannot be created: {one.reason}"
     ]
 
 
@@ -77,13 +77,13 @@ def test_the_listing_and_the_help_name_every_command(capsys):
     [
         ("servimag", "did you mean 'servimage'?"),
         ("servimage table-99", "has no 'table-99': `local-bench reproduce servimage` lists"),
-        ("servimage table-2", "is made from runs or files: say after table-2 where they are"),
+        ("servimage table-2", "is created from runs or files: give their paths after table-2"),
         ("servimage table-9 RUN", "needs --people FILE"),
         ("servimage table-2 RUN --by-type", "--by-type does not apply to table-2 of servimage"),
         ("servimage table-2 RUN --tasks x", "has its own: leave it out"),
         ("servimage table-2 RUN nothing.jsonl", "give runs or result files, not both"),
-        ("servimage table-2 nothing.jsonl", "say with --tasks where the orders are"),
-        ("servimage table-11 nothing.jsonl", "is made from runs, and nothing.jsonl is no run directory"),
+        ("servimage table-2 nothing.jsonl", "give the orders with --tasks"),
+        ("servimage table-11 nothing.jsonl", "is created from runs, but nothing.jsonl is not a run directory"),
         ("servimage table-2 absent.jsonl", "absent.jsonl does not exist"),
         ("servimage table-11 RUN SECOND", "is of one run, and 2 are given"),
         ("servimage figure-2 RUN --out f.txt", "a figure is written as .svg, .pdf, .png"),

@@ -72,7 +72,7 @@ class TestHypeEdit1:
             ({"task_id": "a/b"}, "task id"),
             ({"input_images": []}, "input_images"),
             ({"input_images": ["../../x.png"]}, "leads out"),
-            ({"task_id": "mug-1"}, "twice"),
+            ({"task_id": "mug-1"}, "duplicate task id 'mug-1'"),
             ({"instrucion": "x"}, "instrucion"),
         ],
     )
@@ -151,8 +151,8 @@ class TestIceBench:
     @pytest.mark.parametrize(
         ("line", "says"),
         [
-            ({"ItemID": "i1", "Task": "Text2Image"}, "line 6: the item 'i1' stands on line 1 too"),
-            ({"ItemID": "x", "Task": "Text2Images"}, "did they mean 'Text2Image'"),
+            ({"ItemID": "i1", "Task": "Text2Image"}, "line 6: duplicate item 'i1', first on line 1"),
+            ({"ItemID": "x", "Task": "Text2Images"}, "did you mean 'Text2Image'"),
             ({"ItemID": "x/y", "Task": "Text2Image"}, "task id"),
             ({"ItemID": "x", "Task": "Text2Image", "ReferenceImages": "a.png"}, "ReferenceImages"),
             ({"ItemID": "x", "Task": "Color Editing", "SourceImage": "/etc/passwd"}, "not a relative path"),
@@ -250,7 +250,7 @@ class TestIdeaBench:
         assert task.evaluation_points == ("q0", "q1", "q2", "q3", "q4", "q5")
         assert "mini" not in task.own["parts"]
         (case / "eval.json").write_text(json.dumps({"questions": ["one"]}))
-        with pytest.raises(TaskFileError, match="has 1 questions, not 6"):
+        with pytest.raises(TaskFileError, match="has 1 questions instead of 6"):
             read("idea-bench", folder)
 
     def test_a_question_for_people_carries_its_standards(self, tmp_path):
@@ -279,8 +279,8 @@ class TestIdeaBench:
         tasks = suite("idea-bench").tasks(str(folder), pixel_digest, refuse=refused.append)
         assert [task.task_id for task in tasks] == ["relight_0001"]
         assert len(refused) == 2
-        assert refused[0].startswith("case pair_0001 is left out: pair_0001/instruction.txt is empty")
-        assert refused[1].startswith("case plain_0001 is left out: plain_0001/meta.json")
+        assert refused[0].startswith("case pair_0001 is omitted: pair_0001/instruction.txt is empty")
+        assert refused[1].startswith("case plain_0001 is omitted: plain_0001/meta.json")
         (folder / "relight_0001/instruction.txt").write_text("")
         with pytest.raises(TaskFileError, match=r"none of the 3 cases can be read; the first: .*is empty"):
             suite("idea-bench").tasks(str(folder), pixel_digest, refuse=refused.append)
@@ -380,10 +380,10 @@ class TestWritten:
         ("text", "says"),
         [
             ('{"task_id": "nobody", "prompts": ["x"]}', "no task 'nobody'"),
-            ('{"task_id": "pair_0001", "prompts": ["x"]}', "asks for 2 images, and there are 1 prompts"),
+            ('{"task_id": "pair_0001", "prompts": ["x"]}', "requests 2 images, but has 1 prompts"),
             ('{"task_id": "pair_0001", "prompts": [""]}', "line 1: prompts"),
             ('{"task_id": "pair_0001", "prompt": ["x"]}', "did you mean 'prompts'"),
-            ('{"task_id": "pair_0001"}\n{"task_id": "pair_0001"}', "line 2: the task 'pair_0001' stands there twice"),
+            ('{"task_id": "pair_0001"}\n{"task_id": "pair_0001"}', "line 2: duplicate task 'pair_0001'"),
         ],
     )
     def test_a_line_that_fits_nothing_is_refused(self, tmp_path, text, says):
@@ -401,7 +401,7 @@ class TestWritten:
         stated = read("servimage", path)["digital-001"].rules
         assert read("servimage", path, written=tmp_path / "w.jsonl")["digital-001"].rules == stated
         (tmp_path / "w.jsonl").write_text(json.dumps(line | {"rules": [{}]}))
-        with pytest.raises(TaskFileError, match="asks for 2 images, and there are rules for 1"):
+        with pytest.raises(TaskFileError, match="requests 2 images, but has rules for 1"):
             read("servimage", path, written=tmp_path / "w.jsonl")
 
     def test_what_is_written_takes_the_place_of_what_is_lacking(self, tmp_path):

@@ -1,4 +1,4 @@
-"""The house as a whole: files of one purpose, nothing that must not stand in it."""
+"""Structure of the package: file lengths, banned constructs, import rules and cycles."""
 
 import ast
 import re
@@ -30,12 +30,12 @@ def test_no_file_is_longer_than_400_lines():
         r"\| *safe\b",
     ],
 )
-def test_what_must_not_stand_in_the_house(banned):
+def test_banned_constructs_do_not_occur(banned):
     texts = [*SOURCES, *(ROOT / "local_bench").rglob("*.j2")]
     assert not [str(p) for p in texts if re.search(banned, p.read_text())]
 
 
-def test_the_arrows_point_one_way():
+def test_import_rules():
     ended = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
         cwd=ROOT,
@@ -51,7 +51,7 @@ def test_no_import_cycle():
     """Imports inside functions and for types alone included."""
     graph = grimp.build_graph("local_bench", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    # A package whose __init__ says nothing (or names things lazily) runs no code of the modules in it.
+    # A package whose __init__ is empty (or imports lazily) runs no code of the modules in it.
     silent = {module for module in graph.modules if graph.find_children(module)}
     assert len(imports) > 300
     TopologicalSorter({m: of - silent for m, of in imports.items() if m not in silent}).prepare()  # else a CycleError
