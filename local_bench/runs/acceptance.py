@@ -7,7 +7,7 @@ from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import DecisionRow
-from local_bench.settle.acceptance import by_rules, by_threshold
+from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.suites.registry import suite
 
 
@@ -32,12 +32,18 @@ def decide(run: RunDir) -> None:
 
 
 def decisions_of(run: RunDir) -> Iterator[DecisionRow]:
-    """The decision on every candidate that follows from the stored scores, by work id."""
+    """The decision on every candidate that follows from the stored scores, by work id. The rule is applied once to all
+    candidates whose deciding scores compare with the thresholds in the same way."""
     thresholds = thresholds_of(run.config)
-    for row, scores in run.store.judged_candidates():
+    deciding = {**thresholds, RULES: ALL_RULES} if run.config.acceptance.rules else thresholds
+    by_case: dict[tuple[str | None, ...], Decision] = {}
+    for row in run.store.candidates_to_decide(deciding):
         match row.state:
             case "done":
-                decision = decision_of(run.config, scores, thresholds)
+                decision = by_case.get(row.case)
+                if decision is None:
+                    decision = decision_of(run.config, run.store.judge_scores_of(row.work_id), thresholds)
+                    by_case[row.case] = decision
             case "unscored":
                 decision = Decision(None, row.unscored)
             case _:

@@ -3,24 +3,25 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
-from local_bench.core.identity import digest
+from local_bench.core.identity import digest, json_lines
 from local_bench.runs.store.database import Database
 
 RECORDED = "recorded"
 """The key in `meta` that says whether `contents` describes the current rows: "1", or "0" while a command runs."""
 _BY_TASK = {
     "task": "SELECT task_id, * FROM tasks ORDER BY task_id",
-    "candidates": "SELECT task_id, * FROM candidates ORDER BY task_id, work_id",
+    "candidates": "SELECT task_id, * FROM candidates ORDER BY work_id",
     "verdicts": """SELECT c.task_id, v.* FROM verdicts v JOIN candidates c USING (work_id)
-                   ORDER BY c.task_id, v.work_id, v.judge, v.rubric, v.point, v.repeat""",
+                   ORDER BY v.work_id, v.judge, v.rubric, v.point, v.repeat""",
     "retests": """SELECT c.task_id, r.* FROM retests r JOIN candidates c USING (work_id)
-                  ORDER BY c.task_id, r.work_id, r.judge, r.rubric, r.point, r.repeat, r.round""",
+                  ORDER BY r.work_id, r.judge, r.rubric, r.point, r.repeat, r.round""",
     "scores": """SELECT c.task_id, s.* FROM scores s JOIN candidates c USING (work_id)
-                 ORDER BY c.task_id, s.work_id, s.name""",
-    "decisions": """SELECT c.task_id, d.* FROM decisions d JOIN candidates c USING (work_id)
-                    ORDER BY c.task_id, d.work_id""",
+                 ORDER BY s.work_id, s.name""",
+    "decisions": """SELECT c.task_id, d.* FROM decisions d JOIN candidates c USING (work_id) ORDER BY d.work_id""",
     "session": "SELECT session, * FROM sessions ORDER BY session",
     "meter": "SELECT session, * FROM meter ORDER BY session, t0_ns",
     "meta": f"SELECT key, * FROM meta WHERE key <> '{RECORDED}' ORDER BY key",
@@ -29,15 +30,14 @@ _TABLES = {"task": "tasks", "session": "sessions"}
 """Table of each kind of row, if its name differs."""
 _OF_RESULTS = {
     "task": "SELECT task_id, content FROM tasks ORDER BY task_id",
-    "candidates": """SELECT task_id, work_id, model, state, pixels_sha256, unscored FROM candidates
-                     ORDER BY task_id, work_id""",
+    "candidates": """SELECT task_id, work_id, model, state, pixels_sha256, unscored FROM candidates ORDER BY work_id""",
     "verdicts": """SELECT c.task_id, v.work_id, v.judge, v.rubric, v.point, v.repeat, v.rubric_sha256, v.answer,
                    v.labels, v.unscored FROM verdicts v JOIN candidates c USING (work_id) WHERE {judges}
-                   ORDER BY c.task_id, v.work_id, v.judge, v.rubric, v.point, v.repeat""",
+                   ORDER BY v.work_id, v.judge, v.rubric, v.point, v.repeat""",
     "scores": """SELECT c.task_id, s.work_id, s.name, s.value, s.unscored, s.applies
-                 FROM scores s JOIN candidates c USING (work_id) ORDER BY c.task_id, s.work_id, s.name""",
+                 FROM scores s JOIN candidates c USING (work_id) ORDER BY s.work_id, s.name""",
     "decisions": """SELECT c.task_id, d.work_id, d.accepted, d.unscored, d.price_micro_usd
-                    FROM decisions d JOIN candidates c USING (work_id) ORDER BY c.task_id, d.work_id""",
+                    FROM decisions d JOIN candidates c USING (work_id) ORDER BY d.work_id""",
 }
 """Results of a run, without clocks, costs, numerics and raw answers: equal for runs with equal digests."""
 _TO_DIGEST = {
@@ -47,7 +47,9 @@ _TO_DIGEST = {
     "scores": "SELECT work_id, name, value, unscored, applies FROM scores ORDER BY work_id, name",
     "decisions": "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id",
 }
+"""The rows of a kind that the digests cover, in identity order."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_first = itemgetter(0)
 Contents = dict[tuple[str, str], str]
 """(kind of row or `file`, task, session, key or file name) -> sha256."""
 
@@ -56,8 +58,7 @@ class ContentStore(Database):
     """Computes and stores digests of all rows."""
 
     def contents(self, kinds: Iterable[str] = tuple(_BY_TASK)) -> Contents:
-        """Digests of the current rows of these kinds. The rows are read one after the other, so memory does not grow
-        with their number."""
+        """Digests of the current rows of these kinds. Memory grows with the number of tasks and not with that of rows."""
         return {(kind, key): sha256 for kind in kinds for key, sha256 in self._digests(_BY_TASK[kind])}
 
     def recorded(self) -> Contents | None:
@@ -109,11 +110,10 @@ class ContentStore(Database):
 
     def rows_to_digest(
         self, kind: Literal["candidates", "verdicts", "scores", "decisions"]
-    ) -> Iterator[tuple[Any, ...]]:
-        """The columns that the digest of a kind covers, in identity order, read as they are needed."""
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """The columns that the digest of a kind covers, in identity order, some thousand rows at a time."""
         where, judges = self._of_judges(None)
-        with self._faults():
-            yield from self._db.execute(_TO_DIGEST[kind].format(judges=where), judges if kind == "verdicts" else ())
+        return self._chunks(_TO_DIGEST[kind].format(judges=where), *(judges if kind == "verdicts" else ()))
 
     def integrity_faults(self) -> list[str]:
         """Faults found by SQLite's integrity check, and rows whose foreign key has no target."""
@@ -122,14 +122,16 @@ class ContentStore(Database):
         return faults + [f"row {row[1]} of {row[0]} belongs to a row of {row[2]} that does not exist" for row in broken]
 
     def _digests(self, query: str, *parameters: str) -> Iterator[tuple[str, str]]:
-        """(group, sha256 of its rows), for rows that are ordered by their first column."""
-        group, hashed = None, hashlib.sha256()
-        with self._faults():
-            for key, *values in self._db.execute(query, parameters):
-                if key != group:
-                    if group is not None:
-                        yield str(group), hashed.hexdigest()
-                    group, hashed = key, hashlib.sha256()
-                hashed.update(_encode(values).encode() + b"\n")
-        if group is not None:
-            yield str(group), hashed.hexdigest()
+        """(group, sha256 of its rows in the order of `query`); the first column is the group."""
+        hashes: dict[Any, Any] = {}
+        for rows in self._chunks(query, *parameters):
+            lines = json_lines([row[1:] for row in rows], _encode)
+            at = 0
+            for group, own in groupby(rows, _first):
+                end = at + sum(1 for _ in own)
+                hashed = hashes.get(group)
+                if hashed is None:
+                    hashed = hashes[group] = hashlib.sha256()
+                hashed.update(("\n".join(lines[at:end]) + "\n").encode())
+                at = end
+        return ((str(group), hashed.hexdigest()) for group, hashed in hashes.items())

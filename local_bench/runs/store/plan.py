@@ -184,6 +184,19 @@ class PlanStore(ContentStore):
             found = self._typed(decision, accepted, unscored) if decided else None
             yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
 
+    def attempts(self) -> Iterator[list[tuple[str, str, int, int, int, int | None]]]:
+        """(model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if undecided) of
+        every candidate, by work id, some thousand at a time."""
+        return self._chunks(
+            """SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state = 'done', d.accepted <> 0
+               FROM candidates c LEFT JOIN decisions d USING (work_id) ORDER BY c.work_id"""
+        )
+
+    def task_prices(self) -> list[tuple[str, str, int]]:
+        """(task id, category, price in micro-USD) of every task, by task id."""
+        rows = self._chunks("SELECT task_id, category, price_micro_usd FROM tasks ORDER BY task_id")
+        return [row for chunk in rows for row in chunk]
+
     def enter_image(
         self,
         work_id: str,

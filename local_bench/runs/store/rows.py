@@ -162,6 +162,8 @@ class SettledRow(NamedTuple):
     unscored: str | None
     price_micro_usd: int
     """Price of the task."""
+    case: tuple[str | None, ...]
+    """How each deciding score compares with its threshold; None if it is absent. Empty without judge scores."""
 
 
 class DecisionRow(NamedTuple):

@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 from local_bench.core.types import Score
@@ -25,6 +26,8 @@ from local_bench.runs.store.rows import (
 
 _AT_ONCE = 500
 """Work ids in one query; SQLite has a limit on variables."""
+_AFTER_ALL = chr(0x10FFFF)
+"""A text after all work ids."""
 
 
 class Store(PlanStore):
@@ -164,23 +167,39 @@ class Store(PlanStore):
                 ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
             )
 
-    def judged_candidates(self) -> Iterator[tuple[SettledRow, list[Score]]]:
-        """Every candidate with its judge scores, by work id. Rows are read as they are needed, so memory does not grow
-        with their number."""
-        query = """SELECT work_id, state, c.unscored, price_micro_usd FROM candidates c JOIN tasks USING (task_id)
-                   ORDER BY work_id"""
-        scores = self._stream(
-            "SELECT work_id, kind, name, value, unscored, applies, spread FROM scores WHERE kind = 'judge' ORDER BY "
-            "work_id"
+    def judge_scores_of(self, work_id: str) -> list[Score]:
+        """A candidate's judge scores, by name."""
+        rows = self.rows(
+            """SELECT work_id, kind, name, value, unscored, applies, spread FROM scores
+               WHERE work_id = ? AND kind = 'judge' ORDER BY name""",
+            work_id,
         )
-        score = next(scores, None)
-        for row in self._stream(query):
-            own = []
-            while score is not None and score["work_id"] <= row["work_id"]:
-                if score["work_id"] == row["work_id"]:
-                    own.append(self._typed(_score, score).score)
-                score = next(scores, None)
-            yield SettledRow(*row), own
+        return [self._typed(_score, row).score for row in rows]
+
+    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[SettledRow]:
+        """Every candidate with the case of its judge scores, by work id, read as needed.
+
+        Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
+        reason, below its threshold, or not below it for all of them.
+        """
+        prices = dict(chain.from_iterable(self._chunks("SELECT task_id, price_micro_usd FROM tasks")))
+        cases = self._cases(thresholds)
+        work_id, *case = next(cases)
+        for rows in self._chunks("SELECT work_id, state, unscored, task_id FROM candidates ORDER BY work_id"):
+            for own, state, unscored, task_id in rows:
+                while work_id < own:
+                    work_id, *case = next(cases)
+                yield SettledRow(own, state, unscored, prices[task_id], tuple(case) if work_id == own else ())
+
+    def _cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Any, ...]]:
+        """(work id, case of each score), by work id; then a row after all work ids."""
+        case = """max(CASE WHEN name <> ? THEN NULL WHEN NOT applies THEN 'not applicable'
+                  WHEN value IS NULL THEN 'unscored ' || unscored WHEN value < ? THEN 'below' ELSE 'reached' END)"""
+        if thresholds:
+            query = f"""SELECT work_id, {", ".join([case] * len(thresholds))} FROM scores WHERE kind = 'judge'
+                        GROUP BY work_id ORDER BY work_id"""
+            yield from chain.from_iterable(self._chunks(query, *chain.from_iterable(thresholds.items())))
+        yield (_AFTER_ALL,)
 
     def decisions(self) -> list[DecisionRow]:
         """All decisions, by candidate."""
