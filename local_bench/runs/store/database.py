@@ -20,6 +20,8 @@ LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
 """Larger files are not read completely when they are opened, which takes 20 s for 2 GB; `verify` checks them."""
 _CACHE_KIB = 65_536
+AFTER_ALL = chr(0x10FFFF)
+"""A text after all work ids."""
 _CHUNK = 5_000
 """Rows that are fetched at a time."""
 
