@@ -4,7 +4,8 @@
         [--out benchmarks/scale.json] [--work DIR]
 
 A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores
-and a decision. Images are not read. Each step runs in a process of its own; `cpu_s` is its processor time in all threads, memory its peak resident size.
+and a decision. Images are not read. Each step runs in a process of its own; `cpu_s` is its processor time in all
+threads, memory its peak resident size.
 """
 
 import argparse

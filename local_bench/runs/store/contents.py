@@ -55,7 +55,7 @@ class ContentStore(Database):
     """Computes and stores digests of all rows."""
 
     def contents(self, kinds: Iterable[str] = tuple(_BY_TASK)) -> Contents:
-        """Digests of the current rows of these kinds. Memory grows with the number of tasks and not with that of rows."""
+        """Digests of the current rows of these kinds. Memory grows with the number of tasks, not of rows."""
         return {(kind, key): sha256 for kind in kinds for key, sha256 in self._digests(kind, _BY_TASK[kind])}
 
     def recorded(self) -> Contents | None:
@@ -132,10 +132,10 @@ class ContentStore(Database):
                         work_id, task_id = next(candidates, (AFTER_ALL, None))
                     if work_id != group:
                         continue  # it belongs to no candidate, which `verify` finds
-                    group = task_id
-                hashed = hashes.get(group)
+                key = task_id if candidates else group
+                hashed = hashes.get(key)
                 if hashed is None:
-                    hashed = hashes[group] = hashlib.sha256()
+                    hashed = hashes[key] = hashlib.sha256()
                 hashed.update(("\n".join(lines[begin:end]) + "\n").encode())
         return ((str(group), hashed.hexdigest()) for group, hashed in hashes.items())
 
