@@ -1,6 +1,6 @@
 """Plans a run before anything is loaded: its tasks, models and candidates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.progress import Progress, Quiet
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import suite
@@ -91,13 +92,19 @@ class RunPlan:
 
 
 def make_plan(
-    config: RunConfig, run_dir: Path | None = None, *, files: bool = True, only: frozenset[str] | None = None
+    config: RunConfig,
+    run_dir: Path | None = None,
+    *,
+    files: bool = True,
+    only: frozenset[str] | None = None,
+    progress: Progress | None = None,
 ) -> RunPlan:
     """Plan a run; input and imported images are stored in `run_dir` if given. Raises UserError for invalid input.
 
     With `only` the plan has these tasks alone. With `files=False` model weights need not be present; such a plan cannot
     be executed.
     """
+    progress = progress or Quiet()
     check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
@@ -115,11 +122,13 @@ def make_plan(
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     planned: list[Planned] = []
+    progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
+        shown = _counted(tasks, progress)
         if model.card is None:
-            planned += _imported(model, entry, tasks, _keeper(run_dir and run_dir / IMAGES, {}))
+            planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}))
         else:
-            planned += _generated(model, model.card, entry, tasks, sizes, config.seed, settings.sizes_from_rules)
+            planned += _generated(model, model.card, entry, shown, sizes, config.seed, settings.sizes_from_rules)
             notes += _model_notes(model, entry, tasks)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
@@ -130,6 +139,13 @@ def make_plan(
     notes += _identical_repeats(config, entry)
     _refuse_duplicates([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+
+
+def _counted(tasks: Sequence[Task], progress: Progress) -> Iterator[Task]:
+    """The tasks; `progress` advances when the next one is taken."""
+    for task in tasks:
+        yield task
+        progress.advance()
 
 
 def in_shard(task_id: str, shard: str | None) -> bool:
@@ -239,7 +255,7 @@ def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     return settings | {name: value for name, value in own.items() if value is not None}
 
 
-def _deliverables(entry: Suite, tasks: list[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
+def _deliverables(entry: Suite, tasks: Iterable[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
     for task in tasks:
         for deliverable in entry.deliverables(task):
             for attempt in range(1, attempts + 1):
@@ -247,7 +263,7 @@ def _deliverables(entry: Suite, tasks: list[Task], attempts: int) -> Iterator[tu
 
 
 def _fitted(
-    entry: Suite, tasks: list[Task], takes: Takes, attempts: int
+    entry: Suite, tasks: Iterable[Task], takes: Takes, attempts: int
 ) -> Iterator[tuple[Task, Deliverable, int, str | None]]:
     """The deliverables of a model, with the reason if a task is not supported by it."""
     for task in tasks:
@@ -262,7 +278,7 @@ def _generated(
     model: ModelPlan,
     described: ModelCard,
     entry: Suite,
-    tasks: list[Task],
+    tasks: Iterable[Task],
     sizes: dict[str, tuple[int, int]],
     seed: int,
     by_rules: bool,
@@ -330,7 +346,7 @@ def _model_notes(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]
 
 
 def _imported(
-    model: ModelPlan, entry: Suite, tasks: list[Task], keep: Callable[[Image.Image], str]
+    model: ModelPlan, entry: Suite, tasks: Iterable[Task], keep: Callable[[Image.Image], str]
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None
