@@ -38,17 +38,13 @@ def line_table(store: Store) -> LineTable:
     index = {task_id: i for i, (task_id, _, _) in enumerate(tasks)}
     models = store.models()
     number = {model: i for i, model in enumerate(models)}
-    parts = [
-        np.array(
-            [
-                (number[model], index[task_id], deliverable, attempt, made, UNSCORED if accepted is None else accepted)
-                for model, task_id, deliverable, attempt, made, accepted in rows
-            ],
-            dtype=np.int64,
-        )
-        for rows in store.attempts()
-    ]
-    model, task, deliverable, attempt, made, decision = np.concatenate([np.empty((0, 6), np.int64), *parts]).T
+    parts = [np.empty((6, 0), np.int64)]
+    for rows in store.attempts():
+        names, ids, *columns, accepted = zip(*rows, strict=True)
+        decided = [UNSCORED if one is None else one for one in accepted]
+        coded = ([number[name] for name in names], [index[task_id] for task_id in ids])
+        parts.append(np.array([*coded, *columns, decided], dtype=np.int64))
+    model, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
     cell = model * len(tasks) + task
     first = attempt == 1
     return LineTable(

@@ -37,15 +37,15 @@ def decisions_of(run: RunDir) -> Iterator[DecisionRow]:
     thresholds = thresholds_of(run.config)
     deciding = {**thresholds, RULES: ALL_RULES} if run.config.acceptance.rules else thresholds
     by_case: dict[tuple[str | None, ...], Decision] = {}
-    for row in run.store.candidates_to_decide(deciding):
-        match row.state:
+    for work_id, state, unscored, price, scores in run.store.candidates_to_decide(deciding):
+        match state:
             case "done":
-                decision = by_case.get(row.case)
+                decision = by_case.get(scores)
                 if decision is None:
-                    decision = decision_of(run.config, run.store.judge_scores_of(row.work_id), thresholds)
-                    by_case[row.case] = decision
+                    decision = decision_of(run.config, run.store.judge_scores_of(work_id), thresholds)
+                    by_case[scores] = decision
             case "unscored":
-                decision = Decision(None, row.unscored)
+                decision = Decision(None, unscored)
             case _:
                 decision = Decision(None, "its image has not been made")
-        yield DecisionRow(row.work_id, decision, row.price_micro_usd)
+        yield DecisionRow(work_id, decision, price)

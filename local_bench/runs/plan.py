@@ -128,8 +128,9 @@ def make_plan(
         if model.card is None:
             planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}))
         else:
-            planned += _generated(model, model.card, entry, shown, sizes, config.seed, settings.sizes_from_rules)
-            notes += _model_notes(model, entry, tasks)
+            fits = list(_fits(entry, shown, model.card.takes))
+            planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
+            notes += _model_notes(model, fits)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
             notes.append(
@@ -262,44 +263,54 @@ def _deliverables(entry: Suite, tasks: Iterable[Task], attempts: int) -> Iterato
                 yield task, deliverable, attempt
 
 
-def _fitted(
-    entry: Suite, tasks: Iterable[Task], takes: Takes, attempts: int
-) -> Iterator[tuple[Task, Deliverable, int, str | None]]:
-    """The deliverables of a model, with the reason if a task is not supported by it."""
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A task's deliverables for a model, with the reason if the model does not support the task."""
+
+    task: Task
+    deliverables: Sequence[Deliverable]
+    reason: str | None
+
+
+def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes) -> Iterator[_Fit]:
     for task in tasks:
         fitted = entry.fitted(task, takes)
-        reason = fitted if isinstance(fitted, str) else None
-        for deliverable in entry.deliverables(task) if isinstance(fitted, str) else fitted:
-            for attempt in range(1, attempts + 1):
-                yield task, deliverable, attempt, reason
+        yield _Fit(task, entry.deliverables(task), fitted) if isinstance(fitted, str) else _Fit(task, fitted, None)
 
 
 def _generated(
     model: ModelPlan,
     described: ModelCard,
-    entry: Suite,
-    tasks: Iterable[Task],
+    fits: Sequence[_Fit],
     sizes: dict[str, tuple[int, int]],
     seed: int,
     by_rules: bool,
 ) -> Iterator[Planned]:
     takes = described.takes
-    for task, deliverable, attempt, reason in _fitted(entry, tasks, takes, model.config.attempts):
+    made_by = model.made_by
+    wanted = (
+        (fit.task, fit.reason, deliverable, attempt)
+        for fit in fits
+        for deliverable in fit.deliverables
+        for attempt in range(1, model.config.attempts + 1)
+    )
+    for task, reason, deliverable, attempt in wanted:
         seen = deliverable.pictures[: takes.pictures]
-        sampler = dict(model.sampler)
+        sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
         specs = _specs(task, deliverable.index) if by_rules else None
         if specs and (ruled := size_by_rules(specs, area, takes.size_multiple)):
-            sampler["height"], sampler["width"] = ruled
+            sampler = sampler | dict(zip(("height", "width"), ruled, strict=True))
         elif takes.size_from_picture and seen:
             shape = task.size or sizes[seen[0]]
-            sampler["height"], sampler["width"] = size_like(*shape, area, takes.size_multiple)
+            size = size_like(*shape, area, takes.size_multiple)
+            sampler = sampler | dict(zip(("height", "width"), size, strict=True))
         work = {
             "task": task.task_id,
             "deliverable": deliverable.index,
             "prompt": deliverable.prompt,
             "pictures": seen,
-            "model": model.made_by,
+            "model": made_by,
             "sampler": sampler,
             "attempt": attempt,
             "run_seed": seed,
@@ -326,15 +337,14 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
     return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
 
 
-def _model_notes(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]:
+def _model_notes(model: ModelPlan, fits: Sequence[_Fit]) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
-    deliverables = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
-    given = [len(d.pictures) for task, d, reason in deliverables if not task.unscored and not reason]
+    given = [len(d.pictures) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables]
     beyond_limit = sum(n > takes.pictures for n in given)
     sentences = []
-    if unsupported := len({task.task_id for task, _, reason in deliverables if reason}):
-        sentences.append(f"{label} does not support {unsupported} of {len(tasks)} tasks, which it skips.")
+    if unsupported := sum(bool(fit.reason and fit.deliverables) for fit in fits):
+        sentences.append(f"{label} does not support {unsupported} of {len(fits)} tasks, which it skips.")
     if beyond_limit:
         limit = f"{takes.pictures} input image{'s' * (takes.pictures != 1)}" if takes.pictures else "no input images"
         sentences.append(f"{label} takes {limit}; {beyond_limit} of {len(given)} deliverables have more.")

@@ -190,12 +190,14 @@ class Store(PlanStore):
         """
         prices = dict(chain.from_iterable(self._chunks("SELECT task_id, price_micro_usd FROM tasks")))
         cases = self._cases(thresholds)
-        work_id, *case = next(cases)
+        case = next(cases)
+        of = case[0]
         for rows in self._chunks("SELECT work_id, state, unscored, task_id FROM candidates ORDER BY work_id"):
             for own, state, unscored, task_id in rows:
-                while work_id < own:
-                    work_id, *case = next(cases)
-                yield SettledRow(own, state, unscored, prices[task_id], tuple(case) if work_id == own else ())
+                while of < own:
+                    case = next(cases)
+                    of = case[0]
+                yield own, state, unscored, prices[task_id], case[1:] if of == own else ()
 
     def _cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Any, ...]]:
         """(work id, case of each score), by work id; then a row after all work ids."""
