@@ -9,6 +9,7 @@ import pytest
 
 from local_bench.analysis.digest import digests
 from local_bench.analysis.settlement import line_table, lines
+from local_bench.core.errors import LedgerDamaged
 from local_bench.core.identity import canonical_json, canonical_lines, digest, seed_of
 from local_bench.core.types import Decision, Score, Task
 from local_bench.judges.rules import RULES
@@ -18,6 +19,7 @@ from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow
 from local_bench.runs.store.rows import VerdictRow
+from local_bench.runs.verify import verify
 from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
 from local_bench.settle.settlement import Total, settle
 
@@ -195,3 +197,33 @@ def test_lines_of_rows_that_contain_separators_are_the_same():
     assert canonical_lines(rows) == [canonical_json(row) for row in rows]
     assert canonical_lines([(1,), (2,)]) == ["[1]", "[2]"]
     assert canonical_lines([]) == []
+
+
+def test_a_large_damaged_ledger_is_opened_and_verify_finds_the_damage(tmp_path, monkeypatch):
+    """A small one is refused when it is opened."""
+    with random_run(tmp_path / "run", 0):
+        pass
+    ledger = tmp_path / "run" / "ledger.sqlite"
+    data = bytearray(ledger.read_bytes())
+    page = ledger.read_bytes().index(b"brf") // 4096 * 4096
+    data[page : page + 8] = b"\xff" * 8
+    ledger.write_bytes(data)
+    with pytest.raises(LedgerDamaged):
+        RunDir.open(tmp_path / "run")
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    with RunDir.open(tmp_path / "run") as run:
+        assert any(finding.check == "database" for finding in verify(run))
+
+
+def test_a_ledger_of_an_earlier_release_gets_its_index_when_it_is_written(tmp_path):
+    with random_run(tmp_path / "run", 3) as run:
+        decide(run)
+        expected = digests(run)
+        run.store.write("DROP INDEX candidates_results")
+    with RunDir.open(tmp_path / "run") as run:
+        assert digests(run) == expected
+        config = run.config
+        assert not run.store.rows("SELECT 1 FROM sqlite_master WHERE name = 'candidates_results'")
+    with RunDir.begin(tmp_path / "run", config) as run:
+        assert run.store.rows("SELECT 1 FROM sqlite_master WHERE name = 'candidates_results'")
+        assert digests(run) == expected
