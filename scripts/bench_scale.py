@@ -4,11 +4,13 @@
         [--out benchmarks/scale.json] [--work DIR]
 
 A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores
-and a decision. Images are not read. Each step runs in a process of its own; memory is its peak resident size.
+and a decision. Images are not read. Each step runs in a process of its own; `cpu_s` is its processor time in all
+threads, memory its peak resident size.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -56,9 +58,10 @@ def plan(folder: Path) -> None:
 
 
 def store(folder: Path) -> None:
-    """Store the plan, then results as a run would have them."""
+    """Store the plan, then results as a run would have them, and the record of its contents."""
     from local_bench.core.identity import digest
     from local_bench.core.types import Score
+    from local_bench.runs.contents import record_contents
     from local_bench.runs.plan import make_plan
     from local_bench.runs.planned import enter_plan
     from local_bench.runs.rundir import RunDir
@@ -82,6 +85,7 @@ def store(folder: Path) -> None:
                 ),
             )
         run.store.set_meta("metric:entropy", json.dumps({"name": digest("entropy")}))
+        record_contents(run)
 
 
 def settle(folder: Path) -> None:
@@ -135,11 +139,11 @@ def compare(folder: Path) -> None:
 def _step(name: str, folder: Path) -> None:
     import local_bench.runs.engine  # noqa: F401  # start-up is not what is measured
 
-    begun = time.perf_counter()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     globals()[name](folder)
-    seconds = time.perf_counter() - begun
+    seconds, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": round(seconds, 2), "peak_mib": round(peak)}))
+    print(json.dumps({"seconds": round(seconds, 2), "cpu_s": round(cpu_s, 2), "peak_mib": round(peak)}))
 
 
 def main() -> None:
@@ -154,7 +158,11 @@ def main() -> None:
     if args.step:
         _step(args.step, args.folder)
         return
-    results: dict[str, Any] = {"command": "python -m scripts.bench_scale", "candidates": {}}
+    results: dict[str, Any] = {
+        "command": f"python -m scripts.bench_scale --steps {' '.join(args.steps)}",
+        "processors": os.cpu_count(),
+        "candidates": {},
+    }
     with tempfile.TemporaryDirectory() as scratch:
         for n in args.candidates:
             folder = (args.work or Path(scratch)) / str(n)

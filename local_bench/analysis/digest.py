@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from local_bench.analysis.settlement import lines
-from local_bench.core.identity import canonical_json
+from local_bench.analysis.settlement import line_table
+from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.settle.settlement import settle
@@ -16,34 +16,49 @@ def digests(run: RunDir) -> dict[str, str]:
     """`candidates`, `verdicts`, `scores` and `settlement`: sha256 over the content in identity order, without clocks,
     costs measured on this machine, or paths."""
     return {
-        "candidates": _sha256(run.store.rows_to_digest("candidates")),
+        "candidates": _sha256(map(_lines, run.store.rows_to_digest("candidates"))),
         "verdicts": _sha256(_verdicts(run.store)),
         "scores": _sha256(_scores(run.store)),
         "settlement": _sha256(_settlement(run)),
     }
 
 
-def _sha256(rows: Iterable[Any]) -> str:
-    lines_ = hashlib.sha256()
-    for row in rows:
-        lines_.update(canonical_json(row if isinstance(row, dict) else list(row)).encode() + b"\n")
-    return lines_.hexdigest()
+def _sha256(texts: Iterable[str]) -> str:
+    hashed = hashlib.sha256()
+    for text in texts:
+        hashed.update(text.encode())
+    return hashed.hexdigest()
 
 
-def _verdicts(store: Store) -> Iterator[list[Any]]:
-    for *columns, answer, labels, unscored in store.rows_to_digest("verdicts"):
-        yield [*columns, answer and json.loads(answer), labels and json.loads(labels), unscored]
+def _lines(rows: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(canonical_lines(rows)) + "\n"
 
 
-def _scores(store: Store) -> Iterator[list[Any]]:
-    for *columns, applies in store.rows_to_digest("scores"):
-        yield [*columns, bool(applies)]
+def _verdicts(store: Store) -> Iterator[str]:
+    for rows in store.rows_to_digest("verdicts"):
+        yield _lines(
+            [
+                (*columns, answer and json.loads(answer), labels and json.loads(labels), unscored)
+                for *columns, answer, labels, unscored in rows
+            ]
+        )
 
 
-def _settlement(run: RunDir) -> list[Any]:
-    decisions = [list(row) for row in run.store.rows_to_digest("decisions")]
+def _scores(store: Store) -> Iterator[str]:
+    for rows in store.rows_to_digest("scores"):
+        yield _lines([(*columns, bool(applies)) for *columns, applies in rows])
+
+
+def _settlement(run: RunDir) -> Iterator[str]:
+    """Three lines: the rule, the array of decisions, and the models' totals."""
+    yield canonical_json(run.config.acceptance.model_dump()) + "\n"
+    separator = "["
+    for rows in run.store.rows_to_digest("decisions"):
+        yield separator + canonical_json(rows)[1:-1]
+        separator = ","
+    yield ("]" if separator == "," else "[]") + "\n"
     totals = [
         [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
-        for s in settle(lines(run.store), {}, intervals=False)
+        for s in settle(line_table(run.store), {}, intervals=False)
     ]
-    return [run.config.acceptance.model_dump(), decisions, totals]
+    yield canonical_json(totals) + "\n"

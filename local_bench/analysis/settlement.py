@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from local_bench.core.types import Decision
 from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import Line
+from local_bench.settle.table import UNSCORED, Line, LineTable, distinct_per_group
 
 NOT_SETTLED = "it has not been settled"
 
@@ -28,6 +30,35 @@ def lines(store: Store) -> list[Line]:
         )
         for row in store.first_attempts()
     ]
+
+
+def line_table(store: Store) -> LineTable:
+    """`lines` as columns."""
+    tasks = store.task_prices()
+    index = {task_id: i for i, (task_id, _, _) in enumerate(tasks)}
+    models = store.models()
+    number = {model: i for i, model in enumerate(models)}
+    parts = [np.empty((6, 0), np.int64)]
+    for rows in store.attempts():
+        names, ids, *columns, accepted = zip(*rows, strict=True)
+        decided = [UNSCORED if one is None else one for one in accepted]
+        coded = ([number[name] for name in names], [index[task_id] for task_id in ids])
+        parts.append(np.array([*coded, *columns, decided], dtype=np.int64))
+    model, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
+    cell = model * len(tasks) + task
+    first = attempt == 1
+    return LineTable(
+        tuple(models),
+        tuple(task_id for task_id, _, _ in tasks),
+        tuple(category for _, category, _ in tasks),
+        np.array([price for _, _, price in tasks], dtype=np.int64),
+        model[first],
+        task[first],
+        deliverable[first],
+        distinct_per_group(cell, deliverable)[first],
+        decision[first],
+        made[first] == 1,
+    )
 
 
 def held(store: Store) -> list[HeldTime]:
@@ -55,4 +86,4 @@ def accounting(store: Store, config: SettlementConfig) -> Accounting:
     price = price_of(config, sessions[0].device if sessions else "")
     costs = phase_costs(held(store), price.micro_usd_per_hour if price else 0)
     by_model: dict[str, int | None] = {**generation_costs(costs)} if price else {}
-    return Accounting(settle(lines(store), by_model | store.imported_costs()), costs, price)
+    return Accounting(settle(line_table(store), by_model | store.imported_costs()), costs, price)

@@ -233,16 +233,19 @@ def plan(
     from local_bench.runs.config import load_config
     from local_bench.runs.estimate import estimate
     from local_bench.runs.plan import make_plan
+    from local_bench.runs.progress import Late
 
     loaded = load_config(config, settings)
     if gpu is not None:
         if measure:
             raise UserError("--measure times this machine and --gpu plans for another GPU: give only one of them")
         find_gpu(gpu)  # raises for an unknown name
-    work = make_plan(loaded, files=False)
-    for message in work.refused:
-        say(message)
-    planned = estimate(loaded, work, gpu, gpus, nodes) | {"refused_cases": list(work.refused)}
+    with progress() as shown:
+        bars = Late(shown)
+        work = make_plan(loaded, files=False, progress=bars)
+        for message in work.refused:
+            say(message)
+        planned = estimate(loaded, work, gpu, gpus, nodes, bars) | {"refused_cases": list(work.refused)}
     if measure:
         from local_bench.runs.timing import add_timings
 

@@ -259,15 +259,26 @@ def _budget_lines(budget: dict[str, Any]) -> list[str]:
     """The whole run on the given GPUs; nothing if its time is unknown."""
     if budget["wall_hours"] is None:
         return []
+    unknown = budget["metrics_unknown"]
     devices = f"{budget['gpus_per_node']} GPU{'s' * (budget['gpus_per_node'] > 1)}"
     devices += f" on each of {budget['nodes']} nodes" if budget["nodes"] > 1 else ""
     return [
-        f"whole run on {devices}: {budget['wall_hours']:.3g} h, {budget['gpu_hours']:.3g} GPU-hours, "
-        f"{_figure(budget['cost_usd'], '$.2f')}; of these judging {budget['judge_gpu_hours']:.3g} GPU-hours, and "
-        "loading "
-        f"loading {(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node",
+        f"whole run on {devices}: {_span(budget, 'wall_hours')} h, {_span(budget, 'gpu_hours')} GPU-hours, "
+        f"{_figure(budget['cost_usd'], '$.2f')} to {_figure(budget['cost_usd_high'], '$.2f')}; of these judging "
+        f"{budget['judge_gpu_hours']:.3g} GPU-hours, metrics {_hours(budget['metric_s'])} GPU-hours, loading "
+        f"{(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node, compilation "
+        f"{' to '.join(f'{s / 60:.3g}' for s in budget['compile_s'])} minutes on each GPU",
+        *([f"without the metrics {', '.join(unknown)}, whose time is not known"] if unknown else []),
         f"({budget['basis']})",
     ]
+
+
+def _span(budget: dict[str, Any], name: str) -> str:
+    return f"{budget[name]:.3g} to {budget[f'{name}_high']:.3g}"
+
+
+def _hours(seconds: list[float]) -> str:
+    return " to ".join(f"{s / 3600:.3g}" for s in seconds)
 
 
 _PLAN_WORK = (

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -11,6 +12,17 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 def canonical_json(value: Any) -> str:
     """The canonical JSON text of a value: sorted keys, no spaces, UTF-8. Raises ValueError for NaN and infinities."""
     return _encode(value)
+
+
+def canonical_lines(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """`canonical_json` of each row, several times faster."""
+    return json_lines(rows, _encode)
+
+
+def json_lines(rows: Sequence[Sequence[Any]], encode: Callable[[Any], str]) -> list[str]:
+    """The compact JSON text of each row, a list or tuple, with one call of the encoder for all of them."""
+    lines = encode(rows)[1:-1].replace("],[", "]\n[").split("\n")  # JSON text has no newline of its own
+    return lines if len(lines) == len(rows) else [encode(row) for row in rows]  # "],[" also occurs within a row
 
 
 def digest(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import Any
 
 MICRO = 1_000_000
 NS_PER_HOUR = 3_600_000_000_000
@@ -44,8 +45,12 @@ def usd_number(micro: int) -> float:
 
 def split(micro: int, parts: int) -> tuple[int, ...]:
     """Split `micro` into `parts` integer shares that differ by at most 1; the first shares are the larger ones."""
-    share, rest = divmod(micro, parts)
-    return tuple(share + (i < rest) for i in range(parts))
+    return tuple(part_of(micro, parts, i) for i in range(parts))
+
+
+def part_of(micro: Any, parts: Any, index: Any) -> Any:
+    """Share number `index` (from 0) of `split(micro, parts)`; for integers, or elementwise for integer arrays."""
+    return micro // parts + (index < micro % parts)
 
 
 def held_cost(held_ns: int, micro_per_hour: int) -> int:

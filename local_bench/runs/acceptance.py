@@ -7,7 +7,7 @@ from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import DecisionRow
-from local_bench.settle.acceptance import by_rules, by_threshold
+from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.suites.registry import suite
 
 
@@ -32,14 +32,20 @@ def decide(run: RunDir) -> None:
 
 
 def decisions_of(run: RunDir) -> Iterator[DecisionRow]:
-    """The decision on every candidate that follows from the stored scores, by work id."""
+    """The decision on every candidate that follows from the stored scores, by work id. The rule is applied once to all
+    candidates whose deciding scores compare with the thresholds in the same way."""
     thresholds = thresholds_of(run.config)
-    for row, scores in run.store.judged_candidates():
-        match row.state:
+    deciding = {**thresholds, RULES: ALL_RULES} if run.config.acceptance.rules else thresholds
+    by_case: dict[tuple[str | None, ...], Decision] = {}
+    for work_id, state, unscored, price, scores in run.store.candidates_to_decide(deciding):
+        match state:
             case "done":
-                decision = decision_of(run.config, scores, thresholds)
+                decision = by_case.get(scores)
+                if decision is None:
+                    decision = decision_of(run.config, run.store.judge_scores_of(work_id), thresholds)
+                    by_case[scores] = decision
             case "unscored":
-                decision = Decision(None, row.unscored)
+                decision = Decision(None, unscored)
             case _:
                 decision = Decision(None, "its image has not been made")
-        yield DecisionRow(row.work_id, decision, row.price_micro_usd)
+        yield DecisionRow(work_id, decision, price)

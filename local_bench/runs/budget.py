@@ -1,7 +1,7 @@
 """Hours, wall-clock time and cost of a whole run on given GPUs and nodes, from the plan's estimate.
 
-Generation is the plan's. Loading and judging are models with the constants below, not measurements; compilation and
-metrics are not included.
+Generation is the plan's. Loading, compilation, judging and networks of metrics are models with the constants below;
+metrics without a network have measured times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,16 @@ from local_bench.models.cards import card
 from local_bench.models.gpus import Gpu
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.metric_times import TOKENS, metric_time
 from local_bench.runs.prices import Price
 
 READ_GB_PER_S = 1.0
 """Rate at which weights are read from disk, per node: about that of a network file system or a SATA disk."""
 JUDGE_START_S = 120.0
 """Time for vLLM to start, besides reading weights."""
+COMPILE_S = (9.6, 67.4)
+"""Time to compile a model for one image size: published for FLUX.1-dev on an H100, repeated blocks alone and the whole
+transformer (PyTorch developer log, 2026-05-11). Here the blocks are compiled."""
 TEXT_TOKENS = 600
 """Tokens of a question's text: rubric, brief and point."""
 ANSWER_TOKENS = 100
@@ -45,7 +49,9 @@ def budget(
 ) -> dict[str, Any]:
     """`models` are the plan's entries; questions and their images are those of one judge. None for unknown values.
 
-    All nodes load all weights; generation and judging are divided among all GPUs.
+    All nodes load all weights and all GPUs compile for all image sizes; generation, metrics and judging are divided
+    among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
+    ends.
     """
     loading = sum(_load_s(model) for model in models)
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
@@ -53,30 +59,60 @@ def budget(
     judging = [_judge_s(judge, n_questions, n_question_images, devices.gpu) for judge in config.judges]
     starts = [JUDGE_START_S + _judge_gb(judge) / READ_GB_PER_S for judge in config.judges if judge.base_url is None]
     judge_s = None if None in judging else sum(s for s in judging if s is not None)
-    wall_s = total_hours = cost = None
+    n_compiled = sum(model.get("n_compiled", 0) for model in models)
+    metrics = metric_time(
+        config.metrics,
+        sum(model.get("n_images", 0) for model in models),
+        sum(model.get("megapixels", 0.0) for model in models),
+        devices.gpu,
+        config.engine.io_workers,
+    )
+    low, high = _Sums(), _Sums()
     if known and judge_s is not None:
         work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s
-        wall_s = work_s / devices.n + loading + sum(starts)
-        total_hours = wall_s * devices.n / 3600
-        if devices.price is not None:
-            cost = usd_number(held_cost(int(total_hours * NS_PER_HOUR), devices.price.micro_usd_per_hour))
+        fixed_s = loading + sum(starts)
+        low, high = (
+            _sums((work_s + metric_s) / devices.n + fixed_s + n_compiled * compile_s, devices)
+            for metric_s, compile_s in zip((metrics.low_s, metrics.high_s), COMPILE_S, strict=True)
+        )
     return {
         "gpus_per_node": devices.gpus_per_node,
         "nodes": devices.nodes,
         "load_s": loading,
         "judge_start_s": sum(starts),
+        "compile_s": [n_compiled * compile_s for compile_s in COMPILE_S],
+        "metric_s": [metrics.low_s, metrics.high_s],
+        "metric_host_s": metrics.host_s,
+        "metrics_unknown": list(metrics.unknown),
         "judge_gpu_hours": None if judge_s is None else judge_s / 3600,
-        "wall_hours": None if wall_s is None else wall_s / 3600,
-        "gpu_hours": total_hours,
-        "cost_usd": cost,
+        "wall_hours": low.wall_hours,
+        "gpu_hours": low.gpu_hours,
+        "cost_usd": low.cost_usd,
+        "wall_hours_high": high.wall_hours,
+        "gpu_hours_high": high.gpu_hours,
+        "cost_usd_high": high.cost_usd,
         "host_gb": max((model.get("host_gb") or 0.0 for model in models), default=0.0),
         "basis": (
-            f"weights read at {READ_GB_PER_S:g} GB/s on each node, judges started in {JUDGE_START_S:g} s; a question "
-            "is "
-            f"{TEXT_TOKENS} tokens of text, its images, and {ANSWER_TOKENS} generated tokens; modelled, not measured, "
-            "without compilation and metrics"
+            f"modelled: weights read at {READ_GB_PER_S:g} GB/s on each node; {COMPILE_S[0]:g} to {COMPILE_S[1]:g} s of "
+            "compilation per model and image size on each GPU (published for FLUX.1-dev on an H100); judges started in "
+            f"{JUDGE_START_S:g} s; a question is {TEXT_TOKENS} tokens of text, its images, and {ANSWER_TOKENS} "
+            f"generated tokens; a metric's network {TOKENS} tokens per image at the GPU's rate to a tenth of it. "
+            "Measured on one CPU core: reading images, and metrics without a network (configs/metric_times.json)"
         ),
     }
+
+
+@dataclass(frozen=True)
+class _Sums:
+    wall_hours: float | None = None
+    gpu_hours: float | None = None
+    cost_usd: float | None = None
+
+
+def _sums(wall_s: float, devices: Devices) -> _Sums:
+    gpu_hours, price = wall_s * devices.n / 3600, devices.price
+    cost = None if price is None else held_cost(int(gpu_hours * NS_PER_HOUR), price.micro_usd_per_hour)
+    return _Sums(wall_s / 3600, gpu_hours, None if cost is None else usd_number(cost))
 
 
 def _load_s(model: Mapping[str, Any]) -> float:

@@ -16,10 +16,14 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.judge_factory import transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.prices import Price, price_of
+from local_bench.runs.progress import Progress, Quiet
 from local_bench.suites.questions_from import borrowed_questions
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
+
+IMPORTED_MP = 1.0
+"""Megapixels assumed for an imported image, whose size is not known before it is read."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,27 @@ class Target:
 
 
 def estimate(
-    config: RunConfig, plan: RunPlan, gpu_name: str | None = None, gpus_per_node: int | None = None, nodes: int = 1
+    config: RunConfig,
+    plan: RunPlan,
+    gpu_name: str | None = None,
+    gpus_per_node: int | None = None,
+    nodes: int = 1,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Items, batches, memory, GPU-hours, cost and energy as plain data; unknown values are None.
 
     The estimate is for the GPU `gpu_name`, else for `settlement.gpu`, else for this machine's device. ConfigError for
     an unknown name.
     """
+    progress = progress or Quiet()
     workable = [t for t in plan.tasks if not t.unscored]
     target = _target(config, gpu_name)
-    models = [_model(m, plan, config, target) for m in plan.models]
-    n_questions, n_question_images = _n_questions(plan, config.order_swap, config.suite.questions_from)
+    progress.begin("count operations", len(plan.models))
+    models = []
+    for m in plan.models:
+        models.append(_model(m, plan, config, target))
+        progress.advance()
+    n_questions, n_question_images = _n_questions(plan, config.order_swap, config.suite.questions_from, progress)
     devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
     return {
         "suite": plan.suite.name,
@@ -107,7 +121,7 @@ def _basis(target: Target) -> str:
     power = f"{target.gpu.board_w:g} W, the board's power limit"
     return (
         f"planned for {target.name}; hours are counted operations at its sustained rate, energy at {power}; "
-        "loading, compilation and judging are not included"
+        "loading, compilation, metrics and judging are in the whole run's hours alone"
     )
 
 
@@ -120,6 +134,8 @@ class _Group:
 
     n_images: int
     n_batches: int
+    megapixels: float
+    """Of one image."""
     memory: "MemoryPlan"
 
 
@@ -128,7 +144,14 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
     if model.card is None:
         costs = [p.cost_micro_usd for p in plan.planned if p.candidate.model == model.label and p.unscored is None]
         cost = None if None in costs else usd_number(sum(c for c in costs if c is not None))
-        return {"model": model.label, "load": "imported", "n_images": n, "cost_usd": cost, "sentences": []}
+        return {
+            "model": model.label,
+            "load": "imported",
+            "n_images": n,
+            "megapixels": n * IMPORTED_MP,
+            "cost_usd": cost,
+            "sentences": [],
+        }
     groups = _groups(model, model.card, plan, config, target)
     largest = max((g.memory for g in groups), key=lambda memory: memory.peak_gb)
     usual = max(groups, key=lambda g: g.n_images).memory
@@ -148,6 +171,8 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
         "n_images": n,
         "batch_size": usual.batch_size,
         "n_batches": sum(g.n_batches for g in groups),
+        "n_compiled": len(groups) if compiled and target.gpu and n and "denoise" not in largest.offload else 0,
+        "megapixels": sum(g.n_images * g.megapixels for g in groups),
         **model.sampler,
         "vram_gb": largest.peak_gb,
         "all_resident_gb": largest.all_resident_gb,
@@ -202,7 +227,7 @@ def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunCo
             always_stream=config.engine.offload == "always",
         )
         batches = sum(math.ceil(n / memory.batch_size) for n in prompts.values())
-        groups.append(_Group(prompts.total(), batches, memory))
+        groups.append(_Group(prompts.total(), batches, sampler.height * sampler.width / 1e6, memory))
     return groups
 
 
@@ -231,7 +256,7 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
-def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> tuple[int, int]:
+def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], progress: Progress) -> tuple[int, int]:
     """Numbers of questions per judge, and of images in them, if all planned images are generated."""
     entry = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}
@@ -249,5 +274,9 @@ def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str]) -> 
         sizes = [len(question.images) for _, question in (*own, *others)]
         return len(sizes), sum(sizes)
 
-    counts = [(n, count(tasks[task_id], numbers)) for (task_id, numbers), n in alike.items()]
+    progress.begin("count questions", len(alike))
+    counts = []
+    for (task_id, numbers), n in alike.items():
+        counts.append((n, count(tasks[task_id], numbers)))
+        progress.advance()
     return sum(n * questions for n, (questions, _) in counts), sum(n * images for n, (_, images) in counts)

@@ -1,6 +1,6 @@
 """Plans a run before anything is loaded: its tasks, models and candidates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.progress import Progress, Quiet
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import suite
@@ -91,13 +92,19 @@ class RunPlan:
 
 
 def make_plan(
-    config: RunConfig, run_dir: Path | None = None, *, files: bool = True, only: frozenset[str] | None = None
+    config: RunConfig,
+    run_dir: Path | None = None,
+    *,
+    files: bool = True,
+    only: frozenset[str] | None = None,
+    progress: Progress | None = None,
 ) -> RunPlan:
     """Plan a run; input and imported images are stored in `run_dir` if given. Raises UserError for invalid input.
 
     With `only` the plan has these tasks alone. With `files=False` model weights need not be present; such a plan cannot
     be executed.
     """
+    progress = progress or Quiet()
     check_config(config, files=files)
     entry = suite(config.suite.name)
     sizes: dict[str, tuple[int, int]] = {}
@@ -115,12 +122,15 @@ def make_plan(
     models = [_model(m, files) for m in config.models]
     notes: list[str] = [*([f"{count_of(refused)}:"] if refused else []), *refused]
     planned: list[Planned] = []
+    progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
+        shown = _counted(tasks, progress)
         if model.card is None:
-            planned += _imported(model, entry, tasks, _keeper(run_dir and run_dir / IMAGES, {}))
+            planned += _imported(model, entry, shown, _keeper(run_dir and run_dir / IMAGES, {}))
         else:
-            planned += _generated(model, model.card, entry, tasks, sizes, config.seed, settings.sizes_from_rules)
-            notes += _model_notes(model, entry, tasks)
+            fits = list(_fits(entry, shown, model.card.takes))
+            planned += _generated(model, model.card, fits, sizes, config.seed, settings.sizes_from_rules)
+            notes += _model_notes(model, fits)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             own = model.config.attempts
             notes.append(
@@ -130,6 +140,13 @@ def make_plan(
     notes += _identical_repeats(config, entry)
     _refuse_duplicates([p.candidate for p in planned])
     return RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
+
+
+def _counted(tasks: Sequence[Task], progress: Progress) -> Iterator[Task]:
+    """The tasks; `progress` advances when the next one is taken."""
+    for task in tasks:
+        yield task
+        progress.advance()
 
 
 def in_shard(task_id: str, shard: str | None) -> bool:
@@ -239,51 +256,61 @@ def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
     return settings | {name: value for name, value in own.items() if value is not None}
 
 
-def _deliverables(entry: Suite, tasks: list[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
+def _deliverables(entry: Suite, tasks: Iterable[Task], attempts: int) -> Iterator[tuple[Task, Deliverable, int]]:
     for task in tasks:
         for deliverable in entry.deliverables(task):
             for attempt in range(1, attempts + 1):
                 yield task, deliverable, attempt
 
 
-def _fitted(
-    entry: Suite, tasks: list[Task], takes: Takes, attempts: int
-) -> Iterator[tuple[Task, Deliverable, int, str | None]]:
-    """The deliverables of a model, with the reason if a task is not supported by it."""
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A task's deliverables for a model, with the reason if the model does not support the task."""
+
+    task: Task
+    deliverables: Sequence[Deliverable]
+    reason: str | None
+
+
+def _fits(entry: Suite, tasks: Iterable[Task], takes: Takes) -> Iterator[_Fit]:
     for task in tasks:
         fitted = entry.fitted(task, takes)
-        reason = fitted if isinstance(fitted, str) else None
-        for deliverable in entry.deliverables(task) if isinstance(fitted, str) else fitted:
-            for attempt in range(1, attempts + 1):
-                yield task, deliverable, attempt, reason
+        yield _Fit(task, entry.deliverables(task), fitted) if isinstance(fitted, str) else _Fit(task, fitted, None)
 
 
 def _generated(
     model: ModelPlan,
     described: ModelCard,
-    entry: Suite,
-    tasks: list[Task],
+    fits: Sequence[_Fit],
     sizes: dict[str, tuple[int, int]],
     seed: int,
     by_rules: bool,
 ) -> Iterator[Planned]:
     takes = described.takes
-    for task, deliverable, attempt, reason in _fitted(entry, tasks, takes, model.config.attempts):
+    made_by = model.made_by
+    wanted = (
+        (fit.task, fit.reason, deliverable, attempt)
+        for fit in fits
+        for deliverable in fit.deliverables
+        for attempt in range(1, model.config.attempts + 1)
+    )
+    for task, reason, deliverable, attempt in wanted:
         seen = deliverable.pictures[: takes.pictures]
-        sampler = dict(model.sampler)
+        sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
         specs = _specs(task, deliverable.index) if by_rules else None
         if specs and (ruled := size_by_rules(specs, area, takes.size_multiple)):
-            sampler["height"], sampler["width"] = ruled
+            sampler = sampler | dict(zip(("height", "width"), ruled, strict=True))
         elif takes.size_from_picture and seen:
             shape = task.size or sizes[seen[0]]
-            sampler["height"], sampler["width"] = size_like(*shape, area, takes.size_multiple)
+            size = size_like(*shape, area, takes.size_multiple)
+            sampler = sampler | dict(zip(("height", "width"), size, strict=True))
         work = {
             "task": task.task_id,
             "deliverable": deliverable.index,
             "prompt": deliverable.prompt,
             "pictures": seen,
-            "model": model.made_by,
+            "model": made_by,
             "sampler": sampler,
             "attempt": attempt,
             "run_seed": seed,
@@ -310,15 +337,14 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
     return min(width, height) >= takes.min_side and (takes.max_aspect is None or aspect <= takes.max_aspect)
 
 
-def _model_notes(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]:
+def _model_notes(model: ModelPlan, fits: Sequence[_Fit]) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
-    deliverables = [(task, d, reason) for task, d, _, reason in _fitted(entry, tasks, takes, 1)]
-    given = [len(d.pictures) for task, d, reason in deliverables if not task.unscored and not reason]
+    given = [len(d.pictures) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables]
     beyond_limit = sum(n > takes.pictures for n in given)
     sentences = []
-    if unsupported := len({task.task_id for task, _, reason in deliverables if reason}):
-        sentences.append(f"{label} does not support {unsupported} of {len(tasks)} tasks, which it skips.")
+    if unsupported := sum(bool(fit.reason and fit.deliverables) for fit in fits):
+        sentences.append(f"{label} does not support {unsupported} of {len(fits)} tasks, which it skips.")
     if beyond_limit:
         limit = f"{takes.pictures} input image{'s' * (takes.pictures != 1)}" if takes.pictures else "no input images"
         sentences.append(f"{label} takes {limit}; {beyond_limit} of {len(given)} deliverables have more.")
@@ -330,7 +356,7 @@ def _model_notes(model: ModelPlan, entry: Suite, tasks: list[Task]) -> list[str]
 
 
 def _imported(
-    model: ModelPlan, entry: Suite, tasks: list[Task], keep: Callable[[Image.Image], str]
+    model: ModelPlan, entry: Suite, tasks: Iterable[Task], keep: Callable[[Image.Image], str]
 ) -> Iterator[Planned]:
     source = model.config.imported
     assert source is not None

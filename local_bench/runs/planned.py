@@ -21,10 +21,10 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
 
     ConfigError, before anything is changed, if the plan lacks stored work or would change it.
     """
-    rows = [_row(i, planned) for i, planned in enumerate(plan.planned)]
     if not run.store.planned:
-        run.store.add_plan(plan.positions, plan.tasks, rows)
+        run.store.add_plan(plan.positions, plan.tasks, (_row(i, planned) for i, planned in enumerate(plan.planned)))
         return []
+    rows = [_row(i, planned) for i, planned in enumerate(plan.planned)]
     stored = run.store.candidates()
     _refuse_other_tasks(run, plan)
     _refuse_other_candidates(run, stored, rows)

@@ -1,6 +1,7 @@
 """The progress interface of a run. The command line implements it; `Quiet` is the default."""
 
 import json
+import math
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -39,6 +40,40 @@ class Quiet:
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+class Late:
+    """Passes progress on a few times per second, and a phase only once it has lasted a second."""
+
+    AFTER_S, EVERY_S = 1.0, 0.2
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._phase, self._total, self._kept = "", 0, 0
+        self._begun = False
+        self._next = math.inf
+
+    def note(self, message: str) -> None:
+        self._shown.note(message)
+
+    def begin(self, phase: str, total: int) -> None:
+        self._flush()
+        self._phase, self._total, self._kept, self._begun = phase, total, 0, False
+        self._next = time.monotonic() + self.AFTER_S
+
+    def advance(self, n: int = 1) -> None:
+        self._kept += n
+        if (now := time.monotonic()) >= self._next:
+            if not self._begun:
+                self._shown.begin(self._phase, self._total)
+                self._begun = True
+            self._flush()
+            self._next = now + self.EVERY_S
+
+    def _flush(self) -> None:
+        if self._begun:
+            self._shown.advance(self._kept)
+            self._kept = 0
 
 
 class Recorded:

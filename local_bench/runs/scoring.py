@@ -26,8 +26,8 @@ ScoresByWork = dict[str, dict[str, Score]]
 def sets(store: Store) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
     """(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
     found: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
-    for row in store.candidates():
-        found[row.task_id, row.model, row.attempt][row.deliverable] = (row.work_id, row.image)
+    for task_id, model, attempt, deliverable, work_id, image in store.images():
+        found[task_id, model, attempt][deliverable] = (work_id, image)
     return dict(found)
 
 

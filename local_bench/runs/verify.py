@@ -9,7 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import PHASES
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import computed_scores, sets
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import CandidateRow, VerdictRow
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
 
@@ -158,7 +158,7 @@ def _candidates(run: RunDir) -> Faults:
     tasks = run.store.task_contents()
     models = {model.label: model for model in run.config.models}
     numerics = run.store.notes("numerics")
-    for position, row in enumerate(run.store.candidates()):
+    for position, row in enumerate(run.store.each_candidate()):
         name = _candidate_name(row)
         work = row.work
         expected = {
@@ -191,6 +191,13 @@ def _candidates(run: RunDir) -> Faults:
             yield name, f"is {row.state} and has {'an' if row.pixels_sha256 else 'no'} image"
 
 
+def _image_name(run: RunDir, work_id: str) -> str:
+    try:
+        return _candidate_name(run.store.candidate(work_id))
+    except ValueError:
+        return work_id
+
+
 def _candidate_name(row: CandidateRow) -> str:
     return f"image {row.deliverable} of {row.task_id} by {row.model}, attempt {row.attempt}"
 
@@ -199,7 +206,6 @@ def _verdicts(run: RunDir) -> Faults:
     """Question ids against the questions of the suite; answers against their rubrics."""
     provenance = run.store.json_meta("provenance") or {}
     entries = [provenance.get("judge"), *provenance.get("panel", [])]
-    names = {row.work_id: _candidate_name(row) for row in run.store.candidates()}
     tasks = {task.task_id: task for task in run.store.tasks()}
     checked: dict[str, tuple[JudgeSpec, dict[tuple[str, str, int, int], str]]] = {}
     for config, entry in zip(run.config.judges, entries, strict=False):
@@ -208,24 +214,27 @@ def _verdicts(run: RunDir) -> Faults:
             checked[spec.judge_id] = spec, _question_ids(run, tasks, spec, entry["numerics"])
             if spec.judge_id != entry["judge_id"]:
                 yield f"judge {config.label}", "has another identity than in provenance.json"
-    for row in run.store.verdicts():
-        name = f"verdict {row.rubric}/{row.point}/{row.repeat} on {names.get(row.work_id, row.work_id)}"
+    for row in run.store.each_verdict():
         if row.judge not in checked:
             if checked:
-                yield name, "is by a judge that is not in provenance.json"
+                yield _verdict_name(run, row), "is by a judge that is not in provenance.json"
             continue
         spec, ids = checked[row.judge]
         key = row.work_id, row.rubric, row.point, row.repeat
         if key not in ids:
-            yield name, "answers a question that the suite does not put"
+            yield _verdict_name(run, row), "answers a question that the suite does not put"
         elif row.question_id and row.question_id != ids[key]:
-            yield name, "has a question id that does not follow from its question"
+            yield _verdict_name(run, row), "has a question id that does not follow from its question"
         if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
-            yield name, "is by another wording of its rubric"
+            yield _verdict_name(run, row), "is by another wording of its rubric"
         if row.answer_json is not None:
             answer, fault = spec.rubrics[row.rubric].read(json.loads(row.answer_json), {}, labels_only=True)
             if answer is None:
-                yield name, f"has an answer that its rubric does not allow: {fault}"
+                yield _verdict_name(run, row), f"has an answer that its rubric does not allow: {fault}"
+
+
+def _verdict_name(run: RunDir, row: VerdictRow) -> str:
+    return f"verdict {row.rubric}/{row.point}/{row.repeat} on {_image_name(run, row.work_id)}"
 
 
 def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
@@ -262,11 +271,10 @@ def _question_ids(
 
 def _scores(run: RunDir) -> Faults:
     """Judge scores computed again from the verdicts; metric scores against the metrics' identities."""
-    names = {row.work_id: _candidate_name(row) for row in run.store.candidates()}
     metrics = run.store.notes("metric")
-    for work_id, _, score in run.store.scores("metric"):
+    for work_id, _, score in run.store.each_score("metric"):
         if score.value is not None and score.name not in metrics:
-            yield f"{score.name} of {names.get(work_id, work_id)}", "is of a metric without an identity"
+            yield f"{score.name} of {_image_name(run, work_id)}", "is of a metric without an identity"
     labels = run.store.json_meta("judges")
     if not labels:
         return
@@ -278,18 +286,24 @@ def _scores(run: RunDir) -> Faults:
     for key in sorted({*expected, *stored}):
         if expected.get(key) != stored.get(key):
             fault = "is missing" if key not in stored else "does not follow from the verdicts"
-            yield f"{key[1]} of {names.get(key[0], key[0])}", fault
+            yield f"{key[1]} of {_image_name(run, key[0])}", fault
 
 
 def _decisions(run: RunDir) -> Faults:
-    stored = {row.work_id: row for row in run.store.decisions()}
-    if not stored:
+    stored = run.store.each_decision()
+    if (found := next(stored, None)) is None:
         return
-    names = {row.work_id: _candidate_name(row) for row in run.store.candidates()}
     for row in decisions_of(run):
-        if stored.pop(row.work_id, None) != row:
-            yield f"decision on {names[row.work_id]}", "does not follow from the scores, the rule and the task's price"
-    yield from ((f"decision on {work_id}", "belongs to no candidate") for work_id in stored)
+        while found and found.work_id < row.work_id:
+            yield f"decision on {found.work_id}", "belongs to no candidate"
+            found = next(stored, None)
+        if found != row:
+            name = _image_name(run, row.work_id)
+            yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
+        if found and found.work_id == row.work_id:
+            found = next(stored, None)
+    if found:
+        yield from ((f"decision on {row.work_id}", "belongs to no candidate") for row in chain([found], stored))
 
 
 def _meter(run: RunDir) -> Faults:

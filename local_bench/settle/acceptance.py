@@ -5,6 +5,9 @@ from statistics import NormalDist
 
 from local_bench.core.types import Decision, Score
 
+ALL_RULES = 1.0
+"""Share of the hard rules that an image must meet."""
+
 
 def by_threshold(scores: Sequence[Score], thresholds: Mapping[str, float]) -> Decision:
     """Accepted when every score named in `thresholds` that applies reaches its threshold.
@@ -32,7 +35,7 @@ def by_rules(decision: Decision, rules: Score | None) -> Decision:
     None or not applicable without rules. An unmet rule rejects; an undecided one leaves an accepted image open."""
     if rules is None or not rules.applies:
         return decision
-    if rules.value is not None and rules.value < 1:
+    if rules.value is not None and rules.value < ALL_RULES:
         return Decision(accepted=False)
     if rules.unscored and decision.accepted:
         return Decision(accepted=None, unscored=f"{rules.name}: {rules.unscored}")

@@ -6,6 +6,7 @@ are always compared on the same resampled tasks.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -61,14 +62,22 @@ def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) 
     step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
     rows = max(1, min(step, _DRAWN_AT_ONCE // n_tasks))
     counts = np.empty((step, n_tasks))
-    for start in range(0, n_resamples, step):
-        now = min(step, n_resamples - start)
-        for first in range(0, now, rows):
-            n = min(rows, now - first)
-            drawn = rng.integers(0, n_tasks, (n, n_tasks))
-            drawn += np.arange(n)[:, None] * n_tasks
+    parts = [
+        (start, first, min(rows, n_resamples - start - first, step - first))
+        for start in range(0, n_resamples, step)
+        for first in range(0, min(step, n_resamples - start), rows)
+    ]
+    with ThreadPoolExecutor(1) as pool:  # the next part is drawn while one is counted
+        following = pool.submit(rng.integers, 0, n_tasks, (parts[0][2], n_tasks))
+        for i, (start, first, n) in enumerate(parts):
+            drawn = following.result()
+            if i + 1 < len(parts):
+                following = pool.submit(rng.integers, 0, n_tasks, (parts[i + 1][2], n_tasks))
+            if n > 1:
+                drawn += np.arange(n)[:, None] * n_tasks
             counts[first : first + n] = np.bincount(drawn.ravel(), minlength=n * n_tasks).reshape(n, n_tasks)
-        yield counts[:now]
+            if first + n == min(step, n_resamples - start):
+                yield counts[: first + n]
 
 
 def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from local_bench.settle.bootstrap import Floats, ends, ratios, resampled_sums
 
@@ -22,18 +23,19 @@ def wilson(successes: float, n: float, level: float = 0.95) -> tuple[float, floa
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def wilson_clustered(successes: Sequence[float], n: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+def wilson_clustered(successes: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[float, float]:
     """Wilson interval of a rate with units clustered by task: successes and units per task.
 
     Uses the effective sample size that gives the cluster-robust standard error (Korn and Graubard 1998), at most the
     number of units; if all tasks have the same rate, the number of tasks.
     """
-    total = sum(n)
+    above, below = (np.asarray(x, dtype=np.float64)[:, None] for x in (successes, n))
+    total = float(below.sum())
     if total == 0:
         return 0.0, 1.0
-    p = sum(successes) / total
-    tasks = sum(x > 0 for x in n)
-    error = clustered_se(np.asarray(successes, dtype=np.float64)[:, None], np.asarray(n, dtype=np.float64)[:, None])[0]
+    p = float(above.sum()) / total
+    tasks = int((below > 0).sum())
+    error = clustered_se(above, below)[0]
     effective = tasks if not error > 0 else min(total, p * (1 - p) / float(error) ** 2)
     return wilson(p * effective, effective, level)
 
@@ -53,7 +55,7 @@ def clustered_se(above: Floats, below: Floats) -> Floats:
         return np.asarray(np.sqrt(scale * (residual**2).sum(axis=0)) / total, dtype=np.float64)
 
 
-def bootstrap_revenue(earned: Sequence[int], values: Sequence[int], level: float = 0.95) -> tuple[int, int] | None:
+def bootstrap_revenue(earned: ArrayLike, values: ArrayLike, level: float = 0.95) -> tuple[int, int] | None:
     """Percentile bootstrap interval of the revenue of a set of orders, scaled to their total value; None for fewer
     than two orders.
 
@@ -64,19 +66,21 @@ def bootstrap_revenue(earned: Sequence[int], values: Sequence[int], level: float
 
 
 def bootstrap_revenues(
-    sets: Sequence[tuple[Sequence[int], Sequence[int]]], level: float = 0.95
+    sets: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95
 ) -> list[tuple[int, int] | None]:
     """`bootstrap_revenue` of several sets of orders (earned, values); sets of equal size are resampled together."""
     found: list[tuple[int, int] | None] = [None] * len(sets)
     by_size: dict[int, list[int]] = {}
+    totals = [int(np.asarray(values).sum()) for _, values in sets]
     for i, (_, values) in enumerate(sets):
-        if len(values) >= 2 and sum(values) > 0:
-            by_size.setdefault(len(values), []).append(i)
+        n_orders = len(np.asarray(values))
+        if n_orders >= 2 and totals[i] > 0:
+            by_size.setdefault(n_orders, []).append(i)
     for members in by_size.values():
-        columns = [sets[i][0] for i in members] + [sets[i][1] for i in members]
-        drawn = ratios(len(members))(resampled_sums(np.asarray(columns, dtype=np.float64).T, RESAMPLES))
+        columns = [np.asarray(sets[i][side], dtype=np.float64) for side in (0, 1) for i in members]
+        drawn = ratios(len(members))(resampled_sums(np.stack(columns, axis=1), RESAMPLES))
         for column, i in enumerate(members):
-            tail, total = (1 - level) / 2, sum(sets[i][1])
+            tail, total = (1 - level) / 2, totals[i]
             low, high = ends(np.sort(np.nan_to_num(drawn[:, column])), tail, 1 - tail)
             found[i] = round(low * total), round(high * total)
     return found

@@ -7,15 +7,24 @@ The equation is evaluated on two kinds of data: `settle` sums the lines of one r
 a run partition its prices exactly); `earned` sums tables of outcomes as exact fractions.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
-from local_bench.settle.table import Ints, Line, Mask, Orders, OutcomeTable
+from local_bench.settle.table import (
+    ACCEPTED,
+    UNSCORED,
+    Ints,
+    Line,
+    LineTable,
+    Mask,
+    Orders,
+    OutcomeTable,
+    line_table,
+)
 
 # ---- one run, in micro-dollars
 
@@ -80,68 +89,76 @@ class Settlement:
 
 
 def settle(
-    lines: Iterable[Line], costs_micro_usd: dict[str, int | None], *, intervals: bool = True
+    lines: LineTable | Iterable[Line], costs_micro_usd: dict[str, int | None], *, intervals: bool = True
 ) -> list[Settlement]:
     """Standard scenario of every model in `lines`, highest revenue first, then by name. Without `intervals`, the
     revenues have none, which is much faster."""
-    by_model: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        by_model[line.model].append(line)
-    groups: dict[tuple[str, str | None], list[Line]] = {}
-    for model, mine in by_model.items():
-        groups[model, None] = mine
-        by_category: dict[str, list[Line]] = defaultdict(list)
-        for line in mine:
-            by_category[line.category].append(line)
-        groups |= {(model, category): by_category[category] for category in sorted(by_category)}
-    totals = dict(zip(groups, _totals(list(groups.values()), intervals), strict=True))
+    table = lines if isinstance(lines, LineTable) else line_table(lines)
+    part = table.part_micro_usd
+    cells = _Cells(
+        n=table.per_cell(np.ones_like(table.decision)),
+        accepted=table.per_cell(table.decision == ACCEPTED),
+        unscored=table.per_cell(table.decision == UNSCORED),
+        earned=table.per_cell(np.where(table.decision == ACCEPTED, part, 0)),
+        open=table.per_cell(np.where(table.decision == UNSCORED, part, 0)),
+    )
+    names = sorted(set(table.category))
+    category = np.array([{name: i for i, name in enumerate(names)}[c] for c in table.category], dtype=np.int64)
+    groups: dict[tuple[int, str | None], Ints] = {}
+    for model, n in enumerate(cells.n):
+        groups[model, None] = np.flatnonzero(n)
+        own = {name: np.flatnonzero((n > 0) & (category == i)) for i, name in enumerate(names)}
+        groups |= {(model, name): tasks for name, tasks in own.items() if len(tasks)}
+    totals = dict(zip(groups, _totals(cells, table.price_micro_usd, groups, intervals), strict=True))
     settlements = [
         Settlement(
             model=model,
-            total=totals[model, None],
-            by_category={c: found for (name, c), found in totals.items() if name == model and c is not None},
+            total=totals[i, None],
+            by_category={name: found for (m, name), found in totals.items() if m == i and name is not None},
             cost_micro_usd=costs_micro_usd.get(model),
         )
-        for model in by_model
+        for i, model in enumerate(table.models)
+        if cells.n[i].any()
     ]
     return sorted(settlements, key=lambda s: (-s.total.revenue_micro_usd, s.model))
 
 
-def _totals(groups: Sequence[Sequence[Line]], intervals: bool) -> list[Total]:
-    """Sum each group of lines of one model."""
-    by_task: list[list[list[Line]]] = []
-    for group in groups:
-        tasks: dict[str, list[Line]] = defaultdict(list)
-        for line in group:
-            tasks[line.task_id].append(line)
-        by_task.append([of_task for _, of_task in sorted(tasks.items())])
-    earned = [[sum(x.revenue_micro_usd for x in of_task) for of_task in tasks] for tasks in by_task]
-    values = [[of_task[0].price_micro_usd for of_task in tasks] for tasks in by_task]
-    found = bootstrap_revenues(list(zip(earned, values, strict=True))) if intervals else [None] * len(groups)
-    return [_total(*parts) for parts in zip(by_task, earned, values, found, strict=True)]
+@dataclass(frozen=True)
+class _Cells:
+    """Sums over the deliverables of each model and order, each (M, T)."""
+
+    n: Ints
+    accepted: Ints
+    unscored: Ints
+    earned: Ints
+    """Micro-USD."""
+    open: Ints
+    """Micro-USD of the unscored deliverables."""
 
 
-def _total(
-    tasks: Sequence[Sequence[Line]], earned: Sequence[int], values: Sequence[int], interval: tuple[int, int] | None
-) -> Total:
-    lines = [line for of_task in tasks for line in of_task]
-    settled = [x for x in lines if x.decision.accepted is not None]
-    passed = [sum(x.decision.accepted is True for x in of_task) for of_task in tasks]
-    acceptance_low, acceptance_high = wilson_clustered(passed, [len(of_task) for of_task in tasks])
-    return Total(
-        value_micro_usd=sum(values),
-        revenue_micro_usd=sum(earned),
-        revenue_interval_micro_usd=interval,
-        open_micro_usd=sum(x.part_micro_usd for x in lines if x.decision.accepted is None),
-        n_tasks=len(tasks),
-        n_tasks_accepted=sum(all(x.decision.accepted for x in of_task) for of_task in tasks),
-        n_tasks_unscored=sum(any(x.decision.accepted is None for x in of_task) for of_task in tasks),
-        n=len(settled),
-        n_accepted=sum(passed),
-        n_unscored=len(lines) - len(settled),
-        deliverable_acceptance_low=acceptance_low,
-        deliverable_acceptance_high=acceptance_high,
-    )
+def _totals(
+    cells: _Cells, prices: Ints, groups: Mapping[tuple[int, str | None], Ints], intervals: bool
+) -> Iterator[Total]:
+    """Sum each group: a model, and the indices of its orders in order of their ids. `prices`: (T,), micro-USD."""
+    paid = [(cells.earned[model, tasks], prices[tasks]) for (model, _), tasks in groups.items()]
+    found = bootstrap_revenues(paid) if intervals else [None] * len(groups)
+    for ((model, _), tasks), (earned, values), interval in zip(groups.items(), paid, found, strict=True):
+        n, accepted, unscored = (count[model, tasks] for count in (cells.n, cells.accepted, cells.unscored))
+        acceptance_low, acceptance_high = wilson_clustered(accepted, n)
+        yield Total(
+            value_micro_usd=int(values.sum()),
+            revenue_micro_usd=int(earned.sum()),
+            revenue_interval_micro_usd=interval,
+            open_micro_usd=int(cells.open[model, tasks].sum()),
+            n_tasks=len(tasks),
+            n_tasks_accepted=int((accepted == n).sum()),
+            n_tasks_unscored=int((unscored > 0).sum()),
+            n=int((n - unscored).sum()),
+            n_accepted=int(accepted.sum()),
+            n_unscored=int(unscored.sum()),
+            deliverable_acceptance_low=acceptance_low,
+            deliverable_acceptance_high=acceptance_high,
+        )
 
 
 # ---- tables of outcomes, exact

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.money import MICRO, split
+from local_bench.core.money import MICRO, part_of, split
 from local_bench.core.types import Decision
 
 Ints = NDArray[Any]
@@ -170,6 +170,80 @@ class Line:
         return self.part_micro_usd if self.decision.accepted else 0
 
 
+@dataclass(frozen=True)
+class LineTable:
+    """Lines as columns, for M models, T orders and N lines."""
+
+    models: tuple[str, ...]
+    task_ids: tuple[str, ...]
+    """Sorted."""
+    category: tuple[str, ...]
+    """(T,)"""
+    price_micro_usd: Ints
+    """(T,) price of the whole order."""
+    model: Ints
+    """(N,) index into `models`."""
+    task: Ints
+    """(N,) index into `task_ids`."""
+    deliverable: Ints
+    """(N,) from 1."""
+    deliverables: Ints
+    """(N,) number of deliverables of the order for this model."""
+    decision: Ints
+    """(N,) ACCEPTED, REJECTED or UNSCORED."""
+    made: Mask
+    """(N,)"""
+
+    @property
+    def part_micro_usd(self) -> Ints:
+        """(N,) revenue of each deliverable if accepted."""
+        return np.asarray(part_of(self.price_micro_usd[self.task], self.deliverables, self.deliverable - 1))
+
+    @property
+    def cell(self) -> Ints:
+        """(N,) index of each line's model and order: model * T + order."""
+        return self.model * len(self.task_ids) + self.task
+
+    def per_cell(self, values: Ints | Mask) -> Ints:
+        """(M, T) exact sums of (N,) values."""
+        sums: Ints = np.zeros(len(self.models) * len(self.task_ids), dtype=np.result_type(values.dtype, np.int64))
+        np.add.at(sums, self.cell, values)
+        return sums.reshape(len(self.models), len(self.task_ids))
+
+
+def line_table(lines: Iterable[Line]) -> LineTable:
+    """`lines` as columns, models in order of appearance; the orders' categories and prices are those of their last
+    lines."""
+    rows = list(lines)
+    by_task = {line.task_id: line for line in rows}
+    ids = sorted(by_task)
+    models = tuple(dict.fromkeys(line.model for line in rows))
+    task_index, model_index = ({name: i for i, name in enumerate(names)} for names in (ids, models))
+    prices = [by_task[i].price_micro_usd for i in ids]
+    codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
+    return LineTable(
+        models,
+        tuple(ids),
+        tuple(by_task[i].category for i in ids),
+        np.array(prices, dtype=np.int64 if sum(prices) < _SAFE else object),
+        np.array([model_index[line.model] for line in rows], dtype=np.int64),
+        np.array([task_index[line.task_id] for line in rows], dtype=np.int64),
+        np.array([line.deliverable for line in rows], dtype=np.int64),
+        np.array([line.deliverables for line in rows], dtype=np.int64),
+        np.array([codes[line.decision.accepted] for line in rows], dtype=np.int64),
+        np.array([line.made for line in rows], dtype=np.bool_),
+    )
+
+
+def distinct_per_group(group: Ints, value: Ints) -> Ints:
+    """(N,) number of distinct values in each row's group; groups and values (N,) are integers from 0."""
+    if not len(group):
+        return np.empty(0, dtype=np.int64)
+    width = int(value.max()) + 1
+    groups, counts = np.unique(np.unique(group * width + value) // width, return_counts=True)
+    return np.asarray(counts[np.searchsorted(groups, group)])
+
+
 def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> OutcomeTable:
     """Lines of a run as a table, orders and models sorted by name. A line without an image is missing: it does not
     compete and has no cost.
@@ -177,24 +251,24 @@ def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], 
     `scores`: (model, order, deliverable) -> summed scores of the image; absent if one of them is missing.
     """
     rows = list(lines)
-    by_task = {line.task_id: line for line in rows}
+    table = line_table(rows)
+    deliverables = np.ones(len(table.task_ids), dtype=np.int64)
+    deliverables[table.task] = table.deliverables
     of = orders(
-        ids := sorted(by_task),
-        [by_task[i].category for i in ids],
-        [Decimal(by_task[i].price_micro_usd) / MICRO for i in ids],
-        [by_task[i].deliverables for i in ids],
+        table.task_ids,
+        table.category,
+        [Decimal(int(price)) / MICRO for price in table.price_micro_usd],
+        deliverables.tolist(),
     )
-    models = sorted({line.model for line in rows})
-    task_index, model_index = ({name: i for i, name in enumerate(names)} for names in (ids, models))
-    codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
-    rows = [line for line in rows if line.made]
-    sums = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows]
+    models = sorted(table.models)
+    position = np.array([models.index(model) for model in table.models], dtype=np.int64)
+    sums = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows if line.made]
     return outcome_table(
         of,
         models,
-        np.array([model_index[line.model] for line in rows], dtype=np.int64),
-        np.array([task_index[line.task_id] for line in rows], dtype=np.int64),
-        np.array([codes[line.decision.accepted] for line in rows], dtype=np.int64),
+        position[table.model[table.made]],
+        table.task[table.made],
+        table.decision[table.made],
         None if scores is None else amounts([x or Decimal(0) for x in sums]),
         None if scores is None else np.array([x is not None for x in sums], dtype=np.bool_),
     )

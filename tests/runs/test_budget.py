@@ -2,10 +2,21 @@
 
 import pytest
 
+from local_bench.judges.metrics.registry import metric_card, metric_names
 from local_bench.models.gpus import gpu
-from local_bench.runs.budget import ANSWER_TOKENS, DECODE_FACTOR, JUDGE_START_S, TEXT_TOKENS, Devices, budget
+from local_bench.runs.budget import (
+    ANSWER_TOKENS,
+    COMPILE_S,
+    DECODE_FACTOR,
+    JUDGE_START_S,
+    TEXT_TOKENS,
+    Devices,
+    budget,
+)
 from local_bench.runs.config import RunConfig
+from local_bench.runs.metric_times import NETWORK_SLOWER, TOKENS, measured_seconds, metric_time
 from local_bench.runs.prices import Price
+from local_bench.runs.progress import Late, Quiet
 
 PRICE = Price("h100", "own", 2_000_000, "test", "")
 MODEL = {
@@ -35,6 +46,62 @@ def test_the_whole_is_generation_judging_and_loading():
     assert found["gpu_hours"] == pytest.approx(8 * found["wall_hours"])
     assert found["cost_usd"] == pytest.approx(2 * found["gpu_hours"], abs=0.01)
     assert found["host_gb"] == 30
+
+
+def test_compilation_and_metrics_widen_the_range():
+    devices, model = Devices(gpu("h100"), 2, 1, PRICE), MODEL | {"n_images": 10_000, "megapixels": 10_486.0}
+    without = budget(config(), [model | {"n_compiled": 0}], 0, 0, devices)
+    low_s, high_s = COMPILE_S
+    compiled = budget(config(), [model | {"n_compiled": 3}], 0, 0, devices)
+    assert compiled["compile_s"] == [3 * low_s, 3 * high_s]
+    assert 3600 * (compiled["wall_hours"] - without["wall_hours"]) == pytest.approx(3 * low_s)
+    assert 3600 * (compiled["wall_hours_high"] - without["wall_hours_high"]) == pytest.approx(3 * high_s)
+    assert compiled["cost_usd_high"] > compiled["cost_usd"]
+
+
+def test_metrics_take_their_measured_core_seconds_and_networks_their_operations():
+    seconds = measured_seconds()
+    host = metric_time(["piqe", "entropy"], 100, 105.0, gpu("h100"), 2)
+    expected = 105 * (seconds["read"] + seconds["piqe"] + seconds["entropy"])
+    assert host.host_s == pytest.approx(expected)
+    assert host.low_s == host.high_s == pytest.approx(expected / 2)
+    network = metric_time(["dino_ref"], 10**6, 1e-9, gpu("h100"), 2)
+    flop = 2 * 1.14e9 * TOKENS * 10**6
+    assert network.low_s == pytest.approx(flop / (gpu("h100").tflops(False) * 1e12), rel=1e-3)
+    assert network.high_s == pytest.approx(NETWORK_SLOWER * network.low_s, rel=1e-3)
+    assert metric_time(["dino_ref"], 10, 10.0, None, 2).unknown == ("dino_ref",)
+    assert metric_time([], 10, 10.0, gpu("h100"), 2).high_s == 0
+
+
+def test_every_metric_without_a_network_has_a_measured_time():
+    names = {name for name in metric_names() if metric_card(name) is None}
+    assert names | {"read"} == set(measured_seconds())
+
+
+class Shown(Quiet):
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, phase, total):
+        self.seen.append((phase, total))
+
+    def advance(self, n=1):
+        self.seen.append(n)
+
+
+def test_a_phase_is_shown_only_once_it_lasts_and_with_all_that_was_done(monkeypatch):
+    shown, now = Shown(), [0.0]
+    monkeypatch.setattr("local_bench.runs.progress.time.monotonic", lambda: now[0])
+    late = Late(shown)
+    late.begin("short", 2)
+    late.advance(2)
+    late.begin("long", 9)
+    for _ in range(9):
+        now[0] += 0.3
+        late.advance()
+    late.begin("next", 1)
+    assert shown.seen[0] == ("long", 9)
+    assert sum(shown.seen[1:]) == 9
 
 
 def test_more_devices_take_less_time_and_not_less_cost():

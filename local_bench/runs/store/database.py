@@ -10,13 +10,20 @@ from typing import Any, NamedTuple
 
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
 from local_bench.core.storage import put_in_place, storage_errors
-from local_bench.runs.store.schema import MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
+from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 _WRITTEN = re.compile(
     r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(\w+)", re.IGNORECASE
 )
 """Matches a statement that writes a table."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
+_CHECKED_BYTES = 256_000_000
+"""Larger files are not read completely when they are opened, which takes 20 s for 2 GB; `verify` checks them."""
+_CACHE_KIB = 65_536
+AFTER_ALL = chr(0x10FFFF)
+"""A text after all work ids."""
+_CHUNK = 5_000
+"""Rows that are fetched at a time."""
 
 
 class Committed(NamedTuple):
@@ -63,9 +70,12 @@ class Database:
             )
             if missing:
                 raise self._damaged(f"is damaged (it lacks the table {missing!r})")
-            damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if damage != "ok":
-                raise sqlite3.DatabaseError(damage)
+            if path.stat().st_size <= _CHECKED_BYTES:
+                damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if damage != "ok":
+                    raise sqlite3.DatabaseError(damage)
+            if write or create:
+                self._db.execute(INDEXES)
 
     @staticmethod
     def _connected(path: str) -> sqlite3.Connection:
@@ -73,6 +83,7 @@ class Database:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         return db
 
     def _version(self) -> str:
@@ -136,6 +147,15 @@ class Database:
     def _stream_with(self, query: str, *values: Any) -> Iterator[sqlite3.Row]:
         with self._faults():
             yield from self._db.execute(query, values)
+
+    def _chunks(self, query: str, *values: Any) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows as plain tuples, some thousands at a time, read as needed."""
+        with self._faults():
+            cursor = self._db.cursor()
+            cursor.row_factory = None
+            cursor.execute(query, values)
+            while rows := cursor.fetchmany(_CHUNK):
+                yield rows
 
     def write(self, statement: str, *values: Any) -> None:
         self._note_written(statement)

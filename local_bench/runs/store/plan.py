@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,6 +13,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
+from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
 
 T = TypeVar("T")
@@ -105,8 +107,22 @@ class PlanStore(ContentStore):
 
     def candidates(self, model: str | None = None) -> list[CandidateRow]:
         """Candidates of a model or of all, in the plan's order."""
-        rows = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE model = ?1 OR ?1 IS NULL ORDER BY position", model)
-        return [CandidateRow(*row) for row in rows]
+        return list(self.each_candidate(model))
+
+    def each_candidate(self, model: str | None = None) -> Iterator[CandidateRow]:
+        """As `candidates`, read as needed."""
+        query = f"SELECT {_CANDIDATE} FROM candidates WHERE model = ?1 OR ?1 IS NULL ORDER BY position"
+        return (CandidateRow(*row) for rows in self._chunks(query, model) for row in rows)
+
+    def images(self) -> Iterator[tuple[str, str, int, int, str, str | None]]:
+        """(task, model, attempt, deliverable, work id, pixel digest or None without an image) of every candidate, in
+        the plan's order, read as needed."""
+        return chain.from_iterable(
+            self._chunks(
+                """SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)
+                   FROM candidates ORDER BY position"""
+            )
+        )
 
     def candidate(self, work_id: str) -> CandidateRow:
         (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
@@ -183,6 +199,26 @@ class PlanStore(ContentStore):
         for model, task_id, category, price, deliverable, n, made, decided, accepted, unscored in rows:
             found = self._typed(decision, accepted, unscored) if decided else None
             yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
+
+    def attempts(self) -> Iterator[list[tuple[str, str, int, int, int, int | None]]]:
+        """(model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if undecided) of
+        every candidate, by work id, some thousand at a time."""
+        decisions = chain.from_iterable(self._chunks("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id"))
+        decided, accepted = "", None
+        for rows in self._chunks(
+            """SELECT model, task_id, deliverable, attempt, state = 'done', work_id FROM candidates ORDER BY work_id"""
+        ):
+            found = []
+            for *row, work_id in rows:
+                while decided < work_id:
+                    decided, accepted = next(decisions, (AFTER_ALL, None))
+                found.append((*row, accepted if decided == work_id else None))
+            yield found
+
+    def task_prices(self) -> list[tuple[str, str, int]]:
+        """(task id, category, price in micro-USD) of every task, by task id."""
+        rows = self._chunks("SELECT task_id, category, price_micro_usd FROM tasks ORDER BY task_id")
+        return [row for chunk in rows for row in chunk]
 
     def enter_image(
         self,

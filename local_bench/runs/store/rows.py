@@ -154,14 +154,10 @@ class ScoreRow(NamedTuple):
     score: Score
 
 
-class SettledRow(NamedTuple):
-    """What the settle phase needs of a candidate."""
-
-    work_id: str
-    state: State
-    unscored: str | None
-    price_micro_usd: int
-    """Price of the task."""
+SettledRow = tuple[str, State, str | None, int, tuple[str | None, ...]]
+"""What the settle phase needs of a candidate, a plain tuple because there are many: work id, state, why it is unscored,
+price of the task, and how each deciding score compares with its threshold (None if it is absent; empty without judge
+scores)."""
 
 
 class DecisionRow(NamedTuple):

@@ -1,12 +1,13 @@
 """The store: all queries and writes of a run's SQLite file."""
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 from local_bench.core.types import Score
+from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.plan import FIRST_CANDIDATES, PlanStore, columns, decision
 from local_bench.runs.store.rows import (
     BusyTime,
@@ -23,6 +24,8 @@ from local_bench.runs.store.rows import (
     VerdictRow,
 )
 
+_SCORE = "work_id, kind, name, value, unscored, applies, spread"
+"""The columns of `_score`."""
 _AT_ONCE = 500
 """Work ids in one query; SQLite has a limit on variables."""
 
@@ -37,14 +40,20 @@ class Store(PlanStore):
     ) -> list[VerdictRow]:
         """Verdicts of one judge, of all judges of the run, or with `counted=False` of former ones too, by candidate,
         judge, rubric, point and repeat."""
+        return list(self.each_verdict(judge, first_tasks, counted))
+
+    def each_verdict(
+        self, judge: str | None = None, first_tasks: int | None = None, counted: bool = True
+    ) -> Iterator[VerdictRow]:
+        """As `verdicts`, read as needed."""
         where, judges = self._of_judges(judge, counted)
-        rows = self.rows(
+        chunks = self._chunks(
             f"""SELECT {columns(VerdictRow)} FROM verdicts WHERE {where} {_of_first(first_tasks)}
                 ORDER BY work_id, judge, rubric, point, repeat""",
             *judges,
             *(() if first_tasks is None else (first_tasks,)),
         )
-        return [VerdictRow(*row) for row in rows]
+        return (VerdictRow(*row) for rows in chunks for row in rows)
 
     def verdicts_of(self, work_ids: Sequence[str]) -> list[VerdictRow]:
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
@@ -102,12 +111,16 @@ class Store(PlanStore):
 
     def scores(self, kind: Kind | None = None, first_tasks: int | None = None) -> list[ScoreRow]:
         """Scores of one kind or of all, by candidate and name."""
-        rows = self.rows(
-            f"""SELECT work_id, kind, name, value, unscored, applies, spread FROM scores
+        return list(self.each_score(kind, first_tasks))
+
+    def each_score(self, kind: Kind | None = None, first_tasks: int | None = None) -> Iterator[ScoreRow]:
+        """As `scores`, read as needed."""
+        chunks = self._chunks(
+            f"""SELECT {_SCORE} FROM scores
                 WHERE (kind = ?1 OR ?1 IS NULL) {_of_first(first_tasks)} ORDER BY work_id, name""",
             *((kind,) if first_tasks is None else (kind, first_tasks)),
         )
-        return [self._typed(_score, row) for row in rows]
+        return (self._typed(_score, *row) for rows in chunks for row in rows)
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
@@ -164,31 +177,47 @@ class Store(PlanStore):
                 ((work_id, s.name, kind, s.value, s.unscored, int(s.applies), s.spread) for work_id, s in scores),
             )
 
-    def judged_candidates(self) -> Iterator[tuple[SettledRow, list[Score]]]:
-        """Every candidate with its judge scores, by work id. Rows are read as they are needed, so memory does not grow
-        with their number."""
-        query = """SELECT work_id, state, c.unscored, price_micro_usd FROM candidates c JOIN tasks USING (task_id)
-                   ORDER BY work_id"""
-        scores = self._stream(
-            "SELECT work_id, kind, name, value, unscored, applies, spread FROM scores WHERE kind = 'judge' ORDER BY "
-            "work_id"
-        )
-        score = next(scores, None)
-        for row in self._stream(query):
-            own = []
-            while score is not None and score["work_id"] <= row["work_id"]:
-                if score["work_id"] == row["work_id"]:
-                    own.append(self._typed(_score, score).score)
-                score = next(scores, None)
-            yield SettledRow(*row), own
+    def judge_scores_of(self, work_id: str) -> list[Score]:
+        """A candidate's judge scores, by name."""
+        rows = self.rows(f"SELECT {_SCORE} FROM scores WHERE work_id = ? AND kind = 'judge' ORDER BY name", work_id)
+        return [self._typed(_score, *row).score for row in rows]
+
+    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[SettledRow]:
+        """Every candidate with the case of its judge scores, by work id, read as needed.
+
+        Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
+        reason, below its threshold, or not below it for all of them.
+        """
+        prices = dict(chain.from_iterable(self._chunks("SELECT task_id, price_micro_usd FROM tasks")))
+        cases = self._cases(thresholds)
+        case = next(cases)
+        of = case[0]
+        for rows in self._chunks("SELECT work_id, state, unscored, task_id FROM candidates ORDER BY work_id"):
+            for own, state, unscored, task_id in rows:
+                while of < own:
+                    case = next(cases)
+                    of = case[0]
+                yield own, state, unscored, prices[task_id], case[1:] if of == own else ()
+
+    def _cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Any, ...]]:
+        """(work id, case of each score), by work id; then a row after all work ids."""
+        case = """max(CASE WHEN name <> ? THEN NULL WHEN NOT applies THEN 'not applicable'
+                  WHEN value IS NULL THEN 'unscored ' || unscored WHEN value < ? THEN 'below' ELSE 'reached' END)"""
+        if thresholds:
+            query = f"""SELECT work_id, {", ".join([case] * len(thresholds))} FROM scores WHERE kind = 'judge'
+                        GROUP BY work_id ORDER BY work_id"""
+            yield from chain.from_iterable(self._chunks(query, *chain.from_iterable(thresholds.items())))
+        yield (AFTER_ALL,)
 
     def decisions(self) -> list[DecisionRow]:
         """All decisions, by candidate."""
-        rows = self.rows("SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id")
-        return [
-            DecisionRow(r["work_id"], self._typed(decision, r["accepted"], r["unscored"]), r["price_micro_usd"])
-            for r in rows
-        ]
+        return list(self.each_decision())
+
+    def each_decision(self) -> Iterator[DecisionRow]:
+        """As `decisions`, read as needed."""
+        chunks = self._chunks("SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id")
+        for work_id, accepted, unscored, price in chain.from_iterable(chunks):
+            yield DecisionRow(work_id, self._typed(decision, accepted, unscored), price)
 
     def replace_decisions(self, decisions: Iterable[DecisionRow]) -> None:
         """Replaces all decisions in one transaction."""
@@ -284,6 +313,7 @@ def _of_first(n: int | None) -> str:
     return "" if n is None else f"AND {FIRST_CANDIDATES}"
 
 
-def _score(row: sqlite3.Row) -> ScoreRow:
-    score = Score(row["name"], row["value"], row["unscored"], bool(row["applies"]), row["spread"])
-    return ScoreRow(row["work_id"], row["kind"], score)
+def _score(
+    work_id: str, kind: Kind, name: str, value: float | None, unscored: str | None, applies: int, spread: float | None
+) -> ScoreRow:
+    return ScoreRow(work_id, kind, Score(name, value, unscored, bool(applies), spread))

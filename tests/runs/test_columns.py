@@ -1,0 +1,229 @@
+"""Results computed by columns and by case equal those computed row by row, on random runs."""
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+
+import pytest
+
+from local_bench.analysis.digest import digests
+from local_bench.analysis.settlement import line_table, lines
+from local_bench.core.errors import LedgerDamaged
+from local_bench.core.identity import canonical_json, canonical_lines, digest, seed_of
+from local_bench.core.types import Decision, Score, Task
+from local_bench.judges.rules import RULES
+from local_bench.runs.acceptance import decide, decision_of
+from local_bench.runs.config import RunConfig
+from local_bench.runs.contents import record_contents
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import CandidateRow
+from local_bench.runs.store.rows import VerdictRow
+from local_bench.runs.verify import verify
+from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
+from local_bench.settle.settlement import Total, settle
+
+MODELS = ("alpha", "beta", "gamma")
+TEXTS = ("no answer", 'a "quoted"\n],[ text', "päper")
+
+
+def random_run(path, seed: int) -> RunDir:
+    """Tasks with up to three deliverables, up to two attempts, some without an image, missing and unscored scores."""
+    rng = random.Random(seed)
+    config = RunConfig(
+        name="c",
+        suite={"name": "servimage", "path": "tasks.jsonl"},
+        models=[{"card": "tiny-flux", "name": name, "num_inference_steps": i + 1} for i, name in enumerate(MODELS)],
+        metrics=[],
+        acceptance={"rules": bool(seed % 2)},
+    )
+    tasks, rows = [], []
+    for t in range(rng.randint(1, 12)):
+        wanted = tuple(f"image {i}" for i in range(rng.randint(1, 3)))
+        price = rng.randint(1, 10**8)
+        tasks.append(Task(f"t{rng.random()}", rng.choice("ABC"), price, "t", rng.choice(TEXTS), wanted, ("p",)))
+        for model in MODELS:
+            for deliverable in range(1, len(wanted) + 1) if rng.random() < 0.9 else ():
+                for attempt in (1, 2)[: rng.randint(1, 2)]:
+                    rows.append(_candidate(rng, tasks[t], model, deliverable, attempt, len(rows)))
+    run = RunDir.begin(path, config)
+    run.store.add_plan(range(len(tasks)), tasks, rows)
+    run.store.enter_scores("judge", [(row.work_id, s) for row in rows for s in _scores(rng)])
+    run.store.enter_scores("metric", [(row.work_id, Score("entropy", rng.random())) for row in rows])
+    run.store.enter_verdicts(_verdict(rng, row.work_id, point) for row in rows for point in range(rng.randint(0, 2)))
+    return run
+
+
+def _candidate(rng, task, model, deliverable, attempt, position):
+    work = {"task": task.task_id, "deliverable": deliverable, "model": model, "attempt": attempt}
+    work_id, state = digest(work), rng.choices(("done", "unscored", "planned"), (8, 1, 1))[0]
+    return CandidateRow(
+        work_id, position, task.task_id, deliverable, model, attempt, "p", canonical_json(work), seed_of(work_id), 8, 8,
+        state, None, digest(position) if state == "done" else None, rng.choice(TEXTS) if state == "unscored" else None,
+        None, None, None,
+    )  # fmt: skip
+
+
+def _scores(rng):
+    for name in ("brf", "veq", "cns", "extra", RULES):
+        kind = rng.choices(("value", "unscored", "not applicable", "missing"), (8, 1, 1, 1))[0]
+        if kind == "value":
+            yield Score(name, rng.choice((1.0, 2.9999999999999996, 3.0, 0.1 + 0.2, 5.0)))
+        elif kind == "unscored":
+            yield Score(name, None, rng.choice(TEXTS))
+        elif kind == "not applicable":
+            yield Score(name, None, applies=False)
+
+
+def _verdict(rng, work_id, point):
+    answer = rng.choice((None, '{"b": [[1], [2]], "a": "\\u00e4"}'))
+    unscored = rng.choice(TEXTS) if answer is None else None
+    labels = answer and '{"x": {"2": 0.25, "1": 1e-7}}'
+    return VerdictRow(work_id, "brf", point, 0, "q", "r", "j", answer, labels, unscored, "")
+
+
+def decisions_by_row(run):
+    for row in sorted(run.store.candidates(), key=lambda row: row.work_id):
+        if row.state == "done":
+            yield row.work_id, decision_of(run.config, run.store.judge_scores_of(row.work_id))
+        else:
+            yield row.work_id, Decision(None, row.unscored or "its image has not been made")
+
+
+def total_by_row(rows) -> Total:
+    by_task = defaultdict(list)
+    for line in rows:
+        by_task[line.task_id].append(line)
+    tasks = [of for _, of in sorted(by_task.items())]
+    earned = [sum(x.revenue_micro_usd for x in of) for of in tasks]
+    values = [of[0].price_micro_usd for of in tasks]
+    passed = [sum(x.decision.accepted is True for x in of) for of in tasks]
+    return Total(
+        sum(values),
+        sum(earned),
+        bootstrap_revenues([(earned, values)])[0],
+        sum(x.part_micro_usd for x in rows if x.decision.accepted is None),
+        len(tasks),
+        sum(all(x.decision.accepted for x in of) for of in tasks),
+        sum(any(x.decision.accepted is None for x in of) for of in tasks),
+        sum(x.decision.accepted is not None for x in rows),
+        sum(passed),
+        sum(x.decision.accepted is None for x in rows),
+        *wilson_clustered(passed, [len(of) for of in tasks]),
+    )
+
+
+def digests_by_row(run) -> dict[str, str]:
+    store = run.store
+
+    def sha256(query, change=list):
+        texts = (canonical_json(change(list(row))) for row in store.rows(query))
+        return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
+
+    def loaded(row):
+        return [*row[:6], row[6] and json.loads(row[6]), row[7] and json.loads(row[7]), row[8]]
+
+    decisions = [
+        list(r) for r in store.rows("SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY 1")
+    ]
+    totals = [
+        [s.model, s.total.value_micro_usd, s.total.revenue_micro_usd, s.total.n, s.total.n_accepted, s.total.n_unscored]
+        for s in settle(lines(store), {})
+    ]
+    parts = [run.config.acceptance.model_dump(), decisions, totals]
+    return {
+        "candidates": sha256("SELECT work_id, model, state, pixels_sha256, unscored FROM candidates ORDER BY work_id"),
+        "verdicts": sha256(
+            """SELECT work_id, rubric, point, repeat, rubric_sha256, judge, answer, labels, unscored FROM verdicts
+               ORDER BY work_id, judge, rubric, point, repeat""",
+            loaded,
+        ),
+        "scores": sha256(
+            "SELECT work_id, name, value, unscored, applies FROM scores ORDER BY work_id, name",
+            lambda row: [*row[:4], bool(row[4])],
+        ),
+        "settlement": hashlib.sha256("".join(canonical_json(p) + "\n" for p in parts).encode()).hexdigest(),
+    }
+
+
+def contents_by_row(run) -> dict[tuple[str, str], str]:
+    """The recorded digests of the candidates' rows by task, each from a query of its own."""
+    found = {}
+    for kind, order in (
+        ("candidates", "work_id"),
+        ("scores", "work_id, name"),
+        ("decisions", "work_id"),
+        ("verdicts", "work_id, judge, rubric, point, repeat"),
+    ):
+        for (task_id,) in run.store.rows("SELECT task_id FROM tasks"):
+            rows = run.store.rows(
+                f"""SELECT * FROM {kind} WHERE work_id IN (SELECT work_id FROM candidates WHERE task_id = ?)
+                    ORDER BY {order}""",
+                task_id,
+            )
+            texts = [json.dumps(list(row), ensure_ascii=False, separators=(",", ":")) for row in rows]
+            if texts:
+                found[kind, task_id] = hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_decisions_settlement_and_digests_are_those_of_single_rows(tmp_path, seed):
+    with random_run(tmp_path / "run", seed) as run:
+        decide(run)
+        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        rows = lines(run.store)
+        by_model = defaultdict(list)
+        for line in rows:
+            by_model[line.model].append(line)
+        settled = settle(line_table(run.store), {})
+        assert settled == settle(rows, {})
+        assert {s.model: s.total for s in settled} == {model: total_by_row(of) for model, of in by_model.items()}
+        for s in settled:
+            own = by_model[s.model]
+            assert s.by_category == {
+                name: total_by_row([line for line in own if line.category == name])
+                for name in sorted({line.category for line in own})
+            }
+        assert digests(run) == digests_by_row(run)
+        record_contents(run)
+        recorded = run.store.recorded()
+        expected = contents_by_row(run)
+        assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
+
+
+def test_lines_of_rows_that_contain_separators_are_the_same():
+    rows = [("a],[b", 1.5, None), ([[1], [2]], True, "x\ny"), ({"b": 1, "a": 2}, "", -0.0)]
+    assert canonical_lines(rows) == [canonical_json(row) for row in rows]
+    assert canonical_lines([(1,), (2,)]) == ["[1]", "[2]"]
+    assert canonical_lines([]) == []
+
+
+def test_a_large_damaged_ledger_is_opened_and_verify_finds_the_damage(tmp_path, monkeypatch):
+    """A small one is refused when it is opened."""
+    with random_run(tmp_path / "run", 0):
+        pass
+    ledger = tmp_path / "run" / "ledger.sqlite"
+    data = bytearray(ledger.read_bytes())
+    page = ledger.read_bytes().index(b"brf") // 4096 * 4096
+    data[page : page + 8] = b"\xff" * 8
+    ledger.write_bytes(data)
+    with pytest.raises(LedgerDamaged):
+        RunDir.open(tmp_path / "run")
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    with RunDir.open(tmp_path / "run") as run:
+        assert any(finding.check == "database" for finding in verify(run))
+
+
+def test_a_ledger_of_an_earlier_release_gets_its_index_when_it_is_written(tmp_path):
+    with random_run(tmp_path / "run", 3) as run:
+        decide(run)
+        expected = digests(run)
+        run.store.write("DROP INDEX candidates_results")
+    with RunDir.open(tmp_path / "run") as run:
+        assert digests(run) == expected
+        config = run.config
+        assert not run.store.rows("SELECT 1 FROM sqlite_master WHERE name = 'candidates_results'")
+    with RunDir.begin(tmp_path / "run", config) as run:
+        assert run.store.rows("SELECT 1 FROM sqlite_master WHERE name = 'candidates_results'")
+        assert digests(run) == expected
