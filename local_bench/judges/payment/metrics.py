@@ -1,0 +1,53 @@
+"""Metrics of a payment model on one split, as stored in its card."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from local_bench.judges.payment.examples import CONCEPTS
+
+
+def payment_metrics(logits: Sequence[float], labels: Sequence[float]) -> dict[str, Any]:
+    """Of probabilities of payment: accuracy at one half, majority's accuracy, AUC (None with one class), Brier score
+    and log loss."""
+    from sklearn.metrics import roc_auc_score
+
+    z, y = np.asarray(logits), np.asarray(labels)
+    p = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
+    return {
+        "n": len(y),
+        "accuracy": float(((z >= 0) == (y == 1)).mean()),
+        "majority": float(max(y.mean(), 1 - y.mean())),
+        "auc": float(roc_auc_score(y, z)) if len(set(labels)) == 2 else None,
+        "brier": float(((p - y) ** 2).mean()),
+        "log_loss": float((np.logaddexp(0, z) - y * z).mean()),
+    }
+
+
+def concept_metrics(predicted: Sequence[Sequence[float]], targets: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Concept -> number of images it applies to, and R²; None if the scores do not vary."""
+    found: dict[str, Any] = {}
+    for name, of, true in zip(CONCEPTS, np.asarray(predicted).T, np.asarray(targets).T, strict=True):
+        known = ~np.isnan(true)
+        spread = float(((true[known] - true[known].mean()) ** 2).sum()) if known.any() else 0.0
+        r2 = 1 - float(((of[known] - true[known]) ** 2).sum()) / spread if spread > 0 else None
+        found[name] = {"n": int(known.sum()), "r2": r2}
+    return found
+
+
+def temperature_of(logits: Sequence[float], labels: Sequence[float]) -> float:
+    """The divisor of the log-odds with the lowest log loss, 0.1 to 10 (temperature scaling, Guo et al. 2017); 1 with
+    fewer than ten labels of a class."""
+    from scipy.optimize import minimize_scalar
+
+    z, y = np.asarray(logits), np.asarray(labels)
+    if min((y == 1).sum(), (y == 0).sum()) < 10:
+        return 1.0
+
+    def loss(log_divisor: float) -> float:
+        scaled = z / math.exp(log_divisor)
+        return float((np.logaddexp(0, scaled) - y * scaled).mean())
+
+    return float(math.exp(minimize_scalar(loss, bounds=(-math.log(10), math.log(10)), method="bounded").x))
