@@ -63,8 +63,6 @@ class Card(Strict):
     measured_names: list[str]
     """The measured scores that are inputs, in order."""
     precision: str
-    temperature: float = Field(gt=0)
-    """Divisor of the log-odds, fitted to the validation tasks."""
     trained_on: TrainedOn
     n_processes: int
     libraries: dict[str, str]

@@ -1,6 +1,5 @@
 """Metrics of a payment model on one split, as stored in its card."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,19 +34,3 @@ def concept_metrics(predicted: Sequence[Sequence[float]], targets: Sequence[Sequ
         r2 = 1 - float(((of[known] - true[known]) ** 2).sum()) / spread if spread > 0 else None
         found[name] = {"n": int(known.sum()), "r2": r2}
     return found
-
-
-def temperature_of(logits: Sequence[float], labels: Sequence[float]) -> float:
-    """The divisor of the log-odds with the lowest log loss, 0.1 to 10 (temperature scaling, Guo et al. 2017); 1 with
-    fewer than ten labels of a class."""
-    from scipy.optimize import minimize_scalar
-
-    z, y = np.asarray(logits), np.asarray(labels)
-    if min((y == 1).sum(), (y == 0).sum()) < 10:
-        return 1.0
-
-    def loss(log_divisor: float) -> float:
-        scaled = z / math.exp(log_divisor)
-        return float((np.logaddexp(0, scaled) - y * scaled).mean())
-
-    return float(math.exp(minimize_scalar(loss, bounds=(-math.log(10), math.log(10)), method="bounded").x))

@@ -27,12 +27,12 @@ class Prediction:
     """What the model says of one image."""
 
     work_id: str
-    probability: float | None
-    """Of payment, calibrated."""
+    log_odds: float | None
+    """Of payment, not calibrated."""
     concepts: dict[str, float]
     """Predicted scores, 0 to 5; empty for a model without concepts."""
     unscored: str | None
-    """Why there is no probability."""
+    """Why there is no prediction."""
 
 
 class PaymentModel:
@@ -63,9 +63,8 @@ class PaymentModel:
             constants = network.constants(batch).float()
             given = torch.tensor([network.given_inputs(example)], device=self._device)
             logit = float(network.payment_logits(batch, constants, given)[0])
-        probability = float(torch.sigmoid(torch.tensor(logit / self.card.temperature, dtype=torch.float64)))
         scores = constants[0, -len(CONCEPTS) :].tolist() if network.has_concepts else []
-        return Prediction(example.work_id, probability, dict(zip(CONCEPTS, scores, strict=False)), None)
+        return Prediction(example.work_id, logit, dict(zip(CONCEPTS, scores, strict=False)), None)
 
     @property
     def _autocast(self) -> bool:

@@ -31,7 +31,7 @@ from local_bench.judges.payment.checkpoint import Progress
 from local_bench.judges.payment.config import PaymentConfig, Stage, require_gpu
 from local_bench.judges.payment.examples import Example, Load, TrainingSet
 from local_bench.judges.payment.inputs import Encoder
-from local_bench.judges.payment.metrics import concept_metrics, payment_metrics, temperature_of
+from local_bench.judges.payment.metrics import concept_metrics, payment_metrics
 from local_bench.judges.payment.network import PaymentNetwork, concept_loss, scales_of
 from local_bench.judges.payment.schedule import (
     learning_rate,
@@ -319,14 +319,12 @@ class _Trainer:
             with self.accelerator.autocast():
                 logits[key_of(one)] = float(self._logits(network, [one])[0])
         logits = dict(self._gathered(list(logits.items())))
-        held = [one for one in data.of("validation") if one.known]
-        temperature = temperature_of([logits[key_of(one)] for one in held], [one.accepted for one in held])
         metrics: dict[str, Any] = {"history": list(progress.history)}
         for split in ("train", "validation", "test"):
             examples = [one for one in data.of(split) if one.known]  # type: ignore[arg-type]
             if examples:
                 metrics[split] = payment_metrics(
-                    [logits[key_of(one)] / temperature for one in examples], [one.accepted for one in examples]
+                    [logits[key_of(one)] for one in examples], [one.accepted for one in examples]
                 )
                 if network.has_concepts:
                     rows = torch.stack([self.constants[key_of(one)] for one in examples])[:, -7:]
@@ -336,7 +334,6 @@ class _Trainer:
             config=self.config,
             measured_names=list(data.measured_names) if self.config.measured else [],
             precision=precision_of(self.config, self.device),
-            temperature=temperature,
             trained_on=TrainedOn(
                 manifest_sha256=data.manifest_sha256,
                 n_images={split: len(data.of(split)) for split in ("train", "validation", "test")},  # type: ignore[arg-type]

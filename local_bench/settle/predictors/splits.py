@@ -1,0 +1,15 @@
+"""Splits of tasks into training, validation and test by a hash, the same on every machine and for every run."""
+
+from hashlib import sha256
+from typing import Literal
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+TRAIN, VALIDATION = 0.70, 0.15
+"""Expected fractions of the tasks; the rest is for the test."""
+
+
+def split_of(task: str, seed: int = 0) -> Split:
+    """The split of a task, by a digest of its content: all its images, of all models, attempts and runs, share it."""
+    place = int.from_bytes(sha256(f"{seed}\n{task}".encode()).digest()[:8], "big") / 2**64
+    return "train" if place < TRAIN else "validation" if place < TRAIN + VALIDATION else "test"
