@@ -38,13 +38,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "vision": {"row": "vision", "measured": False},
     "full": {"row": "full", "measured": False},
     "frozen, measured": {"row": "frozen"},
+    "frozen, measured, more passes": {"row": "frozen", "epochs": (1, 20)},
     "full, measured": {"row": "full"},
-    "full, raw targets": {"row": "full", "measured": False, "standardise": False},
+    "full, measured, more passes": {"row": "full", "epochs": (8, 12)},
+    "full, more passes": {"row": "full", "measured": False, "epochs": (8, 6)},
     "full, attention": {"row": "full", "measured": False, "pooling": "attention"},
-    "full, wide head": {"row": "full", "measured": False, "width": 256},
-    "full, more passes": {"row": "full", "measured": False, "epochs": (10, 6)},
-    "full, measured, more passes": {"row": "full", "epochs": (10, 6)},
-    "vision, measured": {"row": "vision"},
+    "frozen, measured, wide head": {"row": "frozen", "epochs": (1, 20), "width": 256},
+    "full, raw targets": {"row": "full", "measured": False, "standardise": False},
 }
 """Try -> its changes of configs/payment/mini-judge.yaml."""
 SCORES = ("brf", "veq", "cns")

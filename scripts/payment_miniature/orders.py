@@ -203,4 +203,3 @@ def examples(shop: Shop, seed: int) -> list[Example]:
                 )
             )  # fmt: skip
     return found
-

@@ -34,14 +34,15 @@ def group_of(name: str) -> str | None:
     return next((group for group, pattern in TARGETS.items() if re.fullmatch(pattern, name)), None)
 
 
-def attach(base: nn.Module, lora: Lora) -> nn.Module:
+def attach(base: Any, lora: Lora) -> Any:
     """Freeze `base` and add the adapters `quality` and `decision` to the groups of `lora`; without groups `base` is
     returned. ConfigError for another model family."""
     from peft import LoraConfig, get_peft_model
 
     if base.config.model_type not in FAMILIES:
         raise ConfigError(
-            f"a payment model cannot be trained on {base.config.model_type}: choose a judge card of {', '.join(FAMILIES)}"
+            f"a payment model cannot be trained on {base.config.model_type}: choose a judge card of "
+            + ", ".join(FAMILIES)
         )
     base.requires_grad_(False)
     if not lora.groups:
@@ -49,9 +50,7 @@ def attach(base: nn.Module, lora: Lora) -> nn.Module:
     targets = "|".join(f"({TARGETS[group]})" for group in lora.groups)
 
     def config(rank: int) -> Any:
-        return LoraConfig(
-            r=rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, bias="none"
-        )
+        return LoraConfig(r=rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, bias="none")
 
     model = get_peft_model(base, config(lora.rank), adapter_name=QUALITY)
     model.add_adapter(DECISION, config(lora.decision_rank))

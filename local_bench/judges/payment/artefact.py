@@ -96,7 +96,9 @@ def save_artefact(folder: Path, card: Card, state: dict[str, torch.Tensor]) -> C
         files[name] = file_sha256(folder / name)
     card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)})
     card = card.model_copy(update={"sha256": card.digest()})
-    write_atomic(folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(
+        folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+    )
     return card
 
 
@@ -160,8 +162,8 @@ def check(card: Card, base: Base, other_libraries: bool = False) -> None:
     other = next((name for name, of in card.libraries.items() if here.get(name) != of), None)
     if other is not None and not other_libraries:
         raise UserError(
-            f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: install "
-            "that version, or allow other libraries"
+            f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: "
+            "install that version, or allow other libraries"
         )
 
 

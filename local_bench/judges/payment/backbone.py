@@ -29,7 +29,9 @@ def device_of(name: str = "auto") -> torch.device:
 def precision_of(config: PaymentConfig, device: torch.device) -> str:
     if config.precision != "auto":
         return config.precision
-    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return (
+        "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    )
 
 
 def folder_of(config: PaymentConfig, weights: str | None = None) -> Path:

@@ -50,8 +50,13 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[st
     put_in_place(temporary, path)
 
 
-def save(folder: Path, progress: Progress, state: dict[str, torch.Tensor], best: dict[str, torch.Tensor],
-         optimiser: dict[str, torch.Tensor]) -> None:
+def save(
+    folder: Path,
+    progress: Progress,
+    state: dict[str, torch.Tensor],
+    best: dict[str, torch.Tensor],
+    optimiser: dict[str, torch.Tensor],
+) -> None:
     """Write the checkpoint: current weights, best weights of the stage, optimiser state and progress."""
     tensors = {f"state/{name}": value for name, value in state.items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
@@ -89,11 +94,7 @@ def load(
 
 def optimiser_state(optimiser: torch.optim.Optimizer, named: list[tuple[str, nn.Parameter]]) -> dict[str, torch.Tensor]:
     """AdamW's state by parameter name."""
-    return {
-        f"{name}/{key}": value
-        for name, parameter in named
-        for key, value in optimiser.state[parameter].items()
-    }
+    return {f"{name}/{key}": value for name, parameter in named for key, value in optimiser.state[parameter].items()}
 
 
 def restore_optimiser(

@@ -61,8 +61,8 @@ class Stage(Strict):
         passes, rest = divmod(self.effective_batch, self.batch_size * devices)
         if rest or not passes:
             raise ConfigError(
-                f"effective_batch {self.effective_batch} is not a multiple of batch_size {self.batch_size} on {devices} "
-                "processes: change one of them"
+                f"effective_batch {self.effective_batch} is not a multiple of batch_size {self.batch_size} times "
+                f"{devices} processes: change one of them"
             )
         return passes
 

@@ -102,8 +102,8 @@ class Encoder:
             ("references", collages([self.load(sha) for sha in example.references]), self.config.collage_pixels),
         ]
         images, captions = [], []
-        for kind, found, most in kinds:
-            most = min(most, self.card.judge_max_pixels)
+        for kind, found, limit in kinds:
+            most = min(limit, self.card.judge_max_pixels)
             least = min(self.card.judge_min_pixels, most)
             images += [fit_pixels(image, most, self.card.patch, least) for image in found]
             captions += [CAPTIONS[kind]] * len(found)

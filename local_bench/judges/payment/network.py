@@ -7,10 +7,10 @@ Stage 1 (`concept_outputs`) predicts the seven concepts. Stage 2 (`payment_logit
 - the features with stage 2's own adapters on top of the frozen ones;
 - judge-measured scores, if `measured` is set; and whether there is a source image and whether there are other images.
 
-The first two do not change during stage 2 (`Constants`) and are computed once per example.
+The first two do not change during stage 2 (`constants`) and are computed once per example.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,14 +35,6 @@ class Scales:
     concept_spread: tuple[float, ...]
     measured_mean: tuple[float, ...] = ()
     measured_spread: tuple[float, ...] = ()
-
-
-@dataclass
-class Constants:
-    """What is fixed during stage 2, per example; float32 on the CPU."""
-
-    rows: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Key of the example -> (constant features,)"""
 
 
 class Pool(nn.Module):
@@ -81,7 +73,12 @@ def _mlp(features: int, width: int, dropout: float, outputs: int) -> nn.Sequenti
 class PaymentNetwork(nn.Module):
     """The backbone `base` (a Qwen-VL `ForConditionalGeneration`) with adapters and heads."""
 
-    def __init__(self, base: nn.Module, config: PaymentConfig, n_measured: int = 0) -> None:
+    concept_mean: torch.Tensor
+    concept_spread: torch.Tensor
+    measured_mean: torch.Tensor
+    measured_spread: torch.Tensor
+
+    def __init__(self, base: Any, config: PaymentConfig, n_measured: int = 0) -> None:
         super().__init__()
         size = int(base.config.get_text_config().hidden_size)
         self.config = config
@@ -94,12 +91,12 @@ class PaymentNetwork(nn.Module):
         n_features = self.original_pool.features
         heads: dict[str, nn.Module] = {}
         if self.has_concepts:
-            heads["quality_pool"] = Pool(config.pooling, size)
-            heads["quality"] = _mlp(heads["quality_pool"].features, config.width, config.head_dropout, outputs)  # type: ignore[arg-type]
-            n_features += heads["quality_pool"].features  # type: ignore[operator]
+            heads["quality_pool"] = pool = Pool(config.pooling, size)
+            heads["quality"] = _mlp(pool.features, config.width, config.head_dropout, outputs)
+            n_features += pool.features
         if self.has_decision_adapter:
-            heads["decision_pool"] = Pool(config.pooling, size)
-            n_features += heads["decision_pool"].features  # type: ignore[operator]
+            heads["decision_pool"] = pool = Pool(config.pooling, size)
+            n_features += pool.features
         n_inputs = 2 * self.n_measured + 2 + (N_CONCEPTS if self.has_concepts else 0)
         heads["decision"] = _mlp(n_features + n_inputs, config.width, config.head_dropout, 1)
         heads["decision_line"] = nn.Linear(n_inputs, 1)
@@ -123,7 +120,9 @@ class PaymentNetwork(nn.Module):
         }
         activate(self.trunk, *adapters[stage])
         for name, head in self.heads.items():
-            head.requires_grad_((name.startswith("quality") and stage == 1) or (name.startswith("decision") and stage == 2))
+            head.requires_grad_(
+                (name.startswith("quality") and stage == 1) or (name.startswith("decision") and stage == 2)
+            )
         self.stage = stage
 
     def train(self, mode: bool = True) -> "PaymentNetwork":
@@ -131,8 +130,9 @@ class PaymentNetwork(nn.Module):
         super().train(mode)
         if mode and self.stage == 2:
             for module in self.trunk.modules():
-                if hasattr(module, "lora_dropout") and QUALITY in module.lora_dropout:
-                    module.lora_dropout[QUALITY].eval()
+                dropout: Any = getattr(module, "lora_dropout", {})
+                if QUALITY in dropout:
+                    dropout[QUALITY].eval()
         return self
 
     def forward(self, batch: Batch | None, rest: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -56,7 +56,7 @@ class TrainingPlan:
 
 
 def training_plan(
-    base: nn.Module, config: PaymentConfig, workload: Workload, gpu: Gpu, n_gpus: int, mfu: float = MFU
+    base: Any, config: PaymentConfig, workload: Workload, gpu: Gpu, n_gpus: int, mfu: float = MFU
 ) -> TrainingPlan:
     """The plan for the backbone `base`, which may be on the meta device; adapters are added to it."""
     n_base = sum(parameter.numel() for parameter in base.parameters())
@@ -90,7 +90,7 @@ def training_plan(
     )
 
 
-def forward_flop(base: nn.Module, workload: Workload) -> float:
+def forward_flop(base: Any, workload: Workload) -> float:
     """Floating-point operations of one forward pass of the model without adapters and logits."""
     text, vision = base.config.get_text_config(), base.config.vision_config
     per_token = _weights(base, "model.language_model.layers.")
@@ -104,7 +104,7 @@ def forward_flop(base: nn.Module, workload: Workload) -> float:
     return float(2 * linear + attention + seeing)
 
 
-def _weights(base: nn.Module, prefix: str) -> int:
+def _weights(base: Any, prefix: str) -> int:
     return sum(
         module.weight.numel()
         for name, module in base.named_modules()
@@ -116,7 +116,9 @@ def _activations(shapes: Any, workload: Workload) -> tuple[float, float]:
     """(bytes of the blocks' inputs, bytes of one block in its backward pass, with float32 copies for the adapters)."""
     text, vision = shapes.get_text_config(), shapes.vision_config
     patches = workload.image_tokens * vision.spatial_merge_size**2
-    inputs = text.num_hidden_layers * workload.tokens * text.hidden_size + vision.depth * patches * _vision_width(vision)
+    inputs = text.num_hidden_layers * workload.tokens * text.hidden_size + vision.depth * patches * _vision_width(
+        vision
+    )
     per_block = max(workload.tokens * _text_values(text), patches * _vision_values(vision))
     return float(_BF16 * inputs), float((_BF16 + _BF16) * per_block)
 

@@ -94,7 +94,9 @@ def load(
     try:
         network.load_trained(load_state(artefact))
     except RuntimeError as e:
-        raise UserError(f"the tensors in {artefact} do not fit {card.config.card} ({e}): train the model again") from None
+        raise UserError(
+            f"the tensors in {artefact} do not fit {card.config.card} ({e}): train the model again"
+        ) from None
     network.begin(2)
     network.eval()
     return PaymentModel(card, network, _EncoderOf(folder, card), place)

@@ -6,6 +6,7 @@ whether the training was interrupted or not. `accelerate launch` (or `torchrun`)
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.judges.payment import checkpoint
 from local_bench.judges.payment.adapters import checkpoint_gradients
-from local_bench.judges.payment.artefact import Base, Card, TrainedOn, finished, libraries, prepare_folder, save_artefact
+from local_bench.judges.payment.artefact import (
+    Base,
+    Card,
+    TrainedOn,
+    finished,
+    libraries,
+    prepare_folder,
+    save_artefact,
+)
 from local_bench.judges.payment.backbone import (
     base_digests,
     card_of,
@@ -218,11 +227,8 @@ class _Trainer:
         for i in range(passes):
             torch.manual_seed(seed_at(self.config.seed, number, step, i, rank))
             chosen = [examples[k] for k in mine[i * stage.batch_size : (i + 1) * stage.batch_size]]
-            if i < passes - 1 and world > 1:
-                with self.accelerator.no_sync(model):
-                    loss = self._loss(model, chosen, number).mean()
-                    self.accelerator.backward(loss / passes)
-            else:
+            last = i == passes - 1
+            with nullcontext() if last else self.accelerator.no_sync(model):  # gradients are averaged once per step
                 loss = self._loss(model, chosen, number).mean()
                 self.accelerator.backward(loss / passes)
             loss_sum += float(loss.detach())
@@ -269,7 +275,7 @@ class _Trainer:
     def _mean_loss(self, examples: list[Example], number: int) -> float:
         self.network.eval()
         losses = [float(self._loss(self.network, [one], number)[0]) for one in self._share(examples)]
-        return sum(self._gathered(losses)) / len(examples)
+        return float(sum(self._gathered(losses))) / len(examples)
 
     def _share(self, examples: Sequence[Example]) -> Sequence[Example]:
         return examples[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -321,7 +327,7 @@ class _Trainer:
         logits = dict(self._gathered(list(logits.items())))
         metrics: dict[str, Any] = {"history": list(progress.history)}
         for split in ("train", "validation", "test"):
-            examples = [one for one in data.of(split) if one.known]  # type: ignore[arg-type]
+            examples = [one for one in data.of(split) if one.known]
             if examples:
                 metrics[split] = payment_metrics(
                     [logits[key_of(one)] for one in examples], [one.accepted for one in examples]
@@ -336,14 +342,12 @@ class _Trainer:
             precision=precision_of(self.config, self.device),
             trained_on=TrainedOn(
                 manifest_sha256=data.manifest_sha256,
-                n_images={split: len(data.of(split)) for split in ("train", "validation", "test")},  # type: ignore[arg-type]
+                n_images={split: len(data.of(split)) for split in ("train", "validation", "test")},
                 n_labelled={
-                    split: sum(one.known for one in data.of(split))  # type: ignore[arg-type]
-                    for split in ("train", "validation", "test")
+                    split: sum(one.known for one in data.of(split)) for split in ("train", "validation", "test")
                 },
                 tasks={
-                    split: sorted({one.task_id for one in data.of(split)})  # type: ignore[arg-type]
-                    for split in ("train", "validation", "test")
+                    split: sorted({one.task_id for one in data.of(split)}) for split in ("train", "validation", "test")
                 },
             ),
             n_processes=self.accelerator.num_processes,
@@ -359,4 +363,3 @@ class _Trainer:
 
 def key_of(example: Example) -> str:
     return f"{example.work_id}/{example.task_id}"
-

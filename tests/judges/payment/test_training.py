@@ -215,8 +215,12 @@ def _without(one: object, name: str, value: object) -> "tiny.Example":
 @pytest.mark.parametrize("kind", ["regression", "ordinal"])
 def test_a_score_that_does_not_apply_is_not_zero(kind: str) -> None:
     network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config(concepts=kind).row("concepts"))
-    network = network if kind == "regression" else PaymentNetwork(
-        backbone("tiny-qwen3-vl"), tiny.config(concepts=kind, lora=tiny.config().row("concepts").lora)
+    network = (
+        network
+        if kind == "regression"
+        else PaymentNetwork(
+            backbone("tiny-qwen3-vl"), tiny.config(concepts=kind, lora=tiny.config().row("concepts").lora)
+        )
     )
     network.set_scales(Scales((2.0,) * 7, (1.5,) * 7))
     shape = (1, 7) if kind == "regression" else (1, 7, 5)
