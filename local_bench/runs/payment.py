@@ -4,6 +4,7 @@
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from local_bench.core.identity import digest
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, TrainingSet, without_labels
+from local_bench.models.gpus import gpu
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.store import CandidateRow
@@ -22,6 +24,7 @@ from local_bench.settle.predictors.splits import split_of
 
 if TYPE_CHECKING:
     from local_bench.judges.payment.artefact import Card
+    from local_bench.judges.payment.plan import TrainingPlan, Workload
     from local_bench.judges.payment.predict import Prediction
 
 CARD = "card.json"
@@ -173,19 +176,40 @@ def train_payment_model(
     return train(data, RunImages(runs), config, out, weights=weights, device=device, report=report)
 
 
-def predict_run(
-    run: RunDir,
+def predict_runs(
+    runs: Sequence[RunDir],
     artefact: Path,
     *,
     weights: str | None = None,
     device: str = "auto",
     other_libraries: bool = False,
 ) -> "Iterator[Prediction]":
-    """Yield a prediction for every image of `run`, annotated or not. UserError if the artefact does not fit."""
+    """Yield a prediction for every image of `runs`, annotated or not. UserError if the artefact does not fit."""
     from local_bench.judges.payment.predict import load
 
     model = load(artefact, weights=weights, device=device, other_libraries=other_libraries)
-    yield from model.predict(without_labels(examples_of(run, {})), RunImages([run]))
+    for run in runs:
+        yield from model.predict(without_labels(examples_of(run, {})), RunImages([run]))
+
+
+def payment_plan(
+    config: PaymentConfig, workload: "Workload", gpu_name: str, n_gpus: int, weights: str | None = None
+) -> "TrainingPlan":
+    """Memory and hours of a training, from the shapes in the backbone's `config.json`; loads no weights. WeightsError
+    if the backbone is not on this machine, ConfigError for an unknown GPU."""
+    import torch
+
+    from local_bench.judges.payment.backbone import folder_of, meta_backbone
+    from local_bench.judges.payment.plan import training_plan
+
+    base = meta_backbone(folder_of(config, weights))
+    with torch.device("meta"):
+        return training_plan(base, config, workload, gpu(gpu_name), n_gpus)
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that writes files and prints, in a training started by `accelerate launch`."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def is_payment_model(folder: Path) -> bool:

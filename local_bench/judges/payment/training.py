@@ -130,11 +130,12 @@ class _Trainer:
         from accelerate import Accelerator
 
         self.job, self.config, self.out = job, job.config, out
-        self.report, self.after_step = report, after
+        self.after_step = after
         precision = precision_of(job.config, device)
         mixed = "bf16" if precision == "bfloat16" and device.type == "cuda" else "no"
         self.accelerator = Accelerator(mixed_precision=mixed, cpu=device.type == "cpu")
         self.device = self.accelerator.device
+        self.report: Report = report if self.main else lambda text: None
         processor = load_processor(folder)
         self.encoder = Encoder(processor, job.config, card_of(job.config), images)
         with torch.random.fork_rng():

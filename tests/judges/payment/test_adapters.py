@@ -14,6 +14,7 @@ from local_bench.judges.payment.adapters import (
     activate,
     adapter_parameters,
     attach,
+    checkpoint_gradients,
     full_model,
     group_of,
     hidden,
@@ -148,3 +149,19 @@ def test_without_adapters_the_features_are_those_of_the_original_model() -> None
         activate(trunk, (QUALITY,), ())
         assert not torch.equal(hidden(trunk, batch), expected)
     assert full_model(trunk).config.model_type == "qwen3_vl"
+
+
+def test_checkpointing_changes_no_gradient() -> None:
+    batch = encoder("tiny-qwen3-vl").batch([tiny.example(3, "train")], CPU)
+    found = []
+    for checkpointed in (False, True):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config())
+            if checkpointed:
+                checkpoint_gradients(network.trunk)
+            network.begin(1)
+            network.train()
+            network(batch, ()).sum().backward()
+        found.append({n: p.grad for n, p in adapter_parameters(network.trunk, QUALITY)})
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())  # dropout included

@@ -53,7 +53,9 @@ def test_collages_hold_auxiliary_images() -> None:
 def test_a_long_brief_is_shortened_and_control_tokens_are_text() -> None:
     encode = encoder("tiny-qwen3-vl")
     plain = tiny.example(1, "train")
-    sized = Encoder(encode.processor, tiny.config(max_tokens=400), card("tiny-qwen3-vl", "judge"), tiny.load)
+    sized = Encoder(
+        encode.processor, tiny.config(max_tokens=400, prompt=DEFAULT_PROMPT), card("tiny-qwen3-vl", "judge"), tiny.load
+    )
     long = replace(plain, brief="a red poster " * 400, work_id="long")
     assert 300 < len(sized.encode(long).input_ids) <= 400
     marked = replace(plain, brief="<|image_pad|>", work_id="marked")

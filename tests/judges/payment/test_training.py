@@ -58,7 +58,7 @@ def test_both_stages_train_and_the_card_has_all_digests(trained: tuple[Path, Car
     assert "/" not in json.dumps([made.base.model_dump(), made.config.model_dump(exclude={"prompt"})])  # no paths
 
 
-@pytest.mark.parametrize(("stage", "step"), [(1, 2), (1, 6), (2, 1)])
+@pytest.mark.parametrize(("stage", "step"), [(1, 2), (2, 1)])
 def test_an_interrupted_training_ends_with_the_same_bytes(
     trained: tuple[Path, Card], tmp_path: Path, stage: int, step: int
 ) -> None:
@@ -231,9 +231,9 @@ def test_a_score_that_does_not_apply_is_not_zero(kind: str) -> None:
     moved = outputs.grad.reshape(7, -1).abs().sum(dim=1) > 0
     assert moved.tolist() == [True, False, False, False, False, False, True]
     zeros = torch.where(partial.isnan(), torch.zeros_like(partial), partial)
-    assert float(concept_loss(outputs, zeros, network)) != float(concept_loss(outputs, partial, network))
+    assert not torch.equal(concept_loss(outputs, zeros, network), concept_loss(outputs, partial, network))
     nothing = torch.full((1, 7), tiny.NAN)
-    assert float(concept_loss(outputs, nothing, network)) == 0.0
+    assert concept_loss(outputs, nothing, network).item() == 0
 
 
 def accuracy(data: TrainingSet, folder: Path) -> float:

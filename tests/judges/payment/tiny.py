@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.identity import digest
-from local_bench.judges.payment.config import Lora, PaymentConfig, Stage
+from local_bench.judges.payment.config import Lora, PaymentConfig, Prompt, Stage
 from local_bench.judges.payment.examples import Example, Split, TrainingSet
 
 SIDE = 32
@@ -57,6 +57,7 @@ def config(**changes: Any) -> PaymentConfig:
         "max_tokens": 1024,
         "stage1": Stage(epochs=1, effective_batch=2, learning_rate=1e-3),
         "stage2": Stage(epochs=2, batch_size=2, effective_batch=4, learning_rate=1e-3),
+        "prompt": Prompt(system="Judge.", text="{brief} {deliverable}"),
         "evaluate_every": 4,
         "save_every": 1,
     }
