@@ -37,14 +37,21 @@ CHANGES: dict[str, dict[str, Any]] = {
     "concepts": {"row": "concepts", "measured": False},
     "vision": {"row": "vision", "measured": False},
     "full": {"row": "full", "measured": False},
-    "frozen, measured": {"row": "frozen"},
-    "frozen, measured, more passes": {"row": "frozen", "epochs": (1, 20)},
+    "full, attention": {"row": "full", "measured": False, "pooling": "attention"},
     "full, measured": {"row": "full"},
     "full, measured, more passes": {"row": "full", "epochs": (8, 12)},
-    "full, more passes": {"row": "full", "measured": False, "epochs": (8, 6)},
-    "full, attention": {"row": "full", "measured": False, "pooling": "attention"},
+    "frozen, measured": {"row": "frozen"},
+    "frozen, measured, more passes": {"row": "frozen", "epochs": (1, 20)},
     "frozen, measured, wide head": {"row": "frozen", "epochs": (1, 20), "width": 256},
-    "full, raw targets": {"row": "full", "measured": False, "standardise": False},
+    "frozen, measured, regularised": {"row": "frozen", "epochs": (1, 20), "width": 8, "head_dropout": 0.8},
+    "frozen, measured, fast head": {"row": "frozen", "epochs": (1, 20), "head_rate": 1e-2},
+    "frozen, measured, fast regularised head": {
+        "row": "frozen",
+        "epochs": (1, 20),
+        "head_rate": 1e-2,
+        "width": 8,
+        "head_dropout": 0.8,
+    },
 }
 """Try -> its changes of configs/payment/mini-judge.yaml."""
 SCORES = ("brf", "veq", "cns")
@@ -125,6 +132,8 @@ def config_of(name: str) -> PaymentConfig:
     config = load_payment_config("mini-judge").row(changes.pop("row"))
     for stage, epochs in zip(("stage1", "stage2"), changes.pop("epochs", ()), strict=False):
         changes[stage] = getattr(config, stage).model_copy(update={"epochs": epochs})
+    if (rate := changes.pop("head_rate", None)) is not None:
+        changes["stage2"] = changes.get("stage2", config.stage2).model_copy(update={"head_learning_rate": rate})
     return config.model_copy(update=changes)
 
 

@@ -52,6 +52,8 @@ class Stage(Strict):
     effective_batch: int = Field(32, ge=1)
     """Examples per optimiser step, over all devices; the number of accumulated passes follows from it."""
     learning_rate: float = Field(4e-5, gt=0)
+    head_learning_rate: float | None = Field(None, gt=0)
+    """Of the heads, which start from random weights; null: as the adapters'."""
     weight_decay: float = Field(0.01, ge=0)
     warmup: float = Field(0.03, ge=0, le=1)
     """Fraction of the steps."""

@@ -184,9 +184,7 @@ class _Trainer:
         if number == 2:
             self._compute_constants([*self.job.data.of("train"), *held])
         named = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
-        optimiser = torch.optim.AdamW(
-            [p for _, p in named], lr=stage.learning_rate, weight_decay=stage.weight_decay, foreach=False
-        )
+        optimiser = _optimiser(named, stage)
         checkpoint.restore_optimiser(optimiser, named, optimiser_state)
         model = self.accelerator.prepare_model(network)
         total = total_steps(len(examples), stage)
@@ -222,7 +220,7 @@ class _Trainer:
         passes = stage.accumulation(world)
         mine = step_examples(len(examples), stage, number, step, self.config.seed)[rank::world]
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(stage, step, total)
+            group["lr"] = learning_rate(stage, step, total) * group["factor"]
         model.train()
         loss_sum = 0.0
         for i in range(passes):
@@ -360,6 +358,17 @@ class _Trainer:
             checkpoint.remove(self.checkpoints, CONSTANTS)
         self.accelerator.wait_for_everyone()
         return card
+
+
+def _optimiser(named: Sequence[tuple[str, nn.Parameter]], stage: Stage) -> torch.optim.Optimizer:
+    """AdamW with the heads' own learning rate."""
+    adapters = [parameter for name, parameter in named if ".lora_" in name]
+    heads = [parameter for name, parameter in named if ".lora_" not in name]
+    factor = (stage.head_learning_rate or stage.learning_rate) / stage.learning_rate
+    groups = [{"params": adapters, "factor": 1.0}, {"params": heads, "factor": factor}]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], weight_decay=stage.weight_decay, foreach=False
+    )
 
 
 def key_of(example: Example) -> str:
