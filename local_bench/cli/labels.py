@@ -25,6 +25,8 @@ class LabelOptions:
     width: float | None
     questions: Path | None
     explain: bool = False
+    predictor: Path | None = None
+    other_judge: bool = False
 
     def check(self) -> None:
         """Raise UserError for invalid combinations, before any work is done."""
@@ -36,9 +38,20 @@ class LabelOptions:
             refuse_existing(self.questions)
         if self.explain and self.people is None:
             raise UserError("--explain requires human annotations: give them with --people FILE")
+        if self.other_judge and self.predictor is None:
+            raise UserError("--other-judge is about a predictor: give one with --predictor DIR, or leave it out")
+        if self.predictor is not None:
+            from local_bench.analysis.predictors.card import load
+
+            load(self.predictor)
 
     def output(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
         """The result as text and JSON; notes are printed to stderr."""
+        parts = [self._labels(run), self._predicted(run)]
+        text = "".join(f"\n\n{text}" for text, _ in parts if text)
+        return text, {name: value for _, values in parts for name, value in values.items()}
+
+    def _labels(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
         from local_bench.analysis.people_settlement import settled_by_people
         from local_bench.analysis.sampling import labelling, write_questions
         from local_bench.cli.tables import settlement_json
@@ -62,7 +75,33 @@ class LabelOptions:
 
             paid = payment(run, self.people)
             text, values = f"{text}\n\n{payment_text(paid)}", values | {"payment": payment_json(paid)}
-        return f"\n\n{text}", values
+        return text, values
+
+    def _predicted(self, run: "RunDir") -> tuple[str, dict[str, Any]]:
+        """The settlement by the predictor."""
+        from local_bench.cli.tables import settlement_json
+
+        if self.predictor is None:
+            return "", {}
+        from local_bench.analysis.predictors.card import load
+        from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
+        from local_bench.analysis.predictors.settlement import settled_by_predictions
+        from local_bench.cli.predictor_output import expected_json, settled_text, used_tasks_note
+
+        card = load(self.predictor)
+        settled = settled_by_predictions(run, predictions(card, run, self.other_judge))
+        n_used, n_tasks = n_used_tasks(card, run)
+        if n_used:
+            say(used_tasks_note(n_used, n_tasks))
+        models = {one.predicted.model: one for one in settled}
+        values = {
+            "kind": card.kind,
+            "sha256": card.sha256,
+            "n_tasks_used_in_training": n_used,
+            "models": {model: settlement_json(one.predicted) for model, one in models.items()},
+            "expected_revenue": {model: expected_json(one) for model, one in models.items()},
+        }
+        return settled_text(settled), {"predictor": values}
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:

@@ -21,6 +21,7 @@ from local_bench.cli.inspect import digest, list_runs, recover, report, seal, ve
 from local_bench.cli.merge import merge
 from local_bench.cli.options import Commands, examples
 from local_bench.cli.output import say
+from local_bench.cli.predictor import predictor
 from local_bench.cli.reproduce import reproduce
 from local_bench.cli.revise import revise
 from local_bench.cli.run import demo, generate, judge, measure, plan, run, settle
@@ -69,6 +70,7 @@ for command in (
         annotate,
         extract,
         revise,
+        predictor,
         score,
         reproduce,
         export_run,

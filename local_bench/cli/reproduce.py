@@ -46,6 +46,10 @@ class _ReproduceCommand(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json; also applies to the list of tables.")
 @click.option("--out", type=PATH, help="The file to write; a figure as .svg, .pdf or .png.")
 @click.option("--people", type=PATH, multiple=True, metavar="FILE|RUN", help="Human annotations; repeatable.")
+@click.option("--predictor", type=PATH, multiple=True, metavar="DIR", help="Trained by `predictor train`; repeatable.")
+@click.option(
+    "--predictions", type=PATH, multiple=True, metavar="FILE", help="Of `predictor zero-shot` or `apply`; repeatable."
+)
 @click.option("--tasks", type=PATH, help="For result files. servimage: the orders. idea-bench: the dataset folder.")
 @click.option("--scores", type=PATH, help="For result files of servimage: BRF, VEQ and CNS per image.")
 @click.option("--costs", type=PATH, help='{"model": US dollars per image}, instead of measured costs.')
@@ -60,6 +64,8 @@ def reproduce(
     as_json: bool,
     out: Path | None,
     people: tuple[Path, ...],
+    predictor: tuple[Path, ...],
+    predictions: tuple[Path, ...],
     tasks: Path | None,
     scores: Path | None,
     costs: Path | None,
@@ -86,7 +92,7 @@ def reproduce(
     form = "json" if as_json else form
     selected = entry(paper, name)
     usd = None if costs is None else read_costs(costs)
-    options = Options(tasks, scores, usd, people, by_type, intervals, task)
+    options = Options(tasks, scores, usd, people, predictor, predictions, by_type, intervals, task)
     _check(selected, options, out)
     with opened(paper, paths, options) as inputs:
         result = selected.make(inputs)
@@ -112,6 +118,12 @@ def _list_text(items: "list[Entry]") -> str:
     return format_table(["", "content", "command"], rows)
 
 
+_NEEDED = {
+    "people": "--people FILE: human annotations in the format described by `local-bench agreement --help`",
+    "predictor": "--predictor DIR: a folder written by `local-bench predictor train`",
+}
+
+
 def _check(selected: "Entry", options: "Options", out: Path | None) -> None:
     """UserError for an option that does not apply, a missing required option, and an unsupported figure format."""
     from local_bench.core.errors import UserError
@@ -127,9 +139,9 @@ def _check(selected: "Entry", options: "Options", out: Path | None) -> None:
         )
     missing = next((option for option in selected.required if option not in given), None)
     if missing is not None:
-        raise UserError(
-            f"{selected.name} of {selected.paper} ({selected.title}) needs --{missing} FILE: human annotations in the "
-            "format described by `local-bench agreement --help`"
-        )
+        raise UserError(f"{selected.name} of {selected.paper} ({selected.title}) needs {_NEEDED[missing]}")
+    if selected.either and not set(selected.either) & set(given):
+        needed = ", or ".join(_NEEDED[option] for option in selected.either)
+        raise UserError(f"{selected.name} of {selected.paper} ({selected.title}) needs {needed}")
     if out is not None and selected.kind == "figure":
         check_suffix(out)

@@ -89,6 +89,7 @@ def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tup
         "local-bench settle runs/studio --set settlement.usd_per_hour=2 --save",
         "local-bench settle runs/studio --plan-labels 0.1 --questions ask.jsonl",
         "local-bench settle runs/studio --people runs/studio      # annotated with `annotate`",
+        "local-bench settle runs/studio --predictor payers/boosted # trained on other runs",
     )
 )
 @TARGET
@@ -108,6 +109,13 @@ def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tup
     "--explain", is_flag=True, help="With --people: report which scores predict payment, and train predictors."
 )
 @click.option("--questions", metavar="FILE", type=PATH, help="Write the planned images to this new file.")
+@click.option(
+    "--predictor",
+    metavar="DIR",
+    type=PATH,
+    help="Also settle by a predictor of payment, a folder written by `predictor train`.",
+)
+@click.option("--other-judge", is_flag=True, help="Use the predictor even if it was trained with another judge.")
 @click.option("--save", is_flag=True, help="Store a result with --set in the run; without it nothing is changed.")
 @RUN_DIR
 @overrides
@@ -118,6 +126,8 @@ def settle(
     plan_labels: float | None,
     questions: Path | None,
     explain: bool,
+    predictor: Path | None,
+    other_judge: bool,
     save: bool,
     run_dir: Path | None,
     settings: tuple[str, ...],
@@ -129,7 +139,7 @@ def settle(
     annotators' decisions, and combine their annotations of some images with the judge's decisions on all."""
     from local_bench.cli.labels import LabelOptions
 
-    labels = LabelOptions(people, plan_labels, questions, explain)
+    labels = LabelOptions(people, plan_labels, questions, explain, predictor, other_judge)
     labels.check()
     if settings and not save:
         return _preview(target, run_dir, settings, as_json, labels)

@@ -18,9 +18,19 @@ from local_bench.judges.vlm.rubrics import (
 
 NAMES = [
     *("brf", "cns_edit", "cns_set", "deliverables", "evaluation_points", "hype_checklist", "hype_edit"),
-    *("idea_question", "rephrase", "veq_aesthetic", "veq_technical", "veq_text", "vllm_qa"),
+    *(
+        "idea_question",
+        "payment",
+        "payment_scores",
+        "rephrase",
+        "veq_aesthetic",
+        "veq_technical",
+        "veq_text",
+        "vllm_qa",
+    ),
 ]
 WRITING = ["deliverables", "evaluation_points", "hype_checklist", "rephrase"]
+ZERO_SHOT = ["payment", "payment_scores"]
 SCORING = [name for name in NAMES if name not in WRITING]
 MAX_CHARACTERS = 2200
 
@@ -40,6 +50,8 @@ GOOD = {
     "cns_set": [{"score": 3, "flags": ["brand_unstable"]}],
     "hype_edit": [{"changes_made": True, "rest_preserved": False, "usable": True}],
     "idea_question": [{"met": 1}],
+    "payment": [{"pays": 0}, {"pays": 1}],
+    "payment_scores": [{"pays": 1}],
     "veq_aesthetic": [{"aesthetic": 5}],
     "veq_technical": [{"clarity": 5, "realism": 0}],
     "veq_text": [{"has_text": False}, {"has_text": True, "text": 3}],
@@ -73,6 +85,8 @@ BAD = {
         {"changes_made": True},
     ],
     "idea_question": [{"met": 0, "reason": "x"}, {"score": 1}],
+    "payment": [{"pays": 2}, {"pays": True}, {"met": 1}],
+    "payment_scores": [{"pays": "1"}, {}],
     "veq_aesthetic": [{"aesthetic": 4.5}],
     "veq_technical": [{"clarity": 5}, {"clarity": 5, "realism": 6}],
     "veq_text": [{"has_text": False, "text": 3}, {"has_text": True}, {"has_text": 1, "text": 3}, {"text": 3}],
@@ -150,11 +164,11 @@ def test_these_are_all_and_each_says_where_it_is_from():
     assert all(
         rubric(name).source.split()[0] in {"ServImage,", "IDEA-Bench,", "HYPE-EDIT-1,", "ICE-Bench,"} for name in NAMES
     )
-    for name in SCORING:
+    for name in set(SCORING) - set(ZERO_SHOT):
         first, *others = (rubrics.rubric(name, wording) for wording in ("miniature", "paper", "improved"))
         assert [one.version for one in others] == [first.version + 1, first.version + 2]
         assert len({one.sha256 for one in (first, *others)}) == 3
-    assert all(rubrics.rubric(name, wording) == rubric(name) for name in WRITING for wording in VARIANTS)
+    assert all(rubrics.rubric(name, wording) == rubric(name) for name in WRITING + ZERO_SHOT for wording in VARIANTS)
     assert system().version == 2
 
 
@@ -253,6 +267,8 @@ def test_the_criteria_are_the_papers():
         "cns_set": {"score": (1, 2, 3, 4, 5)},
         "hype_edit": {"changes_made": yes, "rest_preserved": yes},
         "idea_question": {"met": (0, 1)},
+        "payment": {"pays": (0, 1)},
+        "payment_scores": {"pays": (0, 1)},
         "veq_aesthetic": {"aesthetic": six},
         "veq_technical": {"clarity": six, "realism": six},
         "veq_text": {"has_text": yes, "text": six},

@@ -6,10 +6,6 @@ from local_bench.report.papers.entry import Entry, Kind
 
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and holds nothing that a run measures"
-_NOT_TRAINED = (
-    "ServImageModel is not trained here; `local-bench settle RUN --people FILE --explain` gives the accuracy of other "
-    "predictors of payment"
-)
 _ILLUSTRATION = "it is an illustration by the authors"
 _PROMPT = "it is a prompt, not a result: the rubrics in use are in local_bench/judges/vlm/rubrics/paper"
 _TABLE: Kind = "table"
@@ -17,6 +13,13 @@ _FIGURE: Kind = "figure"
 _servimage = partial(Entry, "servimage")
 _servimage_people = partial(_servimage, sources="run", options=_PEOPLE, required=_PEOPLE)
 """Of one run with labels."""
+_servimage_payers = partial(
+    _servimage,
+    sources="runs",
+    options=(*_PEOPLE, "predictor", "predictions"),
+    required=(*_PEOPLE, "predictor"),
+)
+"""Of runs with annotations, and trained predictors."""
 _idea = partial(Entry, "idea-bench")
 _hype = partial(Entry, "hype-edit-1")
 _ice = partial(Entry, "ice-bench")
@@ -27,12 +30,20 @@ SERVIMAGE = (
     _servimage(_TABLE, 1, "statistics of the benchmark", "servimage:table_1", options=_FILES),
     _servimage(_TABLE, 2, "standard settlement", "servimage:table_2", options=_DECIDED),
     _servimage(_TABLE, 3, "crowdsourcing competition", "servimage:table_3", options=_DECIDED),
-    _servimage(_TABLE, 4, "ablation of ServImageModel", reason=_NOT_TRAINED),
+    _servimage_payers(_TABLE, 4, "accuracy of predictors of payment", "servimage_payers:table_4"),
     _servimage(_TABLE, 5, "comparison with other benchmarks", reason=_LITERATURE),
     _servimage(_TABLE, 6, "price per image", "servimage:table_6", sources="anything", options=_FILES),
     _servimage(_TABLE, 7, "cost reduction", "servimage:table_7", options=_DECIDED),
     _servimage(_TABLE, 8, "standard settlement by category", "servimage:table_8", options=_DECIDED),
-    _servimage_people(_TABLE, 9, "settlement by predicted payment", "servimage_people:table_9"),
+    _servimage(
+        _TABLE,
+        9,
+        "settlement by predicted payment",
+        "servimage_people:table_9",
+        sources="run",
+        options=(*_PEOPLE, "predictor"),
+        either=(*_PEOPLE, "predictor"),
+    ),
     _servimage_people(_TABLE, 10, "agreement of judges and people", "servimage_people:table_10"),
     _servimage(_TABLE, 11, "rank correlation of judges", "servimage_people:table_11", sources="run"),
     _servimage_people(_TABLE, 12, "dimensions of failure", "servimage_people:table_12"),
@@ -40,7 +51,7 @@ SERVIMAGE = (
     _servimage(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _servimage(_FIGURE, 2, "prices by category", "servimage:figure_2", options=_FILES),
     _servimage_people(_FIGURE, 3, "acceptance by composite score", "servimage_people:figure_3"),
-    _servimage(_FIGURE, 4, "ServImageModel: architecture and accuracy", reason=_NOT_TRAINED),
+    _servimage_payers(_FIGURE, 4, "accuracy of predictors and judges, by category", "servimage_payers:figure_4"),
     _servimage_people(_FIGURE, 5, "metrics and payment", "servimage_people:figure_5"),
     *(
         _servimage(

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Kind = Literal["table", "figure"]
 
 
+def _given(option: str) -> str:
+    return f"--{option} {'DIR' if option == 'predictor' else 'FILE'}"
+
+
 @dataclass(frozen=True)
 class Entry:
     """One table or figure."""
@@ -33,6 +37,8 @@ class Entry:
     options: tuple[str, ...] = ()
     """Those that it takes."""
     required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    """Options of which one is needed."""
 
     @property
     def name(self) -> str:
@@ -45,7 +51,8 @@ class Entry:
             return ""
         words = ["local-bench reproduce", self.paper, self.name]
         words += {"run": ["RUN"], "anything": []}.get(self.sources, ["RUN…"])
-        words += [f"--{name} FILE" for name in self.required]
+        words += [_given(name) for name in self.required]
+        words += [" or ".join(map(_given, self.either))] if self.either else []
         return " ".join([*words, *(["--out FILE.svg"] if self.kind == "figure" else [])])
 
     def make(self, given: "Given") -> "Table | Figure":

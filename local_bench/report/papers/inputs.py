@@ -25,6 +25,10 @@ class Options:
     """US dollars per image by model, in the place of what a run found."""
     people: tuple[Path, ...] = ()
     """Labels by people; where they replace the runs' own decisions, a file for each run, in their order."""
+    predictor: tuple[Path, ...] = ()
+    """Folders of trained predictors of payment."""
+    predictions: tuple[Path, ...] = ()
+    """Files of predictions, of judges or of predictors."""
     by_type: bool = False
     intervals: bool = False
     task: str | None = None

@@ -7,12 +7,17 @@ from local_bench.analysis.agreement import Pair, agreement
 from local_bench.analysis.annotations import OVERALL, PEOPLE
 from local_bench.analysis.official import image_results, run_results
 from local_bench.analysis.payment import payment, predicted, rejected
+from local_bench.analysis.predictors.card import load
+from local_bench.analysis.predictors.predictions import predictions
+from local_bench.analysis.predictors.settlement import settled_by_predictions
 from local_bench.core.errors import UserError
+from local_bench.core.money import usd
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
+from local_bench.settle.predictors.revenue import ExpectedRevenue
 from local_bench.suites.servimage.export import parts
 
 _NAMES = {
@@ -41,8 +46,21 @@ def _name(score: str) -> str:
 
 
 def table_9(given: Given) -> Table:
-    """Table 2 with predicted decisions in the place of the run's own."""
-    predictions = predicted(given.run, _people(given))
+    """Table 2 with predicted decisions in the place of the run's own: by a trained predictor, or by one that is fitted
+    to the run's own annotations."""
+    folders = given.options.predictor
+    if len(folders) + bool(given.options.people) != 1:
+        raise UserError("table-9 is by one predictor: give either --people, or --predictor once")
+    expected: dict[str, ExpectedRevenue] = {}
+    if folders:
+        card = load(folders[0])
+        lines = predictions(card, given.run)
+        predicted_by = {line.work_id: line.accepted for line in lines}
+        expected = {one.predicted.model: one.expected for one in settled_by_predictions(given.run, lines)}
+        kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
+    else:
+        predicted_by = predicted(given.run, _people(given))
+        kind = "logistic regression on the scores that decide, fitted to the labels"
     of_image = {
         (row.model, row.task.task_id, row.deliverable): row.work_id
         for row in image_results(given.run)
@@ -50,16 +68,16 @@ def table_9(given: Given) -> Table:
     }
     of = parts(run_results(given.run))
     images = [
-        replace(image, accepted=predictions.get(of_image[image.model, image.task_id, image.deliverable]))
+        replace(image, accepted=predicted_by.get(of_image[image.model, image.task_id, image.deliverable]))
         for image in of.images
     ]
-    note = (
-        "the predictor is logistic regression on the scores that decide, fitted to the labels, and accepts from a "
-        "probability of one half on; the paper's is ServImageModel"
-    )
-    return standard(
-        "ServImage, table 9: settlement by predicted payment", published(replace(of, images=images)), [note]
-    )
+    notes = [f"the predictor is {kind}, and accepts from a probability of one half on; the paper's is ServImageModel"]
+    notes += [
+        f"expected revenue of {model}, the sum of probability times price and not part of the table: "
+        f"{usd(of_model.expected_micro_usd)}"
+        for model, of_model in expected.items()
+    ]
+    return standard("ServImage, table 9: settlement by predicted payment", published(replace(of, images=images)), notes)
 
 
 def _rates(pairs: list[Pair], of: str) -> dict[str, Agreement | None]:

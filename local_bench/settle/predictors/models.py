@@ -16,6 +16,7 @@ from local_bench.settle.predictors.features import NOT_THERE, Features
 from local_bench.settle.predictors.revenue import Decisions, Probabilities
 
 NOTHING_APPLIES = "nothing that decides applies to it"
+NO_LOG_ODDS = "the model gave no prediction"
 
 
 class Predictor(Protocol):
@@ -213,3 +214,19 @@ class ConceptModel:
 
     def decisions(self, features: Features) -> Decisions:
         return self.probabilities(features).decided(self.cut)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Calibration of the log-odds of a model that reads images and is stored elsewhere (ServImageModel)."""
+
+    calibration: Platt | Isotonic
+    kind: Literal["calibrated"] = "calibrated"
+    cut: float = field(default=0.5)
+
+    def probabilities(self, log_odds: Floats) -> Probabilities:
+        """`log_odds` (images,): NaN where the model gives none."""
+        known = ~np.isnan(log_odds)
+        values = np.full(len(log_odds), np.nan)
+        values[known] = self.calibration.probabilities(log_odds[known])
+        return Probabilities(values, {int(i): NO_LOG_ODDS for i in np.flatnonzero(~known)})

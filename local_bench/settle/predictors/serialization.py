@@ -1,6 +1,7 @@
 """Predictors as canonical JSON; values round-trip exactly, and reading validates them."""
 
 import json
+import math
 from dataclasses import asdict
 from functools import cache
 from typing import Annotated
@@ -9,20 +10,21 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from local_bench.core.errors import UserError
 from local_bench.core.identity import canonical_json
-from local_bench.settle.predictors.models import ConceptModel, Rule
+from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule
 
-Stored = Annotated[Rule | ConceptModel, Field(discriminator="kind")]
+AnyPredictor = Rule | ConceptModel | Calibrated
+Stored = Annotated[AnyPredictor, Field(discriminator="kind")]
 
 
-def dumps(predictor: Rule | ConceptModel) -> str:
+def dumps(predictor: AnyPredictor) -> str:
     """Serialize a predictor to one line of JSON."""
     return canonical_json(asdict(predictor))
 
 
-def loads(text: str) -> Rule | ConceptModel:
+def loads(text: str) -> AnyPredictor:
     """Parse the output of `dumps`. UserError for anything else."""
     try:
-        json.loads(text, parse_constant=_no_constant)
+        json.loads(text, parse_constant=_no_constant, parse_float=_finite)
         return _adapter().validate_json(text, strict=True)
     except ValidationError as e:
         first = e.errors()[0]
@@ -36,6 +38,12 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is too large")
+    return float(text)
+
+
 @cache
-def _adapter() -> "TypeAdapter[Rule | ConceptModel]":
+def _adapter() -> "TypeAdapter[AnyPredictor]":
     return TypeAdapter(Stored)

@@ -1,0 +1,112 @@
+"""ServImage_Dataset: statistics, filtering of label noise, and predictors trained on it (ServImage, app. F)."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from local_bench.analysis.predictors.card import Card, Kind
+from local_bench.analysis.predictors.images import LabelledImage, LabelledImages, table_of
+from local_bench.analysis.predictors.inputs import Inputs
+from local_bench.analysis.predictors.training import train_on
+from local_bench.core.identity import digest
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.explain import Explained, explained
+from local_bench.settle.predictors.fitting import Calibration, out_of_fold
+from local_bench.settle.predictors.splits import SPLITS
+from local_bench.suites.servimage.dataset import CONCEPTS, Dataset
+
+NAMES = tuple(CONCEPTS.values())
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts and rates of a dataset."""
+
+    n_lines: int
+    n_unlabelled: int
+    n_duplicates: int
+    n_contradictory: int
+    n_samples: int
+    """Samples that are left."""
+    n_tasks: int
+    n_models: int
+    accepted: float
+    accepted_by_category: dict[str, float]
+    samples_by_category: dict[str, int]
+    samples_by_split: dict[str, int]
+    explained: list[Explained]
+    """By concept: association with the decision, missing and not applicable values."""
+    n_doubtful: int | None
+    """Training samples that the noise filter leaves out; None without a filter."""
+
+
+def labelled_dataset(dataset: Dataset, seed: int = 0) -> LabelledImages:
+    """The samples as features, decisions and splits; they have no prices."""
+    return table_of(
+        [
+            LabelledImage(
+                one.key, None, digest(["ServImage_Dataset", one.task]), one.category, 0, one.scores, one.accepted
+            )
+            for one in dataset.samples
+        ],
+        NAMES,
+        seed,
+    )
+
+
+def doubtful(images: LabelledImages, least_confidence: float, seed: int = 0) -> Floats:
+    """(images,) True for training samples whose decision has less than this probability by a logistic model fitted to
+    other training tasks (confident learning, Northcutt et al. 2021). Samples without a score are never doubtful;
+    validation and test samples are never touched."""
+    train = np.flatnonzero(images.mask("train"))
+    features, labels = images.of("train")
+    p = out_of_fold(features, labels, "logistic", seed=seed)
+    given = np.where(labels == 1, p, 1 - p)
+    found = np.zeros(len(images.tasks), dtype=bool)
+    found[train[given < least_confidence]] = True  # False for NaN
+    return found
+
+
+def without(images: LabelledImages, left_out: Floats) -> LabelledImages:
+    """The images without these (mask)."""
+    kept = np.flatnonzero(~left_out.astype(bool))
+    keys = [images.keys[int(i)] for i in kept]
+    return LabelledImages(
+        images.features.rows(kept),
+        images.accepted[kept],
+        tuple(images.splits[int(i)] for i in kept),
+        tuple(images.tasks[int(i)] for i in kept),
+        tuple(keys),
+        digest([images.manifest_sha256, keys]),
+    )
+
+
+def statistics(dataset: Dataset, images: LabelledImages, n_doubtful: int | None = None) -> Statistics:
+    """Counts and rates of `images`, which are from `dataset`."""
+    categories = Counter(images.features.categories)
+    accepted = Counter(c for c, yes in zip(images.features.categories, images.accepted, strict=True) if yes == 1)
+    by_split = Counter(images.splits)
+    return Statistics(
+        n_lines=dataset.n_lines,
+        n_unlabelled=dataset.n_unlabelled,
+        n_duplicates=dataset.n_duplicates,
+        n_contradictory=len(dataset.contradictory),
+        n_samples=len(images.tasks),
+        n_tasks=len(set(images.tasks)),
+        n_models=len({one.model for one in dataset.samples}),
+        accepted=float(images.accepted.mean()),
+        accepted_by_category={c: accepted[c] / n for c, n in sorted(categories.items())},
+        samples_by_category=dict(sorted(categories.items())),
+        samples_by_split={split: by_split[split] for split in SPLITS},
+        explained=explained(images.features, images.accepted),
+        n_doubtful=n_doubtful,
+    )
+
+
+def train_dataset(
+    images: LabelledImages, names: list[str], kind: Kind, calibration: Calibration = "platt", seed: int = 0
+) -> Card:
+    """A predictor of the seven concepts; `names` are the dataset's files. Its judge is unknown, so that it is used on
+    runs with `--other-judge`."""
+    return train_on(images, Inputs(scores=list(NAMES), judges=[], rubrics=[]), names, None, kind, calibration, seed)

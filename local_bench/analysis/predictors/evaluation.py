@@ -1,0 +1,101 @@
+"""A predictor and its baselines on annotated images that were not used in training (ServImage, table 4 and fig. 4)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from local_bench.analysis.predictors.card import Card
+from local_bench.analysis.predictors.images import LabelledImages, labelled_images
+from local_bench.analysis.predictors.inputs import check_inputs
+from local_bench.analysis.predictors.predictions import outputs
+from local_bench.core.errors import UserError
+from local_bench.runs.prediction_file import PredictionFile
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.predictors.evaluation import Evaluation, Measured, accuracy_difference, evaluate
+
+MAJORITY, RUN_RULE, TUNED_RULE = "majority", "rule of the training run", "tuned rule"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One predictor on the evaluated images."""
+
+    name: str
+    evaluation: Evaluation | None
+    """None if it predicts nothing."""
+    over_tuned_rule: Measured | None
+    """Its accuracy less that of the tuned rule, on the images for which both predict; None for the tuned rule."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """An evaluation: the baselines, other sources, and the predictor, on the same images."""
+
+    rows: list[Compared]
+    n: int
+    """Evaluated images."""
+    n_left_out: int
+    """Annotated images left out because their tasks trained or calibrated the predictor."""
+
+
+def report(
+    card: Card,
+    runs: Sequence[RunDir],
+    annotations: Sequence[Path] = (),
+    others: Sequence[PredictionFile] = (),
+    other_judge: bool = False,
+    log_odds: Mapping[str, float] | None = None,
+) -> Report:
+    """Evaluate on the annotated images of `runs` whose tasks the predictor was not trained or calibrated on, with the
+    baselines and the predictions of `others` beside it. UserError as `predictions`, for annotations that cannot be
+    read, and without such images."""
+    for run in runs:
+        check_inputs(card.inputs, run, other_judge)
+    return report_on(card, labelled_images(runs, annotations, card.inputs.scores, card.seed), others, log_odds)
+
+
+def report_on(
+    card: Card,
+    images: LabelledImages,
+    others: Sequence[PredictionFile] = (),
+    log_odds: Mapping[str, float] | None = None,
+) -> Report:
+    """As `report`, on images from anywhere."""
+    decided = ~np.isnan(images.accepted)
+    used_tasks = card.used_tasks
+    unseen = np.array([task not in used_tasks for task in images.tasks], dtype=bool)
+    used = np.flatnonzero(decided & unseen)
+    if not len(used):
+        raise UserError(
+            "no annotated image is of a task that the predictor was not trained on: evaluate it on other tasks"
+        )
+    features, accepted = images.features.rows(used), images.accepted[used] == 1
+    keys = [images.keys[int(i)] for i in used]
+
+    def values(text: str) -> Floats:
+        return outputs(text, features, keys, log_odds)[0].values
+
+    tuned = values(card.tuned_rule)
+    found = {MAJORITY: np.full(len(accepted), card.majority)}
+    found |= {RUN_RULE: values(card.rule)} if card.rule else {}
+    found |= {TUNED_RULE: tuned}
+    for other in others:
+        if other.name in found:
+            raise UserError(f"two files have predictions of {other.name!r}: give one of them")
+        given = [line.probability if (line := other.by_work_id.get(key)) else None for key in keys]
+        found[other.name] = np.array([np.nan if p is None else p for p in given], dtype=np.float64)
+        if np.isnan(found[other.name]).all():
+            raise UserError(f"the predictions of {other.name!r} have none of the evaluated images: make them again")
+    found |= {f"predictor ({card.kind})": values(card.predictor)} if card.kind != "rule" else {}
+    rows = [
+        Compared(
+            name,
+            evaluate(of, accepted, features.tasks, features.categories, seed=card.seed),
+            None if name == TUNED_RULE else accuracy_difference(of, tuned, accepted, features.tasks, seed=card.seed),
+        )
+        for name, of in found.items()
+    ]
+    return Report(rows, len(used), int((decided & ~unseen).sum()))

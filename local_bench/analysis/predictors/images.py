@@ -1,0 +1,116 @@
+"""The images of annotated runs as features, decisions and splits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from local_bench.analysis.payment import decided_by_people
+from local_bench.core.errors import UserError
+from local_bench.core.identity import digest
+from local_bench.core.types import Score
+from local_bench.judges.people.database import FILE
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.predictors.features import Features, feature_table
+from local_bench.settle.predictors.splits import Split, split_of, task_digest
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images with their scores and decisions."""
+
+    features: Features
+    accepted: Floats
+    """(images,) 1, 0, or NaN without a decision."""
+    splits: tuple[Split, ...]
+    tasks: tuple[str, ...]
+    """Digests of the images' tasks."""
+    keys: tuple[str, ...]
+    """Work ids of the images of runs; other unique names for others."""
+    manifest_sha256: str
+    """Digest of all annotated images: key, pixels and decision."""
+
+    def of(self, split: Split) -> tuple[Features, Floats]:
+        mask = self.mask(split)
+        return self.features.rows(mask), self.accepted[mask]
+
+    def mask(self, split: Split) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        return np.array([one == split for one in self.splits], dtype=bool)
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """One image before it enters the table."""
+
+    key: str
+    pixels: str | None
+    task: str
+    """Digest of the task."""
+    category: str
+    pays_micro_usd: int
+    scores: Sequence[Score]
+    accepted: bool | None
+
+
+def table_of(images: Sequence[LabelledImage], names: Sequence[str], seed: int) -> LabelledImages:
+    """`names` are the scores of the features; `seed` selects the splits."""
+    features = feature_table(
+        [one.scores for one in images],
+        [one.category for one in images],
+        [one.pays_micro_usd for one in images],
+        [one.task for one in images],
+        names,
+    )
+    return LabelledImages(
+        features,
+        np.array([np.nan if one.accepted is None else float(one.accepted) for one in images]),
+        tuple(split_of(one.task, seed) for one in images),
+        tuple(one.task for one in images),
+        tuple(one.key for one in images),
+        digest(sorted([one.key, one.pixels or "", one.accepted] for one in images if one.accepted is not None)),
+    )
+
+
+def labelled_images(
+    runs: Sequence[RunDir], annotations: Sequence[Path], names: Sequence[str], seed: int
+) -> LabelledImages:
+    """The images of `runs` with the annotators' consensus decisions; `annotations`: a file or an annotated run for each
+    run, or none at all if the runs themselves are annotated. UserError if annotations cannot be read, and if an image
+    is annotated in two of the runs."""
+    files = list(annotations) or [run.path for run in runs]
+    if len(files) != len(runs):
+        raise UserError(
+            f"{len(runs)} runs and {len(files)} files of annotations are given: give --annotations once for each run, "
+            "in the order of the runs"
+        )
+    for run in [] if annotations else runs:
+        if not (run.path / FILE).is_file():
+            raise UserError(
+                f"{run.path} has no annotations of its own: annotate it with `local-bench annotate {run.path}`, or "
+                "give a file for each run with --annotations"
+            )
+    images: list[LabelledImage] = []
+    annotated: dict[str, Path] = {}
+    for run, people in zip(runs, files, strict=True):
+        decided = decided_by_people(run, people)
+        scores = run.store.scores_by_candidate()
+        tasks = {task.task_id: task_digest(task) for task in run.store.tasks()}
+        for row in run.store.outcomes():
+            of = row.candidate
+            if of.image is None:
+                continue
+            accepted = decided.get(of.work_id)
+            if accepted is not None and of.work_id in annotated:
+                raise UserError(
+                    f"an image of {of.model} for {of.task_id!r} is annotated in both {annotated[of.work_id]} and "
+                    f"{run.path}: give one of the runs"
+                )
+            if accepted is not None:
+                annotated[of.work_id] = run.path
+            own = list(scores.get(of.work_id, {}).values())
+            images.append(
+                LabelledImage(of.work_id, of.image, tasks[of.task_id], row.category, row.part_micro_usd, own, accepted)
+            )
+    return table_of(images, names, seed)

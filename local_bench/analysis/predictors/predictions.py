@@ -1,0 +1,87 @@
+"""Predictions of payment for the images of a run."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from local_bench.analysis.predictors.card import Card
+from local_bench.analysis.predictors.inputs import check_inputs
+from local_bench.analysis.predictors.training import odds_of
+from local_bench.core.errors import UserError
+from local_bench.runs.prediction_file import PredictionLine
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.predictors.features import Features, feature_table
+from local_bench.settle.predictors.models import Calibrated, Rule
+from local_bench.settle.predictors.revenue import Decisions, Probabilities
+from local_bench.settle.predictors.serialization import loads
+from local_bench.settle.predictors.splits import task_digest
+
+NO_IMAGE = "there is no image"
+
+
+def outputs(
+    text: str, features: Features, keys: Sequence[str], log_odds: Mapping[str, float] | None = None
+) -> tuple[Probabilities, Decisions]:
+    """Probabilities and decisions of a stored predictor; `log_odds` (by key) for one that calibrates another model's. A
+    rule without annotated rates has its decisions as probabilities, 0 and 1."""
+    predictor = loads(text)
+    if isinstance(predictor, Calibrated):
+        if log_odds is None:
+            raise UserError("the predictor calibrates a model's log-odds, and none are given: give its model")
+        found = predictor.probabilities(odds_of(log_odds, keys))
+        return found, found.decided(predictor.cut)
+    decided = predictor.decisions(features)
+    if isinstance(predictor, Rule) and predictor.paid_if_accepted is None:
+        values = np.where(decided.known, decided.accepted.astype(np.float64), np.nan)
+        return Probabilities(values, decided.unscored), decided
+    return predictor.probabilities(features), decided
+
+
+def predictions(
+    card: Card, run: RunDir, other_judge: bool = False, log_odds: Mapping[str, float] | None = None
+) -> list[PredictionLine]:
+    """Predictions for every image of `run`, in the plan's order. UserError if the run lacks one of the scores, or if
+    its judges or rubrics differ and `other_judge` is not set."""
+    check_inputs(card.inputs, run, other_judge)
+    rows = run.store.outcomes()
+    scores = run.store.scores_by_candidate()
+    made = [row for row in rows if row.candidate.image is not None]
+    keys = [row.candidate.work_id for row in made]
+    features = feature_table(
+        [list(scores.get(key, {}).values()) for key in keys],
+        [row.category for row in made],
+        [row.part_micro_usd for row in made],
+        [row.candidate.task_id for row in made],
+        card.inputs.scores,
+    )
+    probabilities, decided = outputs(card.predictor, features, keys, log_odds)
+    place = {key: i for i, key in enumerate(keys)}
+    found = []
+    for row in rows:
+        of, i = row.candidate, place.get(row.candidate.work_id)
+        if i is None:
+            given: tuple[float | None, bool | None, str | None] = (None, None, NO_IMAGE)
+        elif decided.known[i] and not np.isnan(probabilities.values[i]):
+            given = (float(probabilities.values[i]), bool(decided.accepted[i]), None)
+        else:
+            given = (None, None, decided.unscored.get(i) or probabilities.unscored[i])
+        found.append(
+            PredictionLine(
+                work_id=of.work_id,
+                model=of.model,
+                task_id=of.task_id,
+                deliverable=of.deliverable,
+                attempt=of.attempt,
+                probability=given[0],
+                accepted=given[1],
+                unscored=given[2],
+                source=f"predictor ({card.kind})",
+            )
+        )
+    return found
+
+
+def n_used_tasks(card: Card, run: RunDir) -> tuple[int, int]:
+    """How many of the run's tasks trained or calibrated the predictor, and how many it has."""
+    tasks = [task_digest(task) for task in run.store.tasks()]
+    return sum(task in card.used_tasks for task in tasks), len(tasks)

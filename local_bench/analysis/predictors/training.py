@@ -1,0 +1,104 @@
+"""Training of a predictor on labelled images."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from local_bench.analysis.predictors.card import Card, Kind, TrainedOn
+from local_bench.analysis.predictors.images import LabelledImages, labelled_images
+from local_bench.analysis.predictors.inputs import Inputs, same_inputs
+from local_bench.core.errors import UserError
+from local_bench.core.version import __version__
+from local_bench.runs.acceptance import thresholds_of
+from local_bench.runs.rundir import RunDir
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.predictors.fitting import (
+    Calibration,
+    enough_to_calibrate,
+    fit_calibration,
+    fit_held_out,
+    tune_rule,
+)
+from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule
+from local_bench.settle.predictors.serialization import dumps
+from local_bench.settle.predictors.splits import SPLITS
+
+
+def train(
+    runs: Sequence[RunDir],
+    annotations: Sequence[Path] = (),
+    kind: Kind = "boosted",
+    calibration: Calibration = "platt",
+    seed: int = 0,
+) -> Card:
+    """Fit a predictor to the annotated images of `runs`, with annotations as for `labelled_images`.
+
+    70 % of the tasks train it and 15 % calibrate it, by a hash of the task; the rest is for tests. UserError if the
+    runs' judges, rubrics or deciding scores differ, or if there are too few annotations.
+    """
+    inputs = same_inputs(runs)
+    rule = Rule({name: float(value) for name, value in thresholds_of(runs[0].config).items()})
+    images = labelled_images(runs, annotations, inputs.scores, seed)
+    return train_on(images, inputs, [run.path.resolve().name for run in runs], rule, kind, calibration, seed)
+
+
+def train_on(
+    images: LabelledImages,
+    inputs: Inputs,
+    names: Sequence[str],
+    rule: Rule | None,
+    kind: Kind,
+    calibration: Calibration = "platt",
+    seed: int = 0,
+    log_odds: Mapping[str, float] | None = None,
+) -> Card:
+    """As `train`, on images from anywhere; `names` says where from. `log_odds` (by the images' keys) are those of a
+    model that reads the images themselves and was trained on the training tasks: then only its calibration is fitted
+    here."""
+    features, labels = images.of("train")
+    validation, decided = images.of("validation")
+    tuned = tune_rule(features, labels, inputs.scores)
+    fitted: Rule | ConceptModel | Calibrated
+    calibrated: Literal["validation", "training, out of fold", "nothing"] = "validation"
+    if log_odds is not None:
+        fitted = fit_calibration(odds_of(log_odds, images.keys)[images.mask("validation")], decided, calibration)
+    elif kind == "rule":
+        fitted, calibrated = tuned, "nothing"
+    else:
+        fitted = fit_held_out(features, labels, validation, decided, kind, calibration, seed=seed)
+        usable = decided[validation.known & ~np.isnan(decided)] == 1
+        calibrated = "validation" if enough_to_calibrate(usable) else "training, out of fold"
+    known = ~np.isnan(images.accepted)
+    card = Card(
+        kind=kind,
+        predictor=dumps(fitted),
+        tuned_rule=dumps(tuned),
+        rule=None if rule is None else dumps(rule),
+        majority=float(labels[~np.isnan(labels)].mean()),
+        inputs=inputs,
+        trained_on=TrainedOn(
+            runs=list(names),
+            manifest_sha256=images.manifest_sha256,
+            n_images={split: int((known & images.mask(split)).sum()) for split in SPLITS},
+            tasks={
+                split: sorted({task for task, of in zip(images.tasks, images.splits, strict=True) if of == split})
+                for split in SPLITS
+            },
+            calibrated_on=calibrated,
+        ),
+        calibration=calibration,
+        seed=seed,
+        libraries={"local-bench": __version__, "numpy": np.__version__, "scikit-learn": version("scikit-learn")},
+    )
+    return card.model_copy(update={"sha256": card.digest()})
+
+
+def odds_of(log_odds: Mapping[str, float], keys: Sequence[str]) -> Floats:
+    """(images,) log-odds in the order of `keys`, NaN without one. UserError for one that is not finite."""
+    found = np.array([log_odds.get(key, np.nan) for key in keys], dtype=np.float64)
+    if np.isinf(found).any():
+        raise UserError("the model gives infinite log-odds: train it again")
+    return found

@@ -1,0 +1,293 @@
+"""`local-bench predictor`: train predictors of payment on annotated runs, evaluate and apply them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from local_bench.cli.options import JSON, PATH, RUN, SETTING, Commands, cards_completed, examples, runs_completed
+from local_bench.cli.output import progress, say, show, show_json
+
+if TYPE_CHECKING:
+    from local_bench.runs.rundir import RunDir
+
+RUNS = click.argument("run_dirs", metavar="RUN…", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
+ANNOTATIONS = click.option(
+    "--annotations",
+    multiple=True,
+    metavar="FILE|RUN",
+    type=PATH,
+    help="Human annotations, once for each RUN in their order [default: those made in the RUNs with `annotate`].",
+)
+PREDICTOR = click.option(
+    "--predictor", "folder", metavar="DIR", type=PATH, required=True, help="A folder written by `predictor train`."
+)
+OTHER_JUDGE = click.option(
+    "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
+)
+
+KIND = click.option(
+    "--kind",
+    type=click.Choice(["rule", "logistic", "boosted"]),
+    default="boosted",
+    show_default=True,
+    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
+)
+CALIBRATION = click.option(
+    "--calibration",
+    type=click.Choice(["platt", "isotonic", "temperature"]),
+    default="platt",
+    show_default=True,
+    help="Calibration of the probabilities on the validation tasks.",
+)
+SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
+
+
+@click.group(cls=Commands)
+def predictor() -> None:
+    """Train predictors of payment on annotated runs, evaluate them, and apply them to other runs."""
+
+
+@contextmanager
+def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
+    """The runs. UserError for one that is given twice."""
+    from local_bench.core.errors import UserError
+    from local_bench.runs.rundir import RunDir
+
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for i, path in enumerate(paths) if resolved[i] in resolved[:i]), None)
+    if twice is not None:
+        raise UserError(f"{twice} is given twice: give it once")
+    with ExitStack() as stack:
+        yield [stack.enter_context(RunDir.open(path)) for path in paths]
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor train runs/a runs/b --annotations a.jsonl --annotations b.jsonl --out payers/boosted",
+        "local-bench predictor train runs/a --out payers/logistic --kind logistic   # annotated with `annotate`",
+    )
+)
+@RUNS
+@ANNOTATIONS
+@click.option("--out", required=True, metavar="DIR", type=PATH, help="A new folder for the predictor.")
+@KIND
+@CALIBRATION
+@SEED
+@JSON
+def train(
+    run_dirs: tuple[Path, ...],
+    annotations: tuple[Path, ...],
+    out: Path,
+    kind: str,
+    calibration: str,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Train a predictor of payment on annotated RUNs.
+
+    Tasks are split by a hash of their content: 70 % train, 15 % calibrate, and 15 % are left for `evaluate`. The RUNs
+    must have the same judges, rubrics and deciding scores."""
+    from local_bench.analysis.predictors.card import check_folder, save
+    from local_bench.analysis.predictors.training import train as train_predictor
+    from local_bench.cli.predictor_output import card_json, card_text
+
+    check_folder(out)
+    with _opened(run_dirs) as runs:
+        card = train_predictor(runs, annotations, kind, calibration, seed)  # type: ignore[arg-type]  # click's choices
+    save(card, out)
+    if as_json:
+        show_json({"written": str(out)} | card_json(card))
+    else:
+        show(f"{card_text(card)}\nwritten to {out}: evaluate it with `local-bench predictor evaluate {out} RUN…`")
+    return 0
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor evaluate payers/boosted runs/a runs/b --annotations a.jsonl --annotations b.jsonl",
+        "local-bench predictor evaluate payers/boosted runs/a --predictions zero-shot.jsonl --json",
+    )
+)
+@click.argument("folder", metavar="DIR", type=PATH)
+@RUNS
+@ANNOTATIONS
+@click.option(
+    "--predictions",
+    multiple=True,
+    metavar="FILE",
+    type=PATH,
+    help="Also evaluate these predictions, of `predictor zero-shot` or `predictor apply --out`; repeatable.",
+)
+@OTHER_JUDGE
+@JSON
+def evaluate(
+    folder: Path,
+    run_dirs: tuple[Path, ...],
+    annotations: tuple[Path, ...],
+    predictions: tuple[Path, ...],
+    other_judge: bool,
+    as_json: bool,
+) -> int:
+    """Evaluate the predictor in DIR on annotated RUNs.
+
+    Only tasks that did not train or calibrate it count: the test tasks of its own runs, and all tasks new to it. The
+    majority and the tuned threshold rule are always evaluated on the same images."""
+    from local_bench.analysis.predictors.card import load
+    from local_bench.analysis.predictors.evaluation import report
+    from local_bench.cli.predictor_output import report_json, report_text
+    from local_bench.runs.prediction_file import read_predictions
+
+    card = load(folder)
+    others = [read_predictions(file) for file in predictions]
+    with _opened(run_dirs) as runs:
+        found = report(card, runs, annotations, others, other_judge)
+    show_json(report_json(found)) if as_json else show(report_text(found))
+    return 0
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor apply runs/new --predictor payers/boosted",
+        "local-bench predictor apply runs/new --predictor payers/boosted --out predictions.jsonl",
+    )
+)
+@RUN
+@PREDICTOR
+@click.option("--out", metavar="FILE", type=PATH, help="Write one JSON line per image to this new file.")
+@OTHER_JUDGE
+@JSON
+def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_json: bool) -> int:
+    """Predict payment for every image of RUN.
+
+    `settle RUN --predictor DIR` turns the predictions into revenue."""
+    from local_bench.analysis.predictors.card import load
+    from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
+    from local_bench.cli.predictor_output import predictions_text, used_tasks_note
+    from local_bench.runs.prediction_file import check_new_file, write_predictions
+    from local_bench.runs.rundir import RunDir
+
+    card = load(folder)
+    if out is not None:
+        check_new_file(out)
+    with RunDir.open(run_dir) as run:
+        lines = predictions(card, run, other_judge)
+        n_used, n_tasks = n_used_tasks(card, run)
+    if out is not None:
+        write_predictions(lines, out)
+    if n_used:
+        say(used_tasks_note(n_used, n_tasks))
+    if as_json:
+        rows = [line.model_dump(mode="json", exclude={"question_id"}) for line in lines]
+        show_json({"n_tasks": n_tasks, "n_tasks_used_in_training": n_used, "predictions": rows})
+    else:
+        show(predictions_text(lines))
+    return 0
+
+
+@predictor.command(
+    "zero-shot",
+    epilog=examples(
+        "local-bench predictor zero-shot runs/new --judge qwen3-vl-8b --protocol logit --out zero-shot.jsonl",
+        "local-bench predictor zero-shot runs/new --with-scores --out with-scores.jsonl",
+        "local-bench predictor zero-shot runs/new --set judge.base_url=http://host:8000/v1 --out served.jsonl",
+    ),
+)
+@RUN
+@click.option("--judge", "card", metavar="CARD", shell_complete=cards_completed, help="[default: the run's judge]")
+@click.option(
+    "--protocol",
+    type=click.Choice(["json", "logit"]),
+    help="json: 0 or 1. logit: the probability of 1. [default: the run's protocol]",
+)
+@click.option("--with-scores", is_flag=True, help="Put the run's deciding scores of the image into the question.")
+@click.option("--out", required=True, metavar="FILE", type=PATH, help="The file to write; continued if it exists.")
+@SETTING
+@JSON
+def zero_shot(
+    run_dir: Path,
+    card: str | None,
+    protocol: str | None,
+    with_scores: bool,
+    out: Path,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Let a judge predict payment for every image of RUN, without training.
+
+    The question is whether the client would accept and pay for the image. `predictor evaluate --predictions FILE`
+    compares the answers with trained predictors; RUN is not changed."""
+    from local_bench.cli.predictor_output import predictions_text
+    from local_bench.runs.config import load_config_to_judge
+    from local_bench.runs.rundir import RunDir, read_run_config
+    from local_bench.runs.zero_shot import judge_payment
+
+    chosen = [] if card is None else [f"judge={{card: {card}}}"]
+    chosen += [] if protocol is None else [f"judge.protocol={protocol}"]
+    read_run_config(run_dir)  # raises if it is not a run directory
+    config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings))
+    with RunDir.open(run_dir) as run, progress() as bars:
+        result = judge_payment(run, config.judge, with_scores, out, bars)
+    if as_json:
+        rows = [line.model_dump(mode="json") for line in result.lines]
+        show_json({"written": str(out), "n_there": result.n_existing, "predictions": rows})
+    else:
+        show(predictions_text(result.lines))
+    return 0
+
+
+@predictor.command(
+    epilog=examples(
+        "local-bench predictor dataset train.jsonl val.jsonl",
+        "local-bench predictor dataset train.jsonl --least-confidence 0.1 --kind logistic --out payers/published",
+    )
+)
+@click.argument("files", metavar="FILE…", type=PATH, nargs=-1, required=True)
+@click.option(
+    "--least-confidence",
+    metavar="P",
+    type=click.FloatRange(0, 0.5),
+    help="Leave out training samples whose decision has less than this probability by a model of other tasks.",
+)
+@click.option("--out", metavar="DIR", type=PATH, help="Also train a predictor and write it to this new folder.")
+@KIND
+@CALIBRATION
+@SEED
+@JSON
+def dataset(
+    files: tuple[Path, ...],
+    least_confidence: float | None,
+    out: Path | None,
+    kind: str,
+    calibration: str,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Report statistics of ServImage_Dataset, and train a predictor on it.
+
+    A line of FILE has model, task_id, category, subtask_idx, label (0 or 1) and seven scores, as the authors' reader
+    expects them. Deliverables with both labels are always left out. Such a predictor is used with --other-judge."""
+    from local_bench.analysis.predictors import dataset as datasets
+    from local_bench.analysis.predictors.card import check_folder, save
+    from local_bench.cli.predictor_output import card_json, card_text, statistics_json, statistics_text
+    from local_bench.suites.servimage.dataset import read_dataset
+
+    if out is not None:
+        check_folder(out)
+    given = read_dataset(files)
+    images, n_doubtful = datasets.labelled_dataset(given, seed), None
+    if least_confidence is not None:
+        left_out = datasets.doubtful(images, least_confidence, seed)
+        images, n_doubtful = datasets.without(images, left_out), int(left_out.sum())
+    found = datasets.statistics(given, images, n_doubtful)
+    text, values = statistics_text(found), statistics_json(found)
+    if out is not None:
+        names = [file.name for file in files]
+        card = datasets.train_dataset(images, names, kind, calibration, seed)  # type: ignore[arg-type]  # as `train`
+        save(card, out)
+        text += f"\n\n{card_text(card)}\nwritten to {out}"
+        values |= {"written": str(out), "predictor": card_json(card)}
+    show_json(values) if as_json else show(text)
+    return 0

@@ -1,0 +1,106 @@
+"""ServImage's table 4 and figure 4: accuracy of predictors of payment, from runs with annotations."""
+
+from local_bench.analysis.predictors.card import load
+from local_bench.analysis.predictors.evaluation import Compared, report
+from local_bench.core.errors import UserError
+from local_bench.report.papers.inputs import Given
+from local_bench.report.papers.servimage import category_name, in_order, percent
+from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
+from local_bench.runs.prediction_file import read_predictions
+from local_bench.settle.predictors.evaluation import Evaluation, Measured
+
+_NOTE = (
+    "accuracy at a probability of one half on annotated images of tasks that trained no predictor; the paper's rows "
+    "are variants of ServImageModel on its own test split"
+)
+
+
+def _rows(given: Given) -> tuple[dict[str, Compared], list[str]]:
+    """The baselines, the judges and every predictor, by name, and notes. UserError if the predictors were not trained
+    alike, because they would be evaluated on different images."""
+    found: dict[str, Compared] = {}
+    others = [read_predictions(file) for file in given.options.predictions]
+    cards = [load(folder) for folder in given.options.predictor]
+    notes = [_NOTE]
+    for folder, card in zip(given.options.predictor, cards, strict=True):
+        if card.trained_on != cards[0].trained_on.model_copy(update={"calibrated_on": card.trained_on.calibrated_on}):
+            raise UserError(
+                f"{folder} and {given.options.predictor[0]} were trained on different annotations: give predictors "
+                "that were trained on the same runs with the same --seed"
+            )
+        evaluated = report(card, given.runs, given.options.people, others)
+        rows = {row.name: row for row in evaluated.rows}
+        new = {name: row for name, row in rows.items() if name not in found}
+        if not new and len(cards) > 1 and card.kind != "rule":
+            raise UserError(f"{folder} is a second predictor of kind {card.kind}: give one of each kind")
+        found |= new
+        if card is cards[0]:
+            notes.append(f"{evaluated.n} images are evaluated; {evaluated.n_left_out} others trained the predictors")
+    return found, notes
+
+
+def _cells(of: Measured | None) -> tuple[Cell, ...]:
+    return (None, None, None) if of is None else (percent(of.value), percent(of.low), percent(of.high))
+
+
+def table_4(given: Given) -> Table:
+    """The accuracy of every predictor, with its interval and further measures."""
+    rows, notes = _rows(given)
+    columns = (
+        Column("predictor", "Predictor"),
+        Column("accuracy_pct", "Acc. (%)", ".2f"),
+        Column("accuracy_low_pct", "low", ".2f"),
+        Column("accuracy_high_pct", "high", ".2f"),
+        Column("over_tuned_rule_pct", "over tuned rule", "+.2f"),
+        Column("balanced_accuracy_pct", "Balanced Acc. (%)", ".2f"),
+        Column("auc", "AUC", ".3f"),
+        Column("ece", "ECE", ".3f"),
+        Column("images", "Images", "d"),
+    )
+    cells: list[tuple[Cell, ...]] = []
+    for name, row in rows.items():
+        e, over = row.evaluation, row.over_tuned_rule
+        if e is None:
+            cells.append((name, *[None] * 7, 0))
+            continue
+        difference = None if over is None else percent(over.value)
+        cells.append(
+            (name, *_cells(e.accuracy), difference, percent(e.balanced_accuracy.value), e.auc.value, e.ece.value, e.n)
+        )
+    title = "ServImage, table 4: accuracy of predictors of payment"
+    return Table(title, columns, tuple(cells), tuple(notes))
+
+
+def figure_4(given: Given) -> Figure:
+    """Accuracy (b), and accuracy by category (c); (a) is an illustration."""
+    rows, notes = _rows(given)
+    evaluated = {name: row.evaluation for name, row in rows.items() if row.evaluation is not None}
+    categories = in_order([c for e in evaluated.values() for c in e.by_category])
+    columns = (
+        Column("predictor", "Predictor"),
+        Column("accuracy_pct", "Accuracy (%)", ".2f"),
+        *(Column(f"{category_name(c).lower()}_pct", f"{category_name(c)} (%)", ".2f") for c in categories),
+    )
+    table = tuple(
+        (name, percent(e.accuracy.value), *(_cells(e.by_category.get(c))[0] for c in categories))
+        for name, e in evaluated.items()
+    )
+    names = tuple(evaluated)
+    overall = Series(
+        "accuracy", tuple(percent(e.accuracy.value) for e in evaluated.values()), tuple(map(_ends, evaluated.values()))
+    )
+    by_category = tuple(
+        Series(name, tuple(_cells(e.by_category.get(c))[0] for c in categories))  # type: ignore[misc]  # numbers
+        for name, e in evaluated.items()
+    )
+    panels = (
+        Bars("(b) payment decisions", names, (overall,), "accuracy, %"),
+        Bars("(c) by category", tuple(map(category_name, categories)), by_category, "accuracy, %"),
+    )
+    title = "ServImage, figure 4: accuracy of predictors of payment"
+    return Figure(Table(title, columns, table, tuple(notes)), panels, columns=1)
+
+
+def _ends(of: Evaluation) -> tuple[float, float] | None:
+    low, high = of.accuracy.low, of.accuracy.high
+    return None if low is None or high is None else (100 * low, 100 * high)

@@ -1,0 +1,217 @@
+"""`local-bench predictor` and `settle --predictor` end to end, and hostile predictor files."""
+
+import json
+import shutil
+
+import pytest
+
+from local_bench.cli.main import main
+from tests.analysis.annotated_runs import annotated_run
+from tests.report.conftest import DELTA
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("predictor")
+
+
+@pytest.fixture(scope="module")
+def first(folder):
+    return annotated_run(folder / "a", range(160), 0)
+
+
+@pytest.fixture(scope="module")
+def second(folder):
+    return annotated_run(folder / "b", range(160, 230), 1, silent="tiny-sd3")
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command line and returns (status, parsed stdout or None, stderr)."""
+
+    def run(*arguments):
+        status = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return status, json.loads(out) if out and "--json" in arguments else out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(folder, first):
+    a, labels = first
+    assert main(["predictor", "train", str(a), "--annotations", str(labels), "--out", str(folder / "p")]) == 0
+    return folder / "p"
+
+
+@pytest.mark.parametrize("kind", ["rule", "logistic", "boosted"])
+def test_every_kind_from_one_run_to_the_revenue_of_another(kind, run, first, second, tmp_path):
+    (a, a_labels), (b, b_labels) = first, second
+    out = tmp_path / "p"
+    status, card, _ = run("predictor", "train", a, "--annotations", a_labels, "--out", out, "--kind", kind, "--json")
+    assert status == 0
+    assert (card["kind"], card["inputs"]["scores"]) == (kind, ["brf", "veq", "cns"])
+    assert sum(card["trained_on"]["n_tasks"].values()) == 160
+    status, found, _ = run("predictor", "evaluate", out, a, b, "--annotations", a_labels,
+                           "--annotations", b_labels, "--json")  # fmt: skip
+    assert status == 0
+    names = [row["name"] for row in found["rows"]]
+    assert names[:3] == ["majority", "rule of the training run", "tuned rule"]
+    assert names[3:] == ([] if kind == "rule" else [f"predictor ({kind})"])
+    best = found["rows"][-1]
+    assert best["accuracy"]["value"] > 0.8
+    assert best["accuracy"]["low"] < best["accuracy"]["value"] < best["accuracy"]["high"]
+    assert found["n"] == card["trained_on"]["n_images"]["test"] + 70
+    file = tmp_path / "predictions.jsonl"
+    status, applied, _ = run("predictor", "apply", b, "--predictor", out, "--out", file, "--json")
+    assert status == 0
+    assert applied["n_tasks_used_in_training"] == 0
+    assert len(applied["predictions"]) == len(file.read_text().splitlines()) == 140
+    assert sum(line["probability"] is None for line in applied["predictions"]) == 70
+    assert run("predictor", "apply", b, "--predictor", out, "--out", file)[0] == 2, "the file exists"
+    status, settled, _ = run("settle", b, "--predictor", out, "--json")
+    assert status == 0
+    by = settled["predictor"]
+    accepted = [line for line in applied["predictions"] if line["accepted"]]
+    assert by["models"]["tiny-flux"]["n_accepted"] == len(accepted) > 0
+    assert by["models"]["tiny-sd3"]["revenue_usd"] == 0
+    assert by["expected_revenue"]["tiny-flux"]["expected_usd"] != by["models"]["tiny-flux"]["revenue_usd"]
+    status, text, _ = run("settle", b, "--predictor", out)
+    assert (status, "expected revenue" in text) == (0, True)
+
+
+def test_settling_the_training_run_says_so(run, first, trained):
+    a, _ = first
+    status, _, err = run("settle", a, "--predictor", trained, "--set", "acceptance.brf=2")
+    assert status == 0
+    assert "of the run's 160 tasks trained or calibrated the predictor" in err
+
+
+def test_the_texts(run, first, second, trained, tmp_path):
+    (a, a_labels), (b, b_labels) = first, second
+    out = tmp_path / "p"
+    files = ["--annotations", a_labels, "--annotations", b_labels]
+    options = ["--out", out, "--calibration", "temperature", "--seed", "3"]
+    status, text, _ = run("predictor", "train", a, b, *files, *options)
+    assert status == 0
+    for words in (
+        "boosted on brf, veq, cns",
+        "tuned rule: brf >= ",
+        "calibrated on: training, out of fold",
+        "predictor evaluate",
+    ):
+        assert words in text
+    status, text, _ = run("predictor", "evaluate", trained, b, "--annotations", b_labels)
+    assert status == 0
+    for words in ("majority", "tuned rule", "predictor (boosted)", "C-Portrait", "over tuned rule", "95 %"):
+        assert words in text
+    assert "tiny-flux" in run("predictor", "apply", b, "--predictor", trained)[1]
+
+
+def test_without_annotations_those_made_in_the_run_are_used(run, first, tmp_path):
+    a, labels = first
+    status, _, err = run("predictor", "train", a, "--out", tmp_path / "p")
+    assert status == 2
+    assert "has no annotations of its own" in err
+    assert not (tmp_path / "p").exists()
+    shutil.copytree(a, tmp_path / "run")
+    assert run("annotate", "import", tmp_path / "run", labels, "--protocol", "accept")[0] == 0
+    assert run("predictor", "train", tmp_path / "run", "--out", tmp_path / "p")[0] == 0
+    assert run("predictor", "train", a, "--annotations", tmp_path / "run", "--out", tmp_path / "q")[0] == 0
+    assert run("predictor", "train", a, "--annotations", labels, "--out", tmp_path / "r", "--json")[0] == 0
+    cards = [json.loads((tmp_path / name / "predictor.json").read_text()) for name in "pqr"]
+    assert cards[0]["predictor"] == cards[1]["predictor"] == cards[2]["predictor"]
+
+
+def test_wrong_use_is_one_sentence_and_writes_nothing(run, first, second, trained, folder, tmp_path):
+    (a, labels), (b, b_labels) = first, second
+    other, other_labels = annotated_run(tmp_path / "c", range(20), judge=DELTA)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    out = tmp_path / "p"
+    for arguments, says in (
+        (("train", a, a, "--annotations", labels, "--annotations", labels, "--out", out), "is given twice"),
+        (("train", a, b, "--annotations", labels, "--out", out), "2 runs and 1 files"),
+        (("train", a, other, "--annotations", labels, "--annotations", other_labels, "--out", out), "judges of"),
+        (("train", a, "--annotations", b_labels, "--out", out), "line 1"),
+        (("train", a, "--annotations", labels, "--out", tmp_path / "full"), "not an empty folder"),
+        (("train", a, "--annotations", labels, "--out", out, "--kind", "servimage"), "'servimage'"),
+        (("evaluate", trained, other, "--annotations", other_labels), "--other-judge"),
+        (("evaluate", trained, b, "--annotations", b_labels, "--predictions", b_labels), "work_id"),
+        (("apply", other, "--predictor", trained), "--other-judge"),
+        (("apply", b, "--predictor", tmp_path), "has no predictor.json"),
+    ):
+        status, _, err = run("predictor", *arguments)
+        assert (status, says in err) == (2, True), err
+        assert "Traceback" not in err
+    assert not out.exists()
+    assert run("settle", b, "--predictor", tmp_path / "none")[0] == 2
+    assert "--other-judge is about a predictor" in run("settle", b, "--other-judge")[2]
+    assert run("predictor", "apply", other, "--predictor", trained, "--other-judge")[0] == 0
+
+
+def altered(**more):
+    return lambda card: json.dumps(card | more)
+
+
+def signed(**more):
+    """With a digest that fits, as somebody who wants to be believed would write it."""
+
+    def made(card):
+        from local_bench.core.identity import digest
+
+        changed = {name: value for name, value in (card | more).items() if name != "sha256"}
+        return json.dumps(changed | {"sha256": digest(changed)})
+
+    return made
+
+
+RULE = '{"kind": "rule", "thresholds": {"brf": %s}, "paid_if_rejected": %s, "paid_if_accepted": 0.5}'
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda card: "", "cannot be read"),
+        (lambda card: "[]", "is not a predictor"),
+        (lambda card: "[" * 200_000, "cannot be read"),
+        (lambda card: json.dumps(card)[:-30], "cannot be read"),
+        (lambda card: json.dumps(card).replace("boosted", "boo\ud800", 1), "kind"),
+        (altered(majority=0.9), "was altered"),
+        (altered(majority=float("nan")), "majority"),
+        (altered(extra=1), "extra"),
+        (altered(format=9), "format 9"),
+        (altered(seed="0" * 5000), "seed"),
+        (lambda card: json.dumps({k: v for k, v in card.items() if k != "inputs"}), "inputs"),
+        (signed(predictor="{}"), "not a predictor"),
+        (signed(predictor=RULE % ("1e999", "0.1")), "not a predictor"),
+        (signed(predictor=RULE % ("NaN", "0.1")), "not a predictor"),
+        (signed(predictor=RULE % ("3", '"0.1"')), "not a predictor"),
+        (signed(predictor=RULE.replace("brf", "other") % ("3", "0.1")), "'other', which is not among its inputs"),
+        (signed(tuned_rule="[[["), "not a predictor"),
+        (signed(kind="servimage"), "kind"),
+    ],
+)
+def test_hostile_predictor_files_are_one_sentence(change, says, run, second, trained, tmp_path):
+    card = json.loads((trained / "predictor.json").read_text())
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/predictor.json").write_bytes(change(card).encode("utf-8", "surrogatepass"))
+    b, _ = second
+    status, out, err = run("predictor", "apply", b, "--predictor", tmp_path / "p")
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err) < 700
+    assert err.count("\n") == 1
+
+
+def test_missing_and_huge_files(run, second, trained, tmp_path, monkeypatch):
+    b, _ = second
+    monkeypatch.setattr("local_bench.analysis.predictors.card.MAX_BYTES", 1_000)
+    status, _, err = run("predictor", "apply", b, "--predictor", trained)
+    assert (status, "larger than" in err) == (2, True)
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/predictor.json").mkdir()
+    assert run("predictor", "apply", b, "--predictor", tmp_path / "p")[0] == 2
+    shutil.rmtree(tmp_path / "p")
+    (tmp_path / "p").touch()
+    assert run("settle", b, "--predictor", tmp_path / "p")[0] == 2
