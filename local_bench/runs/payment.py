@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from local_bench.core.errors import ImageError, UserError
-from local_bench.core.identity import digest
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, TrainingSet, without_labels
@@ -20,7 +19,7 @@ from local_bench.models.gpus import gpu
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.store import CandidateRow
-from local_bench.settle.predictors.splits import split_of
+from local_bench.settle.predictors.splits import split_of, task_digest
 
 if TYPE_CHECKING:
     from local_bench.judges.payment.artefact import Card
@@ -107,11 +106,6 @@ def example(
     )
 
 
-def task_digest(task: Task) -> str:
-    """Digest of what the client requests; equal requests have equal digests, whatever their task ids and suites."""
-    return digest([task.title, task.brief, task.deliverables, task.source_sha256, task.reference_sha256])
-
-
 def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], answers: Answers) -> tuple[float, ...]:
     """(4,) in the order of POINTS; NaN where there is no answer."""
 
@@ -190,6 +184,19 @@ def predict_runs(
     model = load(artefact, weights=weights, device=device, other_libraries=other_libraries)
     for run in runs:
         yield from model.predict(without_labels(examples_of(run, {})), RunImages([run]))
+
+
+def log_odds_of(
+    runs: Sequence[RunDir],
+    artefact: Path,
+    *,
+    weights: str | None = None,
+    device: str = "auto",
+    other_libraries: bool = False,
+) -> dict[str, float]:
+    """Work id -> log-odds of payment, for the images of `runs` that have a prediction; as `predict_runs`."""
+    said = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
+    return {one.work_id: one.log_odds for one in said if one.log_odds is not None}
 
 
 def payment_plan(

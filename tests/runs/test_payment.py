@@ -93,10 +93,13 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
         assert not is_payment_model(runs[0])
         assert card.measured_names == list(MEASURED)
         found = list(predict_runs([other], tmp_path / "model", device="cpu"))
+        odds = log_odds_of([run, other], tmp_path / "model", device="cpu")
         images = {row.work_id for row in other.store.candidates() if row.image}
     assert {one.work_id for one in found} == images
     assert all(one.log_odds is not None and math.isfinite(one.log_odds) for one in found)
     assert len({one.log_odds for one in found}) > 1
+    assert {one.work_id: one.log_odds for one in found}.items() <= odds.items()
+    assert len(odds) > len(found)
 
 
 def _usable(examples: list[Example]) -> bool:
