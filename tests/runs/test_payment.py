@@ -13,6 +13,7 @@ from local_bench.runs.payment import (
     POINTS,
     examples_of,
     is_payment_model,
+    log_odds_of,
     payment_plan,
     point_inputs,
     predict_runs,
