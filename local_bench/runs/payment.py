@@ -182,6 +182,8 @@ def predict_runs(
     from local_bench.judges.payment.predict import load
 
     model = load(artefact, weights=weights, device=device, other_libraries=other_libraries)
+    if model.card.measured_names not in ([], list(MEASURED)):
+        raise UserError(f"{artefact} reads other measured scores than this release has: train it again")
     for run in runs:
         yield from model.predict(without_labels(examples_of(run, {})), RunImages([run]))
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Verdict
 from local_bench.judges.payment.examples import Example
 from local_bench.judges.payment.plan import Workload
+from local_bench.judges.payment.predict import NOT_JUDGED, load
 from local_bench.runs.payment import (
     MEASURED,
     POINTS,
@@ -101,6 +103,9 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
     assert len({one.log_odds for one in found}) > 1
     assert {one.work_id: one.log_odds for one in found}.items() <= odds.items()
     assert len(odds) > len(found)
+    unjudged = replace(tiny.example(0, "test"), measured=(math.nan,) * len(MEASURED))
+    (one,) = load(tmp_path / "model", device="cpu").predict([unjudged], tiny.load)
+    assert (one.log_odds, one.unscored) == (None, NOT_JUDGED)
 
 
 def _usable(examples: list[Example]) -> bool:

@@ -1,6 +1,7 @@
 """Predictions of a trained payment model: batch size 1, adapters not merged, so that a prediction depends on nothing
 but its example."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from local_bench.judges.payment.backbone import (
 from local_bench.judges.payment.examples import CONCEPTS, Example, Load
 from local_bench.judges.payment.inputs import Encoder, TooLong
 from local_bench.judges.payment.network import PaymentNetwork
+
+NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scores"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class PaymentModel:
         network = self._network
         if network.config.measured and len(example.measured) != len(self.card.measured_names):
             raise UserError("the examples lack the measured scores that the payment model needs: judge the run first")
+        if network.config.measured and all(map(math.isnan, example.measured)):
+            return Prediction(example.work_id, None, {}, NOT_JUDGED)
         batch = encoder.batch([example], self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             constants = network.constants(batch).float()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import digest
 from local_bench.judges.payment import checkpoint
 from local_bench.judges.payment.adapters import checkpoint_gradients
@@ -103,12 +103,19 @@ def train(
     folder = folder_of(config, weights)
     base = Base(card=card.name, **base_digests(folder))
     if (done := finished(out, config, base, data.manifest_sha256)) is not None:
+        checkpoint.remove(out / CHECKPOINTS, CONSTANTS)
         return done
     fingerprint = digest(
         [config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision_of(config, place)]
     )
     job = Job(data, config, base, fingerprint)
-    return _Trainer(job, images, folder, out, place, report, after_step).run()
+    threads = torch.get_num_threads()
+    try:
+        if place.type == "cpu":
+            torch.set_num_threads(1)  # with several, sums depend on their number
+        return _Trainer(job, images, folder, out, place, report, after_step).run()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check_data(data: TrainingSet, config: PaymentConfig) -> None:
@@ -231,6 +238,10 @@ class _Trainer:
                 loss = self._loss(model, chosen, number).mean()
                 self.accelerator.backward(loss / passes)
             loss_sum += float(loss.detach())
+        if not math.isfinite(loss_sum):
+            raise LocalBenchError(
+                f"the loss of step {step + 1} in stage {number} is not finite: lower the learning rate and train again"
+            )
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         return loss_sum / passes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from local_bench.core.errors import ConfigError, UserError, WeightsError
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
 from local_bench.judges.payment import artefact, predict, training
 from local_bench.judges.payment.artefact import Base, Card
 from local_bench.judges.payment.backbone import base_digests
@@ -193,6 +193,12 @@ def test_training_a_real_model_without_a_gpu_is_refused_before_weights_are_looke
     assert not (tmp_path / "model").exists()
     with pytest.raises(WeightsError, match="does not exist"):
         train(tiny.data(), tiny.load, tiny.config(), tmp_path / "model", weights=str(tmp_path / "none"))
+
+
+def test_a_diverged_training_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "concept_loss", lambda outputs, *_: outputs.sum(dim=1) * float("inf"))
+    with pytest.raises(LocalBenchError, match="loss of step 1 in stage 1 is not finite: lower the learning rate"):
+        train(tiny.data(), tiny.load, tiny.config(), tmp_path / "model", device="cpu")
 
 
 def test_too_few_labels_and_missing_scores_are_refused(tmp_path: Path) -> None:
