@@ -1,0 +1,124 @@
+"""LoRA on the vision encoder, the projector and the language model of Qwen2-VL and Qwen3-VL, chosen by module name.
+
+The adapters are attached to the full `ForConditionalGeneration` model; `hidden` then calls its inner model, so that no
+logits are computed.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from local_bench.core.errors import ConfigError
+from local_bench.judges.payment.config import Lora
+from local_bench.judges.payment.inputs import Batch
+
+FAMILIES = ("qwen2_vl", "qwen3_vl")
+QUALITY = "quality"
+"""The adapter of stage 1."""
+DECISION = "decision"
+"""The adapter of stage 2, active together with the frozen `quality`."""
+TARGETS = {
+    "vision": r"model\.visual\.blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(linear_fc1|linear_fc2|fc1|fc2))",
+    "projector": r"model\.visual\.(merger|deepstack_merger_list\.\d+)\.(linear_fc1|linear_fc2|mlp\.0|mlp\.2)",
+    "language": r"model\.language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)",
+}
+"""Module names by group, as regular expressions for full names."""
+
+
+def group_of(name: str) -> str | None:
+    """The group of a module of the full model, from its name; None if it has no adapter."""
+    return next((group for group, pattern in TARGETS.items() if re.fullmatch(pattern, name)), None)
+
+
+def attach(base: Any, lora: Lora) -> Any:
+    """Freeze `base` and add the adapters `quality` and `decision` to the groups of `lora`; without groups `base` is
+    returned. ConfigError for another model family."""
+    from peft import LoraConfig, get_peft_model
+
+    if base.config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"a payment model cannot be trained on {base.config.model_type}: choose a judge card of "
+            + ", ".join(FAMILIES)
+        )
+    base.requires_grad_(False)
+    if not lora.groups:
+        return base
+    targets = "|".join(f"({TARGETS[group]})" for group in lora.groups)
+
+    def config(rank: int) -> Any:
+        return LoraConfig(r=rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, bias="none")
+
+    model = get_peft_model(base, config(lora.rank), adapter_name=QUALITY)
+    model.add_adapter(DECISION, config(lora.decision_rank))
+    activate(model, (QUALITY,), ())
+    return model
+
+
+def activate(trunk: nn.Module, active: Sequence[str], trained: Sequence[str]) -> None:
+    """Make the adapters `active` take part in forward passes, none of them if empty, and those in `trained` trainable.
+    Does nothing to a model without adapters."""
+    if not has_adapters(trunk):
+        return
+    tuner: Any = trunk.base_model
+    if active:
+        tuner.enable_adapter_layers()
+        tuner.set_adapter(list(active), inference_mode=True)
+    else:
+        tuner.disable_adapter_layers()
+    for name, parameter in trunk.named_parameters():
+        parameter.requires_grad_(any(f".{adapter}." in name for adapter in trained))
+
+
+def has_adapters(trunk: nn.Module) -> bool:
+    return hasattr(trunk, "peft_config")
+
+
+def full_model(trunk: nn.Module) -> Any:
+    """The `ForConditionalGeneration` model inside."""
+    inner: Any = trunk
+    return inner.base_model.model if has_adapters(trunk) else inner
+
+
+def hidden(trunk: nn.Module, batch: Batch) -> torch.Tensor:
+    """Last hidden states (examples, tokens, hidden size), with the active adapters."""
+    model = full_model(trunk)
+    padded = bool((batch.mask == 0).any())
+    states: torch.Tensor = model.model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.mask if padded else None,
+        mm_token_type_ids=batch.image_tokens,
+        pixel_values=batch.pixel_values.to(model.dtype),
+        image_grid_thw=batch.grid_thw,
+        use_cache=False,
+    ).last_hidden_state
+    return states
+
+
+def adapter_parameters(trunk: nn.Module, adapter: str) -> Iterator[tuple[str, nn.Parameter]]:
+    """(name, parameter) of one adapter; the name is that of the module in the full model, with `.lora_A` or
+    `.lora_B`."""
+    for name, parameter in trunk.named_parameters():
+        if f".{adapter}." in name:
+            yield name.removeprefix("base_model.model.").replace(f".{adapter}.weight", ""), parameter
+
+
+def trainable_by_group(trunk: nn.Module, adapter: str = QUALITY) -> dict[str, tuple[int, int]]:
+    """Group -> (adapted modules, parameters of the adapter)."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, parameter in adapter_parameters(trunk, adapter):
+        group = group_of(name.rpartition(".")[0])
+        assert group is not None, name
+        modules, parameters = found.get(group, (0, 0))
+        found[group] = modules + name.endswith(".lora_A"), parameters + parameter.numel()
+    return found
+
+
+def checkpoint_gradients(trunk: nn.Module) -> None:
+    """Recompute the activations of each block in the backward pass. Its dropout is repeated exactly."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        full_model(trunk).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -1,0 +1,175 @@
+"""The artefact of a training: `adapters.safetensors`, `heads.safetensors` and `card.json` in one folder.
+
+The card has the digests of everything that a prediction depends on; `load_card` and `check` refuse what differs.
+"""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from local_bench.core.errors import UserError
+from local_bench.core.identity import digest
+from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.version import __version__
+from local_bench.core.yamlfile import Strict
+from local_bench.judges.payment.checkpoint import save_tensors
+from local_bench.judges.payment.config import PaymentConfig
+from local_bench.judges.payment.inputs import CAPTIONS
+from local_bench.models.digests import file_sha256
+
+CARD = "card.json"
+ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"
+FORMAT = 1
+MAX_BYTES = 64_000_000
+
+
+class Base(Strict):
+    """The backbone."""
+
+    card: str
+    weights: str
+    """Digest of all files that it is loaded from."""
+    processor: str
+    """Digest of the files of its tokenizer, chat template and image processor."""
+
+
+class TrainedOn(Strict):
+    """The training data."""
+
+    manifest_sha256: str
+    n_images: dict[str, int]
+    """By split."""
+    n_labelled: dict[str, int]
+    tasks: dict[str, list[str]]
+    """Tasks by split."""
+
+
+class Card(Strict):
+    """The contents of `card.json`."""
+
+    format: int = FORMAT
+    kind: Literal["servimage"] = "servimage"
+    base: Base
+    config: PaymentConfig
+    """All settings, with the prompt and the seed."""
+    prompt_sha256: str = ""
+    """Digest of the prompt and the images' captions."""
+    measured_names: list[str]
+    """The measured scores that are inputs, in order."""
+    precision: str
+    trained_on: TrainedOn
+    n_processes: int
+    libraries: dict[str, str]
+    metrics: dict[str, Any]
+    files: dict[str, str] = Field(default={})
+    """File -> sha256."""
+    sha256: str = ""
+    """Of everything else."""
+
+    def digest(self) -> str:
+        return digest(self.model_dump(mode="json", exclude={"sha256"}))
+
+
+def prompt_digest(config: PaymentConfig) -> str:
+    return digest([config.prompt.model_dump(), CAPTIONS])
+
+
+def libraries() -> dict[str, str]:
+    """Versions of what computes a prediction."""
+    names = ("torch", "transformers", "peft", "accelerate", "pillow", "tokenizers")
+    return {"local-bench": __version__} | {name: version(name) for name in names}
+
+
+def save_artefact(folder: Path, card: Card, state: dict[str, torch.Tensor]) -> Card:
+    """Write the artefact, `card.json` last; returns the card with its digests."""
+    adapters = {name: value for name, value in state.items() if ".lora_" in name}
+    parts = {ADAPTERS: adapters, HEADS: {name: value for name, value in state.items() if name not in adapters}}
+    files = {}
+    for name, tensors in parts.items():
+        save_tensors(folder / name, tensors)
+        files[name] = file_sha256(folder / name)
+    card = card.model_copy(update={"files": files, "prompt_sha256": prompt_digest(card.config)})
+    card = card.model_copy(update={"sha256": card.digest()})
+    write_atomic(
+        folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+    )
+    return card
+
+
+def prepare_folder(folder: Path) -> None:
+    """UserError if `folder` has files that are not of a training."""
+    own = {CARD, ADAPTERS, HEADS, "checkpoints"}
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        other = sorted(path.name for path in folder.iterdir() if path.name not in own and not path.name.startswith("."))
+    if other:
+        raise UserError(f"{folder} has other files ({other[0]}): give a new folder for the predictor")
+
+
+def finished(folder: Path, config: PaymentConfig, base: Base, manifest: str) -> Card | None:
+    """The card of a finished training of the same settings, data and weights in `folder`; None if there is none.
+    UserError if it is of another one."""
+    if not (folder / CARD).is_file():
+        return None
+    card = load_card(folder)
+    if (card.config, card.base, card.trained_on.manifest_sha256) != (config, base, manifest):
+        raise UserError(f"{folder} has a payment model with other settings, data or weights: give a new folder")
+    return card
+
+
+def load_card(folder: Path) -> Card:
+    """Read and check the card and the files' digests. UserError if the artefact is missing, damaged or altered."""
+    file = folder / CARD
+    if not file.is_file():
+        raise UserError(f"{folder} has no {CARD}: give a folder written by `local-bench predictor train`")
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise UserError(f"{file} is larger than {MAX_BYTES // 1_000_000} MB: it is not a card")
+        card = Card.model_validate(json.loads(file.read_bytes()))
+    except ValidationError as e:
+        where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"
+        raise UserError(f"{file} is not a payment model ({where}: {e.errors()[0]['msg']}): train it again") from None
+    except (OSError, ValueError, RecursionError) as e:
+        raise UserError(f"{file} cannot be read ({e}): train the model again") from None
+    if card.format != FORMAT:
+        raise UserError(f"{file} has format {card.format}, and this release reads {FORMAT}: train the model again")
+    if card.sha256 != card.digest():
+        raise UserError(f"{file} was altered after training: its contents differ from its digest")
+    for name in (ADAPTERS, HEADS):
+        path = folder / name
+        if not path.is_file() or file_sha256(path) != card.files.get(name):
+            state = "was altered after training" if path.is_file() else "is missing"
+            raise UserError(f"{path} {state}: restore it, or train the model again")
+    return card
+
+
+def check(card: Card, base: Base, other_libraries: bool = False) -> None:
+    """UserError with the first difference between what the model was trained with and what is here."""
+    for name, value in base.model_dump().items():
+        if getattr(card.base, name) != value:
+            raise UserError(
+                f"the {name} of {base.card} differs from that of the payment model's training: use the same weights"
+            )
+    if card.prompt_sha256 != prompt_digest(card.config):
+        raise UserError("the prompt of this release differs from that of the training: train the payment model again")
+    here = libraries()
+    other = next((name for name, of in card.libraries.items() if here.get(name) != of), None)
+    if other is not None and not other_libraries:
+        raise UserError(
+            f"the payment model was trained with {other} {card.libraries[other]}, and this is {here.get(other)}: "
+            "install that version, or allow other libraries"
+        )
+
+
+def load_state(folder: Path) -> dict[str, torch.Tensor]:
+    """Adapters and heads."""
+    try:
+        return {**load_file(folder / ADAPTERS), **load_file(folder / HEADS)}
+    except (SafetensorError, OSError) as e:
+        raise UserError(f"the tensors in {folder} cannot be read ({e}): train the model again") from None

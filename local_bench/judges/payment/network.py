@@ -1,0 +1,251 @@
+"""The two-stage network: concepts from the backbone with stage 1's adapters, then the payment from everything.
+
+Stage 1 (`concept_outputs`) predicts the seven concepts. Stage 2 (`payment_logits`) concatenates, for one backbone:
+
+- the original model's features, without adapters: last token and mean;
+- the frozen quality model's features and concepts;
+- the features with stage 2's own adapters on top of the frozen ones;
+- judge-measured scores, if `measured` is set; and whether there is a source image and whether there are other images.
+
+The first two do not change during stage 2 (`constants`) and are computed once per example.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from local_bench.judges.payment.adapters import DECISION, QUALITY, activate, attach, has_adapters, hidden
+from local_bench.judges.payment.config import PaymentConfig, Pooling
+from local_bench.judges.payment.examples import CONCEPTS, DIMENSIONS, HIGHEST, Example
+from local_bench.judges.payment.inputs import Batch
+
+CLASSES = 5
+"""Of the ordinal variant: scores 1 to 5."""
+N_CONCEPTS = len(CONCEPTS)
+_CNS_EDIT, _CNS_SET = CONCEPTS.index("cns_edit"), CONCEPTS.index("cns_set")
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Means and standard deviations over the training examples, for targets and measured inputs."""
+
+    concept_mean: tuple[float, ...]
+    concept_spread: tuple[float, ...]
+    measured_mean: tuple[float, ...] = ()
+    measured_spread: tuple[float, ...] = ()
+
+
+class Pool(nn.Module):
+    """(examples, tokens, hidden) -> (examples, features); padding does not count."""
+
+    def __init__(self, kind: Pooling, hidden_size: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.features = hidden_size * (2 if kind == "both" else 1)
+        if kind == "attention":
+            self.query = nn.Parameter(torch.randn(hidden_size) * 0.02)
+
+    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = states.float()
+        if self.kind == "attention":
+            scores = (states @ self.query * states.shape[-1] ** -0.5).masked_fill(mask == 0, float("-inf"))
+            return torch.einsum("bt,bth->bh", scores.softmax(dim=-1), states)
+        weights = (mask / mask.sum(dim=1, keepdim=True)).float()
+        mean = torch.einsum("bt,bth->bh", weights, states)
+        if self.kind == "mean":
+            return mean
+        last = states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
+        return last if self.kind == "last" else torch.cat([last, mean], dim=-1)
+
+
+def _mlp(features: int, width: int, dropout: float, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.LayerNorm(features),
+        nn.Linear(features, width),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(width, outputs),
+    )
+
+
+class PaymentNetwork(nn.Module):
+    """The backbone `base` (a Qwen-VL `ForConditionalGeneration`) with adapters and heads."""
+
+    concept_mean: torch.Tensor
+    concept_spread: torch.Tensor
+    measured_mean: torch.Tensor
+    measured_spread: torch.Tensor
+
+    def __init__(self, base: Any, config: PaymentConfig, n_measured: int = 0) -> None:
+        super().__init__()
+        size = int(base.config.get_text_config().hidden_size)
+        self.config = config
+        self.n_measured = n_measured if config.measured else 0
+        self.trunk = attach(base, config.lora)
+        self.has_concepts = config.concepts != "none"
+        self.has_decision_adapter = has_adapters(self.trunk)
+        outputs = N_CONCEPTS * (CLASSES if config.concepts == "ordinal" else 1)
+        self.original_pool = Pool("both", size)
+        n_features = self.original_pool.features
+        heads: dict[str, nn.Module] = {}
+        if self.has_concepts:
+            heads["quality_pool"] = pool = Pool(config.pooling, size)
+            heads["quality"] = _mlp(pool.features, config.width, config.head_dropout, outputs)
+            n_features += pool.features
+        if self.has_decision_adapter:
+            heads["decision_pool"] = pool = Pool(config.pooling, size)
+            n_features += pool.features
+        n_inputs = 2 * self.n_measured + 2 + (N_CONCEPTS if self.has_concepts else 0)
+        heads["decision"] = _mlp(n_features + n_inputs, config.width, config.head_dropout, 1)
+        heads["decision_line"] = nn.Linear(n_inputs, 1)
+        self.heads = nn.ModuleDict(heads)
+        for name, length in (("concept", N_CONCEPTS), ("measured", self.n_measured)):
+            self.register_buffer(f"{name}_mean", torch.zeros(length))
+            self.register_buffer(f"{name}_spread", torch.ones(length))
+        self.stage = 0
+
+    def set_scales(self, scales: Scales) -> None:
+        for name, values in vars(scales).items():
+            if getattr(self, name).numel():
+                getattr(self, name).copy_(torch.tensor(values))
+
+    def begin(self, stage: int) -> None:
+        """Make the parameters of this stage trainable and all others fixed; stage 0: none."""
+        adapters: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
+            0: ((QUALITY,), ()),
+            1: ((QUALITY,), (QUALITY,)),
+            2: ((QUALITY, DECISION), (DECISION,)),
+        }
+        activate(self.trunk, *adapters[stage])
+        for name, head in self.heads.items():
+            head.requires_grad_(
+                (name.startswith("quality") and stage == 1) or (name.startswith("decision") and stage == 2)
+            )
+        self.stage = stage
+
+    def train(self, mode: bool = True) -> "PaymentNetwork":
+        """As `nn.Module.train`, but what is frozen in stage 2 keeps its inference mode: no dropout."""
+        super().train(mode)
+        if mode and self.stage == 2:
+            for module in self.trunk.modules():
+                dropout: Any = getattr(module, "lora_dropout", {})
+                if QUALITY in dropout:
+                    dropout[QUALITY].eval()
+        return self
+
+    def forward(self, batch: Batch | None, rest: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The current stage's outputs: `concept_outputs(batch)` or `payment_logits(batch, *rest)`."""
+        if self.stage == 1:
+            assert batch is not None
+            return self.concept_outputs(batch)
+        return self.payment_logits(batch, *rest)
+
+    def concept_outputs(self, batch: Batch) -> torch.Tensor:
+        """(examples, 7), standardised if `standardise` is set; (examples, 7, 5) class logits in the ordinal variant."""
+        pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
+        outputs: torch.Tensor = self.heads["quality"](pooled)
+        return outputs.view(-1, N_CONCEPTS, CLASSES) if self.config.concepts == "ordinal" else outputs
+
+    def concepts_of(self, outputs: torch.Tensor) -> torch.Tensor:
+        """(examples, 7) predicted scores, 0 to 5, from `concept_outputs`."""
+        if self.config.concepts == "ordinal":
+            return outputs.softmax(dim=-1) @ torch.arange(1, CLASSES + 1, dtype=outputs.dtype, device=outputs.device)
+        return (outputs * self.concept_spread + self.concept_mean).clamp(0, HIGHEST)
+
+    @torch.no_grad()
+    def constants(self, batch: Batch) -> torch.Tensor:
+        """(examples, constant features): the original model's features, and the quality model's features and
+        concepts. Leaves the active adapters as in the current stage."""
+        activate(self.trunk, (), ())
+        found = [self.original_pool(hidden(self.trunk, batch), batch.mask)]
+        if self.has_concepts:
+            activate(self.trunk, (QUALITY,), ())
+            pooled = self.heads["quality_pool"](hidden(self.trunk, batch), batch.mask)
+            outputs = self.heads["quality"](pooled)
+            if self.config.concepts == "ordinal":
+                outputs = outputs.view(-1, N_CONCEPTS, CLASSES)
+            found += [pooled, self.concepts_of(outputs)]
+        self.begin(self.stage)
+        return torch.cat(found, dim=-1)
+
+    def payment_logits(self, batch: Batch | None, constants: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        """(examples,) log-odds of payment.
+
+        `constants` as from `constants`; `given` (examples, 2 + measured) from `given_inputs`. `batch` is used only if
+        stage 2 has adapters.
+        """
+        inputs = [given[:, :2]]
+        if self.has_concepts:
+            constants, scores = constants[:, :-N_CONCEPTS], constants[:, -N_CONCEPTS:]
+            applies = torch.ones_like(scores)
+            applies[:, _CNS_EDIT], applies[:, _CNS_SET] = given[:, 0], given[:, 1]
+            inputs.append((scores - self.concept_mean) / self.concept_spread * applies)
+        if self.n_measured:
+            measured = given[:, 2:]
+            known = ~measured.isnan()
+            scaled = (measured - self.measured_mean) / self.measured_spread
+            inputs += [torch.where(known, scaled, torch.zeros_like(scaled)), known.float()]
+        line = torch.cat(inputs, dim=-1)
+        features = [constants, line]
+        if self.has_decision_adapter:
+            assert batch is not None
+            features.append(self.heads["decision_pool"](hidden(self.trunk, batch), batch.mask))
+        logits: torch.Tensor = self.heads["decision"](torch.cat(features, dim=-1)) + self.heads["decision_line"](line)
+        return logits.squeeze(-1)
+
+    def given_inputs(self, example: Example) -> list[float]:
+        """Whether there is a source image, whether there are other images, and the measured scores."""
+        flags = [float(example.source is not None), float(bool(example.siblings))]
+        return [*flags, *example.measured] if self.n_measured else flags
+
+    def trained_state(self) -> dict[str, torch.Tensor]:
+        """All adapters and heads by name, without the backbone."""
+        return {name: value for name, value in self.state_dict().items() if is_own(name)}
+
+    def load_trained(self, state: dict[str, torch.Tensor]) -> None:
+        """Inverse of `trained_state`; raises RuntimeError if a name or a shape differs."""
+        missing, unexpected = self.load_state_dict(state, strict=False)
+        missing = [name for name in missing if is_own(name)]
+        if missing or unexpected:
+            raise RuntimeError(f"missing {missing[:1]}, unexpected {unexpected[:1]}")
+
+
+def is_own(name: str) -> bool:
+    """Whether a tensor belongs to the adapters, heads or scales rather than to the backbone."""
+    return ".lora_" in name or not name.startswith("trunk.")
+
+
+def concept_loss(outputs: torch.Tensor, targets: torch.Tensor, network: PaymentNetwork) -> torch.Tensor:
+    """(examples,) loss of stage 1: the sum over BRF, VEQ and CNS (equation 2) of the mean over the dimension's scores
+    that apply; NaN targets do not count, and a dimension without a target is 0."""
+    known = ~targets.isnan()
+    if network.config.concepts == "ordinal":
+        labels = torch.where(known, targets, torch.ones_like(targets)).round().clamp(1, CLASSES).long() - 1
+        losses = nn.functional.cross_entropy(outputs.transpose(1, 2), labels, reduction="none")
+    else:
+        scaled = (targets - network.concept_mean) / network.concept_spread
+        losses = (outputs - torch.where(known, scaled, outputs.detach())) ** 2
+    weights = torch.zeros_like(losses)
+    for indices in DIMENSIONS:
+        columns = list(indices)
+        count = known[:, columns].sum(dim=1, keepdim=True)
+        weights[:, columns] = known[:, columns] / count.clamp(min=1)
+    return (losses * weights).sum(dim=1)
+
+
+def scales_of(examples: list[Example], standardise: bool) -> Scales:
+    """From the training examples, NaN left out; a constant column has the standard deviation 1."""
+    import numpy as np
+
+    def columns(values: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        found = [column[~np.isnan(column)] for column in np.asarray(values, dtype=np.float64).T]
+        means = tuple(float(column.mean()) if len(column) else 0.0 for column in found)
+        spreads = tuple(float(column.std()) if len(column) and column.std() > 1e-6 else 1.0 for column in found)
+        return means, spreads
+
+    mean, spread = columns([example.concepts for example in examples])
+    measured = columns([example.measured for example in examples])
+    plain = (0.0,) * len(mean), (1.0,) * len(mean)
+    return Scales(*((mean, spread) if standardise else plain), *measured)

@@ -1,0 +1,107 @@
+"""Predictions of a trained payment model: batch size 1, adapters not merged, so that a prediction depends on nothing
+but its example."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from local_bench.core.errors import ImageError, UserError
+from local_bench.judges.payment.artefact import Base, Card, check, load_card, load_state
+from local_bench.judges.payment.backbone import (
+    base_digests,
+    card_of,
+    device_of,
+    folder_of,
+    load_backbone,
+    load_processor,
+)
+from local_bench.judges.payment.examples import CONCEPTS, Example, Load
+from local_bench.judges.payment.inputs import Encoder, TooLong
+from local_bench.judges.payment.network import PaymentNetwork
+
+NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scores"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one image."""
+
+    work_id: str
+    log_odds: float | None
+    """Of payment, not calibrated."""
+    concepts: dict[str, float]
+    """Predicted scores, 0 to 5; empty for a model without concepts."""
+    unscored: str | None
+    """Why there is no prediction."""
+
+
+class PaymentModel:
+    """A trained model on a device."""
+
+    def __init__(self, card: Card, network: PaymentNetwork, encoder_of: "_EncoderOf", device: torch.device) -> None:
+        self.card = card
+        self._network = network
+        self._encoder_of = encoder_of
+        self._device = device
+
+    def predict(self, examples: Iterable[Example], images: Load) -> Iterator[Prediction]:
+        """Yield a prediction per example, in order; labels are not used. `images` loads by pixel digest."""
+        encoder = self._encoder_of(images)
+        for example in examples:
+            try:
+                yield self._predicted(example, encoder)
+            except (ImageError, TooLong) as e:
+                yield Prediction(example.work_id, None, {}, str(e))
+
+    @torch.no_grad()
+    def _predicted(self, example: Example, encoder: Encoder) -> Prediction:
+        network = self._network
+        if network.config.measured and len(example.measured) != len(self.card.measured_names):
+            raise UserError("the examples lack the measured scores that the payment model needs: judge the run first")
+        if network.config.measured and all(map(math.isnan, example.measured)):
+            return Prediction(example.work_id, None, {}, NOT_JUDGED)
+        batch = encoder.batch([example], self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            constants = network.constants(batch).float()
+            given = torch.tensor([network.given_inputs(example)], device=self._device)
+            logit = float(network.payment_logits(batch, constants, given)[0])
+        scores = constants[0, -len(CONCEPTS) :].tolist() if network.has_concepts else []
+        return Prediction(example.work_id, logit, dict(zip(CONCEPTS, scores, strict=False)), None)
+
+    @property
+    def _autocast(self) -> bool:
+        return self.card.precision == "bfloat16" and self._device.type == "cuda"
+
+
+class _EncoderOf:
+    def __init__(self, folder: Path, card: Card) -> None:
+        self._processor, self._card = load_processor(folder), card
+
+    def __call__(self, images: Load) -> Encoder:
+        return Encoder(self._processor, self._card.config, card_of(self._card.config), images)
+
+
+def load(
+    artefact: Path, *, weights: str | None = None, device: str = "auto", other_libraries: bool = False
+) -> PaymentModel:
+    """Load a trained model. UserError if a byte of it was altered, or if the backbone, its processor, the prompt or,
+    without `other_libraries`, a library differs from the training's."""
+    card = load_card(artefact)
+    folder = folder_of(card.config, weights)
+    check(card, Base(card=card.config.card, **base_digests(folder)), other_libraries)
+    place = device_of(device)
+    with torch.random.fork_rng():
+        base = load_backbone(folder, place, card.precision)
+        network = PaymentNetwork(base, card.config, len(card.measured_names)).to(place)
+    try:
+        network.load_trained(load_state(artefact))
+    except RuntimeError as e:
+        raise UserError(
+            f"the tensors in {artefact} do not fit {card.config.card} ({e}): train the model again"
+        ) from None
+    network.begin(2)
+    network.eval()
+    return PaymentModel(card, network, _EncoderOf(folder, card), place)

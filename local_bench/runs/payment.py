@@ -1,0 +1,226 @@
+"""Payment models on runs: examples from run directories and annotations, training on them, predictions of runs.
+
+`judges.payment` has the model and knows no store; here its examples are read from one.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from local_bench.core.errors import ImageError, UserError
+from local_bench.core.types import Score, Task, Verdict
+from local_bench.judges.payment.config import PaymentConfig
+from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, TrainingSet, without_labels
+from local_bench.models.gpus import gpu
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.scoring import verdicts_of
+from local_bench.runs.store import CandidateRow
+from local_bench.settle.predictors.splits import split_of, task_digest
+
+if TYPE_CHECKING:
+    from local_bench.judges.payment.artefact import Card
+    from local_bench.judges.payment.plan import TrainingPlan, Workload
+    from local_bench.judges.payment.predict import Prediction
+
+CARD = "card.json"
+POINTS = ("points_own", "points_met", "points_lowest", "points_all")
+"""Inputs from the judge's answers to each evaluation point: the mean over this image; over the best image of each point
+their mean, their minimum and their product. All from 0 to 1."""
+MEASURED = (*CONCEPTS, *POINTS)
+"""The inputs of a payment model with `measured`."""
+_BRF = "brf"
+Answers = Mapping[tuple[int, str, int, int], Verdict]
+"""(deliverable, rubric, point, repeat) -> a judge's verdict."""
+
+
+def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list[Example]:
+    """One example per image of `run`; `decided` has the annotators' decisions by work id.
+
+    Concepts are the run's judge scores named in CONCEPTS; measured inputs also have the per-point answers of the run's
+    first judge.
+    """
+    tasks = {task.task_id: task for task in run.store.tasks()}
+    scores = run.store.scores_by_candidate("judge")
+    judges = sorted(run.store.json_meta("judges") or {})
+    verdicts = verdicts_of(run.store, judges[0]) if judges else {}
+    groups: dict[tuple[str, str, int], list[CandidateRow]] = {}
+    for row in run.store.candidates():
+        if row.image is not None:
+            groups.setdefault((row.task_id, row.model, row.attempt), []).append(row)
+    found = []
+    for (task_id, _, _), rows in groups.items():
+        answers = {
+            (row.deliverable, *key): verdict for row in rows for key, verdict in verdicts.get(row.work_id, {}).items()
+        }
+        images = {row.deliverable: row.image for row in rows if row.image is not None}
+        for row in rows:
+            accepted = decided.get(row.work_id)
+            found.append(
+                example(
+                    tasks[task_id],
+                    row.work_id,
+                    row.deliverable,
+                    images,
+                    scores.get(row.work_id, {}),
+                    answers,
+                    math.nan if accepted is None else float(accepted),
+                    seed,
+                )
+            )
+    return found
+
+
+def example(
+    task: Task,
+    work_id: str,
+    deliverable: int,
+    images: Mapping[int, str],
+    scores: Mapping[str, Score],
+    answers: Answers,
+    accepted: float,
+    seed: int = 0,
+) -> Example:
+    """The example of one image; `images` has one model's images of the task by deliverable, as pixel digests."""
+    concepts = tuple(_concept(scores.get(name)) for name in CONCEPTS)
+    task_id = task_digest(task)
+    return Example(
+        work_id=work_id,
+        task_id=task_id,
+        split=split_of(task_id, seed),
+        image=images[deliverable],
+        title=task.title,
+        brief=task.brief,
+        deliverable=task.deliverables[deliverable - 1],
+        points=task.evaluation_points,
+        price_micro_usd=task.price_micro_usd,
+        concepts=concepts,
+        accepted=accepted,
+        source=task.source_sha256,
+        references=task.reference_sha256,
+        siblings=tuple(sha for i, sha in sorted(images.items()) if i != deliverable),
+        measured=(*concepts, *point_inputs(len(task.evaluation_points), deliverable, sorted(images), answers)),
+    )
+
+
+def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], answers: Answers) -> tuple[float, ...]:
+    """(4,) in the order of POINTS; NaN where there is no answer."""
+
+    def met(point: int, of: int) -> float | None:
+        verdict = answers.get((of, _BRF, point, 0))
+        return None if verdict is None else verdict.value("met")
+
+    own = [value for k in range(n_points) if (value := met(k, deliverable)) is not None]
+    every = [[value for i in deliverables if (value := met(k, i)) is not None] for k in range(n_points)]
+    best = [max(values) for values in every if values]
+    if not own or len(best) < n_points:
+        return (math.nan,) * len(POINTS)
+    return sum(own) / len(own), sum(best) / len(best), min(best), math.prod(best)
+
+
+def _concept(score: Score | None) -> float:
+    if score is None or score.value is None:
+        return math.nan
+    return min(max(float(score.value), 0.0), HIGHEST)
+
+
+class RunImages:
+    """Loads images and inputs of several runs by pixel digest. Raises ImageError."""
+
+    def __init__(self, runs: Sequence[RunDir]) -> None:
+        self._runs = runs
+
+    def __call__(self, pixels_sha256: str) -> Image.Image:
+        for i, run in enumerate(self._runs):
+            try:
+                return run.image_store.load_any(pixels_sha256)
+            except ImageError:
+                if i == len(self._runs) - 1:
+                    raise
+        raise ImageError(f"there is no run with the image {pixels_sha256}")
+
+
+def training_set(runs: Sequence[RunDir], decided: Sequence[Mapping[str, bool]], seed: int = 0) -> TrainingSet:
+    """The examples of all runs, with the annotators' decisions (work id -> accepted) of each. UserError if the numbers
+    of runs and decisions differ."""
+    if len(runs) != len(decided):
+        raise UserError(f"there are {len(runs)} runs and decisions for {len(decided)}: give annotations for each run")
+    examples = [one for run, of in zip(runs, decided, strict=True) for one in examples_of(run, of, seed)]
+    return TrainingSet(tuple(examples), MEASURED)
+
+
+def train_payment_model(
+    runs: Sequence[RunDir],
+    decided: Sequence[Mapping[str, bool]],
+    config: PaymentConfig,
+    out: Path,
+    *,
+    weights: str | None = None,
+    device: str = "auto",
+    report: Callable[[str], None] = lambda text: None,
+) -> "Card":
+    """Train on the annotated images of `runs` and write the model to the folder `out`; the same call continues an
+    interrupted training. UserError as `judges.payment.training.train`, before weights are loaded."""
+    from local_bench.judges.payment.training import train
+
+    data = training_set(runs, decided, config.seed)
+    return train(data, RunImages(runs), config, out, weights=weights, device=device, report=report)
+
+
+def predict_runs(
+    runs: Sequence[RunDir],
+    artefact: Path,
+    *,
+    weights: str | None = None,
+    device: str = "auto",
+    other_libraries: bool = False,
+) -> "Iterator[Prediction]":
+    """Yield a prediction for every image of `runs`, annotated or not. UserError if the artefact does not fit."""
+    from local_bench.judges.payment.predict import load
+
+    model = load(artefact, weights=weights, device=device, other_libraries=other_libraries)
+    if model.card.measured_names not in ([], list(MEASURED)):
+        raise UserError(f"{artefact} reads other measured scores than this release has: train it again")
+    for run in runs:
+        yield from model.predict(without_labels(examples_of(run, {})), RunImages([run]))
+
+
+def log_odds_of(
+    runs: Sequence[RunDir],
+    artefact: Path,
+    *,
+    weights: str | None = None,
+    device: str = "auto",
+    other_libraries: bool = False,
+) -> dict[str, float]:
+    """Work id -> log-odds of payment, for the images of `runs` that have a prediction; as `predict_runs`."""
+    said = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
+    return {one.work_id: one.log_odds for one in said if one.log_odds is not None}
+
+
+def payment_plan(
+    config: PaymentConfig, workload: "Workload", gpu_name: str, n_gpus: int, weights: str | None = None
+) -> "TrainingPlan":
+    """Memory and hours of a training, from the shapes in the backbone's `config.json`; loads no weights. WeightsError
+    if the backbone is not on this machine, ConfigError for an unknown GPU."""
+    import torch
+
+    from local_bench.judges.payment.backbone import folder_of, meta_backbone
+    from local_bench.judges.payment.plan import training_plan
+
+    base = meta_backbone(folder_of(config, weights))
+    with torch.device("meta"):
+        return training_plan(base, config, workload, gpu(gpu_name), n_gpus)
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that writes files and prints, in a training started by `accelerate launch`."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def is_payment_model(folder: Path) -> bool:
+    """Whether `folder` has the artefact of a payment model."""
+    return (folder / CARD).is_file()

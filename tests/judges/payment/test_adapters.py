@@ -1,0 +1,167 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from local_bench.core.errors import ConfigError
+from local_bench.judges.payment.adapters import (
+    DECISION,
+    QUALITY,
+    activate,
+    adapter_parameters,
+    attach,
+    checkpoint_gradients,
+    full_model,
+    group_of,
+    hidden,
+    trainable_by_group,
+)
+from local_bench.judges.payment.backbone import load_backbone, load_processor
+from local_bench.judges.payment.config import Lora, load_payment_config
+from local_bench.judges.payment.inputs import Encoder
+from local_bench.judges.payment.network import PaymentNetwork, concept_loss
+from local_bench.judges.payment.plan import Workload, training_plan
+from local_bench.models.cards import card
+from local_bench.models.gpus import gpu
+from local_bench.models.weights import resolve
+from tests.judges.payment import tiny
+
+CPU = torch.device("cpu")
+RECORDED = Path(__file__).parents[2] / "data" / "checkpoints" / "qwen3-vl-4b.yaml"
+
+
+def backbone(name: str) -> Any:
+    return load_backbone(resolve(card(name, "judge")), CPU, "float32")
+
+
+def encoder(name: str) -> Encoder:
+    described = card(name, "judge")
+    return Encoder(load_processor(resolve(described)), tiny.config(card=name), described, tiny.load)
+
+
+@pytest.fixture(scope="module")
+def qwen3_vl_4b() -> Any:
+    recorded = yaml.safe_load(RECORDED.read_text())["components"]["model"]
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**recorded["config"]))
+    assert sum(parameter.numel() for parameter in model.parameters()) == recorded["parameters"]
+    return model
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2-vl", "tiny-qwen3-vl"])
+def test_every_linear_layer_of_a_group_has_an_adapter(name: str) -> None:
+    model = backbone(name)
+    linear = {n for n, module in model.named_modules() if isinstance(module, nn.Linear) and n != "lm_head"}
+    assert {n for n in linear if group_of(n) is None} == set()
+    trunk = attach(model, Lora(rank=2))
+    adapted = {n.rpartition(".")[0] for n, _ in adapter_parameters(trunk, QUALITY)}
+    assert adapted == linear
+    assert sum(group_of(n) == "projector" for n in linear) == (6 if "qwen3" in name else 2)
+
+
+def test_groups_are_chosen_by_name() -> None:
+    trunk = attach(backbone("tiny-qwen3-vl"), Lora(rank=2, language=False))
+    assert set(trainable_by_group(trunk)) == {"vision", "projector"}
+    none = Lora(vision=False, projector=False, language=False)
+    model = backbone("tiny-qwen3-vl")
+    assert attach(model, none) is model
+
+
+def test_a_model_of_another_family_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.config = type("Config", (), {"model_type": "llama"})()  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"llama.*qwen3_vl"):
+        attach(model, Lora())
+
+
+def test_a_4b_model_has_the_expected_trainable_parameters(qwen3_vl_4b: Any) -> None:
+    config = load_payment_config("qwen3-vl-4b-4xa6000")
+    with torch.device("meta"):
+        long = Workload(tokens=8192, image_tokens=6144, images=6, train=24_000)
+        plan = training_plan(qwen3_vl_4b, config, long, gpu("a6000"), 4)
+    assert plan.trainable == {"vision": 6_291_456, "projector": 950_272, "language": 33_030_144}
+    assert sum(plan.trainable.values()) == 40_271_872
+    assert plan.fits
+    assert 14 < plan.memory_gb["total"] < 24
+    assert plan.hours["total"] == plan.hours["stage 1"] + plan.hours["stage 2"] > 10
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2-vl", "tiny-qwen3-vl"])
+def test_padding_does_not_change_the_outputs(name: str) -> None:
+    encode = encoder(name)
+    short, long = tiny.example(2, "train"), tiny.example(3, "train")
+    assert len(encode.encode(short).input_ids) < len(encode.encode(long).input_ids)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = PaymentNetwork(backbone(name), tiny.config(card=name)).eval()
+    network.begin(1)
+    with torch.no_grad():
+        together = network.concept_outputs(encode.batch([short, long], CPU))
+        alone = torch.cat([network.concept_outputs(encode.batch([one], CPU)) for one in (short, long)])
+    torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-4)
+    assert (alone[0] - alone[1]).abs().max() > 1e-3  # outputs follow the input
+
+
+def test_every_adapter_layer_has_a_gradient() -> None:
+    encode = encoder("tiny-qwen3-vl")
+    examples = [tiny.example(3, "train")]
+    batch = encode.batch(examples, CPU)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config())
+        for name, parameter in network.named_parameters():
+            if ".lora_B." in name:
+                nn.init.normal_(parameter, std=0.05)  # zero at first, which leaves lora_A without a gradient
+    network.begin(1)
+    network.train()
+    concept_loss(network(batch, ()), torch.tensor([examples[0].concepts]), network).sum().backward()
+    without = [n for n, p in adapter_parameters(network.trunk, QUALITY) if p.grad is None or not p.grad.abs().sum()]
+    assert without == []
+    assert all(p.grad is None for _, p in adapter_parameters(network.trunk, DECISION))
+
+    network.zero_grad()
+    network.begin(2)
+    network.eval()
+    constants = network.constants(batch)
+    network.train()
+    network(batch, (constants, torch.tensor([network.given_inputs(examples[0])]))).sum().backward()
+    without = [n for n, p in adapter_parameters(network.trunk, DECISION) if p.grad is None or not p.grad.abs().sum()]
+    assert without == []
+    assert all(p.grad is None for _, p in adapter_parameters(network.trunk, QUALITY))  # frozen
+    assert all(p.grad is None for n, p in network.trunk.named_parameters() if ".lora_" not in n)
+
+
+def test_without_adapters_the_features_are_those_of_the_original_model() -> None:
+    encode, original = encoder("tiny-qwen3-vl"), backbone("tiny-qwen3-vl")
+    batch = encode.batch([tiny.example(1, "train")], CPU)
+    trunk = attach(backbone("tiny-qwen3-vl"), Lora(rank=2))
+    for parameter in (p for _, p in adapter_parameters(trunk, QUALITY)):
+        nn.init.normal_(parameter, std=0.1)
+    with torch.no_grad():
+        expected = hidden(original, batch)
+        assert not torch.equal(hidden(trunk, batch), expected)
+        activate(trunk, (), ())
+        assert torch.equal(hidden(trunk, batch), expected)
+        activate(trunk, (QUALITY,), ())
+        assert not torch.equal(hidden(trunk, batch), expected)
+    assert full_model(trunk).config.model_type == "qwen3_vl"
+
+
+def test_checkpointing_changes_no_gradient() -> None:
+    batch = encoder("tiny-qwen3-vl").batch([tiny.example(3, "train")], CPU)
+    found = []
+    for checkpointed in (False, True):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config())
+            if checkpointed:
+                checkpoint_gradients(network.trunk)
+            network.begin(1)
+            network.train()
+            network(batch, ()).sum().backward()
+        found.append({n: p.grad for n, p in adapter_parameters(network.trunk, QUALITY)})
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())  # dropout included

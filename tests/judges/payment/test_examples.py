@@ -1,0 +1,111 @@
+import math
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from local_bench.core.errors import ConfigError, UserError
+from local_bench.judges.payment.config import DEFAULT_PROMPT, PaymentConfig, Prompt, Stage, load_payment_config
+from local_bench.judges.payment.examples import TrainingSet, without_labels
+from local_bench.judges.payment.inputs import Encoder, TooLong, collages
+from local_bench.judges.payment.schedule import (
+    learning_rate,
+    oversampled,
+    step_examples,
+    steps_per_epoch,
+)
+from local_bench.models.cards import card
+from tests.judges.payment import tiny
+from tests.judges.payment.test_adapters import CPU, encoder
+
+
+def test_a_task_in_two_splits_is_refused() -> None:
+    first = tiny.example(0, "train")
+    with pytest.raises(UserError, match="splits train and test: assign splits by task"):
+        TrainingSet((first, replace(first, work_id="other", split="test")), ("said", "unknown"))
+
+
+def test_the_manifest_depends_on_every_example_and_not_on_their_order() -> None:
+    given = tiny.data()
+    names = given.measured_names
+    assert TrainingSet(given.examples[::-1], names).manifest_sha256 == given.manifest_sha256
+    changed = replace(given.examples[0], accepted=1 - given.examples[0].accepted)
+    assert TrainingSet((changed, *given.examples[1:]), names).manifest_sha256 != given.manifest_sha256
+
+
+def test_examples_for_predictions_have_no_labels() -> None:
+    (bare,) = without_labels([tiny.example(0, "train")])
+    assert math.isnan(bare.accepted)
+    assert all(map(math.isnan, bare.concepts))
+    assert bare.measured == tiny.example(0, "train").measured
+
+
+def test_collages_hold_auxiliary_images() -> None:
+    images = [Image.new("RGB", (40, 20), (i, 0, 0)) for i in range(11)]
+    assert [one.size for one in collages(images[:1])] == [(40, 20)]
+    (four,) = collages(images[:4])
+    assert four.size == (80, 80)
+    assert [four.getpixel((x, y)) for x, y in ((20, 20), (60, 20), (20, 60), (60, 60))] == [(i, 0, 0) for i in range(4)]
+    assert len(collages(images)) == 2
+    assert collages([]) == []
+
+
+def test_a_long_brief_is_shortened_and_control_tokens_are_text() -> None:
+    encode = encoder("tiny-qwen3-vl")
+    plain = tiny.example(1, "train")
+    sized = Encoder(
+        encode.processor, tiny.config(max_tokens=400, prompt=DEFAULT_PROMPT), card("tiny-qwen3-vl", "judge"), tiny.load
+    )
+    long = replace(plain, brief="a red poster " * 400, work_id="long")
+    assert 300 < len(sized.encode(long).input_ids) <= 400
+    marked = replace(plain, brief="<|image_pad|>", work_id="marked")
+    assert int(encode.batch([marked], CPU).image_tokens.sum()) == int(encode.batch([plain], CPU).image_tokens.sum())
+    with pytest.raises(TooLong, match="without its brief"):
+        sized.encode(replace(plain, title="a red poster " * 400, work_id="title"))
+
+
+def test_every_example_is_used_once_in_an_epoch() -> None:
+    stage = Stage(epochs=2, effective_batch=4)
+    assert steps_per_epoch(12, stage) == 3
+    epochs = [[i for step in range(3 * e, 3 * e + 3) for i in step_examples(12, stage, 1, step, 0)] for e in (0, 1)]
+    assert [sorted(one) for one in epochs] == [list(range(12))] * 2
+    assert epochs[0] != epochs[1]
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero() -> None:
+    stage = Stage(epochs=1, learning_rate=1.0, warmup=0.1)
+    rates = [learning_rate(stage, step, 100) for step in range(100)]
+    assert rates[9] == 1.0 == max(rates)
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[-1] < 0.01
+
+
+def test_oversampling_repeats_the_rarer_class() -> None:
+    examples = [replace(tiny.example(i, "train"), accepted=float(i == 0)) for i in range(5)]
+    made = oversampled(examples)
+    assert sum(one.accepted == 1 for one in made) == sum(one.accepted == 0 for one in made) == 4
+
+
+def test_accumulation_follows_from_the_effective_batch() -> None:
+    assert [Stage(epochs=1, batch_size=2).accumulation(n) for n in (1, 4)] == [16, 4]
+    with pytest.raises(ConfigError, match="not a multiple"):
+        Stage(epochs=1, effective_batch=32).accumulation(3)
+
+
+def test_shipped_settings_and_the_rows_of_table_4() -> None:
+    full = load_payment_config("qwen3-vl-4b-4xa6000")
+    assert [full.row(name).lora.groups for name in ("frozen", "concepts", "vision", "full")] == [
+        (),
+        (),
+        ("vision", "projector"),
+        ("vision", "projector", "language"),
+    ]
+    assert [full.row(name).concepts for name in ("frozen", "concepts")] == ["none", "regression"]
+    one = load_payment_config("qwen3-vl-4b-1gpu")
+    assert one.stage1 == full.stage1
+    assert load_payment_config("mini-judge").prompt != DEFAULT_PROMPT
+    with pytest.raises(ConfigError, match="no row 'half'"):
+        full.row("half")
+    with pytest.raises(ValueError, match="unknown slot"):
+        Prompt(system="", text="{nothing}")
+    assert PaymentConfig(card="x").digest != PaymentConfig(card="x", seed=1).digest

@@ -1,0 +1,257 @@
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
+from local_bench.judges.payment import artefact, predict, training
+from local_bench.judges.payment.artefact import Base, Card
+from local_bench.judges.payment.backbone import base_digests
+from local_bench.judges.payment.checkpoint import Progress
+from local_bench.judges.payment.config import load_payment_config
+from local_bench.judges.payment.examples import TrainingSet, without_labels
+from local_bench.judges.payment.network import PaymentNetwork, Scales, concept_loss
+from local_bench.judges.payment.training import train
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
+from tests.judges.payment import tiny
+from tests.judges.payment.test_adapters import backbone
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Card]:
+    """Both stages, without interruption."""
+    folder = tmp_path_factory.mktemp("payment") / "model"
+    return folder, train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu")
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(stage: int, step: int) -> Callable[[Progress], None]:
+    def after(progress: Progress) -> None:
+        if (progress.stage, progress.step) == (stage, step):
+            raise Stopped
+
+    return after
+
+
+def test_both_stages_train_and_the_card_has_all_digests(trained: tuple[Path, Card]) -> None:
+    folder, made = trained
+    assert sorted(path.name for path in folder.iterdir()) == ["adapters.safetensors", "card.json", "heads.safetensors"]
+    assert made == artefact.load_card(folder)
+    assert {entry["stage"] for entry in made.metrics["history"]} == {1, 2}
+    assert made.trained_on.n_labelled == {"train": 12, "validation": 4, "test": 4}
+    assert set(made.metrics["test"]) == {"n", "accuracy", "majority", "auc", "brier", "log_loss", "concepts"}
+    assert not set(made.trained_on.tasks["train"]) & set(made.trained_on.tasks["test"])
+    assert "/" not in json.dumps([made.base.model_dump(), made.config.model_dump(exclude={"prompt"})])  # no paths
+
+
+@pytest.mark.parametrize(("stage", "step"), [(1, 2), (2, 1)])
+def test_an_interrupted_training_ends_with_the_same_bytes(
+    trained: tuple[Path, Card], tmp_path: Path, stage: int, step: int
+) -> None:
+    folder = tmp_path / "model"
+    with pytest.raises(Stopped):
+        train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", after_step=stop_at(stage, step))
+    assert not (folder / "card.json").exists()
+    train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu")
+    assert tiny.files(folder) == tiny.files(trained[0])
+
+
+def _killed(folder: Path) -> None:
+    def kill(progress: Progress) -> None:
+        if (progress.stage, progress.step) == (2, 4):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", after_step=kill)
+
+
+def test_a_killed_training_ends_with_the_same_bytes(trained: tuple[Path, Card], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    child = multiprocessing.get_context("fork").Process(target=_killed, args=(folder,))
+    child.start()
+    child.join(300)
+    assert child.exitcode == -signal.SIGKILL
+    notes: list[str] = []
+    train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", report=notes.append)
+    assert notes[0] == "continuing stage 2 after step 4"
+    assert tiny.files(folder) == tiny.files(trained[0])
+
+
+def test_another_generator_state_after_an_interruption_is_noticed(
+    trained: tuple[Path, Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a resumed training whose dropout differs does not end with the same bytes."""
+    folder = tmp_path / "model"
+    with pytest.raises(Stopped):
+        train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", after_step=stop_at(2, 4))
+    right = training.seed_at
+    monkeypatch.setattr(training, "seed_at", lambda *what: right("other", *what))
+    train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu")
+    assert tiny.files(folder)["adapters.safetensors"] != tiny.files(trained[0])["adapters.safetensors"]
+
+
+def test_an_unfinished_training_of_other_settings_is_not_continued(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    with pytest.raises(Stopped):
+        train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", after_step=stop_at(1, 1))
+    with pytest.raises(Stopped):
+        train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu", after_step=stop_at(1, 2))
+    with pytest.raises(UserError, match="unfinished training with other settings"):
+        train(tiny.data(), tiny.load, tiny.config(seed=1), folder, device="cpu")
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"other files \(notes.txt\)"):
+        train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu")
+
+
+def test_a_finished_training_is_not_repeated(trained: tuple[Path, Card]) -> None:
+    folder, made = trained
+    before = tiny.files(folder)
+    assert train(tiny.data(), tiny.load, tiny.config(), folder, device="cpu") == made
+    assert tiny.files(folder) == before
+    with pytest.raises(UserError, match="other settings, data or weights"):
+        train(tiny.data(), tiny.load, tiny.config(seed=1), folder, device="cpu")
+
+
+def test_a_reloaded_model_predicts_the_same_without_labels(trained: tuple[Path, Card]) -> None:
+    folder, made = trained
+    examples = tiny.data().of("test")
+    first = list(predict.load(folder, device="cpu").predict(without_labels(examples), tiny.load))
+    model = predict.load(folder, device="cpu")
+    again = list(model.predict(reversed(examples), tiny.load))
+    assert first == again[::-1]
+    assert all(one.unscored is None and one.log_odds is not None for one in first)
+    assert all(0 <= value <= 5 for one in first for value in one.concepts.values())
+    right = [(one.log_odds or 0) >= 0 for one in first] == [example.accepted == 1 for example in examples]
+    assert right == (made.metrics["test"]["accuracy"] == 1)
+
+
+def test_a_missing_image_is_unscored(trained: tuple[Path, Card]) -> None:
+    from local_bench.core.errors import RunImageError
+
+    def missing(sha: str) -> None:
+        raise RunImageError("x.png does not exist: restore it", "missing")
+
+    (one,) = predict.load(trained[0], device="cpu").predict([tiny.example(0, "test")], missing)  # type: ignore[arg-type]
+    assert (one.log_odds, one.unscored) == (None, "x.png does not exist: restore it")
+
+
+@pytest.mark.parametrize("name", ["adapters.safetensors", "heads.safetensors", "card.json"])
+def test_a_changed_byte_is_refused(trained: tuple[Path, Card], tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file, content in tiny.files(trained[0]).items():
+        (folder / file).write_bytes(content)
+    data = bytearray((folder / name).read_bytes())
+    at = data.index(b'"seed": 0') + 8 if name == "card.json" else len(data) - 3
+    data[at] = ord("7") if name == "card.json" else data[at] ^ 1
+    (folder / name).write_bytes(data)
+    with pytest.raises(UserError, match="was altered after training"):
+        predict.load(folder, device="cpu")
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=r"is missing|has no card"):
+        predict.load(folder, device="cpu")
+
+
+def test_other_weights_prompts_and_libraries_are_refused(
+    trained: tuple[Path, Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trained[1]
+    base = Base(card="tiny-qwen3-vl", **base_digests(resolve(card("tiny-qwen3-vl", "judge"))))
+    artefact.check(made, base)
+    for name in ("weights", "processor"):
+        with pytest.raises(UserError, match=f"the {name} of tiny-qwen3-vl differs"):
+            artefact.check(made, base.model_copy(update={name: "0" * 64}))
+    monkeypatch.setattr(artefact, "version", lambda name: "0.1")
+    with pytest.raises(UserError, match="was trained with torch"):
+        artefact.check(made, base)
+    artefact.check(made, base, other_libraries=True)
+    monkeypatch.setattr(artefact, "CAPTIONS", {"candidate": "Another caption:"})
+    with pytest.raises(UserError, match="the prompt of this release differs"):
+        artefact.check(made, base, other_libraries=True)
+
+
+def test_training_a_real_model_without_a_gpu_is_refused_before_weights_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = load_payment_config("qwen3-vl-4b-4xa6000")
+    with pytest.raises(ConfigError, match=r"^qwen3-vl-4b has 4.4 billion parameters, and this machine has no CUDA GPU"):
+        train(tiny.data(), tiny.load, config, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    with pytest.raises(WeightsError, match="does not exist"):
+        train(tiny.data(), tiny.load, tiny.config(), tmp_path / "model", weights=str(tmp_path / "none"))
+
+
+def test_a_diverged_training_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "concept_loss", lambda outputs, *_: outputs.sum(dim=1) * float("inf"))
+    with pytest.raises(LocalBenchError, match="loss of step 1 in stage 1 is not finite: lower the learning rate"):
+        train(tiny.data(), tiny.load, tiny.config(), tmp_path / "model", device="cpu")
+
+
+def test_too_few_labels_and_missing_scores_are_refused(tmp_path: Path) -> None:
+    given = tiny.data()
+    paid = TrainingSet(tuple(one for one in given.examples if one.accepted == 1), given.measured_names)
+    with pytest.raises(UserError, match="all with the same decision: annotate more"):
+        train(paid, tiny.load, tiny.config(), tmp_path / "model", device="cpu")
+    bare = TrainingSet(tuple(_without(one, "measured", ()) for one in given.examples))
+    with pytest.raises(UserError, match="no measured scores"):
+        train(bare, tiny.load, tiny.config(measured=True), tmp_path / "model", device="cpu")
+    unscored = TrainingSet(tuple(_without(one, "concepts", (tiny.NAN,) * 7) for one in bare.examples))
+    with pytest.raises(UserError, match="no training image has a concept score"):
+        train(unscored, tiny.load, tiny.config(), tmp_path / "model", device="cpu")
+
+
+def _without(one: object, name: str, value: object) -> "tiny.Example":
+    return tiny.Example(**{**vars(one), name: value})
+
+
+@pytest.mark.parametrize("kind", ["regression", "ordinal"])
+def test_a_score_that_does_not_apply_is_not_zero(kind: str) -> None:
+    network = PaymentNetwork(backbone("tiny-qwen3-vl"), tiny.config(concepts=kind).row("concepts"))
+    network = (
+        network
+        if kind == "regression"
+        else PaymentNetwork(
+            backbone("tiny-qwen3-vl"), tiny.config(concepts=kind, lora=tiny.config().row("concepts").lora)
+        )
+    )
+    network.set_scales(Scales((2.0,) * 7, (1.5,) * 7))
+    shape = (1, 7) if kind == "regression" else (1, 7, 5)
+    outputs = torch.zeros(shape, requires_grad=True)
+    partial = torch.tensor([[4.0, tiny.NAN, tiny.NAN, tiny.NAN, tiny.NAN, tiny.NAN, 1.0]])
+    concept_loss(outputs, partial, network).sum().backward()
+    assert outputs.grad is not None
+    moved = outputs.grad.reshape(7, -1).abs().sum(dim=1) > 0
+    assert moved.tolist() == [True, False, False, False, False, False, True]
+    zeros = torch.where(partial.isnan(), torch.zeros_like(partial), partial)
+    assert not torch.equal(concept_loss(outputs, zeros, network), concept_loss(outputs, partial, network))
+    nothing = torch.full((1, 7), tiny.NAN)
+    assert concept_loss(outputs, nothing, network).item() == 0
+
+
+def accuracy(data: TrainingSet, folder: Path) -> float:
+    """On the test tasks, of a head on the frozen backbone."""
+    stage = tiny.Stage(epochs=15, effective_batch=8, learning_rate=3e-3)
+    config = tiny.config(stage2=stage, width=16, evaluate_every=30, save_every=1000).row("frozen")
+    made = train(data, tiny.load, config, folder, device="cpu")
+    return float(made.metrics["test"]["accuracy"])
+
+
+def test_shuffled_labels_give_chance_accuracy(tmp_path: Path) -> None:
+    """The negative control: no label reaches the features."""
+    given = tiny.data(train=64, validation=16, test=48)
+    assert accuracy(given, tmp_path / "right") >= 0.9
+    assert 0.25 <= accuracy(tiny.shuffled(given), tmp_path / "shuffled") <= 0.75

@@ -1,0 +1,128 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from local_bench.core.errors import UserError
+from local_bench.core.types import Verdict
+from local_bench.judges.payment.examples import Example
+from local_bench.judges.payment.plan import Workload
+from local_bench.judges.payment.predict import NOT_JUDGED, load
+from local_bench.runs.payment import (
+    MEASURED,
+    POINTS,
+    examples_of,
+    is_payment_model,
+    log_odds_of,
+    payment_plan,
+    point_inputs,
+    predict_runs,
+    train_payment_model,
+    training_set,
+)
+from local_bench.runs.rundir import RunDir
+from tests.analysis.simulated import config, draw, judged
+from tests.judges.payment import tiny
+from tests.suites.benchmarks import layouts
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two judged runs of the same tasks with images of other models."""
+    folder = tmp_path_factory.mktemp("payment")
+    tasks = layouts.servimage(folder)
+    for name, models, seed in (("first", "abcdef", 1), ("second", "g", 2)):
+        made = {f"{name}-{m}": draw("servimage", tasks, folder / name / m, seed + i) for i, m in enumerate(models)}
+        judged(folder / "runs" / name, config("servimage", tasks, made), seed)
+    return folder / "runs" / "first", folder / "runs" / "second"
+
+
+def decided(run: RunDir) -> dict[str, bool]:
+    """Every other image is accepted."""
+    return {row.work_id: i % 2 == 0 for i, row in enumerate(run.store.candidates()) if row.image}
+
+
+def test_examples_have_the_task_its_images_and_the_judges_scores(runs: tuple[Path, Path]) -> None:
+    with RunDir.open(runs[0]) as run:
+        said = decided(run)
+        found = examples_of(run, said)
+        scores = run.store.scores_by_candidate("judge")
+        tasks = {(task.title, task.brief): task for task in run.store.tasks()}
+    assert {one.work_id for one in found} == set(said)
+    for one in found:
+        assert one.accepted == said[one.work_id]
+        brf = scores[one.work_id]["brf"]
+        assert math.isnan(one.concepts[0]) if brf.value is None else one.concepts[0] == brf.value
+        cns = scores[one.work_id]["cns_edit"]
+        assert math.isnan(one.concepts[5]) or cns.applies
+        assert len(one.measured) == len(MEASURED)
+        task = tasks[one.title, one.brief]
+        assert one.points == task.evaluation_points
+        assert one.deliverable in task.deliverables
+        assert (one.source, one.references) == (task.source_sha256, task.reference_sha256)
+        assert one.image not in one.siblings or len(task.deliverables) > 1
+    assert any(one.siblings for one in found)
+    by_task: dict[str, set[str]] = {}
+    for one in found:
+        by_task.setdefault(one.task_id, set()).add(one.split)
+    assert all(len(splits) == 1 for splits in by_task.values())
+
+
+def test_point_inputs_summarise_the_answers_to_each_point() -> None:
+    def answer(met: int, probability: float) -> Verdict:
+        return Verdict({"met": met}, None, "", {"met": {"0": 1 - probability, "1": probability}})
+
+    answers = {(1, "brf", 0, 0): answer(1, 0.5), (1, "brf", 1, 0): answer(0, 0.25), (2, "brf", 1, 0): answer(1, 0.75)}
+    assert dict(zip(POINTS, point_inputs(2, 1, [1, 2], answers), strict=True)) == {
+        "points_own": 0.375,
+        "points_met": 0.625,
+        "points_lowest": 0.5,
+        "points_all": 0.375,
+    }
+    assert all(map(math.isnan, point_inputs(2, 1, [1], {})))
+    assert all(map(math.isnan, point_inputs(3, 1, [1, 2], answers)))  # one point has no answer
+
+
+def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    stage = tiny.Stage(epochs=1, effective_batch=4, learning_rate=1e-3)
+    with RunDir.open(runs[0]) as run, RunDir.open(runs[1]) as other:
+        seed = next(seed for seed in range(50) if _usable(examples_of(run, decided(run), seed)))
+        settings = tiny.config(seed=seed, stage1=stage, stage2=stage, measured=True, max_tokens=4096, image_pixels=4096)
+        card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", device="cpu")
+        assert is_payment_model(tmp_path / "model")
+        assert not is_payment_model(runs[0])
+        assert card.measured_names == list(MEASURED)
+        found = list(predict_runs([other], tmp_path / "model", device="cpu"))
+        odds = log_odds_of([run, other], tmp_path / "model", device="cpu")
+        images = {row.work_id for row in other.store.candidates() if row.image}
+    assert {one.work_id for one in found} == images
+    assert all(one.log_odds is not None and math.isfinite(one.log_odds) for one in found)
+    assert len({one.log_odds for one in found}) > 1
+    assert {one.work_id: one.log_odds for one in found}.items() <= odds.items()
+    assert len(odds) > len(found)
+    unjudged = replace(tiny.example(0, "test"), measured=(math.nan,) * len(MEASURED))
+    (one,) = load(tmp_path / "model", device="cpu").predict([unjudged], tiny.load)
+    assert (one.log_odds, one.unscored) == (None, NOT_JUDGED)
+
+
+def _usable(examples: list[Example]) -> bool:
+    return all(len({one.accepted for one in examples if one.split == split}) == 2 for split in ("train", "validation"))
+
+
+def test_a_training_is_planned_from_the_backbones_config() -> None:
+    plan = payment_plan(tiny.config(), Workload(100, 64, 1, train=1000), "a6000", 1)
+    assert set(plan.trainable) == {"vision", "projector", "language"}
+    assert plan.memory_gb["total"] == pytest.approx(sum(v for k, v in plan.memory_gb.items() if k != "total"))
+    longer = payment_plan(tiny.config(), Workload(200, 128, 1, train=1000), "a6000", 1)
+    assert longer.hours["total"] > plan.hours["total"] > 0
+    frozen = payment_plan(tiny.config().row("frozen"), Workload(100, 64, 1, train=1000), "a6000", 1)
+    assert frozen.trainable == {}
+    assert frozen.hours["stage 1"] == 0
+
+
+def test_decisions_are_given_for_each_run(runs: tuple[Path, Path]) -> None:
+    with RunDir.open(runs[0]) as run, pytest.raises(UserError, match="1 runs and decisions for 0"):
+        training_set([run], [])
