@@ -70,6 +70,9 @@ class Late:
             self._flush()
             self._next = now + self.EVERY_S
 
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        return self._shown.waiting(what)
+
     def _flush(self) -> None:
         if self._begun:
             self._shown.advance(self._kept)
