@@ -3,10 +3,9 @@
     python -m scripts.payment_miniature --out DIR [--orders 600] [--seed 7] [--tries full measured ...]
 
 Simulated orders and clients (`orders`), judged zero-shot by mini-judge; half of the orders train, 15 % validate, the
-rest test. Each try is one training on one CPU thread (all together about 40 minutes); finished ones are read from DIR, so
-tries can be added. Writes
-DIR/results.json and prints a table: accuracy, AUC and Brier score on the test images with 95 % intervals over orders,
-and the differences in accuracy from the tuned rule and from the frozen head.
+rest test. Each try is one training on one CPU thread (about 40 minutes for all); finished ones are read
+from DIR, so tries can be added. Writes DIR/results.json and prints a table: accuracy, AUC and Brier score on the test
+images with 95 % intervals over orders, and the differences in accuracy from the tuned rule and from the frozen head.
 """
 
 import argparse
