@@ -3,9 +3,9 @@
     python -m scripts.payment_miniature --out DIR [--orders 600] [--seed 7] [--tries full measured ...]
 
 Simulated orders and clients (`orders`), judged zero-shot by mini-judge; half of the orders train, 15 % validate, the
-rest test. Each try is one training on one CPU thread; finished ones are read from DIR, so tries can be added. Writes
-DIR/results.json and prints a table: accuracy, AUC and Brier score on the test images with 95 % intervals over orders,
-and the differences in accuracy from the tuned rule and from the frozen head.
+rest test. Each try is one training on one CPU thread (about 40 minutes for all); finished ones are read
+from DIR, so tries can be added. Writes DIR/results.json and prints a table: accuracy, AUC and Brier score on the test
+images with 95 % intervals over orders, and the differences in accuracy from the tuned rule and from the frozen head.
 """
 
 import argparse
@@ -37,7 +37,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "concepts": {"row": "concepts", "measured": False},
     "vision": {"row": "vision", "measured": False},
     "full": {"row": "full", "measured": False},
-    "full, attention": {"row": "full", "measured": False, "pooling": "attention"},
     "full, measured": {"row": "full"},
     "full, measured, more passes": {"row": "full", "epochs": (8, 12)},
     "frozen, measured": {"row": "frozen"},
