@@ -87,9 +87,11 @@ class LabelOptions:
         from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
         from local_bench.analysis.predictors.settlement import settled_by_predictions
         from local_bench.cli.predictor_output import expected_json, settled_text, used_tasks_note
+        from local_bench.runs.payment import model_log_odds
 
         card = load(self.predictor)
-        settled = settled_by_predictions(run, predictions(card, run, self.other_judge))
+        odds = model_log_odds(card.kind, [run], self.predictor)
+        settled = settled_by_predictions(run, predictions(card, run, self.other_judge, odds))
         n_used, n_tasks = n_used_tasks(card, run)
         if n_used:
             say(used_tasks_note(n_used, n_tasks))

@@ -11,6 +11,7 @@ from local_bench.cli.options import JSON, PATH, RUN, SETTING, Commands, cards_co
 from local_bench.cli.output import progress, say, show, show_json
 
 if TYPE_CHECKING:
+    from local_bench.analysis.predictors.card import Card
     from local_bench.runs.rundir import RunDir
 
 RUNS = click.argument("run_dirs", metavar="RUN…", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
@@ -28,19 +29,20 @@ OTHER_JUDGE = click.option(
     "--other-judge", is_flag=True, help="Accept runs with other judges or rubrics than those of the training runs."
 )
 
-KIND = click.option(
-    "--kind",
-    type=click.Choice(["rule", "logistic", "boosted"]),
-    default="logistic",
-    show_default=True,
-    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
-)
+_SCORE_KINDS = ["rule", "logistic", "boosted"]
 CALIBRATION = click.option(
     "--calibration",
     type=click.Choice(["platt", "isotonic", "temperature"]),
     default="platt",
     show_default=True,
     help="Calibration of the probabilities on the validation tasks.",
+)
+KIND = click.option(
+    "--kind",
+    type=click.Choice(_SCORE_KINDS),
+    default="logistic",
+    show_default=True,
+    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores.",
 )
 SEED = click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Selects the splits.")
 
@@ -68,12 +70,32 @@ def _opened(paths: tuple[Path, ...]) -> Iterator[list["RunDir"]]:
     epilog=examples(
         "local-bench predictor train runs/a runs/b --annotations a.jsonl --annotations b.jsonl --out payers/boosted",
         "local-bench predictor train runs/a --out payers/logistic --kind logistic   # annotated with `annotate`",
+        "local-bench predictor train runs/a --out payers/servimage --kind servimage --model qwen3-vl-4b-1gpu",
     )
 )
 @RUNS
 @ANNOTATIONS
 @click.option("--out", required=True, metavar="DIR", type=PATH, help="A new folder for the predictor.")
-@KIND
+@click.option(
+    "--kind",
+    type=click.Choice([*_SCORE_KINDS, "servimage"]),
+    default="logistic",
+    show_default=True,
+    help="A tuned threshold rule, logistic regression, or gradient boosting of the deciding scores; servimage: the "
+    "two-stage model of the images.",
+)
+@click.option(
+    "--model",
+    metavar="NAME|FILE",
+    default="qwen3-vl-4b-1gpu",
+    show_default=True,
+    help="With --kind servimage: the training's settings, of configs/payment or a YAML file.",
+)
+@click.option(
+    "--row",
+    type=click.Choice(["frozen", "concepts", "vision", "full"]),
+    help="With --kind servimage: a row of ServImage's table 4 [default: as in --model].",
+)
 @CALIBRATION
 @SEED
 @JSON
@@ -82,6 +104,8 @@ def train(
     annotations: tuple[Path, ...],
     out: Path,
     kind: str,
+    model: str,
+    row: str | None,
     calibration: str,
     seed: int,
     as_json: bool,
@@ -89,20 +113,57 @@ def train(
     """Train a predictor of payment on annotated RUNs.
 
     Tasks are split by a hash of their content: 70 % train, 15 % calibrate, and 15 % are left for `evaluate`. The RUNs
-    must have the same judges, rubrics and deciding scores."""
+    must have the same judges, rubrics and deciding scores. An interrupted training of kind servimage continues with the
+    same command; `accelerate launch` runs it on several GPUs."""
     from local_bench.analysis.predictors.card import check_folder, save
     from local_bench.analysis.predictors.training import train as train_predictor
     from local_bench.cli.predictor_output import card_json, card_text
 
     check_folder(out)
     with _opened(run_dirs) as runs:
-        card = train_predictor(runs, annotations, kind, calibration, seed)  # type: ignore[arg-type]  # click's choices
+        if kind == "servimage":
+            found = _train_model(runs, annotations, out, model, row, calibration, seed)
+            if found is None:  # another process of the training writes the predictor
+                return 0
+            card = found
+        else:
+            card = train_predictor(runs, annotations, kind, calibration, seed)  # type: ignore[arg-type]  # click's choices
     save(card, out)
     if as_json:
         show_json({"written": str(out)} | card_json(card))
     else:
         show(f"{card_text(card)}\nwritten to {out}: evaluate it with `local-bench predictor evaluate {out} RUN…`")
     return 0
+
+
+def _train_model(
+    runs: list["RunDir"],
+    annotations: tuple[Path, ...],
+    out: Path,
+    model: str,
+    row: str | None,
+    calibration: str,
+    seed: int,
+) -> "Card | None":
+    """Train a payment model, then its calibration. None in all processes but the first."""
+    from local_bench.analysis.predictors.card import MODEL
+    from local_bench.analysis.predictors.images import decisions_of
+    from local_bench.analysis.predictors.training import train as train_predictor
+    from local_bench.judges.payment.config import load_payment_config
+    from local_bench.runs.payment import is_main_process, log_odds_of, train_payment_model
+
+    config = load_payment_config(model).model_copy(update={"seed": seed})
+    if row is not None:
+        config = config.row(row)
+    decided = decisions_of(runs, annotations)
+    # unsuitable annotations are refused here, before hours of training
+    untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
+    train_predictor(runs, annotations, "servimage", calibration, seed, untrained)  # type: ignore[arg-type]  # as above
+    train_payment_model(runs, decided, config, out / MODEL, report=say)
+    if not is_main_process():
+        return None
+    odds = log_odds_of(runs, out / MODEL)
+    return train_predictor(runs, annotations, "servimage", calibration, seed, odds)  # type: ignore[arg-type]  # as above
 
 
 @predictor.command(
@@ -138,12 +199,13 @@ def evaluate(
     from local_bench.analysis.predictors.card import load
     from local_bench.analysis.predictors.evaluation import report
     from local_bench.cli.predictor_output import report_json, report_text
+    from local_bench.runs.payment import model_log_odds
     from local_bench.runs.prediction_file import read_predictions
 
     card = load(folder)
     others = [read_predictions(file) for file in predictions]
     with _opened(run_dirs) as runs:
-        found = report(card, runs, annotations, others, other_judge)
+        found = report(card, runs, annotations, others, other_judge, model_log_odds(card.kind, runs, folder))
     show_json(report_json(found)) if as_json else show(report_text(found))
     return 0
 
@@ -166,6 +228,7 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
     from local_bench.analysis.predictors.card import load
     from local_bench.analysis.predictors.predictions import n_used_tasks, predictions
     from local_bench.cli.predictor_output import predictions_text, used_tasks_note
+    from local_bench.runs.payment import model_log_odds
     from local_bench.runs.prediction_file import check_new_file, write_predictions
     from local_bench.runs.rundir import RunDir
 
@@ -173,7 +236,7 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
     if out is not None:
         check_new_file(out)
     with RunDir.open(run_dir) as run:
-        lines = predictions(card, run, other_judge)
+        lines = predictions(card, run, other_judge, model_log_odds(card.kind, [run], folder))
         n_used, n_tasks = n_used_tasks(card, run)
     if out is not None:
         write_predictions(lines, out)

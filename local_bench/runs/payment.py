@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from local_bench.judges.payment.predict import Prediction
 
 CARD = "card.json"
+MODEL = "model"
+"""The payment model's folder in that of its predictor."""
 POINTS = ("points_own", "points_met", "points_lowest", "points_all")
 """Inputs from the judge's answers to each evaluation point: the mean over this image; over the best image of each point
 their mean, their minimum and their product. All from 0 to 1."""
@@ -199,6 +201,11 @@ def log_odds_of(
     """Work id -> log-odds of payment, for the images of `runs` that have a prediction; as `predict_runs`."""
     said = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
     return {one.work_id: one.log_odds for one in said if one.log_odds is not None}
+
+
+def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:
+    """The log-odds that a trained predictor in `folder` calibrates: None unless `kind` is `servimage`."""
+    return log_odds_of(runs, folder / MODEL) if kind == "servimage" else None
 
 
 def payment_plan(

@@ -136,7 +136,7 @@ def test_wrong_use_is_one_sentence_and_writes_nothing(run, first, second, traine
         (("train", a, other, "--annotations", labels, "--annotations", other_labels, "--out", out), "judges of"),
         (("train", a, "--annotations", b_labels, "--out", out), "line 1"),
         (("train", a, "--annotations", labels, "--out", tmp_path / "full"), "not an empty folder"),
-        (("train", a, "--annotations", labels, "--out", out, "--kind", "servimage"), "'servimage'"),
+        (("train", a, "--annotations", labels, "--out", out, "--kind", "oracle"), "'oracle'"),
         (("evaluate", trained, other, "--annotations", other_labels), "--other-judge"),
         (("evaluate", trained, b, "--annotations", b_labels, "--predictions", b_labels), "work_id"),
         (("apply", other, "--predictor", trained), "--other-judge"),
@@ -177,7 +177,7 @@ RULE = '{"kind": "rule", "thresholds": {"brf": %s}, "paid_if_rejected": %s, "pai
         (lambda card: "[]", "is not a predictor"),
         (lambda card: "[" * 200_000, "cannot be read"),
         (lambda card: json.dumps(card)[:-30], "cannot be read"),
-        (lambda card: json.dumps(card).replace("boosted", "boo\ud800", 1), "kind"),
+        (lambda card: json.dumps(card).replace("boosted", "boo\ud800", 1), "is not a predictor"),
         (altered(majority=0.9), "was altered"),
         (altered(majority=float("nan")), "majority"),
         (altered(extra=1), "extra"),
@@ -190,7 +190,7 @@ RULE = '{"kind": "rule", "thresholds": {"brf": %s}, "paid_if_rejected": %s, "pai
         (signed(predictor=RULE % ("3", '"0.1"')), "not a predictor"),
         (signed(predictor=RULE.replace("brf", "other") % ("3", "0.1")), "'other', which is not among its inputs"),
         (signed(tuned_rule="[[["), "not a predictor"),
-        (signed(kind="servimage"), "kind"),
+        (signed(kind="oracle"), "kind"),
     ],
 )
 def test_hostile_predictor_files_are_one_sentence(change, says, run, second, trained, tmp_path):

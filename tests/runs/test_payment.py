@@ -1,15 +1,21 @@
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from local_bench.analysis.predictors.images import labelled_images
+from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.types import Verdict
 from local_bench.judges.payment.examples import Example
 from local_bench.judges.payment.plan import Workload
 from local_bench.judges.payment.predict import NOT_JUDGED, load
+from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.payment import (
     MEASURED,
     POINTS,
@@ -106,6 +112,67 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
     unjudged = replace(tiny.example(0, "test"), measured=(math.nan,) * len(MEASURED))
     (one,) = load(tmp_path / "model", device="cpu").predict([unjudged], tiny.load)
     assert (one.log_odds, one.unscored) == (None, NOT_JUDGED)
+
+
+def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    orders = tmp_path / "tasks.jsonl"
+    order = {"category": "Product", "price_usd": 9, "deliverables": ["a logo"], "evaluation_points": ["It is blue"]}
+    lines = [order | {"task_id": f"o{i:03}", "title": f"Order {i}", "brief": f"Logo {i}."} for i in range(150)]
+    orders.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs = tmp_path / "first", tmp_path / "second"
+    for path, seed in zip(runs, (1, 2), strict=True):
+        made = {"some-api": draw("servimage", orders, tmp_path / f"images-{seed}", seed, left_out=0.0)}
+        judged(path, config("servimage", orders, made), seed)
+    stage = tiny.Stage(epochs=1, effective_batch=32, learning_rate=1e-3)
+    with RunDir.open(runs[0]) as run:
+        said = decided(run)
+        labels = [
+            {"model": r.model, "task_id": r.task_id, "deliverable": r.deliverable, "overall": said[r.work_id]}
+            for r in run.store.candidates()
+            if r.image
+        ]
+    settings = tiny.config(stage1=stage, stage2=stage, max_tokens=4096, image_pixels=4096)
+    (tmp_path / "tiny.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
+    (tmp_path / "people.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
+
+    def printed(*arguments: object) -> Any:
+        assert main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    out, people = tmp_path / "payer", ("--annotations", tmp_path / "people.jsonl")
+    with RunDir.open(runs[0]) as run:
+        seed = next(seed for seed in range(200) if _has_splits(run, seed, tmp_path / "people.jsonl"))
+    model = ("--kind", "servimage", "--model", tmp_path / "tiny.yaml", "--row", "frozen", "--seed", seed)
+    trained = printed("predictor", "train", runs[0], *people, "--out", out, *model)
+    assert trained["kind"] == "servimage"
+    assert is_payment_model(out / "model")
+    found = printed("predictor", "evaluate", out, runs[0], *people)
+    assert found["rows"][-1]["name"] == "predictor (servimage)"
+    assert found["rows"][-1]["accuracy"]["value"] is not None
+    predicted = printed("predictor", "apply", runs[1], "--predictor", out)["predictions"]
+    assert all(line["probability"] is not None for line in predicted)
+    settled = printed("settle", runs[1], "--predictor", out)["predictor"]
+    accepted = sum(bool(line["accepted"]) for line in predicted)
+    assert sum(of["n_accepted"] for of in settled["models"].values()) == accepted
+    few = tmp_path / "few.jsonl"  # refused before the training, which may take hours
+    few.write_text("".join(json.dumps(line) + "\n" for line in labels[:40]))
+    refused = ["predictor", "train", str(runs[0]), "--annotations", str(few), "--out", str(tmp_path / "none")]
+    assert main([*refused, *map(str, model)]) == 2
+    assert not (tmp_path / "none").exists()
+    adapters = out / "model" / "card.json"
+    adapters.write_text(adapters.read_text().replace("tiny-qwen3-vl", "tiny-qwen2-vl"))
+    assert main(["predictor", "apply", str(runs[1]), "--predictor", str(out)]) == 2
+
+
+def _has_splits(run: RunDir, seed: int, people: Path) -> bool:
+    """Whether both outcomes are in each split, among images with all scores."""
+    images = labelled_images([run], [people], list(thresholds_of(run.config)), seed)
+    for split, n_tasks in (("train", 2), ("validation", 10), ("test", 2)):
+        features, labels = images.of(split)
+        used = features.known & ~np.isnan(labels)
+        if any(len(set(features.tasks[used & (labels == label)])) < n_tasks for label in (0, 1)):
+            return False
+    return _usable(examples_of(run, decided(run), seed))
 
 
 def _usable(examples: list[Example]) -> bool:

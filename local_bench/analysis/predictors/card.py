@@ -1,4 +1,4 @@
-"""A trained predictor: a folder with one file, `predictor.json`.
+"""A trained predictor: a folder with one file, `predictor.json`; for the kind `servimage` also the folder `model`.
 
 It has the fitted numbers, the two baselines that every evaluation compares with (the majority and the tuned threshold
 rule), what the inputs are (scores, judges, rubrics), what it was trained on, and a digest of all of that.
@@ -22,8 +22,11 @@ from local_bench.settle.predictors.serialization import loads
 FILE = "predictor.json"
 FORMAT = 1
 MAX_BYTES = 64_000_000
-Kind = Literal["rule", "logistic", "boosted"]
+MODEL = "model"
+"""The folder of the payment model of kind `servimage`, whose log-odds the predictor calibrates."""
+Kind = Literal["rule", "logistic", "boosted", "servimage"]
 KINDS: tuple[Kind, ...] = ("rule", "logistic", "boosted")
+"""The kinds that are fitted to scores alone."""
 
 
 class TrainedOn(Strict):
@@ -69,9 +72,9 @@ class Card(Strict):
 
 
 def check_folder(folder: Path) -> None:
-    """UserError if `folder` exists and is not empty."""
+    """UserError if `folder` exists and has other files than a payment model without its predictor."""
     with storage_errors(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(path.name != MODEL for path in folder.iterdir())):
             raise UserError(f"{folder} exists and is not an empty folder: give a new folder for the predictor")
 
 
@@ -91,7 +94,9 @@ def load(folder: Path) -> Card:
             raise UserError(f"{folder} has no {FILE}: give a folder written by `local-bench predictor train`")
         if file.stat().st_size > MAX_BYTES:
             raise UserError(f"{file} is larger than {MAX_BYTES // 1_000_000} MB and is not a predictor: train it again")
-        card = Card.model_validate(json.loads(file.read_bytes()))
+        data = file.read_bytes()
+        json.loads(data)  # its errors
+        card = Card.model_validate_json(data)  # pairs are arrays in JSON only
         altered = card.sha256 != card.digest()
     except ValidationError as e:
         where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"

@@ -76,25 +76,11 @@ def table_of(images: Sequence[LabelledImage], names: Sequence[str], seed: int) -
 def labelled_images(
     runs: Sequence[RunDir], annotations: Sequence[Path], names: Sequence[str], seed: int
 ) -> LabelledImages:
-    """The images of `runs` with the annotators' consensus decisions; `annotations`: a file or an annotated run for each
-    run, or none at all if the runs themselves are annotated. UserError if annotations cannot be read, and if an image
-    is annotated in two of the runs."""
-    files = list(annotations) or [run.path for run in runs]
-    if len(files) != len(runs):
-        raise UserError(
-            f"{len(runs)} runs and {len(files)} files of annotations are given: give --annotations once for each run, "
-            "in the order of the runs"
-        )
-    for run in [] if annotations else runs:
-        if not (run.path / FILE).is_file():
-            raise UserError(
-                f"{run.path} has no annotations of its own: annotate it with `local-bench annotate {run.path}`, or "
-                "give a file for each run with --annotations"
-            )
+    """The images of `runs` with the annotators' consensus decisions; `annotations` as for `decisions_of`. UserError if
+    annotations cannot be read, and if an image is annotated in two of the runs."""
     images: list[LabelledImage] = []
     annotated: dict[str, Path] = {}
-    for run, people in zip(runs, files, strict=True):
-        decided = decided_by_people(run, people)
+    for run, decided in zip(runs, decisions_of(runs, annotations), strict=True):
         scores = run.store.scores_by_candidate()
         tasks = {task.task_id: task_digest(task) for task in run.store.tasks()}
         for row in run.store.outcomes():
@@ -114,3 +100,21 @@ def labelled_images(
                 LabelledImage(of.work_id, of.image, tasks[of.task_id], row.category, row.part_micro_usd, own, accepted)
             )
     return table_of(images, names, seed)
+
+
+def decisions_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[dict[str, bool]]:
+    """The annotators' consensus decisions of each run, by work id; `annotations`: a file or an annotated run for each
+    run, or none at all if the runs themselves are annotated. UserError if annotations cannot be read."""
+    files = list(annotations) or [run.path for run in runs]
+    if len(files) != len(runs):
+        raise UserError(
+            f"{len(runs)} runs and {len(files)} files of annotations are given: give --annotations once for each run, "
+            "in the order of the runs"
+        )
+    for run in [] if annotations else runs:
+        if not (run.path / FILE).is_file():
+            raise UserError(
+                f"{run.path} has no annotations of its own: annotate it with `local-bench annotate {run.path}`, or "
+                "give a file for each run with --annotations"
+            )
+    return [decided_by_people(run, people) for run, people in zip(runs, files, strict=True)]

@@ -33,16 +33,18 @@ def train(
     kind: Kind = "logistic",
     calibration: Calibration = "platt",
     seed: int = 0,
+    log_odds: Mapping[str, float] | None = None,
 ) -> Card:
     """Fit a predictor to the annotated images of `runs`, with annotations as for `labelled_images`.
 
-    70 % of the tasks train it and 15 % calibrate it, by a hash of the task; the rest is for tests. UserError if the
-    runs' judges, rubrics or deciding scores differ, or if there are too few annotations.
+    70 % of the tasks train it and 15 % calibrate it, by a hash of the task; the rest is for tests. `log_odds` as for
+    `train_on`. UserError if the runs' judges, rubrics or deciding scores differ, or if there are too few annotations.
     """
     inputs = same_inputs(runs)
     rule = Rule({name: float(value) for name, value in thresholds_of(runs[0].config).items()})
     images = labelled_images(runs, annotations, inputs.scores, seed)
-    return train_on(images, inputs, [run.path.resolve().name for run in runs], rule, kind, calibration, seed)
+    names = [run.path.resolve().name for run in runs]
+    return train_on(images, inputs, names, rule, kind, calibration, seed, log_odds)
 
 
 def train_on(
@@ -68,6 +70,7 @@ def train_on(
     elif kind == "rule":
         fitted, calibrated = tuned, "nothing"
     else:
+        assert kind != "servimage", "it has log-odds"
         fitted = fit_held_out(features, labels, validation, decided, kind, calibration, seed=seed)
         usable = decided[validation.known & ~np.isnan(decided)] == 1
         calibrated = "validation" if enough_to_calibrate(usable) else "training, out of fold"

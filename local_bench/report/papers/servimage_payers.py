@@ -6,6 +6,7 @@ from local_bench.core.errors import UserError
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import category_name, in_order, percent
 from local_bench.report.papers.table import Bars, Cell, Column, Figure, Series, Table
+from local_bench.runs.payment import model_log_odds
 from local_bench.runs.prediction_file import read_predictions
 from local_bench.settle.predictors.evaluation import Evaluation, Measured
 
@@ -28,7 +29,8 @@ def _rows(given: Given) -> tuple[dict[str, Compared], list[str]]:
                 f"{folder} and {given.options.predictor[0]} were trained on different annotations: give predictors "
                 "that were trained on the same runs with the same --seed"
             )
-        evaluated = report(card, given.runs, given.options.people, others)
+        odds = model_log_odds(card.kind, given.runs, folder)
+        evaluated = report(card, given.runs, given.options.people, others, log_odds=odds)
         rows = {row.name: row for row in evaluated.rows}
         new = {name: row for name, row in rows.items() if name not in found}
         if not new and len(cards) > 1 and card.kind != "rule":

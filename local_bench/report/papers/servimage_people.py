@@ -15,6 +15,7 @@ from local_bench.core.money import usd
 from local_bench.report.papers.inputs import Given
 from local_bench.report.papers.servimage import MODEL, category_name, in_order, percent, published, standard
 from local_bench.report.papers.table import Bars, Column, Figure, Series, Table
+from local_bench.runs.payment import model_log_odds
 from local_bench.settle.agreement import Agreement
 from local_bench.settle.explain import COMPOSITE
 from local_bench.settle.predictors.revenue import ExpectedRevenue
@@ -54,7 +55,7 @@ def table_9(given: Given) -> Table:
     expected: dict[str, ExpectedRevenue] = {}
     if folders:
         card = load(folders[0])
-        lines = predictions(card, given.run)
+        lines = predictions(card, given.run, log_odds=model_log_odds(card.kind, [given.run], folders[0]))
         predicted_by = {line.work_id: line.accepted for line in lines}
         expected = {one.predicted.model: one.expected for one in settled_by_predictions(given.run, lines)}
         kind = f"{card.kind}, trained on {', '.join(card.trained_on.runs)}"
