@@ -1,11 +1,11 @@
 """Digests of a run's results: equal for equal results, independent of machine and order of execution."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from local_bench.analysis.settlement import lines
+from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -32,7 +32,7 @@ def _sha256(rows: Iterable[Any]) -> str:
 
 def _verdicts(store: Store) -> Iterator[list[Any]]:
     for *columns, answer, labels, unscored in store.rows_to_digest("verdicts"):
-        yield [*columns, answer and json.loads(answer), labels and json.loads(labels), unscored]
+        yield [*columns, answer and strictjson.stored(answer), labels and strictjson.stored(labels), unscored]
 
 
 def _scores(store: Store) -> Iterator[list[Any]]:

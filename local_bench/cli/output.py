@@ -4,10 +4,12 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from local_bench.core.messages import escaped_json, sentence
 from local_bench.core.tables import clean
 
 if TYPE_CHECKING:
@@ -19,8 +21,9 @@ BAR_EVERY_S = 5.0
 
 
 def say(message: str) -> None:
-    """Print a message to stderr."""
-    click.echo(clean(message), err=True)
+    """Print a message to stderr; it is lost where stderr is closed or full."""
+    with suppress(OSError, ValueError):
+        click.echo(sentence(message), err=True)
 
 
 def show(text: str) -> None:
@@ -30,7 +33,7 @@ def show(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print a result as JSON to stdout. ValueError for NaN and infinities."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(escaped_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def say_faults(faults: "Sequence[ImageFault]") -> int:

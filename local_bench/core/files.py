@@ -6,6 +6,9 @@ anything is read. Errors of the path (a link loop, a name that is too long, NUL)
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 from local_bench.core.errors import UserError
@@ -100,3 +103,27 @@ def reason(error: OSError) -> str:
     """The system's words for an error, in lower case and without its number."""
     text = error.strerror or type(error).__name__
     return text[:1].lower() + text[1:]
+
+
+@contextmanager
+def open_regular(path: Path, error: type[UserError], *, missing: str, unreadable: str = "") -> Iterator[BufferedReader]:
+    """A regular file opened for reading in pieces, for files without a limit of their own. Raises as `read_bytes`, for
+    errors while it is read too."""
+    require_regular(path, error, missing)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise error(f"{path} does not exist: {missing}") from None
+    except OSError as e:
+        raise error(f"{path} cannot be read ({reason(e)}): {unreadable or missing}") from None
+
+
+def own_bytes(path: Path) -> bytes:
+    """The content of a file of this package or of a cache that this package wrote. Raises OSError."""
+    return path.read_bytes()
+
+
+def own_text(path: Path) -> str:
+    """As `own_bytes`, as text."""
+    return path.read_text("utf-8")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.files import read_text
+from local_bench.core.messages import kind, short
 from local_bench.core.strictjson import MAX_INTEGER_DIGITS
 from local_bench.core.suggest import hint
 
@@ -73,7 +74,8 @@ def yaml_value(text: str) -> Any:
 
 def yaml_text(data: Any, **how: Any) -> str:
     """`data` as YAML."""
-    return yaml.safe_dump(data, allow_unicode=True, **how)
+    text: str = yaml.safe_dump(data, allow_unicode=True, **how)
+    return text
 
 
 def yaml_fault(error: Exception) -> str:
@@ -114,7 +116,7 @@ def _check_bounds(text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if anchor in (name for name, _ in open_sizes):
                 raise ValueError(f"the alias *{anchor} contains itself")
-            size += sizes.get(anchor, 1)
+            size += sizes.get(str(anchor), 1)
         if size > MAX_VALUES:
             raise ValueError(f"it has more than {MAX_VALUES:,} values")
 
@@ -158,7 +160,7 @@ def load_yaml(path: Path, model: type[M]) -> M:
 def check(data: Any, model: type[M], source: str, lines: dict[Location, int] | None = None) -> M:
     """Validate `data` as a `model`. Raises ConfigError with the location from `source` and `lines`."""
     if not isinstance(data, dict):
-        raise ConfigError(f"{source} must be a mapping of keys to values, not {type(data).__name__}")
+        raise ConfigError(f"{source} must be a mapping of keys to values, not {kind(data)}: correct it")
     try:
         return model.model_validate(data)
     except ValidationError as e:
@@ -181,16 +183,11 @@ def explain(error: ValidationError, model: type[BaseModel], source: str, lines: 
             what = f"the key {name!r} is missing: add it"
         case _:
             given = first["input"]
-            shown = "" if isinstance(given, dict | list) else f", not {_short(given)}"
+            shown = "" if isinstance(given, dict | list) else f", not {short(given)}"
             message = first["msg"].removeprefix("Value error, ")
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
     more = error.error_count() - 1
     return f"{where}: {what}" + (f" (and {more} more)" if more else "")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, UserError
+from local_bench.core.files import read_text
+from local_bench.core.messages import kind
 
 MAX_BYTES = 500_000_000
 ENDS = "give the file with one JSON object in it"
@@ -17,7 +19,7 @@ def read_object(path: Path, what: str, error: type[UserError] = ResultFileError)
     """(the JSON object in the file, its text), numbers with a point as Decimal. `error` if it is none."""
     data, text = read_json(path, what, error)
     if not isinstance(data, dict):
-        raise error(f"{path}: a {what} is a JSON object, not {type(data).__name__}: {ENDS}")
+        raise error(f"{path}: a {what} is a JSON object, not {kind(data)}: {ENDS}")
     return data, text
 
 
@@ -25,22 +27,13 @@ def read_list(path: Path, what: str, error: type[UserError] = ResultFileError) -
     """(the JSON array in the file, its text), numbers with a point as Decimal. `error` if it is none."""
     data, text = read_json(path, what, error)
     if not isinstance(data, list):
-        raise error(f"{path}: a {what} is a JSON array, not {type(data).__name__}: give the file with one array in it")
+        raise error(f"{path}: a {what} is a JSON array, not {kind(data)}: give the file with one array in it")
     return data, text
 
 
 def read_json(path: Path, what: str, error: type[UserError]) -> tuple[Any, str]:
     """(what the file holds, its text), numbers with a point as Decimal. `error` if it is no JSON."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise error(f"{path} is larger than {MAX_BYTES:,} bytes: this is no {what}")
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise error(f"{path} does not exist: give the {what}") from None
-    except OSError as e:
-        raise error(f"{path} cannot be read ({e.strerror}): give the {what}") from None
-    except UnicodeDecodeError:
-        raise error(f"{path} is no UTF-8 text: give the {what}") from None
+    text = read_text(path, error, missing=f"give the {what}", max_bytes=MAX_BYTES)
     try:
         return strictjson.loads(text, parse_float=Decimal), text
     except json.JSONDecodeError as e:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import sys
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,6 +68,7 @@ def run(argv: Sequence[object], statuses: tuple[int, ...] = STATUSES) -> Outcome
     """Run `local-bench argv` in this process; the outcome has every fault found."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", write_through=True) for _ in range(2))
     status, raised = None, ""
+    os.environ["LOCAL_BENCH_DEBUG"] = "1"  # `test_edge` checks what is printed without it
     with redirect_stdout(out), redirect_stderr(err):
         try:
             with time_limit():
@@ -77,6 +77,7 @@ def run(argv: Sequence[object], statuses: tuple[int, ...] = STATUSES) -> Outcome
             raised = "hang: " + "".join(traceback.format_exc().splitlines(keepends=True)[-8:])
         except BaseException:  # noqa: BLE001 - everything that leaves `main` is a fault
             raised = "".join(traceback.format_exc().splitlines(keepends=True)[-7:])
+    os.environ.pop("LOCAL_BENCH_DEBUG")
     texts = [stream.buffer.getvalue().decode("utf-8", "backslashreplace") for stream in (out, err)]
     outcome = Outcome(status, *texts, raised)
     outcome.faults = list(_faults(outcome, statuses, "--json" in argv))
@@ -115,7 +116,11 @@ def tree(folder: Path) -> dict[str, tuple[int, int, int]]:
         for name in (*folders, *files):
             stat = os.lstat(os.path.join(root, name))
             size = 0 if name in folders else stat.st_size
-            found[os.path.relpath(os.path.join(root, name), folder)] = (stat.st_mode, size, stat.st_mtime_ns * (not name in folders))
+            found[os.path.relpath(os.path.join(root, name), folder)] = (
+                stat.st_mode,
+                size,
+                stat.st_mtime_ns * (not name in folders),
+            )
     return found
 
 

@@ -22,7 +22,6 @@ class Input:
     """As JSON, which is YAML too; for JSON Lines the value of one line."""
     every: int = 1
     """Only every n-th literal of the grammar, for long inputs."""
-    setup: Callable[[], None] = lambda: None
     frame: tuple[str, str] = ("", "")
     """Text before and after the data."""
 
@@ -84,7 +83,9 @@ JUDGEMENTS = {
     "dataset": "public",
     "tasks_dir": "tasks",
     "models": {"M01": "a"},
-    "judgements": {"mug-1": {"M01": {"001.webp": {"judged_at": "2026-01-22T00:00:00+00:00", "ms": 9, "verdict": "PASS"}}}},
+    "judgements": {
+        "mug-1": {"M01": {"001.webp": {"judged_at": "2026-01-22T00:00:00+00:00", "ms": 9, "verdict": "PASS"}}}
+    },
 }
 SERVIMAGE = {"model": "a", "task_id": "mug", "category": "Product", "annotations": {"subtask_1": True}}
 SERVIMAGE_EACH = {"model": "a", "task_id": "mug", "category": "Product", "subtask_idx": 0} | {
@@ -156,7 +157,7 @@ def inputs(kept: Path) -> list[Input]:
         Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
         Input("prices", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES),
         Input("slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM),
-        Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules={"width": 10}), 1, base, lines),
+        Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules={"width": 10}), 1, lines),
         Input("orders show", "o.jsonl", ("suites", "show", "servimage", "--path", "o.jsonl", "--json"), _task(), 1),
         Input(
             "published orders",
@@ -172,9 +173,9 @@ def inputs(kept: Path) -> list[Input]:
         Input("manifest", "manifest/m.jsonl", ("plan", "manifest.yaml", "--json"), MANIFEST),
         Input("score servimage", sheet[2], (*sheet, "--json"), SERVIMAGE),
         Input("score servimage each", sheet[2], (*sheet, "--json"), SERVIMAGE_EACH),
-        Input("score servimage tasks", sheet[4], (*sheet, "--json"), SHEET_TASK, 1, base),
-        Input("score servimage scores", "s.jsonl", (*sheet, "--scores", "s.jsonl", "--json"), SHEET_SCORE, 1, base),
-        Input("score servimage costs", "costs.json", (*sheet, "--costs", "costs.json", "--json"), {"a": 0.1}, 1, base),
+        Input("score servimage tasks", sheet[4], (*sheet, "--json"), SHEET_TASK, 1),
+        Input("score servimage scores", "s.jsonl", (*sheet, "--scores", "s.jsonl", "--json"), SHEET_SCORE, 1),
+        Input("score servimage costs", "costs.json", (*sheet, "--costs", "costs.json", "--json"), {"a": 0.1}, 1),
         Input("score hype", "judgements.json", ("score", "hype-edit-1", "judgements.json", "--json"), JUDGEMENTS),
         Input(
             "score hype scores",
@@ -182,9 +183,8 @@ def inputs(kept: Path) -> list[Input]:
             ("score", "hype-edit-1", "judgements.json", "--scores", "s.jsonl", "--json"),
             {"model": "a", "task_id": "mug-1", "attempt": 1, "score": 0.5},
             1,
-            base,
         ),
-        Input("score hype costs", "costs.json", ("score", "hype-edit-1", "judgements.json", "--costs", "costs.json", "--json"), {"a": 0.1}, 1, base),
+        Input("score hype costs", "costs.json", ("score", "hype-edit-1", "judgements.json", "--costs", "costs.json", "--json"), {"a": 0.1}, 1),
         Input("reproduce hype", "judgements.json", ("reproduce", "hype-edit-1", "table-2", "judgements.json"), JUDGEMENTS, 4),
         Input("reproduce servimage", sheet[2], ("reproduce", "servimage", "table-2", sheet[2], "--tasks", sheet[4]), SERVIMAGE, 4),
         Input("people agreement", "people.jsonl", ("agreement", run, "--people", "people.jsonl", "--json"), ANNOTATION, 2),

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import inputs as module
 from tests.hostile.harness import Case, assert_none, campaign
 from tests.hostile.inputs import Input, base, inputs
-from tests.hostile.places import places
 from tests.hostile.values import RAW, texts_of
 
 KEPT = Path(__file__).resolve().parent.parent / "data" / "kept_run"
@@ -27,7 +25,6 @@ def of_input(entry: Input) -> Iterator[Case]:
     before, after = entry.frame
 
     def put(data: str | bytes) -> None:
-        entry.setup()
         path = Path(entry.file)
         if path.is_symlink() or path.is_file():
             path.unlink()

@@ -6,7 +6,6 @@ pyiqa downloads whatever a metric's class asks for while it is made, and unpickl
 fetched folders and the small ones that we build. At run time a file that is not there is one sentence, never a socket.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
@@ -81,9 +81,9 @@ class Store:
 def read_store(folder: Path) -> Store:
     """The store in `folder`. WeightsError where there is none."""
     try:
-        index = json.loads((folder / INDEX).read_bytes())
+        index = strictjson.read(folder / INDEX, WeightsError, missing="fetch it again")
         return Store(index["metric"], folder, index["options"], index["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (WeightsError, KeyError, TypeError):
         raise WeightsError(
             f"{folder} is no folder of a metric of pyiqa ({INDEX} is missing or damaged): fetch the metric again"
         ) from None
