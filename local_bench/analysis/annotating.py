@@ -90,7 +90,7 @@ def stored_sessions(database: AnnotationDatabase) -> list[Session]:
     found = []
     for name, protocol in sorted(protocols.items()):
         text = database.meta(SESSION_META + name)
-        setting: dict[str, Any] = json.loads(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
+        setting: dict[str, Any] = strictjson.stored(text) if text else {"seed": 0, "repeats": 0.0, "items": list(items)}
         of = [items[item_id] for item_id in setting["items"] if items[item_id].protocol == name]
         found.append(Session(protocol, Queue(protocol, of, setting["seed"], setting["repeats"]), database, {}, _no_png))
     return found

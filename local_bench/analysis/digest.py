@@ -1,11 +1,11 @@
 """Digests of a run's results: equal for equal results, independent of machine and order of execution."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from local_bench.analysis.settlement import line_table
+from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json, canonical_lines
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -38,7 +38,7 @@ def _verdicts(store: Store) -> Iterator[str]:
     for rows in store.rows_to_digest("verdicts"):
         yield _lines(
             [
-                (*columns, answer and json.loads(answer), labels and json.loads(labels), unscored)
+                (*columns, answer and strictjson.stored(answer), labels and strictjson.stored(labels), unscored)
                 for *columns, answer, labels, unscored in rows
             ]
         )

@@ -1,6 +1,5 @@
 """A finished run as pandas data frames, for notebooks and scripts: `local_bench.load_run`."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
+from local_bench.core import strictjson
 from local_bench.core.money import MICRO
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
@@ -102,8 +102,8 @@ class Run:
                 "rubric": row.rubric,
                 "point": row.point,
                 "repeat": row.repeat,
-                "answer": None if row.answer_json is None else json.loads(row.answer_json),
-                "labels": None if row.labels_json is None else json.loads(row.labels_json),
+                "answer": None if row.answer_json is None else strictjson.stored(row.answer_json),
+                "labels": None if row.labels_json is None else strictjson.stored(row.labels_json),
                 "unscored": row.unscored,
                 "raw": row.raw,
             }

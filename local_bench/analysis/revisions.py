@@ -173,7 +173,7 @@ def _outcome(accepted: int | None) -> int:
 
 def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
     try:
-        about = strictjson.loads(path.read_text("utf-8"))
+        about = strictjson.read(path, UserError, missing="give a folder written by `revise write`")
         revisions = about["revisions"]
         entries = {
             name: (str(of["model"]), str(of["task_id"]), int(of["deliverable"])) for name, of in revisions.items()

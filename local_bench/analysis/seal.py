@@ -12,6 +12,7 @@ from typing import Any
 from local_bench.analysis.digest import digests
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
+from local_bench.core.files import read_bytes
 from local_bench.core.storage import write_atomic
 from local_bench.core.version import __version__
 from local_bench.runs.contents import file_digests, root
@@ -19,6 +20,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.verify import Finding, verify
 
 SEAL, SIGNATURE = "seal.json", "seal.json.sig"
+MAX_SEAL_BYTES = 1_000_000
 FORMAT = "local-bench-seal-1"
 _NAMESPACE = "local-bench"
 _SIGNER = "signer"
@@ -74,8 +76,11 @@ def check_seal(run: RunDir, signer: Path | None) -> tuple[list[Finding], str | N
     path, signature = run.path / SEAL, run.path / SIGNATURE
     if not path.is_file():
         raise UserError(f"{run.path} has no {SEAL}: seal it with `local-bench seal {run.path}`")
-    data = path.read_bytes()
-    stored = strictjson.loads(data.decode("utf-8", "replace"))
+    data = read_bytes(path, UserError, max_bytes=MAX_SEAL_BYTES, missing="seal the run again")
+    try:
+        stored = strictjson.loads(data.decode("utf-8", "replace"))
+    except ValueError:
+        stored = None
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise UserError(f"{path} is not a seal of this release: seal the run again")
     current = manifest(run)

@@ -15,6 +15,7 @@ from local_bench.cli.annotate import annotate
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
+from local_bench.cli.edge import DEBUG, abandon, printable_streams, system_error, unexpected, without_nul
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
 from local_bench.cli.inspect import digest, list_runs, recover, report, seal, verify
@@ -45,6 +46,7 @@ from local_bench.core.version import __version__
     ),
 )
 @click.version_option(__version__, prog_name="local-bench")
+@click.option(DEBUG, is_flag=True, expose_value=False, help="Print the traceback of an unexpected error.")
 @click.option(
     "--config-dir",
     "config_dirs",
@@ -94,21 +96,33 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are printed to stderr as one sentence."""
     isolate()
     signal.signal(signal.SIGTERM, _terminated)
+    printable_streams()
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        status = cli.main(arguments, prog_name="local-bench", standalone_mode=False)
+        status = cli.main(without_nul(given), prog_name="local-bench", standalone_mode=False)
+        sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except LocalBenchError as e:
         say(f"local-bench: {e}")
         return e.exit_code
     except click.ClickException as e:
-        e.show()
+        say(f"Error: {e.format_message()}" if e.format_message() else "Error: wrong arguments")
         return 2
     except (click.Abort, KeyboardInterrupt):
         say("local-bench: interrupted; run the same command again to continue")
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        abandon(sys.stdout)
         return 1
+    except Exception as e:  # the last edge: one sentence instead of a traceback
+        if DEBUG in given or os.environ.get("LOCAL_BENCH_DEBUG"):
+            raise
+        described = system_error(e) if isinstance(e, OSError) else None
+        if described is not None:
+            abandon(sys.stdout)
+        message, status = described or (unexpected(e), 1)
+        say(f"local-bench: {message}")
+        return status
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -5,11 +5,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from local_bench.core.messages import escaped_json, sentence
 from local_bench.core.tables import clean
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ CLOCK_EVERY_S = 30.0
 
 
 def say(message: str) -> None:
-    """Print a message to stderr."""
-    click.echo(clean(message), err=True)
+    """Print a message to stderr; it is lost where stderr is closed or full."""
+    with suppress(OSError, ValueError):
+        click.echo(sentence(message), err=True)
 
 
 def show(text: str) -> None:
@@ -35,7 +37,7 @@ def show(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print a result as JSON to stdout. ValueError for NaN and infinities."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(escaped_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def say_faults(faults: "Sequence[ImageFault]") -> int:

@@ -1,30 +1,38 @@
 """Exact money (invariant 6): amounts are integers in micro-USD, computed without floats."""
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
+
+from local_bench.core.messages import short
 
 MICRO = 1_000_000
 NS_PER_HOUR = 3_600_000_000_000
+MAX_USD = 10**9
+"""Larger amounts are errors of input; every sum of a run's amounts fits 64 bits."""
 
 
 def micro_usd(amount: str | int | float | Decimal) -> int:
     """Convert US dollars to micro-USD; a float by its shortest decimal form. Raises ValueError for fractions of it."""
-    try:
-        micro = Decimal(str(amount)) * MICRO
-    except InvalidOperation:
-        raise ValueError(f"{amount!r} is not an amount of money") from None
-    if not micro.is_finite() or micro != micro.to_integral_value():
-        raise ValueError(f"{amount!r} is not a whole number of micro-dollars")
+    micro = _in_micro(amount)
+    if micro != micro.to_integral_value():
+        raise ValueError(f"{short(amount)} is not a whole number of micro-dollars")
     return int(micro)
 
 
 def nearest_micro_usd(amount: str | Decimal | int) -> int:
     """Round US dollars to micro-USD (half-even), for prices with more digits. Raises ValueError if not a number."""
+    return int(_in_micro(amount).to_integral_value(ROUND_HALF_EVEN))
+
+
+def _in_micro(amount: str | int | float | Decimal) -> Decimal:
     try:
-        return int((Decimal(amount) * MICRO).to_integral_value(ROUND_HALF_EVEN))
-    except (InvalidOperation, ValueError, OverflowError):
-        raise ValueError(f"{amount!r} is not an amount of money") from None
+        exact = Decimal(str(amount))
+    except (ArithmeticError, ValueError):
+        raise ValueError(f"{short(amount)} is not an amount of money") from None
+    if not exact.is_finite() or abs(exact) > MAX_USD:
+        raise ValueError(f"{short(amount)} is not an amount of money of at most {MAX_USD:,} US dollars")
+    return exact * MICRO
 
 
 def usd(micro: int) -> str:

@@ -100,3 +100,15 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append to a regular file, which is created. Raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    with os.fdopen(handle, "ab") as file:
+        file.write(data)
+
+
+def cut(path: Path, size: int) -> None:
+    """Shorten a file to `size` bytes. Raises OSError."""
+    os.truncate(path, size)

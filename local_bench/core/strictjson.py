@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import LedgerError, UserError
+from local_bench.core.files import open_regular, read_text
+from local_bench.core.messages import kind
 
 MAX_LINE_BYTES = 1_000_000
 MAX_INTEGER_DIGITS = 300
@@ -18,12 +20,13 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 def loads(text: str, **how: Any) -> Any:
     """As `json.loads`. Raises ValueError also for NaN and Infinity, duplicate keys, integers of more than
-    `MAX_INTEGER_DIGITS` digits and lone surrogates (which have no UTF-8 encoding); RecursionError for JSON that is
-    nested too deeply."""
+    `MAX_INTEGER_DIGITS` digits, lone surrogates (which have no UTF-8 encoding) and JSON that is nested too deeply."""
     try:
         data = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_unique_keys, **how)
     except ArithmeticError:  # Decimal's, as parse_float
         raise ValueError("a number's exponent is beyond all measure") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if _SURROGATE.search(text) and _has_surrogate(data):
         raise ValueError("a text holds half a character")
     return data
@@ -37,13 +40,29 @@ def objects(
     Raises `error` for a line that is too long or not an object (`what` describes a line: "an order"), for a missing
     file (`missing` is the advice) and for an unreadable one (`unreadable`). `how` is passed to `loads`.
     """
+    with open_regular(path, error, missing=missing, unreadable=unreadable) as file:
+        yield from _objects(file, path, error, what, how)
+
+
+def read(path: Path, error: type[UserError], *, missing: str, unreadable: str = "", **how: Any) -> Any:
+    """The value in a JSON file. Raises `error` for a file that cannot be read or is not JSON; `missing` and
+    `unreadable` are the advice."""
+    text = read_text(path, error, missing=missing, unreadable=unreadable)
     try:
-        with path.open("rb") as file:
-            yield from _objects(file, path, error, what, how)
-    except FileNotFoundError:
-        raise error(f"{path} does not exist: {missing}") from None
-    except OSError as e:
-        raise error(f"{path} cannot be read ({e.strerror}): {unreadable}") from None
+        return loads(text, **how)
+    except ValueError as e:
+        raise error(f"{path}: this is not JSON ({e}): {unreadable or missing}") from None
+
+
+def stored(text: str | bytes | None) -> Any:
+    """The value of a JSON text in a ledger or in another file that local-bench wrote. Raises LedgerError if it is none,
+    because such a file may come from someone else."""
+    try:
+        return json.loads(text or "", parse_constant=_no_constant, parse_int=_integer)
+    except (ValueError, RecursionError):
+        raise LedgerError(
+            "the run has a value that is not JSON: `local-bench verify` lists what differs, `recover` restores a backup"
+        ) from None
 
 
 def lines_of(data: bytes, path: Path, error: type[UserError], what: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -66,10 +85,10 @@ def _objects(
 def _object(line: bytes, error: type[UserError], where: str, what: str, how: dict[str, Any]) -> dict[str, Any]:
     try:
         data = loads(line.decode(), **how)
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise error(f"{where}: this is not one JSON object ({e}): mend the line") from None
     if not isinstance(data, dict):
-        raise error(f"{where}: {what} is a JSON object, not {type(data).__name__}: mend the line")
+        raise error(f"{where}: {what} is a JSON object, not {kind(data)}: mend the line")
     return data
 
 

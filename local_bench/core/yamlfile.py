@@ -10,10 +10,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.files import read_text
+from local_bench.core.messages import kind, short
+from local_bench.core.strictjson import MAX_INTEGER_DIGITS
 from local_bench.core.suggest import hint
 
 Location = tuple[int | str, ...]
 MAX_BYTES = 1_000_000
+MAX_DEPTH = 50
+MAX_VALUES = 100_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader, ten times faster, if PyYAML was built with it."""
 
@@ -29,30 +34,109 @@ M = TypeVar("M", bound=BaseModel)
 
 def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     """The plain data of a YAML file and the line (from 1) of every key and item. Raises ConfigError."""
+    text = read_text(
+        path,
+        ConfigError,
+        max_bytes=MAX_BYTES,
+        missing="check the path",
+        unreadable="give a UTF-8 text file",
+        folder="give the YAML file in it",
+    )
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_BYTES:,} bytes: this is not one of our YAML files")
-        text = path.read_text("utf-8")
+        _check_bounds(text)
         loader = _LOADER(text)
         node = loader.get_single_node()
         lines = list(_lines(node, ()))  # before merge keys are resolved into it
         data = None if node is None else loader.construct_document(node)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: check the path") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder: give the YAML file in it") from None
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} cannot be read ({e}): give a UTF-8 text file") from None
-    except (yaml.YAMLError, RecursionError) as e:
+        _check_values(data)
+    except _FAULTS as e:
         mark = getattr(e, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: this is not valid YAML ({getattr(e, 'problem', e)}): mend it") from None
+        raise ConfigError(f"{where}: this is not valid YAML ({yaml_fault(e)}): mend it") from None
     first: dict[Location, int] = {}
     for location, line in lines:
         if location in first and not isinstance(location[-1], int):
             raise ConfigError(f"{path}, line {line}: the key {location[-1]!r} stands there a second time: keep one")
         first[location] = line
     return data, first
+
+
+def yaml_value(text: str) -> Any:
+    """The plain data of a short YAML text. Raises ValueError, whose message is the reason."""
+    try:
+        _check_bounds(text)
+        data = yaml.load(text, _LOADER)  # noqa: S506 - a safe loader
+        _check_values(data)
+    except _FAULTS as e:
+        raise ValueError(yaml_fault(e)) from None
+    return data
+
+
+def yaml_text(data: Any, **how: Any) -> str:
+    """`data` as YAML."""
+    text: str = yaml.safe_dump(data, allow_unicode=True, **how)
+    return text
+
+
+def yaml_fault(error: Exception) -> str:
+    """What is wrong with a YAML text, in a few words."""
+    problem = getattr(error, "problem", None)
+    if isinstance(problem, str):
+        return problem
+    if isinstance(error, yaml.YAMLError):
+        return str(getattr(error, "reason", "")) or "a character that is not allowed"
+    return str(error) if type(error) is ValueError else "a value that its tag or form does not allow"
+
+
+_FAULTS = (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError, KeyError, IndexError, ArithmeticError)
+"""PyYAML's constructors raise Python's own errors for values that match a form, but do not exist (2024-13-45)."""
+
+
+def _check_bounds(text: str) -> None:
+    """ValueError if the YAML text is nested too deeply or, with its aliases expanded, has too many values. Only the
+    parser's events are read, because loaders recurse (libyaml's crashes the process)."""
+    open_sizes: list[tuple[str | None, int]] = []
+    sizes: dict[str, int] = {}
+    size = 0
+    for event in yaml.parse(text, _LOADER):
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_sizes.append((anchor, size))
+            if len(open_sizes) > MAX_DEPTH:
+                raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+            size += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            name, before = open_sizes.pop()
+            if name is not None:
+                sizes[name] = size - before
+        elif isinstance(event, yaml.ScalarEvent):
+            size += 1
+            if anchor is not None:
+                sizes[anchor] = 1
+        elif isinstance(event, yaml.AliasEvent):
+            if anchor in (name for name, _ in open_sizes):
+                raise ValueError(f"the alias *{anchor} contains itself")
+            size += sizes.get(str(anchor), 1)
+        if size > MAX_VALUES:
+            raise ValueError(f"it has more than {MAX_VALUES:,} values")
+
+
+def _check_values(data: Any) -> None:
+    """ValueError for integers that have no finite float, and for text that has no UTF-8 encoding."""
+    match data:
+        case dict():
+            for key, value in data.items():
+                _check_values(key)
+                _check_values(value)
+        case list() | tuple() | set():
+            for value in data:
+                _check_values(value)
+        case bool():
+            pass
+        case int() if not -(10**MAX_INTEGER_DIGITS) < data < 10**MAX_INTEGER_DIGITS:
+            raise ValueError(f"an integer has more than {MAX_INTEGER_DIGITS} digits")
+        case str() if not data.isascii() and any("\ud800" <= c <= "\udfff" for c in data):
+            raise ValueError("a text holds half a character")
 
 
 def _lines(node: yaml.Node | None, at: Location) -> Iterator[tuple[Location, int]]:
@@ -76,7 +160,7 @@ def load_yaml(path: Path, model: type[M]) -> M:
 def check(data: Any, model: type[M], source: str, lines: dict[Location, int] | None = None) -> M:
     """Validate `data` as a `model`. Raises ConfigError with the location from `source` and `lines`."""
     if not isinstance(data, dict):
-        raise ConfigError(f"{source} must be a mapping of keys to values, not {type(data).__name__}")
+        raise ConfigError(f"{source} must be a mapping of keys to values, not {kind(data)}: correct it")
     try:
         return model.model_validate(data)
     except ValidationError as e:
@@ -99,16 +183,11 @@ def explain(error: ValidationError, model: type[BaseModel], source: str, lines: 
             what = f"the key {name!r} is missing: add it"
         case _:
             given = first["input"]
-            shown = "" if isinstance(given, dict | list) else f", not {_short(given)}"
+            shown = "" if isinstance(given, dict | list) else f", not {short(given)}"
             message = first["msg"].removeprefix("Value error, ")
             what = f"{name}: {message[0].lower()}{message[1:]}{shown}"
     more = error.error_count() - 1
     return f"{where}: {what}" + (f" (and {more} more)" if more else "")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:

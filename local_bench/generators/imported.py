@@ -1,6 +1,5 @@
 """Imports images generated elsewhere (closed APIs, other tools, human designers) as candidates, without torch."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,7 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, TaskFileError
+from local_bench.core.files import is_dir, is_file, read_text
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.yamlfile import Strict, explain
@@ -49,9 +50,9 @@ def find_images(place: Path, wanted: Iterable[Key]) -> dict[Key, Found]:
     Raises ConfigError if `place` does not exist or two files match one candidate, and TaskFileError for a faulty line
     of a manifest.
     """
-    if place.is_dir():
+    if is_dir(place):
         return _in_folder(place, list(wanted))
-    if place.is_file():
+    if is_file(place):
         return _in_manifest(place, set(wanted))
     raise ConfigError(f"imported.images: {place} is neither a folder nor a manifest: put the images there")
 
@@ -85,11 +86,12 @@ def _names(key: Key) -> list[str]:
 def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
     found: dict[Key, Found] = {}
     first: dict[Key, int] = {}
-    for number, text in enumerate(manifest.read_text("utf-8").splitlines(), 1):
-        if not text.strip():
+    text = read_text(manifest, TaskFileError, missing="put the manifest there", unreadable="give a JSON Lines manifest")
+    for number, text_line in enumerate(text.splitlines(), 1):
+        if not text_line.strip():
             continue
         where = f"{manifest}, line {number}"
-        line = _line(text, where)
+        line = _line(text_line, where)
         key = (line.task_id, line.deliverable, line.attempt)
         if key in first:
             raise TaskFileError(f"{where}: line {first[key]} is for the same image: keep one")
@@ -100,7 +102,7 @@ def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
                 "correct or remove the line"
             )
         path = safe_join(manifest.parent, line.file)
-        if not path.is_file():
+        if not is_file(path):
             raise TaskFileError(f"{where}: {line.file} does not exist: add it or remove the line")
         found[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
     return found
@@ -108,8 +110,8 @@ def _in_manifest(manifest: Path, wanted: set[Key]) -> dict[Key, Found]:
 
 def _line(text: str, where: str) -> ManifestLine:
     try:
-        data = json.loads(text, parse_float=Decimal)
-    except (ValueError, RecursionError) as e:
+        data = strictjson.loads(text, parse_float=Decimal)
+    except ValueError as e:
         raise TaskFileError(f"{where}: this is not a JSON object ({e}): correct the line") from None
     try:
         return ManifestLine.model_validate(data)

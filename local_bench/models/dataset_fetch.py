@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import DatasetError, StorageError
+from local_bench.core.files import own_bytes
 from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.storage import storage_errors
 from local_bench.core.yamlfile import Strict
@@ -116,7 +117,7 @@ def _existing(name: str, entry: Dataset, folder: Path, revision: str | None) -> 
     if not any(folder.iterdir()):
         return None
     try:
-        record = Record.model_validate_json((folder / RECORD).read_bytes())
+        record = Record.model_validate_json(own_bytes(folder / RECORD))
     except (FileNotFoundError, ValidationError):
         raise DatasetError(f"{folder} contains files that were not fetched ({RECORD} is missing): {remedy}") from None
     expected = revision or entry.source.revision or record.revision
@@ -253,12 +254,11 @@ def _add_pictures(entry: Dataset, files: Path, purpose: Purpose, say: Say) -> No
 def _image_names(path: Path, purpose: Purpose) -> list[tuple[str, str]]:
     """The distinct (task id, image name) pairs. DatasetError if the file has another format."""
     try:
-        data = strictjson.loads(path.read_text("utf-8"))
+        data = strictjson.read(path, DatasetError, missing="fetch it again")
         pairs = dict.fromkeys((task["task_id"], name) for task in data for name in task["input_images"])
-    except (OSError, ValueError, RecursionError, TypeError, KeyError) as e:
+    except (DatasetError, TypeError, KeyError):
         raise DatasetError(
-            f"{purpose.name}: {path.name} is not a list of tasks with task_id and input_images ({type(e).__name__}): "
-            "give another --revision"
+            f"{purpose.name}: {path.name} is not a list of tasks with task_id and input_images: give another --revision"
         ) from None
     for pair in pairs:
         bad = next((part for part in pair if not isinstance(part, str) or not is_safe_id(part)), None)

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from local_bench.core import strictjson
+from local_bench.core.errors import WeightsError
+from local_bench.core.files import open_regular, own_bytes, own_text
 from local_bench.core.paths import cache_dir
 from local_bench.core.storage import write_atomic
 
@@ -47,20 +50,20 @@ def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 def file_sha256(path: Path) -> str:
     """The sha256 of a file (64 hex digits)."""
-    with path.open("rb") as file:
+    with open_regular(path, WeightsError, missing="fetch the model again") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def git_blob_sha1(path: Path) -> str:
     """The git blob id of a file, which the Hub declares for small files: sha1 of a size header and the bytes."""
-    data = path.read_bytes()
+    data = own_bytes(path)
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _read_cache(path: Path) -> dict[str, list[str]]:
     try:
-        cached: Any = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        cached: Any = strictjson.loads(own_text(path))
+    except (OSError, ValueError):
         return {}
     return cached if isinstance(cached, dict) else {}
 

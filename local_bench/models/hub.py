@@ -17,7 +17,7 @@ from local_bench.core.errors import StorageError, WeightsError
 from local_bench.models.digests import file_digests, file_sha256, git_blob_sha1
 from local_bench.models.manifest import FetchedFile, FetchedRepo
 from local_bench.models.purpose import Purpose, for_model
-from local_bench.models.vet import PIPELINE, Listing
+from local_bench.models.vet import PIPELINE, Listing, model_file
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import DatasetInfo, ModelInfo, RepoSibling
@@ -41,7 +41,7 @@ class Repository:
     @cached_property
     def listing(self) -> Listing:
         """The listing for `vet`. Reading a config downloads and verifies it."""
-        return Listing(self.repo, frozenset(self.files), lambda name: self._verified(name).read_bytes())
+        return Listing(self.repo, frozenset(self.files), lambda name: model_file(self._verified(name)))
 
     @property
     def wanted(self) -> list[str]:
@@ -179,7 +179,7 @@ def snapshot(card: str, repo: str, revision: str | None) -> Path:
         tree = frozenset(file.path for file in get_cached_repo_tree(repo, revision=revision))
     except CachedRepoTreeNotFoundError:
         return folder
-    wanted = Listing(repo, tree, lambda name: (folder / name).read_bytes()).loaded
+    wanted = Listing(repo, tree, lambda name: model_file(folder / name)).loaded
     missing = next((n for n in wanted if n.endswith(".safetensors") and not (folder / n).is_file()), None)
     if missing is not None:
         raise WeightsError(f"the weights of {card} on this machine are incomplete ({missing} is missing): {remedy}")

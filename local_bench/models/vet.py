@@ -6,14 +6,15 @@ weights with a missing shard. Accepted, but not loaded: a pickle with a .safeten
 
 import fnmatch
 import importlib.util
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
+from local_bench.core.files import read_bytes
 
 PIPELINE = "model_index.json"
 """The index file of a diffusers pipeline, whose components are in subfolders."""
@@ -21,6 +22,8 @@ KINDS = (".safetensors", ".json", ".txt", ".model", ".jinja")
 """Suffixes of the files that a model is loaded from."""
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = ".safetensors.index.json"
+MAX_FILE_BYTES = 200_000_000
+"""Tokenizers have the largest: tens of megabytes."""
 _VARIANTS = tuple(f"*.{kind}{end}*" for kind in ("fp16", "bf16", "fp8", "non_ema") for end in ".-")
 """Copies of the weights in another precision, not loaded."""
 _UNUSED = ("safety_checker",)
@@ -61,8 +64,8 @@ class Listing:
     def json(self, name: str) -> dict[str, Any]:
         """Read a JSON object. WeightsError if the file contains anything else."""
         try:
-            value = json.loads(self.read(name))
-        except (ValueError, RecursionError):
+            value = strictjson.loads(self.read(name).decode())
+        except ValueError:
             value = None
         if not isinstance(value, dict):
             raise WeightsError(f"{self.where}: {name} is not a JSON object: replace it with a valid one")
@@ -84,7 +87,7 @@ class Listing:
 def listing_of(folder: Path) -> Listing:
     """The listing of a local folder."""
     names = frozenset(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    return Listing(str(folder), names, lambda name: (folder / name).read_bytes())
+    return Listing(str(folder), names, lambda name: model_file(folder / name))
 
 
 def vet(listing: Listing) -> None:
@@ -178,3 +181,8 @@ def _refuse_missing_shards(listing: Listing, name: str) -> None:
                 f"{listing.where}: {name} lists {(folder / shard).as_posix()}, which is missing: "
                 "add the file, or fetch the model again"
             )
+
+
+def model_file(path: Path) -> bytes:
+    """A small file of a model (a config, an index). WeightsError if it is no regular file or too large."""
+    return read_bytes(path, WeightsError, max_bytes=MAX_FILE_BYTES, missing="fetch the model again")

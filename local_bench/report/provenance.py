@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from local_bench.core import strictjson
+from local_bench.core.errors import UserError
 from local_bench.report.text import duration
 from local_bench.runs.rundir import RunDir
 
@@ -38,8 +40,8 @@ def provenance(run: RunDir) -> Node:
     if path.stat().st_size > MAX_BYTES:
         return f"provenance.json is larger than {MAX_BYTES:,} bytes and is not shown."
     try:
-        return tree(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, RecursionError):
+        return tree(strictjson.read(path, UserError, missing="restore it"))
+    except UserError:
         return "provenance.json cannot be read as JSON."
 
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd, nearest_micro_usd
-from local_bench.core.yamlfile import Strict, check, read_yaml
+from local_bench.core.yamlfile import Strict, check, read_yaml, yaml_text, yaml_value
 from local_bench.runs.judge_config import JudgeConfig, Name, Number
 
 
@@ -352,9 +351,9 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {setting!r} is not of the form key.sub=value: use that form")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {setting!r}: the value is not valid YAML: quote it") from None
+        value = yaml_value(text)
+    except ValueError as e:
+        raise ConfigError(f"--set {setting!r}: the value is not valid YAML ({e}): quote it") from None
     at: Any = data
     *parents, last = key.split(".")
     for step in parents:
@@ -384,7 +383,7 @@ def _index(at: list[Any], step: str, setting: str) -> int:
 
 def dump_config(config: RunConfig) -> str:
     """The resolved config as YAML, with all defaults; absolute paths are reduced to their last component."""
-    return yaml.safe_dump(_portable(config.model_dump()), sort_keys=False, allow_unicode=True)
+    return yaml_text(_portable(config.model_dump()), sort_keys=False)
 
 
 def _portable(value: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
-from local_bench.core.storage import storage_errors
+from local_bench.core.files import read_bytes, read_text
+from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
 from local_bench.judges.metrics.base import Picture, Subject
 from local_bench.judges.metrics.evaluator import Wanted
@@ -129,11 +130,10 @@ def _references(folder: Path | None, name: Path) -> Iterator[Picture]:
 
 def _captions(path: Path) -> dict[str, str]:
     """Captions by image. UserError if the file has neither form."""
+    text = read_text(path, UserError, missing="give a file with captions", unreadable="give one that can be read")
     try:
-        whole = strictjson.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: give a file with captions") from None
-    except (ValueError, RecursionError, OSError):
+        whole = strictjson.loads(text)
+    except ValueError:
         whole = None  # not one JSON object: read as JSON Lines
     if isinstance(whole, dict) and "caption" not in whole:
         rows: list[tuple[str, Any, Any]] = [(str(path), image, caption) for image, caption in whole.items()]
@@ -146,6 +146,9 @@ def _captions(path: Path) -> dict[str, str]:
         if not isinstance(image, str) or not isinstance(caption, str):
             raise UserError(f'{where}: a caption is {{"image": "…", "caption": "…"}} with two strings: correct it')
     return {image: caption for _, image, caption in rows}
+
+
+MAX_OUT_BYTES = 2_000_000_000
 
 
 class _ScoresFile:
@@ -161,8 +164,7 @@ class _ScoresFile:
         if empty:
             self._write([self._head])
             return
-        with storage_errors(self._path):
-            data = self._path.read_bytes()
+        data = read_bytes(self._path, UserError, max_bytes=MAX_OUT_BYTES, missing=_AGAIN)
         whole = data[: data.rfind(b"\n") + 1]
         lines = [line for _, _, line in strictjson.lines_of(whole, self._path, UserError, "a line of scores")]
         if not lines or lines[0] != self._head:
@@ -171,8 +173,8 @@ class _ScoresFile:
                 f"on another CPU: {_AGAIN}"
             )
         if len(whole) < len(data):  # a session ended while it wrote the last line
-            with storage_errors(self._path), self._path.open("r+b") as file:
-                file.truncate(len(whole))
+            with storage_errors(self._path):
+                cut(self._path, len(whole))
         for line in lines[1:]:
             subject = self._subjects.get(line.get("image", ""))
             if subject and line.get("file") == _stamp(subject.image.path):
@@ -192,8 +194,8 @@ class _ScoresFile:
 
     def _write(self, lines: Sequence[Any]) -> None:
         text = "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)
-        with storage_errors(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with storage_errors(self._path):
+            append(self._path, text.encode())
 
 
 def _stamp(path: Path) -> str:

@@ -5,7 +5,6 @@ Commands check different subsets: `generate` and `run` decode every finished ima
 empty files and decodes the images that its report shows.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from local_bench.core import strictjson
 from local_bench.core.errors import ImageError, RunImageError
 from local_bench.core.images import image_path, load_verified
 from local_bench.runs.store import Store
@@ -160,7 +160,7 @@ def stored_digests(store: Store) -> dict[str, list[str]]:
 
 def _given(store: Store) -> Iterator[str]:
     for content in store.task_contents().values():
-        task = json.loads(content)
+        task = strictjson.stored(content)
         several = [task.get("source_sha256"), task.get("mask_sha256"), *(task.get("reference_sha256") or ())]
         yield from (sha for sha in several if sha)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import yaml
-
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
 from local_bench.core.paths import refuse_links
 from local_bench.core.storage import storage_errors, sweep, write_atomic
+from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import IMAGES, INPUTS, ImageStore
 from local_bench.runs.store import LEDGER, Store
@@ -231,7 +230,7 @@ def _differences(old: Mapping[tuple[Any, ...], Any], new: Mapping[tuple[Any, ...
 
 def _comparable(config: RunConfig) -> dict[tuple[Any, ...], Any]:
     """The portable config by key path, with models by name and metrics as a set."""
-    data = yaml.safe_load(dump_config(config))
+    data = yaml_value(dump_config(config))
     data["models"] = {model.label: entry for model, entry in zip(config.models, data["models"], strict=True)}
     data["metrics"] = dict.fromkeys(data["metrics"], True)
     return _flat(data)
@@ -258,4 +257,4 @@ def _flat(value: Any, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
 
 
 def _short(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()
+    return yaml_text(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -1,10 +1,10 @@
 """Computes scores from verdicts by the suite's rules, for each judge and for the panel."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import pstdev
 
+from local_bench.core import strictjson
 from local_bench.core.hardrules import HardRules
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.rules import RULES, check_rules, rules_score
@@ -44,8 +44,8 @@ def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
     input."""
     if row.answer_json is None:
         return Verdict(None, row.unscored, row.raw)
-    answer, fault = read_stored(row.rubric, json.loads(row.answer_json))
-    labels = None if row.labels_json is None else json.loads(row.labels_json)
+    answer, fault = read_stored(row.rubric, strictjson.stored(row.answer_json))
+    labels = None if row.labels_json is None else strictjson.stored(row.labels_json)
     return Verdict(answer, fault, row.raw, labels if answer else None)
 
 

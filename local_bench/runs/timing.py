@@ -3,7 +3,6 @@
 Speed does not depend on the values of the weights, so a run's hours are known before its files are downloaded.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json, seed_of
 from local_bench.core.money import held_cost, usd_number
 from local_bench.core.quiet import quiet_libraries
@@ -170,7 +170,7 @@ def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> No
             continue
         kinds = Counter((canonical_json(w["sampler"]), len(w["pictures"])) for w in work)
         (sampler, n_pictures), _ = kinds.most_common(1)[0]
-        size = Sampler(**json.loads(sampler))
+        size = Sampler(**strictjson.stored(sampler))
         timing = time_model(model, size, n_pictures, entry["batch_size"], config.engine, entry["offload"])
         texts = len({(w["prompt"], *w["pictures"]) for w in work})
         image_s = timing.image_s * entry["pflop_per_image"] * 1e15 / timing.flop_per_image

@@ -4,7 +4,6 @@ Each check yields findings. What can be derived is computed again (work ids, see
 decisions); everything else is compared with the digests that were recorded at the end of the last command.
 """
 
-import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import LocalBenchError
+from local_bench.core import strictjson
+from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
 from local_bench.core.images import load_verified
 from local_bench.core.types import Score, Task
@@ -228,7 +228,7 @@ def _verdicts(run: RunDir) -> Faults:
         if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
             yield _verdict_name(run, row), "is by another wording of its rubric"
         if row.answer_json is not None:
-            answer, fault = spec.rubrics[row.rubric].read(json.loads(row.answer_json), {}, labels_only=True)
+            answer, fault = spec.rubrics[row.rubric].read(strictjson.stored(row.answer_json), {}, labels_only=True)
             if answer is None:
                 yield _verdict_name(run, row), f"has an answer that its rubric does not allow: {fault}"
 
@@ -331,7 +331,10 @@ def _provenance(run: RunDir) -> Faults:
     path = run.path / "provenance.json"
     if stored is None and not path.exists():
         return
-    written = json.loads(path.read_text("utf-8")) if path.is_file() else None
+    try:
+        written = strictjson.read(path, UserError, missing="restore it")
+    except UserError:
+        written = None
     if written != stored:
         yield "provenance.json", "differs from the provenance in the store"
     if stored and stored.get("sessions") != len(run.store.sessions()):

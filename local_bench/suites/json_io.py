@@ -8,6 +8,8 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, UserError
+from local_bench.core.files import read_text
+from local_bench.core.messages import kind
 
 MAX_BYTES = 500_000_000
 HINT = "give a file with one JSON object"
@@ -18,7 +20,7 @@ def read_object(path: Path, what: str, error: type[UserError] = ResultFileError)
     object."""
     data, text = read_json(path, what, error)
     if not isinstance(data, dict):
-        raise error(f"{path}: a {what} must be a JSON object, not {type(data).__name__}: {HINT}")
+        raise error(f"{path}: a {what} must be a JSON object, not {kind(data)}: {HINT}")
     return data, text
 
 
@@ -26,24 +28,13 @@ def read_list(path: Path, what: str, error: type[UserError] = ResultFileError) -
     """(the JSON array in the file, its text), with decimal numbers as Decimal. Raises `error` if it is not an array."""
     data, text = read_json(path, what, error)
     if not isinstance(data, list):
-        raise error(
-            f"{path}: a {what} must be a JSON array, not {type(data).__name__}: give a file with one JSON array"
-        )
+        raise error(f"{path}: a {what} must be a JSON array, not {kind(data)}: give a file with one JSON array")
     return data, text
 
 
 def read_json(path: Path, what: str, error: type[UserError]) -> tuple[Any, str]:
     """(the contents of the file, its text), with decimal numbers as Decimal. Raises `error` if it is not valid JSON."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise error(f"{path} is larger than {MAX_BYTES:,} bytes and cannot be a {what}: give the right file")
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise error(f"{path} does not exist: give the {what}") from None
-    except OSError as e:
-        raise error(f"{path} cannot be read ({e.strerror}): give the {what}") from None
-    except UnicodeDecodeError:
-        raise error(f"{path} is not UTF-8 text: give the {what}") from None
+    text = read_text(path, error, missing=f"give the {what}", max_bytes=MAX_BYTES)
     try:
         return strictjson.loads(text, parse_float=Decimal), text
     except json.JSONDecodeError as e:

@@ -5,7 +5,6 @@ specified in the model's open_clip_config.json, texts tokenised and truncated to
 with norm 1.
 """
 
-import json
 import unicodedata
 from collections.abc import Hashable, Sequence
 from functools import cached_property
@@ -18,6 +17,7 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
 from PIL import Image
 
+from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
 from local_bench.judges.metrics.base import Array, Network, Unscorable
@@ -139,10 +139,7 @@ def cosine(a: Array, b: Array) -> float:
 def read_json(weights: Weights, name: str) -> dict[str, Any]:
     """A model's JSON configuration. WeightsError if it is missing or not a JSON object."""
     path: Path = weights.folder / name
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as e:
-        raise WeightsError(f"{path} cannot be read ({e}): {mend(weights)}") from e
+    value = strictjson.read(path, WeightsError, missing=mend(weights))
     if not isinstance(value, dict):
         raise WeightsError(f"{path} is not a JSON object: {mend(weights)}")
     return value

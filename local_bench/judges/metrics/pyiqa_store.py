@@ -6,7 +6,6 @@ has the metric, its options and the file names, so one loader serves fetched fol
 At run time a missing file is an error message, never a download.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import canonical_json
 from local_bench.judges.metrics.pyiqa_cards import Described, describe
@@ -81,9 +81,9 @@ class Store:
 def read_store(folder: Path) -> Store:
     """The store in `folder`. WeightsError if there is none."""
     try:
-        index = json.loads((folder / INDEX).read_bytes())
+        index = strictjson.read(folder / INDEX, WeightsError, missing="fetch it again")
         return Store(index["metric"], folder, index["options"], index["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (WeightsError, KeyError, TypeError):
         raise WeightsError(
             f"{folder} is not a pyiqa metric's folder ({INDEX} is missing or damaged): fetch the metric again"
         ) from None

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer
 
@@ -147,7 +148,7 @@ class AnnotationDatabase:
     def items(self) -> dict[str, Item]:
         """Item id -> item, for all protocols."""
         rows = self._rows("SELECT item_id, protocol, content FROM items ORDER BY item_id")
-        return {item_id: Item.from_content(protocol, json.loads(content)) for item_id, protocol, content in rows}
+        return {item_id: Item.from_content(protocol, strictjson.stored(content)) for item_id, protocol, content in rows}
 
     # answers
 
@@ -200,7 +201,9 @@ class AnnotationDatabase:
             *values,
         )
         return [
-            StoredAnswer(number, annotator, item_id, kind, Given.from_content(json.loads(content)), elapsed, saved)
+            StoredAnswer(
+                number, annotator, item_id, kind, Given.from_content(strictjson.stored(content)), elapsed, saved
+            )
             for number, annotator, item_id, kind, content, elapsed, saved in rows
         ]
 

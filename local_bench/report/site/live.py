@@ -1,6 +1,5 @@
 """The state of runs that are in progress: phases, time left, recent images, and the GPUs of this machine."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +8,8 @@ from typing import Any
 
 import pynvml
 
-from local_bench.core.errors import LocalBenchError
+from local_bench.core import strictjson
+from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.runs.progress import FILE
 from local_bench.runs.rundir import LOGS, RunDir, in_progress
 from local_bench.runs.store import Counts
@@ -65,12 +65,12 @@ class LiveRun:
 
 def _phases(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     try:
-        data = json.loads((path / LOGS / FILE).read_bytes())
+        data = strictjson.read(path / LOGS / FILE, UserError, missing="run again")
         phases = [
             {name: one[name] for name in ("phase", "n", "total", "seconds")} for one in data["phases"][-MAX_PHASES:]
         ]
         updated = str(data["updated_utc"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         return [], None
     for one in phases:
         left = one["total"] - one["n"]

@@ -1,6 +1,5 @@
 """The SQLite file of a run, with one writer: opening, transactions, errors, key-value data (`meta`) and backups."""
 
-import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -8,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
 from local_bench.core.storage import put_in_place, storage_errors
 from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
@@ -182,7 +182,7 @@ class Database:
     def json_meta(self, key: str) -> Any:
         """The JSON value stored under `key`, or None."""
         text = self.meta(key)
-        return None if text is None else json.loads(text)
+        return None if text is None else strictjson.stored(text)
 
     def _of_judges(self, judge: str | None, counted: bool = True) -> tuple[str, tuple[str, ...]]:
         """A condition on the column `judge` and its values: one judge, or None for all that count in the run; or for

@@ -1,10 +1,10 @@
 """The rows of the store as types. Money in micro-USD, time in nanoseconds, energy in millijoules."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+from local_bench.core import strictjson
 from local_bench.core.money import split
 from local_bench.core.types import Decision, Score
 
@@ -44,13 +44,13 @@ class CandidateRow:
 
     @cached_property
     def work(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.work_json)
+        found: dict[str, Any] = strictjson.stored(self.work_json)
         return found
 
     @property
     def truncated(self) -> dict[str, int]:
         """Number of prompt tokens truncated by each of the model's encoders."""
-        return {str(name): int(n) for name, n in json.loads(self.truncated_json or "{}").items()}
+        return {str(name): int(n) for name, n in strictjson.stored(self.truncated_json or "{}").items()}
 
     @property
     def image(self) -> str | None:

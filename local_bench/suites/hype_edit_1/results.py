@@ -12,6 +12,7 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
+from local_bench.core.messages import kind
 from local_bench.suites.json_io import line_of, read_object
 
 SCHEMA_VERSION = 2
@@ -188,5 +189,5 @@ def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: l
 
 def _objects(value: Any, fault: Any, at: list[str], what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise fault(at, f"{what} must be a JSON object, not {type(value).__name__}")
+        raise fault(at, f"{what} must be a JSON object, not {kind(value)}")
     return value

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.images import load_image
+from local_bench.core.messages import kind
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, explain
@@ -47,7 +48,7 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
         given_id = data.get("task_id") if isinstance(data, dict) else None
         where = f"{path}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{path}, entry {number}"
         if not isinstance(data, dict):
-            raise TaskFileError(f"{where}: a task must be a JSON object, not {type(data).__name__}: correct the entry")
+            raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
         try:
             entry = EditTask.model_validate(data)
             task = _task(entry, path, keep)

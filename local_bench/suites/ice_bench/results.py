@@ -9,6 +9,8 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError
+from local_bench.core.files import read_text
+from local_bench.core.messages import kind
 
 SEPARATOR = "#;#"
 _ROUNDING = 1e-4
@@ -31,14 +33,7 @@ def read_eval_result(path: Path, tasks: Collection[str], limits: Mapping[str, tu
     ResultFileError with file, line and reason: for a malformed line, an unknown task, a metric that is not a finite
     number or outside its limits, a duplicate item, a file without items.
     """
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise ResultFileError(f"{path} does not exist: give an eval_result.txt of ICE-Bench") from None
-    except UnicodeDecodeError:
-        raise ResultFileError(f"{path} is not UTF-8 text: give an eval_result.txt of ICE-Bench") from None
-    except OSError as e:
-        raise ResultFileError(f"{path} cannot be read ({e.strerror}): give an eval_result.txt of ICE-Bench") from None
+    lines = read_text(path, ResultFileError, missing="give an eval_result.txt of ICE-Bench").splitlines()
     items: list[Item] = []
     first: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -70,9 +65,7 @@ def _item(line: str, where: str, tasks: Collection[str], limits: Mapping[str, tu
         remedy = "write null for a metric without a value"
         raise ResultFileError(f"{where}: the metrics are not valid JSON ({e}): {remedy}") from None
     if not isinstance(values, dict):
-        raise ResultFileError(
-            f"{where}: the metrics must be a JSON object, not {type(values).__name__}: correct the line"
-        )
+        raise ResultFileError(f"{where}: the metrics must be a JSON object, not {kind(values)}: correct the line")
     return Item(item_id, task, {name: _value(name, value, where, limits) for name, value in values.items()})
 
 

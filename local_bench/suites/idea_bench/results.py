@@ -2,10 +2,12 @@
 repeat."""
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.errors import ResultFileError
+from local_bench.core.files import read_text
 
 REPEATS = 3
 QUESTIONS = 6
@@ -49,8 +51,9 @@ def read_results(path: Path) -> list[Row]:
     duplicate question, a score that is not 0, 1 or empty, a file without rows."""
     rows: list[Row] = []
     first: dict[tuple[str, str, int], int] = {}
+    text = read_text(path, ResultFileError, missing="give a results CSV of IDEA-Bench")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(text, newline="") as file:
             csv.field_size_limit(MAX_FIELD)
             lines = csv.reader(file, strict=True)
             columns = _columns(next(lines, []), path)
@@ -65,12 +68,6 @@ def read_results(path: Path) -> list[Row]:
                     raise ResultFileError(f"{where}: duplicate {what}, first on line {first[key]}: keep one")
                 first[key] = lines.line_num
                 rows.append(row)
-    except FileNotFoundError:
-        raise ResultFileError(f"{path} does not exist: give a results CSV of IDEA-Bench") from None
-    except UnicodeDecodeError:
-        raise ResultFileError(f"{path} is not UTF-8 text: give a results CSV of IDEA-Bench") from None
-    except OSError as e:
-        raise ResultFileError(f"{path} cannot be read ({e.strerror}): give a results CSV of IDEA-Bench") from None
     except csv.Error as e:
         raise ResultFileError(f"{path}, line {lines.line_num}: invalid CSV ({e}): correct the line") from None
     if not rows:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
+from local_bench.core.files import read_text
 from local_bench.core.images import load_image
 from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import Task
@@ -224,9 +225,10 @@ def _number(name: str, where: str) -> int:
 
 def _text(file: Path) -> str:
     try:
-        text = safe_join(file.parent, file.name).read_text("utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError, UserError) as e:
+        path = safe_join(file.parent, file.name)
+    except UserError as e:
         raise TaskFileError(f"{file} cannot be read ({e}): restore the published file") from None
+    text = read_text(path, TaskFileError, missing="restore the published file").strip()
     if not text:
         raise TaskFileError(f"{file} is empty: restore the published file")
     return text

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import ASPECT, HardRules
 from local_bench.core.images import load_image
+from local_bench.core.messages import kind
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Deliverable, Question, Task
@@ -167,7 +168,7 @@ def _prompt(task: Task, number: int) -> str:
 
 def _order(data: Any, where: str) -> PublishedOrder:
     if not isinstance(data, dict):
-        raise TaskFileError(f"{where}: an order must be a JSON object, not {type(data).__name__}: correct the entry")
+        raise TaskFileError(f"{where}: an order must be a JSON object, not {kind(data)}: correct the entry")
     try:
         return PublishedOrder.model_validate(data)
     except ValidationError as e:

@@ -1,0 +1,84 @@
+"""What is left when a command fails in a way that nobody expected: one sentence, and a log with the traceback."""
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from local_bench.core.errors import UserError
+from local_bench.core.files import reason
+from local_bench.core.messages import without_secrets
+
+DEBUG = "--debug"
+_KEPT = 20
+"""Number of crash logs that are kept."""
+
+
+def system_error(error: OSError) -> tuple[str, int] | None:
+    """(message, exit code) of an error of the file system or the machine that no reader or writer has described; None
+    for an error that is ours."""
+    if error.errno is None:
+        return None
+    where = f"{error.filename}: " if isinstance(error.filename, str | os.PathLike) else ""
+    return f"{where}{reason(error)}: check the path, its permissions, free space and limits (`ulimit -a`)", 1
+
+
+def crash_log(error: BaseException) -> Path | None:
+    """Write the traceback to a new file in the cache, else in the temporary folder; None if neither is writable."""
+    from local_bench.core.paths import cache_dir
+
+    text = without_secrets("".join(traceback.format_exception(error)))
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for parent in (cache_dir, lambda: Path(tempfile.gettempdir())):
+        try:
+            folder = parent() / "crashes"
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in sorted(folder.glob("*.txt"))[: -_KEPT + 1]:
+                old.unlink(missing_ok=True)
+            (folder / name).write_text(text, "utf-8", "backslashreplace")
+        except (OSError, RuntimeError):
+            continue
+        return folder / name
+    return None
+
+
+def unexpected(error: BaseException) -> str:
+    """The sentence about an error that nobody expected; its traceback is in a file."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory: close other programs, raise `ulimit -v`, or use a smaller batch size"
+    log = crash_log(error)
+    where = f"its traceback is in {log}" if log else "its traceback could not be written: use --debug"
+    return (
+        f"unexpected error in local-bench; {where}; nothing that was committed is lost; please report it with this file"
+    )
+
+
+def without_nul(arguments: Sequence[str]) -> list[str]:
+    """The arguments as a list. UserError for one with NUL, which no path or name can have."""
+    found = next((argument for argument in arguments if "\0" in argument), None)
+    if found is not None:
+        raise UserError(f"the argument {found!r} contains NUL, which no path or name has: remove it")
+    return list(arguments)
+
+
+def printable_streams() -> None:
+    """Let stdout and stderr escape what their encoding lacks, and replace closed ones, so that printing cannot fail."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif getattr(stream, "errors", None) in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def abandon(stream: TextIO) -> None:
+    """Direct a stream that cannot be written to nowhere, so that the interpreter's flush at exit does not fail."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

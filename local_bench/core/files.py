@@ -1,0 +1,129 @@
+"""The one way to read a file that someone else may have written: regular files only, of a bounded size.
+
+A FIFO, a device or a socket would block or never end, and a large file would fill the memory: both are refused before
+anything is read. Errors of the path (a link loop, a name that is too long, NUL) are sentences of the caller's error.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+from local_bench.core.errors import UserError
+
+MAX_TEXT_BYTES = 64_000_000
+"""For text that is parsed whole, unless the reader states its own limit."""
+
+
+def read_bytes(
+    path: Path, error: type[UserError], *, max_bytes: int, missing: str, unreadable: str = "", folder: str = ""
+) -> bytes:
+    """The content of a regular file of at most `max_bytes`. Raises `error` with one sentence for every other case;
+    `missing`, `unreadable` and `folder` are the advice for a missing file, a file that cannot be read and a folder."""
+    advice = unreadable or missing
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise error(f"{path} does not exist: {missing}") from None
+    except OSError as e:
+        raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
+    except ValueError:  # NUL, or an unpaired surrogate
+        raise error(f"{str(path)!r} cannot be the path of a file: {advice}") from None
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
+            raise error(f"{path} is a folder: {folder or advice}")
+        if not stat.S_ISREG(status.st_mode):
+            raise error(f"{path} is not a regular file: {advice}")
+        if status.st_size > max_bytes:
+            raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
+        with os.fdopen(os.dup(handle), "rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as e:
+        raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
+    finally:
+        os.close(handle)
+    if len(data) > max_bytes:  # it grew, or its size is not stated (procfs)
+        raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
+    return data
+
+
+def read_text(
+    path: Path,
+    error: type[UserError],
+    *,
+    missing: str,
+    unreadable: str = "",
+    folder: str = "",
+    max_bytes: int = MAX_TEXT_BYTES,
+) -> str:
+    """As `read_bytes`, decoded as UTF-8 (a byte order mark is removed); `error` also for other encodings."""
+    data = read_bytes(path, error, max_bytes=max_bytes, missing=missing, unreadable=unreadable, folder=folder)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        line = data.count(b"\n", 0, e.start) + 1
+        raise error(f"{path}, line {line}: this is not UTF-8 text: save the file as UTF-8") from None
+
+
+def require_regular(path: Path, error: type[UserError], advice: str) -> None:
+    """Raise `error` unless `path` is a regular file or a link to one; for libraries that open the file themselves."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise error(f"{path} does not exist: {advice}") from None
+    except OSError as e:
+        raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
+    except ValueError:
+        raise error(f"{str(path)!r} cannot be the path of a file: {advice}") from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise error(f"{path} is {kind}: {advice}")
+
+
+def is_file(path: Path) -> bool:
+    """`path.is_file()`, also False for a path that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_dir(path: Path) -> bool:
+    """`path.is_dir()`, also False for a path that no folder can have."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def reason(error: OSError) -> str:
+    """The system's words for an error, in lower case and without its number."""
+    text = error.strerror or type(error).__name__
+    return text[:1].lower() + text[1:]
+
+
+@contextmanager
+def open_regular(path: Path, error: type[UserError], *, missing: str, unreadable: str = "") -> Iterator[BufferedReader]:
+    """A regular file opened for reading in pieces, for files without a limit of their own. Raises as `read_bytes`, for
+    errors while it is read too."""
+    require_regular(path, error, missing)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise error(f"{path} does not exist: {missing}") from None
+    except OSError as e:
+        raise error(f"{path} cannot be read ({reason(e)}): {unreadable or missing}") from None
+
+
+def own_bytes(path: Path) -> bytes:
+    """The content of a file of this package or of a cache that this package wrote. Raises OSError."""
+    return path.read_bytes()
+
+
+def own_text(path: Path) -> str:
+    """As `own_bytes`, as text."""
+    return path.read_text("utf-8")

@@ -1,0 +1,152 @@
+"""Runs command lines in this process and reports everything that a hostile input must not cause."""
+
+import io
+import json
+import os
+import re
+import signal
+import traceback
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_bench.cli.main import main
+
+LIMIT_S = 10.0
+MAX_SENTENCE = 1200
+"""Messages are at most 600 characters and a path that was given, which the tests' temporary folders make long."""
+STATUSES = (0, 1, 2, 130)
+_CLASSES = re.compile(
+    r"NoneType|Traceback \(most recent|\[Errno|\b(?:Attribute|Type|Value|Key|Index|Overflow|Recursion|OS|Unicode\w*|"
+    r"Operational|Database|Integrity|Zero\w+|Assertion|Memory|Runtime|NotADirectory|IsADirectory|Permission)Error\b|"
+    r"\b(?:InvalidOperation|DecimalException|ValidationError|object at 0x|errors\.pydantic|type=\w+_type)\b|"
+    r"decimal\.|unexpected error"
+)
+
+
+class Hang(BaseException):
+    """The command took longer than LIMIT_S."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line; `prepare` writes its inputs into the working folder."""
+
+    name: str
+    argv: Sequence[object]
+    prepare: Callable[[], None] = lambda: None
+    statuses: tuple[int, ...] = STATUSES
+    """The exit codes that are right for it."""
+
+
+@dataclass
+class Outcome:
+    status: int | None
+    out: str
+    err: str
+    raised: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def time_limit(seconds: float = LIMIT_S) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(argv: Sequence[object], statuses: tuple[int, ...] = STATUSES) -> Outcome:
+    """Run `local-bench argv` in this process; the outcome has every fault found."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", write_through=True) for _ in range(2))
+    status, raised = None, ""
+    os.environ["LOCAL_BENCH_DEBUG"] = "1"  # `test_edge` checks what is printed without it
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            with time_limit():
+                status = main([str(a) for a in argv])
+        except Hang:
+            raised = "hang: " + "".join(traceback.format_exc().splitlines(keepends=True)[-8:])
+        except BaseException:  # noqa: BLE001 - everything that leaves `main` is a fault
+            raised = "".join(traceback.format_exc().splitlines(keepends=True)[-7:])
+    os.environ.pop("LOCAL_BENCH_DEBUG")
+    texts = [stream.buffer.getvalue().decode("utf-8", "backslashreplace") for stream in (out, err)]
+    outcome = Outcome(status, *texts, raised)
+    outcome.faults = list(_faults(outcome, statuses, "--json" in argv))
+    return outcome
+
+
+def _faults(outcome: Outcome, statuses: tuple[int, ...], as_json: bool) -> Iterator[str]:
+    if outcome.raised:
+        yield outcome.raised
+        return
+    if outcome.status not in statuses:
+        yield f"exit {outcome.status}, expected {statuses}"
+    found = _CLASSES.search(outcome.err)
+    if found:
+        yield f"{found[0]!r} in the message"
+    if outcome.status == 2 and not outcome.err.strip():
+        yield "exit 2 without a message"
+    for line in outcome.err.splitlines():
+        if len(line) > MAX_SENTENCE:
+            yield f"a line of {len(line)} characters"
+            break
+    bad = {c for c in outcome.err + outcome.out if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t"}
+    if bad:
+        yield f"control characters {sorted(bad)!r}"
+    if as_json and outcome.status == 0:
+        try:
+            json.loads(outcome.out, parse_constant=lambda name: 1 / 0)
+        except (ValueError, ZeroDivisionError):
+            yield "stdout is not strict JSON"
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Every path below `folder` with its kind, size and modification time."""
+    found = {}
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            stat = os.lstat(os.path.join(root, name))
+            size = 0 if name in folders else stat.st_size
+            found[os.path.relpath(os.path.join(root, name), folder)] = (
+                stat.st_mode,
+                size,
+                stat.st_mtime_ns * (name not in folders),
+            )
+    return found
+
+
+def campaign(cases: Iterable[Case], unchanged: Sequence[Path] = ()) -> tuple[int, list[str]]:
+    """Run all cases; (their number, the faults). `unchanged` folders must not change in any of them."""
+    n, failures = 0, []
+    before = [tree(folder) for folder in unchanged]
+    for case in cases:
+        n += 1
+        case.prepare()
+        outcome = run(case.argv, case.statuses)
+        for fault in outcome.faults:
+            failures.append(f"{case.name}: {fault}  [exit {outcome.status}] {outcome.err.strip()[:300]}")
+    for folder, state in zip(unchanged, before, strict=True):
+        changed = set(state.keys() ^ tree(folder).keys()) | {
+            path for path, entry in tree(folder).items() if state.get(path, entry) != entry
+        }
+        if changed:
+            failures.append(f"changed in {folder}: {sorted(changed)[:5]}")
+    return n, failures
+
+
+def assert_none(result: tuple[int, list[str]], at_least: int) -> None:
+    n, failures = result
+    assert n >= at_least, f"only {n} cases"
+    if os.environ.get("HOSTILE_LOG"):
+        with open(os.environ["HOSTILE_LOG"], "a") as log:
+            log.write(f"## {n} cases, {len(failures)} faults\n" + "".join(f"{f}\n" for f in failures))
+    assert not failures, f"{len(failures)} faults in {n} cases; the first:\n" + "\n".join(failures[:12])

@@ -1,0 +1,220 @@
+"""Valid inputs of every reader of files, and the command line that reads each: where the grammar of `values` begins."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local_bench.suites.idea_bench.results import HEADER
+from tests.suites.benchmarks import layouts
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file that a command reads; the folder has the other files that the command needs."""
+
+    name: str
+    file: str
+    """Relative to the working folder."""
+    argv: Sequence[str]
+    data: Any
+    """As JSON, which is YAML too; for JSON Lines the value of one line."""
+    every: int = 1
+    """Only every n-th literal of the grammar, for long inputs."""
+    frame: tuple[str, str] = ("", "")
+    """Text before and after the data."""
+
+
+def _task(**more: Any) -> dict[str, Any]:
+    task = {"task_id": "mug", "category": "Product", "price_usd": 10, "title": "mug", "brief": "Draw it."}
+    return task | {"deliverables": ["image 1"], "evaluation_points": ["It is there"]} | more
+
+
+def write(file: str, data: Any) -> None:
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    Path(file).write_text(data if isinstance(data, str) else json.dumps(data))
+
+
+CONFIG = {
+    "name": "t",
+    "seed": 0,
+    "suite": {"name": "servimage", "path": "tasks.jsonl", "limit": 1, "shard": "1/2", "part": "Product"},
+    "models": [
+        {"card": "imported", "name": "api", "attempts": 1, "imported": {"images": "made", "cost_usd_per_image": "0.04"}}
+    ],
+    "judge": {"card": "tiny-qwen3-vl", "protocol": "json", "base_url": "http://127.0.0.1:9/v1"}
+    | {"extra_args": [], "max_tokens": 16, "request_timeout_s": 1.0, "port": 9, "transport": "local"},
+    "panel": [],
+    "metrics": ["entropy"],
+    "acceptance": {"brf": 3.0},
+    "settlement": {"usd_per_hour": "1.79", "usd_per_kwh": "0.3", "api_usd_per_image": {"api": "0.04"}},
+    "engine": {"device": "cpu", "threads": 1, "encodings_gb": 1.0, "batch_size": 1},
+}
+CARD = {
+    "name": "mine",
+    "role": "generator",
+    "family": "flux",
+    "title": "Mine",
+    "source": {"folder": "weights"},
+    "licence": "MIT",
+    "parameters_b": 1.0,
+    "vram_gb": 1.0,
+    "vram_by_phase_gb": {"encode": 1.0},
+    "pflop_per_image": 1.0,
+    "sampler": {"height": 64, "width": 64, "num_inference_steps": 1, "guidance_scale": 1.0},
+    "takes": {"pictures": 1, "max_aspect": 2.0},
+    "architecture": {"transformer": "flux"},
+    "lora": {},
+}
+PRICES = {
+    "gpus": {"lab": {"title": "Lab", "mid": {"usd_per_hour": "1", "source": "s", "date": "2026"}, "matches": ["CPU"]}}
+}
+ANNOTATION = {"model": "mini-kontext", "task_id": "print-01", "deliverable": 1, "attempt": 1, "rater": "a"} | {
+    "brf": True,
+    "veq": 3,
+    "cns": None,
+    "overall": True,
+    "probability": 0.5,
+    "adjudication": False,
+}
+JUDGEMENTS = {
+    "schema_version": 2,
+    "dataset": "public",
+    "tasks_dir": "tasks",
+    "models": {"M01": "a"},
+    "judgements": {
+        "mug-1": {"M01": {"001.webp": {"judged_at": "2026-01-22T00:00:00+00:00", "ms": 9, "verdict": "PASS"}}}
+    },
+}
+SERVIMAGE = {"model": "a", "task_id": "mug", "category": "Product", "annotations": {"subtask_1": True}}
+SERVIMAGE_EACH = {"model": "a", "task_id": "mug", "category": "Product", "subtask_idx": 0} | {
+    "subtask_name": "subtask_1",
+    "label": 1,
+    "notes": "",
+}
+SHEET_TASK = {"task_id": "mug", "category": "Product", "price_usd": 10, "deliverables": 1}
+SHEET_SCORE = {"model": "a", "task_id": "mug", "deliverable": 1, "brf": 3, "veq": 4, "cns": None}
+PUBLISHED_ORDER = {
+    "task_id": "task_1",
+    "task_category": "Digital",
+    "subcategory": "x",
+    "original_task_data": {"task_name_original": "t", "requirements_original": "r", "price_usd": 5},
+    "hard_rules": {"deliverables": [{"subtask": "s", "rules": {"dimensions": "10x10 px", "file_type": "PNG"}}]},
+    "soft_rules": {"points": [{"point_requirement": "p"}]},
+}
+MANIFEST = {"task_id": "mug", "deliverable": 1, "attempt": 1, "file": "mug.png", "cost_usd": 0.04}
+CAPTION = {"image": "a.png", "caption": "a red box"}
+ICE_ITEM = {
+    "ItemID": "i1",
+    "Task": "Text2Image",
+    "Instruction": "",
+    "TargetCaption": "A red barn.",
+    "SourceImage": "",
+    "SourceMask": "",
+    "ReferenceImages": [],
+    "SourceCaption": "",
+    "RegionBased": "0",
+    "TaskLevel1": "L1",
+    "TaskLevel2": "L2",
+    "SourceImageType": "real",
+}
+HYPE_TASK = {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint it."}
+IDEA_META = {
+    "task_name": "plain",
+    "num_of_cases": 1,
+    "image_reference": False,
+    "multi_image_reference": False,
+    "multi_image_output": False,
+    "uid": "0024",
+    "output_image_count": 1,
+    "case_id": "0001",
+}
+WRITTEN = {"task_id": "mug", "evaluation_points": ["a"], "judge": "x", "rules": {"width": 10}}
+SLURM = {"partition": "gpu", "account": "a", "setup": ["module load x"], "time": "1:00:00"}
+RATERS = [{"name": "ada", "questions": ["brf"]}]
+
+
+def base() -> None:
+    """The files that the other inputs need."""
+    write("tasks.jsonl", _task())
+    layouts.picture(Path("made/mug.png"))
+    layouts.picture(Path("pictures/a.png"))
+    Path("manifest").mkdir(exist_ok=True)
+    layouts.picture(Path("manifest/mug.png"))
+    write("run.yaml", CONFIG)
+    write("sheet/annotations.jsonl", SERVIMAGE)
+    write("sheet/tasks.jsonl", SHEET_TASK)
+    write("judgements.json", JUDGEMENTS)
+    layouts.hype(Path("hype"))
+    layouts.ice(Path("ice"))
+    layouts.idea(Path("idea"))
+    write("manifest.yaml", CONFIG | {"models": [CONFIG["models"][0] | {"imported": {"images": "manifest/m.jsonl"}}]})  # type: ignore[index,dict-item]
+    write("written.yaml", CONFIG | {"suite": {"name": "servimage", "path": "tasks.jsonl", "written": "written.jsonl"}})
+    write("plain.yaml", CONFIG | {"settlement": {}})
+
+
+def inputs(kept: Path) -> list[Input]:
+    """All inputs; `kept` is a finished run."""
+    run = str(kept)
+    sheet = ("score", "servimage", "sheet/annotations.jsonl", "--tasks", "sheet/tasks.jsonl")
+    lines = ("", "\n")
+    return [
+        Input("config plan", "c.yaml", ("plan", "c.yaml", "--json"), CONFIG),
+        Input("config plan gpu", "c.yaml", ("plan", "c.yaml", "--gpu", "a6000"), CONFIG, 3),
+        Input("config doctor", "c.yaml", ("doctor", "c.yaml", "--json"), CONFIG, 9),
+        Input("config slurm", "c.yaml", ("slurm", "c.yaml", "--nodes", "1", "--run-dir", "shards"), CONFIG, 9),
+        Input("config generate", "c.yaml", ("generate", "c.yaml", "--run-dir", "x/\0"), CONFIG, 5),
+        Input("config fetch", "c.yaml", ("models", "fetch", "c.yaml", "--json"), CONFIG, 9),
+        Input("config of a run", "own/run.yaml", ("ls", ".", "--json"), CONFIG, 5),
+        Input("config of a run, digest", "own/run.yaml", ("digest", "own"), CONFIG, 5),
+        Input("card list", "local-bench/models/mine.yaml", ("models", "list", "--json"), CARD, 2),
+        Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
+        Input("prices", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES),
+        Input("slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM),
+        Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules={"width": 10}), 1, lines),
+        Input("orders show", "o.jsonl", ("suites", "show", "servimage", "--path", "o.jsonl", "--json"), _task(), 1),
+        Input(
+            "published orders",
+            "bench/C-Digital/Digital.json",
+            ("suites", "show", "servimage", "--path", "bench", "--json"),
+            [PUBLISHED_ORDER],
+        ),
+        Input("ice tasks", "ice/data.jsonl", ("suites", "show", "ice-bench", "--path", "ice", "--json"), ICE_ITEM),
+        Input("hype tasks", "hype/public.json", ("suites", "show", "hype-edit-1", "--path", "hype/public.json", "--json"), [HYPE_TASK]),
+        Input("idea meta", "idea/plain_0001/meta.json", ("suites", "show", "idea-bench", "--path", "idea", "--json"), IDEA_META),
+        Input("idea eval", "idea/plain_0001/eval.json", ("suites", "show", "idea-bench", "--path", "idea", "--json"), _eval()),
+        Input("written", "written.jsonl", ("plan", "written.yaml", "--json"), WRITTEN),
+        Input("manifest", "manifest/m.jsonl", ("plan", "manifest.yaml", "--json"), MANIFEST),
+        Input("score servimage", sheet[2], (*sheet, "--json"), SERVIMAGE),
+        Input("score servimage each", sheet[2], (*sheet, "--json"), SERVIMAGE_EACH),
+        Input("score servimage tasks", sheet[4], (*sheet, "--json"), SHEET_TASK, 1),
+        Input("score servimage scores", "s.jsonl", (*sheet, "--scores", "s.jsonl", "--json"), SHEET_SCORE, 1),
+        Input("score servimage costs", "costs.json", (*sheet, "--costs", "costs.json", "--json"), {"a": 0.1}, 1),
+        Input("score hype", "judgements.json", ("score", "hype-edit-1", "judgements.json", "--json"), JUDGEMENTS),
+        Input(
+            "score hype scores",
+            "s.jsonl",
+            ("score", "hype-edit-1", "judgements.json", "--scores", "s.jsonl", "--json"),
+            {"model": "a", "task_id": "mug-1", "attempt": 1, "score": 0.5},
+            1,
+        ),
+        Input("score hype costs", "costs.json", ("score", "hype-edit-1", "judgements.json", "--costs", "costs.json", "--json"), {"a": 0.1}, 1),
+        Input("reproduce hype", "judgements.json", ("reproduce", "hype-edit-1", "table-2", "judgements.json"), JUDGEMENTS, 4),
+        Input("reproduce servimage", sheet[2], ("reproduce", "servimage", "table-2", sheet[2], "--tasks", sheet[4]), SERVIMAGE, 4),
+        Input("people agreement", "people.jsonl", ("agreement", run, "--people", "people.jsonl", "--json"), ANNOTATION, 2),
+        Input("people settle", "people.jsonl", ("settle", run, "--people", "people.jsonl"), ANNOTATION, 6),
+        Input("import annotations", sheet[2], ("import", "servimage", sheet[2], "--run", run, "--labels", "l.jsonl"), SERVIMAGE, 2),
+        Input("captions", "captions.jsonl", ("measure", "pictures", "--metrics", "entropy", "--captions", "captions.jsonl"), CAPTION, 2),
+        Input("measure out", "out.jsonl", ("measure", "pictures", "--metrics", "entropy", "--out", "out.jsonl"), {"metrics": {"entropy": {}}}, 3),
+    ]  # fmt: skip
+
+
+def _eval() -> list[dict[str, Any]]:
+    return [{"input_images": [], "output_images": ["0001.jpg"], "question": f"Is it {k}?"} for k in range(6)]
+
+
+SCORES_TEXT: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ice.txt": ("{'Text2Image': {'aesthetic': 0.5}}\n", ("score", "ice-bench", "ice.txt", "--json")),
+    "idea.csv": (",".join(HEADER) + "\n" + ",".join("x" for _ in HEADER) + "\n", ("score", "idea-bench", "idea.csv", "--json")),
+}  # fmt: skip
