@@ -61,7 +61,7 @@ def test_ice_bench(runs):
         whole = whole_tasks(runs["ice-bench"][0], file.parent.name)
         assert set(told["n_items"]) == whole
         left = [
-            task for note in published.notes if note.startswith("left out") for task in note.split(": ")[1].split(", ")
+            task for note in published.notes if note.startswith("omitted") for task in note.split(": ")[1].split(", ")
         ]
         assert len(left) == len(set(left)) == 5 - len(whole)
         assert official_overall(file) == pytest.approx(told["overall"])

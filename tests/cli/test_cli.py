@@ -18,6 +18,7 @@ def test_the_commands_are_these():
         *(
             "score",
             "reproduce",
+            "predictor",
             "revise",
             "export",
             "import",

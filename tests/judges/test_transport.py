@@ -30,6 +30,8 @@ class Fake:
     fault: Exception = field(default_factory=lambda: Unreachable("gone"))
     together: threading.Barrier | None = None
     """Where those that raise a fault wait for each other."""
+    after: threading.Event | None = None
+    """Until it is set, no reply is given."""
     pause_s: float = 0.0005
     cannot_start: Exception | None = None
     cannot_restart: Exception | None = None
@@ -40,6 +42,8 @@ class Fake:
     up: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
+    taken: threading.Event = field(default_factory=threading.Event)
+    """It has taken a request."""
 
     def __enter__(self):
         if self.cannot_start:
@@ -59,6 +63,9 @@ class Fake:
                     if self.together:
                         self.together.wait()
                     raise self.fault
+                self.taken.set()
+                if self.after:
+                    self.after.wait(WAIT_S)
                 time.sleep(self.pause_s)
                 self.asked.append(request)
                 yield key, self.answer(request)
@@ -215,6 +222,7 @@ def test_the_requests_of_a_replica_that_ends_go_to_the_others_while_it_is_restar
 
 def test_the_last_requests_of_a_replica_that_ends_are_answered_by_one_that_had_finished():
     members = [Fake(), Fake(lasts=1, pause_s=0.2, cannot_restart=GONE)]
+    members[0].after = members[1].taken
     requests = requests_of(2, 3)
     notes = []
     with Replicas(members, notes.append) as replicas:

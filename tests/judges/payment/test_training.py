@@ -1,5 +1,4 @@
 import json
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from local_bench.judges.payment.network import PaymentNetwork, Scales, concept_l
 from local_bench.judges.payment.training import train
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
+from local_bench.runs import worker_pool
 from tests.judges.payment import tiny
 from tests.judges.payment.test_adapters import backbone
 
@@ -80,7 +80,7 @@ def _killed(folder: Path) -> None:
 
 def test_a_killed_training_ends_with_the_same_bytes(trained: tuple[Path, Card], tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    child = multiprocessing.get_context("fork").Process(target=_killed, args=(folder,))
+    child = worker_pool.CONTEXT.Process(target=_killed, args=(folder,))
     child.start()
     child.join(300)
     assert child.exitcode == -signal.SIGKILL
