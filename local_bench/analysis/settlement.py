@@ -10,7 +10,7 @@ from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import UNSCORED, Line, LineTable, distinct_per_group
+from local_bench.settle.table import UNSCORED, Line, LineTable, distinct_per_group, wide_integers
 
 NOT_SETTLED = "it has not been settled"
 
@@ -51,7 +51,7 @@ def line_table(store: Store) -> LineTable:
         tuple(models),
         tuple(task_id for task_id, _, _ in tasks),
         tuple(category for _, category, _ in tasks),
-        np.array([price for _, _, price in tasks], dtype=np.int64),
+        wide_integers([price for _, _, price in tasks]),
         model[first],
         task[first],
         deliverable[first],

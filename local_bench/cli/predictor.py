@@ -146,11 +146,10 @@ def _train_model(
     seed: int,
 ) -> "Card | None":
     """Train a payment model, then its calibration. None in all processes but the first."""
-    from local_bench.analysis.predictors.card import MODEL
     from local_bench.analysis.predictors.images import decisions_of
     from local_bench.analysis.predictors.training import train as train_predictor
     from local_bench.judges.payment.config import load_payment_config
-    from local_bench.runs.payment import is_main_process, log_odds_of, train_payment_model
+    from local_bench.runs.payment import MODEL, is_main_process, log_odds_of, train_payment_model
 
     config = load_payment_config(model).model_copy(update={"seed": seed})
     if row is not None:

@@ -211,6 +211,11 @@ class LineTable:
         return sums.reshape(len(self.models), len(self.task_ids))
 
 
+def wide_integers(micro_usd: Sequence[int]) -> Ints:
+    """(N,) integers, not negative, in a type wide enough for their sum."""
+    return np.array(micro_usd, dtype=np.int64 if sum(micro_usd) < _SAFE else object)
+
+
 def line_table(lines: Iterable[Line]) -> LineTable:
     """`lines` as columns, models in order of appearance; the orders' categories and prices are those of their last
     lines."""
@@ -225,7 +230,7 @@ def line_table(lines: Iterable[Line]) -> LineTable:
         models,
         tuple(ids),
         tuple(by_task[i].category for i in ids),
-        np.array(prices, dtype=np.int64 if sum(prices) < _SAFE else object),
+        wide_integers(prices),
         np.array([model_index[line.model] for line in rows], dtype=np.int64),
         np.array([task_index[line.task_id] for line in rows], dtype=np.int64),
         np.array([line.deliverable for line in rows], dtype=np.int64),
@@ -277,4 +282,4 @@ def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], 
 def amounts(scores: Sequence[Decimal]) -> Ints:
     """Scores as integers of one unit, in a type wide enough for their sum."""
     _, units = whole(scores)
-    return np.array(units, dtype=np.int64 if sum(units) < _SAFE else object)
+    return wide_integers(units)

@@ -27,7 +27,7 @@ MODELS = ("alpha", "beta", "gamma")
 TEXTS = ("no answer", 'a "quoted"\n],[ text', "päper")
 
 
-def random_run(path, seed: int) -> RunDir:
+def random_run(path, seed: int, highest_price: int = 10**8) -> RunDir:
     """Tasks with up to three deliverables, up to two attempts, some without an image, missing and unscored scores."""
     rng = random.Random(seed)
     config = RunConfig(
@@ -40,7 +40,7 @@ def random_run(path, seed: int) -> RunDir:
     tasks, rows = [], []
     for t in range(rng.randint(1, 12)):
         wanted = tuple(f"image {i}" for i in range(rng.randint(1, 3)))
-        price = rng.randint(1, 10**8)
+        price = rng.randint(1, highest_price)
         tasks.append(Task(f"t{rng.random()}", rng.choice("ABC"), price, "t", rng.choice(TEXTS), wanted, ("p",)))
         for model in MODELS:
             for deliverable in range(1, len(wanted) + 1) if rng.random() < 0.9 else ():
@@ -190,6 +190,17 @@ def test_decisions_settlement_and_digests_are_those_of_single_rows(tmp_path, see
         recorded = run.store.recorded()
         expected = contents_by_row(run)
         assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
+
+
+def test_sums_beyond_64_bits_are_exact(tmp_path):
+    with random_run(tmp_path / "run", 5, highest_price=2**63 - 1) as run:
+        decide(run)
+        settled, rows = settle(line_table(run.store), {}), lines(run.store)
+    assert max(s.total.value_micro_usd for s in settled) > 2**63
+    for s in settled:
+        own = {line.task_id: line.price_micro_usd for line in rows if line.model == s.model}
+        assert s.total.value_micro_usd == sum(own.values())
+        assert s.total.revenue_micro_usd == sum(line.revenue_micro_usd for line in rows if line.model == s.model)
 
 
 def test_lines_of_rows_that_contain_separators_are_the_same():

@@ -15,6 +15,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.yamlfile import Strict
+from local_bench.runs.payment import MODEL
 from local_bench.settle.predictors.fitting import Calibration
 from local_bench.settle.predictors.models import Calibrated, ConceptModel, Rule
 from local_bench.settle.predictors.serialization import loads
@@ -22,8 +23,6 @@ from local_bench.settle.predictors.serialization import loads
 FILE = "predictor.json"
 FORMAT = 1
 MAX_BYTES = 64_000_000
-MODEL = "model"
-"""The folder of the payment model of kind `servimage`, whose log-odds the predictor calibrates."""
 Kind = Literal["rule", "logistic", "boosted", "servimage"]
 KINDS: tuple[Kind, ...] = ("rule", "logistic", "boosted")
 """The kinds that are fitted to scores alone."""
