@@ -144,7 +144,7 @@ def test_random_judgements(score, tmp_path, seed):
         (lambda d: d | {"schema_version": 1}, "schema_version is 1"),
         (lambda d: d | {"models": {"M01": "a", "M02": "a"}}, "line 6: the alias 'M01' stands for one model's name"),
         (lambda d: d | {"models": {}}, "'M01' stands for no model"),
-        (lambda d: d | {"judgements": []}, "judgements are a JSON object, not list"),
+        (lambda d: d | {"judgements": []}, "judgements are a JSON object, not a list"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": "MAYBE"}}}}}, "not 'MAYBE'"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": ["PASS"]}}}}}, "not ['PASS']"),
         (lambda d: d | {"judgements": {"t": {"M01": {"one.webp": {"verdict": "PASS"}}}}}, "'one.webp' is no attempt"),
