@@ -1,5 +1,6 @@
 """What is left when a command fails in a way that nobody expected: one sentence, and a log with the traceback."""
 
+import errno
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from local_bench.core.files import reason
 from local_bench.core.messages import without_secrets
 
 DEBUG = "--debug"
+_OF_A_PATH = {*(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO)}
 _KEPT = 20
 """Number of crash logs that are kept."""
 
@@ -24,8 +26,9 @@ def system_error(error: OSError) -> tuple[str, int] | None:
     for an error that is ours."""
     if error.errno is None:
         return None
+    status = 2 if error.errno in _OF_A_PATH else 1
     where = f"{error.filename}: " if isinstance(error.filename, str | os.PathLike) else ""
-    return f"{where}{reason(error)}: check the path, its permissions, free space and limits (`ulimit -a`)", 1
+    return f"{where}{reason(error)}: check the path, its permissions, free space and limits (`ulimit -a`)", status
 
 
 def crash_log(error: BaseException) -> Path | None:

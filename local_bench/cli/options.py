@@ -7,10 +7,28 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from local_bench.core.files import path_fault
+from local_bench.core.messages import short
 from local_bench.core.suggest import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
+
+
+class PathOption(click.ParamType):
+    """A path that a file can have; whether it exists is for the command to find out."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if isinstance(value, Path):
+            return value
+        fault = path_fault(value) or ("it is empty" if not value else None)
+        if fault:
+            self.fail(f"{short(value)} is not a path: {fault}; give another", param, ctx)
+        return Path(value)
+
+
+PATH = PathOption()
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

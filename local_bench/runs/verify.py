@@ -59,7 +59,10 @@ def verify(run: RunDir, note: Callable[[str], None] = lambda _: None) -> list[Fi
                 if len(found) == _MOST:
                     break
         except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as e:
-            found.append(Finding(name, "store", f"cannot be checked: {type(e).__name__}: {e}"[:300]))
+            what = (
+                str(e) if isinstance(e, LocalBenchError) else "it has values of a form that local-bench does not write"
+            )
+            found.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
         findings += found
     return findings
 

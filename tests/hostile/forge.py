@@ -96,10 +96,13 @@ class Forgery:
                 f"INSERT INTO {table} SELECT * FROM {table}",
             ):
                 yield statement, self._run(statement)
-            yield f"view {table}", self._run(
-                f"ALTER TABLE {table} RENAME TO other",
-                f"CREATE VIEW {table} AS WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c) "
-                "SELECT other.* FROM other, c",
+            yield (
+                f"view {table}",
+                self._run(
+                    f"ALTER TABLE {table} RENAME TO other",
+                    f"CREATE VIEW {table} AS WITH RECURSIVE c(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM c) "
+                    "SELECT other.* FROM other, c",
+                ),
             )
         yield "extra view", self._run("CREATE VIEW v AS SELECT 1")
         yield "user version", self._run("PRAGMA user_version = 99")

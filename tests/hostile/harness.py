@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
+from local_bench.cli import edge
 from local_bench.cli.main import main
 
 LIMIT_S = 10.0
@@ -51,12 +53,12 @@ class Outcome:
 
 
 @contextmanager
-def time_limit(seconds: float = LIMIT_S) -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Hang
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         yield
     finally:
@@ -64,20 +66,26 @@ def time_limit(seconds: float = LIMIT_S) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+class Unexpected(BaseException):
+    """The command's last edge got an exception: a traceback without it. `test_edge` checks what is printed."""
+
+
+def _unexpected(error: BaseException) -> None:
+    raise Unexpected from error
+
+
 def run(argv: Sequence[object], statuses: tuple[int, ...] = STATUSES) -> Outcome:
     """Run `local-bench argv` in this process; the outcome has every fault found."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", write_through=True) for _ in range(2))
     status, raised = None, ""
-    os.environ["LOCAL_BENCH_DEBUG"] = "1"  # `test_edge` checks what is printed without it
-    with redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err), patch.object(edge, "crash_log", _unexpected):
         try:
             with time_limit():
                 status = main([str(a) for a in argv])
         except Hang:
             raised = "hang: " + "".join(traceback.format_exc().splitlines(keepends=True)[-8:])
-        except BaseException:  # noqa: BLE001 - everything that leaves `main` is a fault
-            raised = "".join(traceback.format_exc().splitlines(keepends=True)[-7:])
-    os.environ.pop("LOCAL_BENCH_DEBUG")
+        except BaseException as e:  # noqa: BLE001 - everything that leaves `main` is a fault
+            raised = "".join(traceback.format_exception(e.__cause__ or e)[-4:])
     texts = [stream.buffer.getvalue().decode("utf-8", "backslashreplace") for stream in (out, err)]
     outcome = Outcome(status, *texts, raised)
     outcome.faults = list(_faults(outcome, statuses, "--json" in argv))

@@ -63,7 +63,7 @@ def fault_of_schema(db: sqlite3.Connection) -> str | None:
     row = db.execute("SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1").fetchone()
     if row is None:
         row = db.execute(
-            "SELECT 'virtual table', name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+            "SELECT 'virtual table', name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'"
         ).fetchone()
     return None if row is None else f"it has the {row[0]} {str(row[1])[:60]!r}, which no release writes"
 
@@ -79,7 +79,9 @@ def fault_of_tables(db: sqlite3.Connection) -> str | None:
     for table, condition in CONDITIONS.items():
         if db.execute(f"SELECT 1 FROM {table} WHERE ({condition}) IS NOT TRUE LIMIT 1").fetchone():
             return f"the table {table!r} has values that no release writes"
-    gap = "SELECT 1 FROM candidates WHERE attempt = 1 GROUP BY task_id, model HAVING max(deliverable) <> count(*) LIMIT 1"
+    gap = (
+        "SELECT 1 FROM candidates WHERE attempt = 1 GROUP BY task_id, model HAVING max(deliverable) <> count(*) LIMIT 1"
+    )
     if db.execute(gap).fetchone():
         return "the deliverables of a task are not numbered from 1"
     broken = db.execute("PRAGMA foreign_key_check").fetchone()
