@@ -14,7 +14,7 @@ from local_bench.core.suggest import nearest
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class PathOption(click.ParamType):
+class PathOption(click.ParamType[Path]):
     """A path that a file can have; whether it exists is for the command to find out."""
 
     name = "path"

@@ -70,19 +70,22 @@ def read_text(
         raise error(f"{path}, line {line}: this is not UTF-8 text: save the file as UTF-8") from None
 
 
-def require_regular(path: Path, error: type[LocalBenchError], advice: str) -> None:
-    """Raise `error` unless `path` is a regular file or a link to one; for libraries that open the file themselves."""
+def require_regular(path: Path, error: type[LocalBenchError], advice: str, *, max_bytes: int | None = None) -> None:
+    """Raise `error` unless `path` is a regular file (of at most `max_bytes`) or a link to one; for libraries that open
+    the file themselves."""
     try:
-        mode = os.stat(path).st_mode
+        status = os.stat(path)
     except FileNotFoundError:
         raise error(f"{path} does not exist: {advice}") from None
     except OSError as e:
         raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
     except ValueError:
         raise error(f"{str(path)!r} cannot be the path of a file: {advice}") from None
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise error(f"{path} is {kind}: {advice}")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
 
 
 def path_fault(text: str) -> str | None:

@@ -1,6 +1,5 @@
 """Conversion of pickled checkpoints to safetensors in a sandboxed process. Only the converted files are loaded."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,8 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import WeightsError
+from local_bench.core import strictjson
+from local_bench.core.errors import LedgerError, WeightsError
 from local_bench.core.storage import storage_errors
+from local_bench.core.tensors import open_tensors
 from local_bench.models.convert_child import REFUSED, tree_of
 
 VERSION = 1
@@ -70,17 +71,15 @@ def read_converted(path: Path) -> Any:
 
     WeightsError if the file is damaged.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with open_tensors(path) as file:
             tree = (file.metadata() or {}).get("tree")
             names = list(file.keys())
             if tree is None:
                 return {name: file.get_tensor(name) for name in names}
-            return _value(json.loads(tree)["root"], file)
-    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as e:
-        raise WeightsError(f"{path} is damaged ({type(e).__name__}): fetch its model again") from e
+            return _value(strictjson.stored(tree)["root"], file)
+    except (LedgerError, ValueError, KeyError, TypeError, OSError) as e:
+        raise WeightsError(f"{path} is damaged: fetch its model again") from e
 
 
 def _value(node: dict[str, Any], file: Any) -> Any:

@@ -1,7 +1,7 @@
 """Valid inputs of every reader of files, and the command line that reads each: where the grammar of `values` begins."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
