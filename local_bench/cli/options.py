@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from local_bench.core.errors import UserError
 from local_bench.core.files import path_fault
 from local_bench.core.messages import short
 from local_bench.core.suggest import nearest
@@ -20,11 +21,11 @@ class PathOption(click.ParamType[Path]):
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if isinstance(value, Path):
-            return value
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # a default
         fault = path_fault(value) or ("it is empty" if not value else None)
         if fault:
-            self.fail(f"{short(value)} is not a path: {fault}; give another", param, ctx)
+            raise UserError(f"{short(value)} is not a path: {fault}: give another path")
         return Path(value)
 
 

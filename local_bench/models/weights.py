@@ -115,7 +115,7 @@ def _part_folder(card: ModelCard, part: str, source: Source) -> Path:
         check_fetched(card, folder)
     else:
         check_fetched(card, None, {part: folder})
-    _vet(folder)
+    vet(listing_of(folder))  # its files have the digests of what was fetched
     return folder
 
 
