@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from local_bench.analysis.digest import digests
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.files import own_bytes, read_bytes, read_text
+from local_bench.core.scratch import scratch
 from local_bench.core.storage import write_atomic
 from local_bench.core.version import __version__
 from local_bench.runs.contents import file_digests, root
@@ -98,7 +98,7 @@ def check_seal(run: RunDir, signer: Path | None) -> tuple[list[Finding], str | N
 
 
 def _signed(data: bytes, key: Path) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         file = Path(folder) / SEAL
         file.write_bytes(data)
         done = _ssh_keygen("-Y", "sign", "-f", str(key), "-n", _NAMESPACE, str(file))
@@ -115,7 +115,7 @@ def _signature_fault_or_fingerprint(
         done = _ssh_keygen("-Y", "check-novalidate", *common, data=data)
     else:
         public = read_text(signer, UserError, missing="give a public SSH key with --signer", max_bytes=MAX_SEAL_BYTES)
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch() as folder:
             allowed = Path(folder) / "allowed_signers"
             allowed.write_text(f'{_SIGNER} namespaces="{_NAMESPACE}" {public.strip()}\n')
             done = _ssh_keygen("-Y", "verify", "-f", str(allowed), "-I", _SIGNER, *common, data=data)

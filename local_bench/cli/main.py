@@ -4,10 +4,8 @@ Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: wrong 
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -16,7 +14,7 @@ from local_bench.cli.annotate import annotate
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
-from local_bench.cli.edge import DEBUG, abandon, printable_streams, system_error, unexpected, without_nul
+from local_bench.cli.edge import DEBUG, abandon, interruptible, printable_streams, system_error, unexpected, without_nul
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
 from local_bench.cli.inspect import digest, list_runs, recover, report, seal, verify
@@ -102,7 +100,11 @@ for command in (
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are printed to stderr as one sentence."""
     isolate()
-    signal.signal(signal.SIGTERM, _terminated)
+    with interruptible(restore=arguments is not None):
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     printable_streams()
     given = sys.argv[1:] if arguments is None else arguments
     try:
@@ -130,8 +132,3 @@ def main(arguments: list[str] | None = None) -> int:
         message, status = described or (unexpected(e), 1)
         say(f"local-bench: {message}")
         return status
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM like Ctrl-C: stop child processes and keep the database consistent."""
-    raise KeyboardInterrupt

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.core.scratch import scratch
 from local_bench.core.storage import storage_errors
 from local_bench.core.tensors import open_tensors
 from local_bench.models.convert_child import REFUSED, tree_of
@@ -34,14 +34,14 @@ def convert(source: Path, target: Path, what: str) -> None:
     damaged or contains any other class; `what` names the file in the message. Code in the file is never run
     (models/convert_child.py).
     """
-    with storage_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting.") as scratch:
-        converted = Path(scratch) / "converted"
+    with storage_errors(target), scratch(target.parent) as folder:
+        converted = folder / "converted"
         command = [sys.executable, "-I", str(_CHILD), str(source.resolve()), str(converted)]
         try:
             completed = subprocess.run(
                 command,
-                env=_environment(scratch),
-                cwd=scratch,
+                env=_environment(str(folder)),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

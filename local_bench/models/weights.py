@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir
 from local_bench.core.quiet import quiet_libraries
+from local_bench.core.scratch import new_scratch
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.tensors import check_header
 from local_bench.models import shipped
@@ -157,7 +157,7 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     build = getattr(importlib.import_module(module), function)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}."))
+        scratch = new_scratch(folder.parent)
         try:
             build(scratch, card)
             scratch.chmod(0o755)

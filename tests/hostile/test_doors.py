@@ -29,6 +29,7 @@ TYPES = ("httpx.AsyncBaseTransport", "httpx.Limits")
 DOORS = {
     "core/files.py": "bytes and text of files",
     "core/storage.py": "writes",
+    "core/scratch.py": "temporary folders, and files of the kernel",
     "core/strictjson.py": "JSON",
     "core/yamlfile.py": "YAML",
     "core/images.py": "images",
