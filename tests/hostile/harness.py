@@ -127,7 +127,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, int]]:
             found[os.path.relpath(os.path.join(root, name), folder)] = (
                 stat.st_mode,
                 size,
-                stat.st_mtime_ns * (not name in folders),
+                stat.st_mtime_ns * (name not in folders),
             )
     return found
 

@@ -106,14 +106,14 @@ PUBLISHED_ORDER = {
 MANIFEST = {"task_id": "mug", "deliverable": 1, "attempt": 1, "file": "mug.png", "cost_usd": 0.04}
 CAPTION = {"image": "a.png", "caption": "a red box"}
 ICE_ITEM = {
-    **{"ItemID": "i1", "Task": "Text2Image", "Instruction": "", "TargetCaption": "A red barn.", "SourceImage": ""},
-    **{"SourceMask": "", "ReferenceImages": [], "SourceCaption": "", "RegionBased": "0", "TaskLevel1": "L1"},
-    **{"TaskLevel2": "L2", "SourceImageType": "real"},
+    "ItemID": "i1", "Task": "Text2Image", "Instruction": "", "TargetCaption": "A red barn.", "SourceImage": "",
+    "SourceMask": "", "ReferenceImages": [], "SourceCaption": "", "RegionBased": "0", "TaskLevel1": "L1",
+    "TaskLevel2": "L2", "SourceImageType": "real",
 }
 HYPE_TASK = {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint it."}
 IDEA_META = {
-    **{"task_name": "plain", "num_of_cases": 1, "image_reference": False, "multi_image_reference": False},
-    **{"multi_image_output": False, "uid": "0024", "output_image_count": 1, "case_id": "0001"},
+    "task_name": "plain", "num_of_cases": 1, "image_reference": False, "multi_image_reference": False,
+    "multi_image_output": False, "uid": "0024", "output_image_count": 1, "case_id": "0001",
 }
 WRITTEN = {"task_id": "mug", "evaluation_points": ["a"], "judge": "x", "rules": {"width": 10}}
 SLURM = {"partition": "gpu", "account": "a", "setup": ["module load x"], "time": "1:00:00"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+from pydantic import SecretStr
 import tenacity
 from PIL import Image
 
@@ -31,7 +32,7 @@ def picture(sha):
 @dataclass
 class Here:
     base_url: str = "http://judge/v1"
-    api_key: str | None = "secret"
+    api_key: SecretStr | None = SecretStr("secret")
     model: str = "judge"
     content_ids: bool = True
     up: bool = True
@@ -244,3 +245,13 @@ def test_without_a_number_in_flight_the_default_is_reached_and_never_exceeded():
     assert error is None
     assert len(found) == 800
     assert 32 < most <= MAX_CONCURRENCY
+
+
+def test_a_signal_while_requests_are_open_is_the_only_exception():
+    """A KeyboardInterrupt raised inside the event loop, in whichever task runs then, closes all generators."""
+
+    def handler(request):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(handler)
