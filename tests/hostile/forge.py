@@ -5,7 +5,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from local_bench.runs.store.schema import SCHEMA, tables_of_schema
@@ -77,10 +77,8 @@ class Forgery:
             if loose:
                 loosened(ledger)
             row = f"rowid = (SELECT min(rowid) FROM {table})"
-            try:
+            with suppress(sqlite3.Error):  # the type is refused by SQLite: no forgery
                 edit(ledger, f"UPDATE {table} SET {column} = ? WHERE {row}", value, loose=True)
-            except sqlite3.Error:  # the type is refused by SQLite: no forgery
-                pass
 
         return change
 
@@ -114,10 +112,8 @@ class Forgery:
         def change() -> None:
             ledger = self.restore()
             for statement in statements:
-                try:
+                with suppress(sqlite3.Error):
                     edit(ledger, statement, loose=True)
-                except sqlite3.Error:
-                    pass
 
         return change
 
@@ -140,7 +136,7 @@ class Forgery:
             for kind, data in contents.items():
                 yield f"{name} {kind}", self._place(name, lambda path, data=data: path.write_bytes(data))
             yield f"{name} folder", self._place(name, lambda path: path.mkdir())
-            yield f"{name} fifo", self._place(name, lambda path: os.mkfifo(path))
+            yield f"{name} fifo", self._place(name, os.mkfifo)
             yield f"{name} link out", self._place(name, lambda path: path.symlink_to(outside))
             yield f"{name} link to zeros", self._place(name, lambda path: path.symlink_to("/dev/zero"))
             yield f"{name} loop", self._place(name, lambda path, name=name: path.symlink_to(name))

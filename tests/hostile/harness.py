@@ -16,7 +16,9 @@ from unittest.mock import patch
 from local_bench.cli import edge
 from local_bench.cli.main import main
 
-LIMIT_S = 10.0
+LIMIT_S = 20.0
+EVERY = int(os.environ.get("HOSTILE_EVERY", "5"))
+"""Run every n-th case of each grammar; 1 in the long campaign (scripts/hostile)."""
 MAX_SENTENCE = 1200
 """Messages are at most 600 characters and a path that was given, which the tests' temporary folders make long."""
 STATUSES = (0, 1, 2, 130)
@@ -133,17 +135,19 @@ def tree(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def campaign(cases: Iterable[Case], unchanged: Sequence[Path] = ()) -> tuple[int, list[str]]:
-    """Run all cases; (their number, the faults). `unchanged` folders must not change in any of them."""
+    """Run every EVERY-th case; (their number, the faults). `unchanged` folders must not change in any of them."""
     n, failures = 0, []
     before = [tree(folder) for folder in unchanged]
-    for case in cases:
+    for i, case in enumerate(cases):
+        if i % EVERY:
+            continue
         n += 1
         case.prepare()
         outcome = run(case.argv, case.statuses)
         for fault in outcome.faults:
             failures.append(f"{case.name}: {fault}  [exit {outcome.status}] {outcome.err.strip()[:300]}")
     for folder, state in zip(unchanged, before, strict=True):
-        changed = {path for path in state.keys() ^ tree(folder).keys()} | {
+        changed = set(state.keys() ^ tree(folder).keys()) | {
             path for path, entry in tree(folder).items() if state.get(path, entry) != entry
         }
         if changed:
@@ -153,7 +157,7 @@ def campaign(cases: Iterable[Case], unchanged: Sequence[Path] = ()) -> tuple[int
 
 def assert_none(result: tuple[int, list[str]], at_least: int) -> None:
     n, failures = result
-    assert n >= at_least, f"only {n} cases"
+    assert n >= at_least // EVERY, f"only {n} cases"
     if os.environ.get("HOSTILE_LOG"):
         with open(os.environ["HOSTILE_LOG"], "a") as log:
             log.write(f"## {n} cases, {len(failures)} faults\n" + "".join(f"{f}\n" for f in failures))

@@ -60,6 +60,7 @@ def test_the_harness_finds_a_changed_input_and_bad_json(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "inputs").mkdir()
     planted(monkeypatch, lambda: (tmp_path / "inputs/new").write_text("x") and print('{"a": NaN}'))
+    monkeypatch.setattr(harness, "EVERY", 1)
     _, faults = campaign([Case("planted", ["ls", ".", "--json"])], unchanged=[tmp_path / "inputs"])
     assert any("changed in" in fault for fault in faults)
     planted(monkeypatch, lambda: print('{"a": NaN}'))

@@ -1,5 +1,5 @@
 """A failure at each storage operation of a small run: the same command then completes it to the same digests, with
-nothing lost, doubled, or left over. CI takes every 40th operation, and `HOSTILE_FAULTS_EVERY=1` each of the first 500."""
+nothing lost, doubled, or left over. CI takes every 40th operation, `HOSTILE_FAULTS_EVERY=1` each of the first 500."""
 
 import json
 import os

@@ -145,8 +145,15 @@ def headers() -> Iterator[tuple[str, bytes]]:
 
 
 CARD = {
-    "name": "mine", "role": "generator", "family": "flux", "title": "Mine", "source": {"folder": "weights"},
-    "licence": "MIT", "parameters_b": 1.0, "vram_gb": 1.0, "architecture": {},
+    "name": "mine",
+    "role": "generator",
+    "family": "flux",
+    "title": "Mine",
+    "source": {"folder": "weights"},
+    "licence": "MIT",
+    "parameters_b": 1.0,
+    "vram_gb": 1.0,
+    "architecture": {},
 }
 
 
