@@ -15,7 +15,9 @@ from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ImageError, UserError
+from local_bench.core.files import read_bytes
 from local_bench.core.identity import digest, seed_of
+from local_bench.core.images import MAX_IMAGE_BYTES
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, explain
 from local_bench.judges.people.items import Item, ItemImage, TaskView
@@ -217,7 +219,14 @@ def image_loader(runs: Sequence[RunDir]) -> Any:
         store = holding.image_store
         file = store.file(sha, "inputs")
         try:
-            return without_metadata((file if file.is_file() else store.file(sha)).read_bytes())
+            return without_metadata(
+                read_bytes(
+                    file if file.is_file() else store.file(sha),
+                    ImageError,
+                    max_bytes=MAX_IMAGE_BYTES,
+                    missing="restore it",
+                )
+            )
         except OSError as e:
             raise ImageError(f"{file} cannot be read") from e
 

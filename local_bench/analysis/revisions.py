@@ -19,7 +19,7 @@ from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
 from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core import strictjson
-from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.errors import UserError
 from local_bench.core.identity import digest
 from local_bench.core.images import png_bytes
 from local_bench.core.money import split, usd_number
@@ -172,15 +172,13 @@ def _outcome(accepted: int | None) -> int:
 
 
 def _read(path: Path, run: RunDir) -> Mapping[str, dict[str, Any]]:
+    about = strictjson.read(path, UserError, missing="give a folder written by `revise write`")
     try:
-        about = strictjson.read(path, UserError, missing="give a folder written by `revise write`")
         revisions = about["revisions"]
         entries = {
             name: (str(of["model"]), str(of["task_id"]), int(of["deliverable"])) for name, of in revisions.items()
         }
-    except OSError as e:
-        raise UserError(f"{path} cannot be read ({e.strerror}): give a folder written by `revise write`") from None
-    except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} was not written by `local-bench revise write`: give its folder") from None
     if about.get("run_id") != _run_id(run):
         raise UserError(f"{path} revises images of another run than {run.path}: give that run, or its folder")

@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 from local_bench.analysis.digest import digests
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.files import read_bytes
+from local_bench.core.files import own_bytes, read_bytes, read_text
+from local_bench.core.scratch import scratch
 from local_bench.core.storage import write_atomic
 from local_bench.core.version import __version__
 from local_bench.runs.contents import file_digests, root
@@ -98,13 +98,13 @@ def check_seal(run: RunDir, signer: Path | None) -> tuple[list[Finding], str | N
 
 
 def _signed(data: bytes, key: Path) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         file = Path(folder) / SEAL
         file.write_bytes(data)
         done = _ssh_keygen("-Y", "sign", "-f", str(key), "-n", _NAMESPACE, str(file))
         if done.returncode:
             raise UserError(f"{key} cannot sign ({_reason(done)}): give a private SSH key with --key")
-        return file.with_name(f"{SEAL}.sig").read_bytes()
+        return own_bytes(file.with_name(f"{SEAL}.sig"))
 
 
 def _signature_fault_or_fingerprint(
@@ -114,13 +114,10 @@ def _signature_fault_or_fingerprint(
     if signer is None:
         done = _ssh_keygen("-Y", "check-novalidate", *common, data=data)
     else:
-        try:
-            public = signer.read_text("utf-8").strip()
-        except (OSError, ValueError):
-            raise UserError(f"{signer} cannot be read: give a public SSH key with --signer") from None
-        with tempfile.TemporaryDirectory() as folder:
+        public = read_text(signer, UserError, missing="give a public SSH key with --signer", max_bytes=MAX_SEAL_BYTES)
+        with scratch() as folder:
             allowed = Path(folder) / "allowed_signers"
-            allowed.write_text(f'{_SIGNER} namespaces="{_NAMESPACE}" {public}\n')
+            allowed.write_text(f'{_SIGNER} namespaces="{_NAMESPACE}" {public.strip()}\n')
             done = _ssh_keygen("-Y", "verify", "-f", str(allowed), "-I", _SIGNER, *common, data=data)
     if done.returncode:
         findings.append(Finding("seal", SIGNATURE, f"is not a valid signature of {SEAL} ({_reason(done)})"))
@@ -142,4 +139,4 @@ def _reason(done: "subprocess.CompletedProcess[bytes]") -> str:
 
 def seal_sha256(run: RunDir) -> str:
     """sha256 of seal.json, for timestamping services."""
-    return hashlib.sha256((run.path / SEAL).read_bytes()).hexdigest()
+    return hashlib.sha256(own_bytes(run.path / SEAL)).hexdigest()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_files
-from local_bench.cli.options import JSON, Commands, cards_completed, examples, suites_completed
+from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
 from local_bench.core.tables import table
@@ -173,10 +173,10 @@ def list_suites(as_json: bool) -> int:
 
 @suites.command("show", epilog=examples("local-bench suites show hype-edit-1 --path hype/public.json"))
 @click.argument("name", shell_complete=suites_completed)
-@click.option("--path", help="The benchmark's file or folder.")
+@click.option("--path", type=PATH, help="The benchmark's file or folder.")
 @click.option("--part", help="Only this part: a category, `mini`, `public`, ….")
 @JSON
-def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> int:
+def show_suite(name: str, path: Path | None, part: str | None, as_json: bool) -> int:
     """Show a suite: number of tasks and images, value, licence and source."""
     from local_bench.core.images import pixel_digest
     from local_bench.core.money import usd_number
@@ -187,7 +187,7 @@ def show_suite(name: str, path: str | None, part: str | None, as_json: bool) -> 
     data |= {"read_from": "included" if entry.shipped else entry.files, "attempts": entry.attempts}
     if entry.shipped is not None or path is not None:
         refused: list[str] = []
-        tasks = entry.tasks(path, pixel_digest, part, refuse=refused.append)
+        tasks = entry.tasks(None if path is None else str(path), pixel_digest, part, refuse=refused.append)
         for sentence in refused:
             say(sentence)
         data |= {

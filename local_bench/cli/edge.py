@@ -1,13 +1,17 @@
 """What is left when a command fails in a way that nobody expected: one sentence, and a log with the traceback."""
 
+import errno
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 from local_bench.core.errors import UserError
@@ -15,6 +19,7 @@ from local_bench.core.files import reason
 from local_bench.core.messages import without_secrets
 
 DEBUG = "--debug"
+_OF_A_PATH = {*(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO)}
 _KEPT = 20
 """Number of crash logs that are kept."""
 
@@ -24,8 +29,9 @@ def system_error(error: OSError) -> tuple[str, int] | None:
     for an error that is ours."""
     if error.errno is None:
         return None
+    status = 2 if error.errno in _OF_A_PATH else 1
     where = f"{error.filename}: " if isinstance(error.filename, str | os.PathLike) else ""
-    return f"{where}{reason(error)}: check the path, its permissions, free space and limits (`ulimit -a`)", 1
+    return f"{where}{reason(error)}: check the path, its permissions, free space and limits (`ulimit -a`)", status
 
 
 def crash_log(error: BaseException) -> Path | None:
@@ -82,3 +88,31 @@ def abandon(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@contextmanager
+def interruptible(restore: bool) -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first of SIGNALS, and ignore the following ones, so that nothing interrupts the
+    end of child processes and the closing of the ledger. A signal that is ignored already (nohup) stays ignored. With
+    `restore`, the handlers before are set again at the end."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for one in SIGNALS:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, first)
+    try:
+        yield
+    finally:
+        for number, handler in before.items() if restore else ():
+            signal.signal(number, handler)

@@ -4,9 +4,8 @@ Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: wrong 
 """
 
 import os
-import signal
 import sys
-from types import FrameType
+from pathlib import Path
 
 import click
 
@@ -15,12 +14,12 @@ from local_bench.cli.annotate import annotate
 from local_bench.cli.catalogue import models, suites
 from local_bench.cli.compare import compare
 from local_bench.cli.doctor import doctor
-from local_bench.cli.edge import DEBUG, abandon, printable_streams, system_error, unexpected, without_nul
+from local_bench.cli.edge import DEBUG, abandon, interruptible, printable_streams, system_error, unexpected, without_nul
 from local_bench.cli.exchange import export_run, import_files
 from local_bench.cli.extract import extract
 from local_bench.cli.inspect import digest, list_runs, recover, report, seal, verify
 from local_bench.cli.merge import merge
-from local_bench.cli.options import Commands, examples
+from local_bench.cli.options import PATH, Commands, examples
 from local_bench.cli.output import say
 from local_bench.cli.predictor import predictor
 from local_bench.cli.reproduce import reproduce
@@ -30,7 +29,8 @@ from local_bench.cli.score import score
 from local_bench.cli.slurm import slurm
 from local_bench.cli.view import view
 from local_bench.core.environment import isolate
-from local_bench.core.errors import LocalBenchError
+from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.files import is_dir
 from local_bench.core.paths import CONFIG_DIRS
 from local_bench.core.version import __version__
 
@@ -52,18 +52,25 @@ from local_bench.core.version import __version__
     "config_dirs",
     multiple=True,
     metavar="FOLDER",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    type=PATH,
     help="A folder with custom model cards, rubrics and prices; may be given several times. ./local-bench/ is always"
     " included.",
 )
-def cli(config_dirs: tuple[str, ...]) -> None:
+def cli(config_dirs: tuple[Path, ...]) -> None:
     """Evaluate open-weight image generation models on your own GPUs.
 
     Generates the images (diffusers), judges them (a vision-language model served by vLLM), measures them (pyiqa, CLIP,
     DINO, pixels) and reports scores, revenue and cost. Only `models fetch` and `suites fetch` use the network."""
+    for folder in config_dirs:
+        if not is_dir(folder):
+            raise UserError(
+                f"--config-dir {folder}: there is no such folder: give one with models/ or prices.yaml in it"
+            )
     if config_dirs:
         inherited = os.environ.get(CONFIG_DIRS)
-        os.environ[CONFIG_DIRS] = os.pathsep.join([*config_dirs, *([inherited] if inherited else [])])
+        os.environ[CONFIG_DIRS] = os.pathsep.join(
+            [*(str(folder.absolute()) for folder in config_dirs), *([inherited] if inherited else [])]
+        )
 
 
 for command in (
@@ -95,7 +102,11 @@ for command in (
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are printed to stderr as one sentence."""
     isolate()
-    signal.signal(signal.SIGTERM, _terminated)
+    with interruptible(restore=arguments is not None):
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     printable_streams()
     given = sys.argv[1:] if arguments is None else arguments
     try:
@@ -123,8 +134,3 @@ def main(arguments: list[str] | None = None) -> int:
         message, status = described or (unexpected(e), 1)
         say(f"local-bench: {message}")
         return status
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM like Ctrl-C: stop child processes and keep the database consistent."""
-    raise KeyboardInterrupt

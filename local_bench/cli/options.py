@@ -7,10 +7,29 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from local_bench.core.errors import UserError
+from local_bench.core.files import path_fault
+from local_bench.core.messages import short
 from local_bench.core.suggest import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
+
+
+class PathOption(click.ParamType[Path]):
+    """A path that a file can have; whether it exists is for the command to find out."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # a default
+        fault = path_fault(value) or ("it is empty" if not value else None)
+        if fault:
+            raise UserError(f"{short(value)} is not a path: {fault}: give another path")
+        return Path(value)
+
+
+PATH = PathOption()
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

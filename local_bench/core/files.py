@@ -4,6 +4,7 @@ A FIFO, a device or a socket would block or never end, and a large file would fi
 anything is read. Errors of the path (a link loop, a name that is too long, NUL) are sentences of the caller's error.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -11,14 +12,15 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import LocalBenchError
 
+_MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
 MAX_TEXT_BYTES = 64_000_000
 """For text that is parsed whole, unless the reader states its own limit."""
 
 
 def read_bytes(
-    path: Path, error: type[UserError], *, max_bytes: int, missing: str, unreadable: str = "", folder: str = ""
+    path: Path, error: type[LocalBenchError], *, max_bytes: int, missing: str, unreadable: str = "", folder: str = ""
 ) -> bytes:
     """The content of a regular file of at most `max_bytes`. Raises `error` with one sentence for every other case;
     `missing`, `unreadable` and `folder` are the advice for a missing file, a file that cannot be read and a folder."""
@@ -52,7 +54,7 @@ def read_bytes(
 
 def read_text(
     path: Path,
-    error: type[UserError],
+    error: type[LocalBenchError],
     *,
     missing: str,
     unreadable: str = "",
@@ -68,19 +70,40 @@ def read_text(
         raise error(f"{path}, line {line}: this is not UTF-8 text: save the file as UTF-8") from None
 
 
-def require_regular(path: Path, error: type[UserError], advice: str) -> None:
-    """Raise `error` unless `path` is a regular file or a link to one; for libraries that open the file themselves."""
+def require_regular(path: Path, error: type[LocalBenchError], advice: str, *, max_bytes: int | None = None) -> None:
+    """Raise `error` unless `path` is a regular file (of at most `max_bytes`) or a link to one; for libraries that open
+    the file themselves."""
     try:
-        mode = os.stat(path).st_mode
+        status = os.stat(path)
     except FileNotFoundError:
         raise error(f"{path} does not exist: {advice}") from None
     except OSError as e:
         raise error(f"{path} cannot be read ({reason(e)}): {advice}") from None
     except ValueError:
         raise error(f"{str(path)!r} cannot be the path of a file: {advice}") from None
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise error(f"{path} is {kind}: {advice}")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise error(f"{path} is larger than {max_bytes:,} bytes: {advice}")
+
+
+def path_fault(text: str) -> str | None:
+    """Why no file can have this path: NUL, characters without an encoding, too long a name, a loop of links. None if
+    one can (whether or not it exists)."""
+    if "\0" in text:
+        return "it contains NUL"
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return "it contains half a character"
+    if len(encoded) > _MAX_PATH_BYTES or any(len(part) > _MAX_NAME_BYTES for part in encoded.split(b"/")):
+        return "it is longer than file systems allow"
+    try:
+        os.stat(encoded)
+    except OSError as e:
+        return "its links form a loop" if e.errno == errno.ELOOP else None
+    return None
 
 
 def is_file(path: Path) -> bool:
@@ -106,7 +129,9 @@ def reason(error: OSError) -> str:
 
 
 @contextmanager
-def open_regular(path: Path, error: type[UserError], *, missing: str, unreadable: str = "") -> Iterator[BufferedReader]:
+def open_regular(
+    path: Path, error: type[LocalBenchError], *, missing: str, unreadable: str = ""
+) -> Iterator[BufferedReader]:
     """A regular file opened for reading in pieces, for files without a limit of their own. Raises as `read_bytes`, for
     errors while it is read too."""
     require_regular(path, error, missing)

@@ -18,10 +18,13 @@ from pathlib import Path
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from local_bench.core.errors import ImageError, RunImageError
+from local_bench.core.files import require_regular
 from local_bench.core.storage import write_atomic
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 100_000_000
+MAX_IMAGE_BYTES = 1_000_000_000
+"""Of a file; more than an uncompressed image of MAX_PIXELS with 16 bits a channel needs."""
 ALPHA_ON = (255, 255, 255)
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # the cap below is stricter
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -56,6 +59,7 @@ def load_mask(path: Path) -> Image.Image:
 @contextmanager
 def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
     """The decoded file. Raises ImageError for a missing, too large or damaged file and for other formats."""
+    require_regular(path, ImageError, "put the image there or mend the path", max_bytes=MAX_IMAGE_BYTES)
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:

@@ -52,6 +52,8 @@ def refuse_links(folder: Path) -> None:
                 )
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(Path(entry.path))
+            elif not entry.is_file(follow_symlinks=False):
+                raise UserError(f"{entry.path} is not a regular file, and a run directory has no others: remove it")
 
 
 def configs_dir() -> Path:

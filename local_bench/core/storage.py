@@ -8,10 +8,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from local_bench.core.errors import PathError, StorageError, UserError
+from local_bench.core.files import MAX_TEXT_BYTES, read_bytes, require_regular
 
 _SUFFIX = ".writing"
+_ANOTHER = "give another path, or move away what is there"
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 _UNUSABLE = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.ELOOP, errno.ENOTEMPTY}
+_UNUSABLE |= {errno.ENXIO, errno.EINVAL}  # a FIFO without a reader, a socket
 """Errors of the path itself, which neither permissions nor free space would fix."""
 
 
@@ -23,9 +26,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         if e.errno in _UNUSABLE:
-            raise PathError(
-                f"cannot write {path}: {_where(e, path)}{e.strerror}; give another path, or move away what is there"
-            ) from e
+            raise PathError(f"cannot write {path}: {_where(e, path)}{e.strerror}; {_ANOTHER}") from e
         if e.errno not in _REFUSALS:
             raise
         raise StorageError(
@@ -68,8 +69,10 @@ def write_new(path: Path, data: bytes, what: str) -> None:
     """As `write_atomic`, but never replace an existing file: raises UserError if its content differs from `data`
     (`what` is its description in the message, such as "labels"). Equal content is no error, so commands are repeatable.
     """
+    existing = None
     with storage_errors(path):
-        existing = path.read_bytes() if path.exists() else None
+        if path.exists():
+            existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER)
     if existing is None:
         write_atomic(path, data)
     elif existing != data:
@@ -103,7 +106,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append to a regular file, which is created. Raises OSError."""
+    """Append to a regular file, which is created. Raises OSError; UserError for a device or another kind of file."""
+    if path.exists():
+        require_regular(path, UserError, _ANOTHER)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     with os.fdopen(handle, "ab") as file:
         file.write(data)

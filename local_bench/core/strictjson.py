@@ -3,6 +3,7 @@
 import codecs
 import io
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ def stored(text: str | bytes | None) -> Any:
     """The value of a JSON text in a ledger or in another file that local-bench wrote. Raises LedgerError if it is none,
     because such a file may come from someone else."""
     try:
-        return json.loads(text or "", parse_constant=_no_constant, parse_int=_integer)
+        return json.loads(text or "", parse_constant=_no_constant, parse_int=_integer, parse_float=_finite)
     except (ValueError, RecursionError):
         raise LedgerError(
             "the run has a value that is not JSON: `local-bench verify` lists what differs, `recover` restores a backup"
@@ -94,6 +95,13 @@ def _object(line: bytes, error: type[UserError], where: str, what: str, how: dic
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:20]} is too large")
+    return value
 
 
 def _integer(digits: str) -> int:

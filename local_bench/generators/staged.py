@@ -12,6 +12,7 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
+from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, cat
 from local_bench.generators.device import Axes, attend, place_denoiser, place_encoder
@@ -170,13 +171,14 @@ class Staged(ABC):
         return self.assemble(components(self.card, self.machine.device, self.machine.dtype, without))
 
     def _from_folder(self, without: Sequence[str]) -> Any:
-        return self.pipeline.from_pretrained(
-            self.weights,
-            dtype=self.machine.dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            **dict.fromkeys((*without, *self.unused)),
-        )
+        with loading(str(self.weights)):
+            return self.pipeline.from_pretrained(
+                self.weights,
+                dtype=self.machine.dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                **dict.fromkeys((*without, *self.unused)),
+            )
 
     def _drop(self) -> None:
         self.pipe = None

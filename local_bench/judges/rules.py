@@ -6,6 +6,7 @@ file's first bytes and its header are read, not its pixels: a file with truncate
 """
 
 import math
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from local_bench.core.errors import ImageError
+from local_bench.core.files import open_regular
 from local_bench.core.hardrules import FileType, HardRules, VisualSpecs, aspect_of
 from local_bench.core.images import FORMATS, MAX_PIXELS
 from local_bench.core.types import Score
@@ -79,11 +82,11 @@ def check_rules(path: Path, rules: HardRules) -> list[RuleOutcome]:
     or WebP, has a damaged header, or has more pixels than are safe to open.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path, ImageError, missing="put the image there") as file:
+            size = os.fstat(file.fileno()).st_size
             kind = _kind(file.read(4096))
-    except OSError as e:
-        fault = f"the file cannot be read ({e.strerror})"
+    except ImageError as e:
+        fault = f"the file cannot be read ({e})"
         return [RuleOutcome(rule, None, fault) for rule in _names(rules)]
     outcomes = []
     if rules.file_type:

@@ -1,15 +1,16 @@
 """Conversion of pickled checkpoints to safetensors in a sandboxed process. Only the converted files are loaded."""
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import WeightsError
+from local_bench.core import strictjson
+from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.core.scratch import scratch
 from local_bench.core.storage import storage_errors
+from local_bench.core.tensors import open_tensors
 from local_bench.models.convert_child import REFUSED, tree_of
 
 VERSION = 1
@@ -33,14 +34,14 @@ def convert(source: Path, target: Path, what: str) -> None:
     damaged or contains any other class; `what` names the file in the message. Code in the file is never run
     (models/convert_child.py).
     """
-    with storage_errors(target), tempfile.TemporaryDirectory(dir=target.parent, prefix=".converting.") as scratch:
-        converted = Path(scratch) / "converted"
+    with storage_errors(target), scratch(target.parent) as folder:
+        converted = folder / "converted"
         command = [sys.executable, "-I", str(_CHILD), str(source.resolve()), str(converted)]
         try:
             completed = subprocess.run(
                 command,
-                env=_environment(scratch),
-                cwd=scratch,
+                env=_environment(str(folder)),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -70,17 +71,15 @@ def read_converted(path: Path) -> Any:
 
     WeightsError if the file is damaged.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with open_tensors(path) as file:
             tree = (file.metadata() or {}).get("tree")
             names = list(file.keys())
             if tree is None:
                 return {name: file.get_tensor(name) for name in names}
-            return _value(json.loads(tree)["root"], file)
-    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as e:
-        raise WeightsError(f"{path} is damaged ({type(e).__name__}): fetch its model again") from e
+            return _value(strictjson.stored(tree)["root"], file)
+    except (LedgerError, ValueError, KeyError, TypeError, OSError) as e:
+        raise WeightsError(f"{path} is damaged: fetch its model again") from e
 
 
 def _value(node: dict[str, Any], file: Any) -> Any:

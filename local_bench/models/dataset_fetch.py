@@ -3,7 +3,6 @@
 import fnmatch
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import DatasetError, StorageError
 from local_bench.core.files import own_bytes
 from local_bench.core.paths import is_safe_id, safe_join
+from local_bench.core.scratch import new_scratch
 from local_bench.core.storage import storage_errors
 from local_bench.core.yamlfile import Strict
 from local_bench.models.archives import unpack_tar, unpack_zip
@@ -76,7 +76,7 @@ def fetch_dataset(
         purpose = for_dataset(name, folder)
         with storage_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+            work = new_scratch(folder.parent)
             try:
                 record = _download_all(name, entry, work, revision, purpose, say)
                 files = work / "files"

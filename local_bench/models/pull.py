@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 from local_bench.core.errors import StorageError
 from local_bench.core.files import own_bytes, own_text
 from local_bench.core.paths import cache_dir, safe_join
+from local_bench.core.scratch import new_scratch, scratch
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.digests import file_sha256
@@ -67,9 +67,9 @@ def pull_url(purpose: Purpose, url: str, name: str, sha256: str | None = None, c
     origin_file.parent.mkdir(parents=True, exist_ok=True)
     with (
         storage_errors(origin_file),
-        tempfile.TemporaryDirectory(dir=origin_file.parent, prefix=".pulling.") as scratch,
+        scratch(origin_file.parent) as folder,
     ):
-        path = Path(scratch) / "file"
+        path = folder / "file"
         actual = download(purpose, url, path)
         check_digest(purpose, url, actual, sha256)
         by = checked_by if sha256 else None
@@ -98,7 +98,7 @@ def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] =
     """Replace `folder` with one that contains these files, atomically. `write` can add more files before the rename."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        scratch = new_scratch(folder.parent)
         try:
             for file in pulled:
                 target = safe_join(scratch, file.name)

@@ -1,18 +1,21 @@
 """Location and digest of a model's files on this machine."""
 
 import importlib
+import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
 from local_bench.core.paths import cache_dir
 from local_bench.core.quiet import quiet_libraries
-from local_bench.core.storage import storage_errors
+from local_bench.core.scratch import new_scratch
+from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.tensors import check_header
 from local_bench.models import shipped
 from local_bench.models.cards import SHIPPED, ModelCard, Source
 from local_bench.models.convert import converted_name
@@ -89,8 +92,17 @@ def _user_folder(card: ModelCard, path: str) -> Path:
         raise WeightsError(
             f"{path}, the folder for the weights of {card.name}, does not exist: give the folder that contains them"
         )
-    vet(listing_of(folder))
+    _vet(folder)
     return folder
+
+
+def _vet(folder: Path) -> None:
+    """WeightsError if `vet` refuses the folder, or a safetensors file that it would be loaded from is damaged."""
+    listing = listing_of(folder)
+    vet(listing)
+    for name in listing.loaded:
+        if name.endswith(".safetensors"):
+            check_header(folder / name)
 
 
 def _part_folder(card: ModelCard, part: str, source: Source) -> Path:
@@ -103,7 +115,7 @@ def _part_folder(card: ModelCard, part: str, source: Source) -> Path:
         check_fetched(card, folder)
     else:
         check_fetched(card, None, {part: folder})
-    vet(listing_of(folder))
+    vet(listing_of(folder))  # its files have the digests of what was fetched
     return folder
 
 
@@ -134,19 +146,38 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
     if source.build == SHIPPED:
         version += f"-{shipped.files_digest(card)[:12]}"  # the files of a model can change between releases
     folder = cache_dir() / "models" / f"{name}-{version}"
+    sizes = folder.with_name(f"{folder.name}.sizes.json")
     if folder.is_dir():
-        return folder
+        if _is_whole(folder, sizes):
+            return folder
+        with storage_errors(folder):
+            shutil.rmtree(folder)
     quiet_libraries()
     module, _, function = source.build.partition(":")
     build = getattr(importlib.import_module(module), function)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}."))
+        scratch = new_scratch(folder.parent)
         try:
             build(scratch, card)
             scratch.chmod(0o755)
             if not folder.is_dir():  # another process may have built the same files
+                write_atomic(sizes, json.dumps(_sizes(scratch), sort_keys=True).encode())
                 os.rename(scratch, folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """The size of every file below `folder`."""
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def _is_whole(folder: Path, sizes: Path) -> bool:
+    """Whether a built model in the cache still has its files; one of an earlier release has no record of them."""
+    if not sizes.is_file():
+        return True
+    recorded: dict[str, int] = strictjson.read(sizes, WeightsError, missing=f"remove {folder}")
+    found = _sizes(folder)
+    return all(found.get(name) == size for name, size in recorded.items())

@@ -10,16 +10,16 @@ from pydantic import Field, field_validator, model_validator
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd, nearest_micro_usd
 from local_bench.core.yamlfile import Strict, check, read_yaml, yaml_text, yaml_value
-from local_bench.runs.judge_config import JudgeConfig, Name, Number
+from local_bench.runs.judge_config import JudgeConfig, Name, Number, PathText
 
 
 class SuiteConfig(Strict):
     """The benchmark and which of its tasks to run."""
 
     name: str = "studio"
-    path: str | None = None
+    path: PathText | None = None
     """The benchmark's own file or folder, for suites that read one; relative to the working folder."""
-    written: str | None = None
+    written: PathText | None = None
     """The output file of `extract`: evaluation points, checklists and prompts of the tasks."""
     limit: int | None = Field(None, ge=1)
     """Run only the first N tasks."""
@@ -63,7 +63,7 @@ class LossyConfig(Strict):
 class ImportedConfig(Strict):
     """Images generated outside local-bench: by an API, another lab, or people."""
 
-    images: str
+    images: PathText
     """A folder (`TASK/N.png`, or `TASK_N.png`, N from 1, with `_ATTEMPT` after it where there are several), or a JSON
     Lines manifest of `task_id`, `deliverable`, `attempt`, `file`, `cost_usd`."""
     cost_usd_per_image: str | None = None
@@ -101,7 +101,7 @@ class ModelConfig(Strict):
     """The name of a model card, or `imported` for images generated elsewhere."""
     name: Name | None = None
     """The model's name in results; defaults to the card's name."""
-    weights: str | None = None
+    weights: PathText | None = None
     """A folder with the model's weights, used instead of the cache."""
     load: Literal["weights", "random"] = "weights"
     """`random`: the card's full architecture with seeded random weights, without a download; for timing."""

@@ -1,10 +1,10 @@
 """`verify --deep`: generates and judges some of a run's tasks again, and compares bytes and answers."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from local_bench.core.identity import digest
+from local_bench.core.scratch import scratch
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Progress
@@ -21,7 +21,7 @@ def repeat_tasks(run: RunDir, config: RunConfig, n_tasks: int, progress: Progres
     sample = frozenset(task_ids[:n_tasks])
     whole = config.model_copy(update={"suite": config.suite.model_copy(update={"shard": None})})
     stages = ("generate", "measure", *(("judge",) if run.store.json_meta("judges") else ()))
-    with tempfile.TemporaryDirectory(prefix="local-bench-verify-") as folder:
+    with scratch() as folder:
         run_stages(whole, Path(folder) / "run", stages, progress, only=sample)
         with RunDir.open(Path(folder) / "run") as repeated:
             return list(_differences(run, repeated, sample))

@@ -149,7 +149,7 @@ def _scan(folder: Path | str) -> list["os.DirEntry[str]"]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

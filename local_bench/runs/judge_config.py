@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.files import path_fault
 from local_bench.core.paths import is_safe_id
 from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
@@ -22,6 +23,17 @@ def _safe(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_safe)]
+
+
+def _possible_path(text: str) -> str:
+    fault = path_fault(text)
+    if fault:
+        raise ValueError(f"this is not a path: {fault}")
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_possible_path)]
+"""A path that a file can have, whether or not it exists."""
 Number = Annotated[float, AfterValidator(finite)]
 
 _KEY_VARIABLE = re.compile(r"VLLM_API_KEY|OPENAI_API_KEY|LOCAL_BENCH_[A-Z0-9_]{1,64}")
@@ -47,7 +59,7 @@ class JudgeConfig(Strict):
     card: str = "tiny-qwen3-vl"
     name: Name | None = None
     """The judge's name in results; defaults to the card's name."""
-    weights: str | None = None
+    weights: PathText | None = None
     protocol: Literal["json", "logit"] = "json"
     """`json`: a JSON object constrained by a schema. `logit`: the probabilities of one label token per criterion;
     the score is their mean."""

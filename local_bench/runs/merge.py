@@ -53,6 +53,8 @@ def merge(
     paths = sorted({path.resolve() for path in parts} | ({out.resolve()} if (out / "run.yaml").exists() else set()))
     if len(paths) < 2 and not (len(paths) == 1 and paths[0] != out.resolve()):
         raise UserError("merge needs at least one run besides the result: give the run directories of the shards")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is not a folder: give a new one")
     if out.exists() and not (out / "run.yaml").exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty and not a run directory: give an empty or new folder")
     with ExitStack() as stack:

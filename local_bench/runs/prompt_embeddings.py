@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
 from safetensors.torch import save
 
+from local_bench.core import strictjson
 from local_bench.core.storage import write_atomic
+from local_bench.core.tensors import open_tensors
 from local_bench.generators.base import EncodedPrompt
 
 _SHARED = "negative_"
@@ -45,21 +46,21 @@ class PromptEmbeddings:
         self._path(key).unlink(missing_ok=True)
 
     def get(self, key: str) -> EncodedPrompt:
-        with safe_open(self._path(key), framework="pt") as file:
+        with open_tensors(self._path(key)) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
             truncated, shared = _about(file)
         for name, other in shared.items():
-            with safe_open(self._path(other), framework="pt") as file:
+            with open_tensors(self._path(other)) as file:
                 tensors[name] = file.get_tensor(name)
         return EncodedPrompt(tensors, truncated)
 
     def shape(self, key: str) -> tuple[Any, dict[str, int]]:
         """An encoding's `shape` and truncated tokens, read from the headers of its files."""
-        with safe_open(self._path(key), framework="pt") as file:
+        with open_tensors(self._path(key)) as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
             truncated, shared = _about(file)
         for name, other in shared.items():
-            with safe_open(self._path(other), framework="pt") as file:
+            with open_tensors(self._path(other)) as file:
                 found[name] = file.get_slice(name).get_shape()
         return tuple((name, *size) for name, size in sorted(found.items())), truncated
 
@@ -70,4 +71,4 @@ class PromptEmbeddings:
 def _about(file: Any) -> tuple[dict[str, int], dict[str, str]]:
     """Truncated tokens; digests of the shared tensors by name."""
     about = file.metadata() or {}
-    return json.loads(about.get("truncated", "{}")), json.loads(about.get("shared", "{}"))
+    return strictjson.stored(about.get("truncated", "{}")), strictjson.stored(about.get("shared", "{}"))

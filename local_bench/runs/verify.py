@@ -14,8 +14,9 @@ from typing import Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.files import read_bytes
 from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
-from local_bench.core.images import load_verified
+from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
 from local_bench.core.types import Score, Task
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
@@ -59,7 +60,10 @@ def verify(run: RunDir, note: Callable[[str], None] = lambda _: None) -> list[Fi
                 if len(found) == _MOST:
                     break
         except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as e:
-            found.append(Finding(name, "store", f"cannot be checked: {type(e).__name__}: {e}"[:300]))
+            what = (
+                str(e) if isinstance(e, LocalBenchError) else "it has values of a form that local-bench does not write"
+            )
+            found.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
         findings += found
     return findings
 
@@ -127,7 +131,10 @@ def _is_input(run: RunDir, path: Path) -> bool:
 
 def _png_fault(path: Path) -> str | None:
     """Whether a stored image has anything but the chunks that local-bench writes. Pixels are checked elsewhere."""
-    data = path.read_bytes()
+    try:
+        data = read_bytes(path, UserError, max_bytes=MAX_IMAGE_BYTES, missing="restore it")
+    except UserError:
+        return "cannot be read"
     if not data.startswith(_PNG):
         return "is not a PNG file"
     at = len(_PNG)

@@ -245,7 +245,7 @@ def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path
     ("line", "says"),
     [
         ("{", r"line 2: this is not one JSON object"),
-        ("[1]", r"line 2: an annotation is a JSON object, not list"),
+        ("[1]", r"line 2: an annotation is a JSON object, not a list"),
         ('{"model": "a", "model": "b"}', r"line 2: .*'model' stands there twice"),
         ('{"model": "a", "task_id": "t2", "deliverable": 1, "brf": NaN}', r"line 2: .*NaN is not a number of JSON"),
         (label("a", "t2", bfr=True), r"line 2: there is no key 'bfr'; did you mean 'brf'"),
@@ -277,7 +277,7 @@ def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str)
         found(path, labels(tmp_path, text))
     with pytest.raises(UserError, match="does not exist"):
         found(path, tmp_path / "nowhere.jsonl")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is a folder"):
         found(path, tmp_path)
 
 

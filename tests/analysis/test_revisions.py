@@ -120,7 +120,7 @@ def test_the_commands_say_it_and_refuse_what_does_not_belong(runs, capsys, tmp_p
     for arguments, says in (
         (["write", str(folder / "run"), "--out", str(folder / "revisions")], "exists and is not empty"),
         (["write", str(folder / "run"), "--out", str(tmp_path / "p"), "--model", "three"], "has no model 'three'"),
-        (["settle", str(folder / "run"), str(folder), str(folder / "again")], "revisions.json cannot be read"),
+        (["settle", str(folder / "run"), str(folder), str(folder / "again")], "revisions.json does not exist"),
         (["settle", *(str(folder / name) for name in ("again", "revisions", "again"))], "of another run"),
         (["settle", *(str(folder / name) for name in ("run", "revisions", "run"))], "has no revision"),
     ):

@@ -14,7 +14,7 @@ from local_bench.analysis.economics import economics
 from local_bench.analysis.official import export, official
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import cli, main
-from local_bench.core.errors import UserError
+from local_bench.core.errors import LedgerError, UserError
 from local_bench.core.images import load_image, pixel_digest
 from local_bench.core.money import MICRO
 from local_bench.report.page import render
@@ -227,7 +227,7 @@ def test_a_models_name_in_a_forged_ledger_leads_nowhere_out_of_the_export(runs, 
     with RunDir.open(run_dir) as run:
         run.store.write("UPDATE candidates SET model = ? WHERE model = 'one'", forged)
     before = {path for path in tmp_path.rglob("*") if out not in path.parents}
-    with RunDir.open(run_dir) as run, pytest.raises(UserError, match="leads out of"):
+    with pytest.raises(LedgerError, match="damaged or forged"), RunDir.open(run_dir) as run:
         export(run, name, out)
     assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
 

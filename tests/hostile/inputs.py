@@ -1,11 +1,14 @@
 """Valid inputs of every reader of files, and the command line that reads each: where the grammar of `values` begins."""
 
+import csv
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local_bench.suites.ice_bench.results import SEPARATOR
 from local_bench.suites.idea_bench.results import HEADER
 from tests.suites.benchmarks import layouts
 
@@ -149,7 +152,7 @@ def base() -> None:
     layouts.hype(Path("hype"))
     layouts.ice(Path("ice"))
     layouts.idea(Path("idea"))
-    write("manifest.yaml", CONFIG | {"models": [CONFIG["models"][0] | {"imported": {"images": "manifest/m.jsonl"}}]})  # type: ignore[index,dict-item]
+    write("manifest.yaml", CONFIG | {"models": [CONFIG["models"][0] | {"imported": {"images": "manifest/m.jsonl"}}]})
     write("written.yaml", CONFIG | {"suite": {"name": "servimage", "path": "tasks.jsonl", "written": "written.jsonl"}})
     write("plain.yaml", CONFIG | {"settlement": {}})
 
@@ -171,7 +174,9 @@ def inputs(kept: Path) -> list[Input]:
         Input("card list", "local-bench/models/mine.yaml", ("models", "list", "--json"), CARD, 2),
         Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
         Input("prices", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES),
-        Input("slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM),
+        Input(
+            "slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM
+        ),
         Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules={"width": 10}), 1, lines),
         Input("orders show", "o.jsonl", ("suites", "show", "servimage", "--path", "o.jsonl", "--json"), _task(), 1),
         Input(
@@ -181,9 +186,24 @@ def inputs(kept: Path) -> list[Input]:
             [PUBLISHED_ORDER],
         ),
         Input("ice tasks", "ice/data.jsonl", ("suites", "show", "ice-bench", "--path", "ice", "--json"), ICE_ITEM),
-        Input("hype tasks", "hype/public.json", ("suites", "show", "hype-edit-1", "--path", "hype/public.json", "--json"), [HYPE_TASK]),
-        Input("idea meta", "idea/plain_0001/meta.json", ("suites", "show", "idea-bench", "--path", "idea", "--json"), IDEA_META),
-        Input("idea eval", "idea/plain_0001/eval.json", ("suites", "show", "idea-bench", "--path", "idea", "--json"), _eval()),
+        Input(
+            "hype tasks",
+            "hype/public.json",
+            ("suites", "show", "hype-edit-1", "--path", "hype/public.json", "--json"),
+            [HYPE_TASK],
+        ),
+        Input(
+            "idea meta",
+            "idea/plain_0001/meta.json",
+            ("suites", "show", "idea-bench", "--path", "idea", "--json"),
+            IDEA_META,
+        ),
+        Input(
+            "idea eval",
+            "idea/plain_0001/eval.json",
+            ("suites", "show", "idea-bench", "--path", "idea", "--json"),
+            _eval(),
+        ),
         Input("written", "written.jsonl", ("plan", "written.yaml", "--json"), WRITTEN),
         Input("manifest", "manifest/m.jsonl", ("plan", "manifest.yaml", "--json"), MANIFEST),
         Input("score servimage", sheet[2], (*sheet, "--json"), SERVIMAGE),
@@ -199,22 +219,70 @@ def inputs(kept: Path) -> list[Input]:
             {"model": "a", "task_id": "mug-1", "attempt": 1, "score": 0.5},
             1,
         ),
-        Input("score hype costs", "costs.json", ("score", "hype-edit-1", "judgements.json", "--costs", "costs.json", "--json"), {"a": 0.1}, 1),
-        Input("reproduce hype", "judgements.json", ("reproduce", "hype-edit-1", "table-2", "judgements.json"), JUDGEMENTS, 4),
-        Input("reproduce servimage", sheet[2], ("reproduce", "servimage", "table-2", sheet[2], "--tasks", sheet[4]), SERVIMAGE, 4),
-        Input("people agreement", "people.jsonl", ("agreement", run, "--people", "people.jsonl", "--json"), ANNOTATION, 2),
+        Input(
+            "score hype costs",
+            "costs.json",
+            ("score", "hype-edit-1", "judgements.json", "--costs", "costs.json", "--json"),
+            {"a": 0.1},
+            1,
+        ),
+        Input(
+            "reproduce hype",
+            "judgements.json",
+            ("reproduce", "hype-edit-1", "table-2", "judgements.json"),
+            JUDGEMENTS,
+            4,
+        ),
+        Input(
+            "reproduce servimage",
+            sheet[2],
+            ("reproduce", "servimage", "table-2", sheet[2], "--tasks", sheet[4]),
+            SERVIMAGE,
+            4,
+        ),
+        Input(
+            "people agreement", "people.jsonl", ("agreement", run, "--people", "people.jsonl", "--json"), ANNOTATION, 2
+        ),
         Input("people settle", "people.jsonl", ("settle", run, "--people", "people.jsonl"), ANNOTATION, 6),
-        Input("import annotations", sheet[2], ("import", "servimage", sheet[2], "--run", run, "--labels", "l.jsonl"), SERVIMAGE, 2),
-        Input("captions", "captions.jsonl", ("measure", "pictures", "--metrics", "entropy", "--captions", "captions.jsonl"), CAPTION, 2),
-        Input("measure out", "out.jsonl", ("measure", "pictures", "--metrics", "entropy", "--out", "out.jsonl"), {"metrics": {"entropy": {}}}, 3),
-    ]  # fmt: skip
+        Input(
+            "import annotations",
+            sheet[2],
+            ("import", "servimage", sheet[2], "--run", run, "--labels", "l.jsonl"),
+            SERVIMAGE,
+            2,
+        ),
+        Input(
+            "captions",
+            "captions.jsonl",
+            ("measure", "pictures", "--metrics", "entropy", "--captions", "captions.jsonl"),
+            CAPTION,
+            2,
+        ),
+        Input(
+            "measure out",
+            "out.jsonl",
+            ("measure", "pictures", "--metrics", "entropy", "--out", "out.jsonl"),
+            {"metrics": {"entropy": {}}},
+            3,
+        ),
+    ]
 
 
 def _eval() -> list[dict[str, Any]]:
     return [{"input_images": [], "output_images": ["0001.jpg"], "question": f"Is it {k}?"} for k in range(6)]
 
 
-SCORES_TEXT: dict[str, tuple[str, tuple[str, ...]]] = {
-    "ice.txt": ("{'Text2Image': {'aesthetic': 0.5}}\n", ("score", "ice-bench", "ice.txt", "--json")),
-    "idea.csv": (",".join(HEADER) + "\n" + ",".join("x" for _ in HEADER) + "\n", ("score", "idea-bench", "idea.csv", "--json")),
-}  # fmt: skip
+ICE_METRICS = {"aesthetic": 0.5, "imaging": None}
+IDEA_CELLS = ["plain", "0024", "0001", "1", "Is it?", "x/0001.jpg", *('{"score": 1}', "1", "so") * 3]
+
+
+def ice_line(metrics: str, item: str = "i1", task: str = "Text2Image") -> str:
+    """A line of ICE-Bench's eval_result.txt."""
+    return f"{item}{SEPARATOR}{task}{SEPARATOR}{metrics}\n"
+
+
+def idea_sheet(cells: list[str]) -> str:
+    """IDEA-Bench's results CSV with one row."""
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows([HEADER, cells])
+    return buffer.getvalue()

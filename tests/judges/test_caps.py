@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from PIL import Image
+from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
@@ -95,7 +96,7 @@ def serving(models=whole, chat=whole):
 
 
 def ask(url, timeout_s):
-    server = ExternalServer(url, "key")
+    server = ExternalServer(url, SecretStr("key"))
     with Client(server, Composer(lambda sha: Image.new("RGB", (32, 32)), 32), 1, timeout_s) as client:
         return dict(answers(client, SPEC, QUESTIONS))
 
@@ -150,7 +151,7 @@ def test_a_redirect_is_not_followed_and_a_proxy_not_used(monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with serving(models=elsewhere) as (url, heads), pytest.raises(ServerError, match="returned status 307"):
-        with ExternalServer(url, "key"):
+        with ExternalServer(url, SecretStr("key")):
             pass
     assert len(heads) == 1
 
@@ -166,6 +167,6 @@ def test_a_key_that_no_header_holds_is_refused_without_being_shown(monkeypatch, 
 
 def test_a_key_is_read_from_its_variable(monkeypatch):
     monkeypatch.setenv("LOCAL_BENCH_K", "sk-1_a.B/=")
-    assert key_from("LOCAL_BENCH_K") == "sk-1_a.B/="
+    assert key_from("LOCAL_BENCH_K") == SecretStr("sk-1_a.B/=")
     monkeypatch.setenv("LOCAL_BENCH_K", "")
     assert key_from("LOCAL_BENCH_K") is None

@@ -8,6 +8,7 @@ import httpx
 import pytest
 import tenacity
 from PIL import Image
+from pydantic import SecretStr
 
 from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.types import Question
@@ -17,6 +18,7 @@ from local_bench.judges.vlm.concurrency import MAX_CONCURRENCY
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.transport import Unreachable, answers
 
+_KEY = SecretStr("secret")
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 QUESTIONS = [
     (i, Question("brf", i, (f"{i}",), (("title", "T"), ("brief", "B"), ("point", f"<{i}>")), ("delivered",)))
@@ -31,7 +33,7 @@ def picture(sha):
 @dataclass
 class Here:
     base_url: str = "http://judge/v1"
-    api_key: str | None = "secret"
+    api_key: SecretStr | None = _KEY
     model: str = "judge"
     content_ids: bool = True
     up: bool = True
@@ -244,3 +246,13 @@ def test_without_a_number_in_flight_the_default_is_reached_and_never_exceeded():
     assert error is None
     assert len(found) == 800
     assert 32 < most <= MAX_CONCURRENCY
+
+
+def test_a_signal_while_requests_are_open_is_the_only_exception():
+    """A KeyboardInterrupt raised inside the event loop, in whichever task runs then, closes all generators."""
+
+    def handler(request):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(handler)

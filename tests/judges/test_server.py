@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
@@ -92,7 +93,11 @@ def test_a_server_without_a_list_of_models_is_one_sentence(reply):
 
 
 def test_a_server_that_wants_another_key_says_so():
-    with models_at(b"", 401) as url, pytest.raises(ServerError, match="401: check"), ExternalServer(url, "k"):
+    with (
+        models_at(b"", 401) as url,
+        pytest.raises(ServerError, match="401: check"),
+        ExternalServer(url, SecretStr("k")),
+    ):
         pass
 
 
@@ -123,7 +128,7 @@ def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_l
     assert "--trust-remote-code" not in command
     assert "--api-key" not in command
     key = environment["VLLM_API_KEY"]
-    assert key == servers[0].api_key
+    assert key == servers[0].api_key.get_secret_value()
     assert len(key) >= 32
     assert not [text for text in command if key in text]
     assert again["VLLM_API_KEY"] != key  # a key of its own for every server
@@ -143,7 +148,10 @@ def test_a_proxy_of_the_lab_does_not_stand_between_us_and_the_judge(judge_server
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with ExternalServer(judge_server.base_url, judge_server.api_key) as server:
         assert server.model == "judge"
-    with pytest.raises(ServerError, match=r"check judge\.api_key_env"), ExternalServer(judge_server.base_url, "wrong"):
+    with (
+        pytest.raises(ServerError, match=r"check judge\.api_key_env"),
+        ExternalServer(judge_server.base_url, SecretStr("wrong")),
+    ):
         pass
 
 

@@ -92,6 +92,10 @@ def test_what_is_never_loaded(model, index, files, says):
 def test_a_folder_given_by_hand_is_vetted_but_needs_no_commit(model, tmp_path):
     model()
     flux = card("flux1-dev", "generator")
+    weights = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors"
+    with pytest.raises(WeightsError, match="is damaged"):
+        resolve(flux, str(tmp_path))
+    weights.write_bytes((8).to_bytes(8, "little") + b"{}      ")  # no tensors
     assert resolve(flux, str(tmp_path)) == tmp_path
     model({"transformer": ["mine", "Mine"]})
     with pytest.raises(WeightsError, match="loads transformer from code"):

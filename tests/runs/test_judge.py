@@ -63,7 +63,7 @@ def command(folder, cache, judge_server):
         def run(*arguments, moment="never", own=False, settings=()):
             asked = () if own else (f"judge.base_url={judge_server.base_url}",)
             sets = [text for setting in (*asked, *settings) for text in ("--set", setting)]
-            env = {"VLLM_API_KEY": judge_server.api_key}
+            env = {"VLLM_API_KEY": judge_server.api_key.get_secret_value()}
             request = {"moment": moment, "arguments": [*arguments, "--json", *sets], "cwd": str(folder), "env": env}
             print(json.dumps(request), file=process.stdin, flush=True)
             return SimpleNamespace(**json.loads(process.stdout.readline()))

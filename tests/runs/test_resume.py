@@ -49,7 +49,7 @@ def command(folder, forks, judge_server):
         external = [] if own_server else ["--set", f"judge.base_url={judge_server.base_url}"]
         more = [text for setting in settings for text in ("--set", setting)]
         arguments = ["run", "run.yaml", "--run-dir", name, "--json", *external, *more]
-        env = {"VLLM_API_KEY": judge_server.api_key}
+        env = {"VLLM_API_KEY": judge_server.api_key.get_secret_value()}
         request = {"moment": moment, "arguments": arguments, "cwd": str(folder), "env": env}
         print(json.dumps(request), file=forks.stdin, flush=True)
         return SimpleNamespace(**json.loads(forks.stdout.readline()))

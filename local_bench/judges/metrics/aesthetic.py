@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import torch
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import SiglipVisionModel
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
+from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.clip_network import mend, normalised, rows
 from local_bench.judges.metrics.dino_ref import load_transformer, read_processor
@@ -122,7 +122,7 @@ def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential
     effect in evaluation. WeightsError unless there are exactly five layers, of which the last has one output."""
     path = weights.parts.get("head", weights.folder) / file
     try:
-        state = {name: tensor.float() for name, tensor in load_file(path).items()}
+        state = {name: tensor.float() for name, tensor in load_tensors(path).items()}
         places = sorted(int(name.split(".")[1]) for name in state if name.endswith(".weight"))
         shapes = {place: state[f"{prefix}.{place}.weight"].shape for place in places}  # (after, before)
         layers = ((str(n), torch.nn.Linear(before, after)) for n, (after, before) in shapes.items())

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
 from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
 from local_bench.judges.metrics.registry import Weights
@@ -112,7 +113,6 @@ class DepthNetwork(Network):
 def load(folder: Path) -> Any:
     """transformers' DPTForDepthEstimation in float32, accepting all sides that are multiples of 32. WeightsError if the
     folder contains no such model."""
-    from safetensors.torch import load_file
     from transformers import DPTConfig, DPTForDepthEstimation
 
     files = sorted(folder.glob("*.safetensors"))
@@ -120,7 +120,7 @@ def load(folder: Path) -> Any:
         raise WeightsError(f"{folder} must contain config.json and one .safetensors file: fetch its model again")
     config = DPTConfig.from_json_file(folder / "config.json")
     model = DPTForDepthEstimation(config).float().eval()
-    missing, _ = model.load_state_dict(load_file(files[0]), strict=False)
+    missing, _ = model.load_state_dict(load_tensors(files[0]), strict=False)
     if not config.is_hybrid or any(not name.startswith(UNUSED) for name in missing):
         raise WeightsError(f"{folder} contains a network other than DPT-hybrid: give the folder of that model")
     model.dpt.embeddings.register_forward_pre_hook(_any_size, with_kwargs=True)

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, Network, Unscorable
 from local_bench.judges.metrics.conditions import COMPARED, PREPARED, as_condition, likeness
 from local_bench.judges.metrics.registry import Weights
@@ -84,12 +85,10 @@ class PoseNetwork(Network):
 
     def open(self, device: str) -> None:
         """WeightsError if the folder does not contain such a network."""
-        from safetensors.torch import load_file
-
         path = self._weights.folder / WEIGHTS
         if not path.is_file():
             raise WeightsError(f"{path} does not exist: fetch its model again (`local-bench models fetch NAME`)")
-        state = {name: tensor.float() for name, tensor in load_file(path, device=device).items()}
+        state = {name: tensor.float() for name, tensor in load_tensors(path, device).items()}
         branches = [layer for number in range(1, STAGES + 1) for branch in (1, 2) for layer in stage(number, branch)]
         if not {f"{layer}.{kind}" for layer in (*TRUNK, *branches) for kind in ("weight", "bias")} <= state.keys():
             raise WeightsError(f"{path} is not OpenPose's body network: give the folder of that model")

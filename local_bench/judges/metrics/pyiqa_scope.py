@@ -13,7 +13,6 @@ import random
 import re
 import socket
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.scratch import scratch
 from local_bench.models.convert import read_converted
 
 SEED = 123
@@ -82,7 +82,7 @@ def local_files(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
         stack.enter_context(redirect_stdout(io.StringIO()))
         _import(kind)
         _quiet(stack)
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        place = stack.enter_context(scratch())
         for holder, name, replacement in _replacements(_Answers(paths, place)):
             stack.enter_context(patch.object(holder, name, replacement))
         stack.enter_context(seeded())

@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 import torch
 from open_clip.transformer import QuickGELU, VisionTransformer
 from PIL import Image
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from local_bench.core.errors import WeightsError
+from local_bench.core.tensors import open_tensors
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
 from local_bench.judges.metrics.clip_network import clip_transform, cosine, mend, refuse_slender, rows
 from local_bench.judges.metrics.registry import Weights
@@ -81,7 +82,7 @@ def load_tower(weights: Weights) -> Any:
     """
     path = weights.folder / FILE
     try:
-        with safe_open(path, "pt") as file:
+        with open_tensors(path) as file:
             names = [name for name in file.keys() if name.startswith(BACKBONE)]  # noqa: SIM118 (it is no dict)
             state = {name.removeprefix(BACKBONE): file.get_tensor(name).float() for name in names}
             state["proj"] = file.get_tensor(STYLE).float()  # (tower's width, width)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from local_bench.core.errors import ServerError
 
-STOP_S = 20.0
+STOP_S = 4.0
+"""A server that has not ended by then is killed: its state is of no use to anyone."""
 TAIL_LINES = 15
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -22,6 +22,7 @@ from local_bench.judges.vlm.server import Server
 from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
+T = TypeVar("T")
 RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 ATTEMPTS = 6
 METRICS_S = 10.0
@@ -70,10 +71,10 @@ class Client:
 
         with asyncio.Runner() as runner:
             try:
-                while batch := runner.run(next_batch()):
+                while batch := _completed(runner, next_batch()):
                     yield from batch
             finally:
-                runner.run(close())
+                _completed(runner, close())
 
     def counters(self) -> dict[str, float]:
         """Prompt tokens and those of them served from the prefix cache, from the server's metrics."""
@@ -92,7 +93,7 @@ class Client:
                     yield batch
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.server.api_key}"} if self.server.api_key else {}
+        return {"Authorization": f"Bearer {self.server.api_key.get_secret_value()}"} if self.server.api_key else {}
 
     def _http(self, connections: int) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
@@ -145,6 +146,22 @@ class Client:
             return reply(received.json())
         except (ValueError, RecursionError):
             return Reply(_text(received)[:2000], refusal=NOT_ITS_FORMAT)
+
+
+def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of `coroutine`. A signal's exception, which leaves the loop anywhere, cancels the coroutine first, so
+    that its generators can be closed."""
+    loop = runner.get_loop()
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        loop.set_exception_handler(lambda *_: None)  # other tasks may hold the signal's exception
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, KeyboardInterrupt):
+                loop.run_until_complete(task)
+        raise
 
 
 def _text(received: httpx.Response) -> str:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-GRACE_S = 10.0
+GRACE_S = 4.0
 
 
 def main(command: list[str]) -> None:

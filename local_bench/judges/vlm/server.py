@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import httpx
+from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm.child import Child
@@ -26,7 +27,7 @@ class Server(Protocol):
     """An OpenAI-compatible server for the judge."""
 
     base_url: str
-    api_key: str | None
+    api_key: SecretStr | None
     model: str
     content_ids: bool
     """Whether the server accepts image ids for its caches (a vLLM extension)."""
@@ -51,7 +52,7 @@ class ManagedServer:
     model: str = SERVED_NAME
     content_ids: bool = True
     base_url: str = field(default="", init=False)
-    api_key: str | None = field(default=None, init=False)
+    api_key: SecretStr | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         try:
@@ -75,11 +76,12 @@ class ManagedServer:
     def _start(self) -> None:
         require_vllm()
         port = claim_port(self.port)
-        self.api_key = secrets.token_urlsafe(24)
+        key = secrets.token_urlsafe(24)
+        self.api_key = SecretStr(key)
         self.base_url = f"http://127.0.0.1:{port}/v1"
         ours = ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *ours, "--disable-uvicorn-access-log"]
-        self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": self.api_key})
+        self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
         self._wait_for_health(port)
 
     def _wait_for_health(self, port: int) -> None:
@@ -99,14 +101,14 @@ class ExternalServer:
     """A server that is managed elsewhere: only its availability is checked; it is never started or stopped."""
 
     base_url: str
-    api_key: str | None
+    api_key: SecretStr | None
     model: str = ""
     timeout_s: float = 10.0
     """Time limit for the request of its model list."""
     content_ids: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        headers = {"Authorization": f"Bearer {self.api_key.get_secret_value()}"} if self.api_key else {}
         try:
             reply = fetch_now(f"{self.base_url}/models", headers, self.timeout_s)
             reply.raise_for_status()
@@ -152,7 +154,7 @@ class ExternalServer:
         )
 
 
-def key_from(variable: str) -> str | None:
+def key_from(variable: str) -> SecretStr | None:
     """The server's API key from an environment variable, or None if the variable is not set.
 
     Raises ConfigError, without the key in its message, for a key that is not valid in an HTTP header.
@@ -163,7 +165,7 @@ def key_from(variable: str) -> str | None:
             f"the API key in {variable} contains a line break, a space or another character that keys do not have: "
             "set the variable to the key alone"
         )
-    return key or None
+    return SecretStr(key) if key else None
 
 
 def claim_port(port: int | None) -> int:

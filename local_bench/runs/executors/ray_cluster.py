@@ -209,7 +209,7 @@ class Cluster:
 def _private_folder() -> Path:
     """A new folder for this user only, with a short path."""
     parent = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="lb-ray-", dir=parent if len(parent) <= _MOST_PATH else "/tmp"))  # noqa: S108
+    return Path(tempfile.mkdtemp(prefix=f"lb-ray-{os.getpid()}-", dir=parent if len(parent) <= _MOST_PATH else "/tmp"))  # noqa: S108
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import torch
 
 from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.quiet import quiet_libraries
+from local_bench.core.scratch import scratch as scratch_folder
 from local_bench.core.tables import clean
 from local_bench.generators.driver import unusable_gpu
 from local_bench.generators.numerics import choose_device, device_name, set_determinism
@@ -97,7 +97,7 @@ def run(options: Options, command: str) -> int:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     limit_memory(device)
-    with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
+    with scratch_folder() as scratch:
         rows = run_checks(checks, Session(device, Path(scratch), options.minutes), _note)
     result = report.as_json(rows, device_name(device), command)
     print(json.dumps(result, indent=2) if options.as_json else report.as_table(rows), flush=True)

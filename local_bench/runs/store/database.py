@@ -1,5 +1,6 @@
 """The SQLite file of a run, with one writer: opening, transactions, errors, key-value data (`meta`) and backups."""
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -8,8 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from local_bench.core import strictjson
-from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
+from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
+from local_bench.core.files import is_file, require_regular
+from local_bench.core.messages import kind
 from local_bench.core.storage import put_in_place, storage_errors
+from local_bench.runs.store.constraints import fault_of_schema, fault_of_tables, limit
 from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 _WRITTEN = re.compile(
@@ -51,10 +55,16 @@ class Database:
         self.path = path
         self.written: set[str] = set()
         """Tables written since this was opened, or since the last record of contents."""
-        if not create and not path.exists():
+        if not create and not is_file(path):
             raise self._damaged("is missing although its run has begun")
+        for side in (path, *(path.with_name(path.name + end) for end in ("-journal", "-wal", "-shm"))):
+            if os.path.lexists(side):
+                require_regular(side, UserError, "a ledger is a regular file: restore it")
         with self._faults():
             self._db = self._connected(str(path))
+            strange = fault_of_schema(self._db)
+            if strange:
+                raise self._damaged(f"is not a ledger ({strange})")
             if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 if not create:
                     raise self._damaged("is empty although its run has begun")
@@ -70,10 +80,14 @@ class Database:
             )
             if missing:
                 raise self._damaged(f"is damaged (it lacks the table {missing!r})")
-            if path.stat().st_size <= _CHECKED_BYTES:
+            large = path.stat().st_size > _CHECKED_BYTES
+            if not large:
                 damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if damage != "ok":
                     raise sqlite3.DatabaseError(damage)
+            strange = fault_of_tables(self._db, references=not large)
+            if strange:
+                raise self._damaged(f"is damaged or forged ({strange})")
             if write or create:
                 self._db.execute(INDEXES)
 
@@ -84,6 +98,7 @@ class Database:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        limit(db)
         return db
 
     def _version(self) -> str:
@@ -180,9 +195,12 @@ class Database:
         self.write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)
 
     def json_meta(self, key: str) -> Any:
-        """The JSON value stored under `key`, or None."""
+        """The JSON object stored under `key`, or None. LedgerDamaged if it is anything else."""
         text = self.meta(key)
-        return None if text is None else strictjson.stored(text)
+        value = None if text is None else strictjson.stored(text)
+        if value is not None and not isinstance(value, dict | list):
+            raise self._damaged(f"is damaged (its entry {key[:60]!r} is {kind(value)})")
+        return value
 
     def _of_judges(self, judge: str | None, counted: bool = True) -> tuple[str, tuple[str, ...]]:
         """A condition on the column `judge` and its values: one judge, or None for all that count in the run; or for
@@ -229,9 +247,7 @@ class Database:
                 ) from e
             if "locked" in text:
                 raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e
-            if "malformed" in text or "decode to UTF-8" in text:
-                raise self._damaged(f"is damaged ({text})") from e
-            raise
+            raise self._damaged(f"is damaged ({text})") from e
         except sqlite3.DatabaseError as e:
             raise self._damaged(f"is damaged ({e})") from e
 

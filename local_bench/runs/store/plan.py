@@ -88,8 +88,9 @@ class PlanStore(ContentStore):
         return [_task(row) for row in rows]
 
     def task_contents(self) -> dict[str, str]:
-        """Task id -> canonical JSON, in the plan's order."""
-        return {r["task_id"]: r["content"] for r in self.rows("SELECT * FROM tasks ORDER BY position, task_id")}
+        """Task id -> canonical JSON, in the plan's order. LedgerError if one is not a task."""
+        rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id")
+        return {_task(row).task_id: row["content"] for row in rows}
 
     def task_positions(self) -> dict[str, int]:
         """Task id -> index among the tasks of all shards."""
@@ -261,12 +262,16 @@ def _limit(n: int | None) -> int:
 
 def _task(row: sqlite3.Row) -> Task:
     try:
-        return _TASK.validate_json(row["content"])
+        task = _TASK.validate_json(row["content"])
+        fault = None if task.task_id == row["task_id"] else "it has another id"
     except ValidationError as e:
+        fault = e.errors()[0]["msg"]
+    if fault:
         raise LedgerError(
-            f"the ledger's task {row['task_id']!r} is invalid ({e.errors()[0]['msg']}): "
+            f"the ledger's task {row['task_id'][:80]!r} is invalid ({fault}): "
             "the run directory was changed by hand or written by another release; repeat the run"
-        ) from None
+        )
+    return task
 
 
 def _outcome(row: sqlite3.Row, n: int) -> OutcomeRow:

@@ -213,7 +213,8 @@ def _pictures(root: Path, kind: str, order: str) -> list[Path]:
 def _rules(raw: dict[str, Any]) -> dict[str, Any]:
     """An image's unambiguous hard rules, in our own format."""
     types, specs = raw.get("file_type"), raw.get("visual_specs")
-    known = [t.upper() for t in types if isinstance(t, str) and t.upper() in _FILE_TYPES] if types else []
+    named = [types] if isinstance(types, str) else types if isinstance(types, list) else []
+    known = [t.upper() for t in named if isinstance(t, str) and t.upper() in _FILE_TYPES]
     rules: dict[str, Any] = {"file_type": list(dict.fromkeys(known))} if known else {}
     if isinstance(specs, dict) and (own := _specs(specs)):
         rules["visual_specs"] = own

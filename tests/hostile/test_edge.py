@@ -1,0 +1,148 @@
+"""The last edge, the form of messages, the streams: what is printed when nothing else describes a fault. Each class of
+faults that the harness looks for is planted here once and must be found (negative controls)."""
+
+import os
+import subprocess
+import sys
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from local_bench.cli import main as module
+from local_bench.cli.main import main
+from local_bench.core.errors import UserError
+from local_bench.core.messages import MAX_CHARACTERS, escaped, escaped_json, sentence
+from tests.hostile import harness
+from tests.hostile.harness import Case, campaign, run
+
+COMMAND = ["ls", "."]
+
+
+def planted(monkeypatch, act):
+    command = module.cli.commands["ls"]
+    monkeypatch.setattr(command, "callback", lambda *a, **k: act())
+
+
+def fail(error):
+    def act():
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (fail(AttributeError("'NoneType' object has no attribute 'get'")), "AttributeError"),
+        (fail(UserError("the entry is a NoneType")), "NoneType"),
+        (fail(UserError("[Errno 2] ValueError: no")), "ValueError"),
+        (fail(SystemExit(7)), "SystemExit"),
+        (lambda: 7, "exit 7"),
+        (lambda: time.sleep(60), "hang"),
+        (lambda: print("\x1b[31m"), "control characters"),
+        (fail(UserError("")), "exit 2 without a message"),
+    ],
+    ids=["traceback", "class name", "system error", "exit", "status", "hang", "control", "silent"],
+)
+def test_the_harness_finds_a_planted_fault(act, found, monkeypatch, tmp_path):
+    monkeypatch.setattr(harness, "LIMIT_S", 0.2)
+    monkeypatch.chdir(tmp_path)
+    planted(monkeypatch, act)
+    if found == "exit 2 without a message":
+        monkeypatch.setattr(module, "say", lambda message: None)
+    assert any(found in fault for fault in run(COMMAND).faults)
+
+
+def test_the_harness_finds_a_changed_input_and_bad_json(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inputs").mkdir()
+    planted(monkeypatch, lambda: (tmp_path / "inputs/new").write_text("x") and print('{"a": NaN}'))
+    monkeypatch.setattr(harness, "EVERY", 1)
+    _, faults = campaign([Case("planted", ["ls", ".", "--json"])], unchanged=[tmp_path / "inputs"])
+    assert any("changed in" in fault for fault in faults)
+    planted(monkeypatch, lambda: print('{"a": NaN}'))
+    assert "stdout is not strict JSON" in run(["ls", ".", "--json"]).faults
+
+
+def test_an_unexpected_error_is_one_sentence_and_a_log(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("MY_API_KEY", "planted-secret-1")
+    planted(monkeypatch, fail(KeyError("planted-secret-1")))
+    assert main(COMMAND) == 1
+    said = capsys.readouterr().err
+    (log,) = (tmp_path / "crashes").iterdir()
+    assert said.count("\n") == 1
+    assert str(log) in said
+    assert "KeyError" in log.read_text()
+    assert "planted-secret-1" not in log.read_text() + said
+    with pytest.raises(KeyError):
+        main(["--debug", *COMMAND])
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "x"), OSError(20, "Not a directory", "x/y")])
+def test_errors_of_the_system_have_no_number(error, monkeypatch, capsys):
+    planted(monkeypatch, fail(error))
+    assert main(COMMAND) in (1, 2)
+    assert "Errno" not in capsys.readouterr().err
+
+
+@given(st.text())
+def test_messages_are_bounded_and_printable(text):
+    printed = sentence(text * 50)
+    assert all(len(line) <= MAX_CHARACTERS for line in printed.split("\n"))
+    assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in escaped(text))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_escaped_json_means_the_same(value):
+    import json
+
+    text = escaped_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert not set(text) & {"\x7f", "\x9b", "\u202e"}
+
+
+def test_a_url_is_shown_without_its_user():
+    assert sentence("no judge at http://me:secret@host/v1") == "no judge at http://host/v1"
+
+
+STREAMS = {
+    "full": ('exec "$@" > /dev/full', 1),
+    "closed": ('exec "$@" >&-', 0),
+    "both closed": ('exec "$@" >&- 2>&-', 0),
+    "stdin closed": ('exec "$@" <&-', 0),
+    "reader gone": ('"$@" | true; exit ${PIPESTATUS[0]}', None),
+    "latin-1": ('export PYTHONIOENCODING=latin-1; exec "$@"', 0),
+    "ascii": ('export PYTHONIOENCODING=ascii; exec "$@"', 0),
+    "no locale": ('export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0; exec "$@"', 0),
+    "unknown locale": ('export LC_ALL=xx_YY.ZZ; exec "$@"', 0),
+    "no home": ('unset HOME LOCAL_BENCH_CACHE; exec "$@"', 0),
+    "home not a folder": ('unset LOCAL_BENCH_CACHE; export HOME=/dev/null; exec "$@"', 0),
+    "few files": ('ulimit -n 12; exec "$@"', None),
+    "folder gone": ('mkdir gone; cd gone; rmdir ../gone; exec "$@"', None),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_and_environment(name, tmp_path):
+    script, status = STREAMS[name]
+    done = subprocess.run(
+        ["bash", "-c", script, "-", sys.executable, "-m", "local_bench", "suites", "list"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stderr.decode("utf-8", "replace")
+    assert "Traceback" not in said
+    assert "Errno" not in said
+    assert "Exception ignored" not in said
+    assert done.returncode in ((0, 1, 2) if status is None else (status,)), said

@@ -1,0 +1,189 @@
+"""Images and weights: damaged, enormous, of other formats, at every reader of them."""
+
+import io
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image, PngImagePlugin
+
+from tests.hostile.harness import Case, assert_none, campaign
+from tests.hostile.inputs import CONFIG, base, write
+from tests.hostile.values import RAW
+
+
+def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (32, 24), **how: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size, 3).save(buffer, kind, **how)
+    return buffer.getvalue()
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def png(*chunks: bytes, width: int = 8, height: int = 8, depth: int = 8, colour: int = 2) -> bytes:
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def pictures() -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of files that are images only in part."""
+    whole = {kind: encoded(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")}
+    for kind, data in whole.items():
+        yield kind, data
+        for cut in (1, 8, 20, len(data) // 2, len(data) - 1):
+            yield f"{kind} cut at {cut}", data[:cut]
+        for at in range(0, min(len(data), 64), 4):
+            yield f"{kind} flipped at {at}", data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+        yield f"{kind} and more", data + b"<script>" * 100
+    idat = chunk(b"IDAT", zlib.compress(b"\0" * 10_000))
+    for width, height in ((0, 0), (1, 0), (2**31 - 1, 1), (2**31 - 1, 2**31 - 1), (100_000, 100_000), (20_000, 20_000)):
+        yield f"PNG of {width}x{height}", png(idat, width=width, height=height)
+    for depth in (1, 2, 3, 4, 7, 16, 255):
+        for colour in (0, 1, 2, 3, 4, 6, 99):
+            yield f"PNG depth {depth} colour {colour}", png(idat, depth=depth, colour=colour)
+    bomb = zlib.compress(b"\0" * 30_000_000)
+    yield "PNG with a text bomb", png(chunk(b"zTXt", b"a\0\0" + bomb), idat)
+    yield "PNG with a profile bomb", png(chunk(b"iCCP", b"a\0\0" + bomb), idat)
+    yield "PNG with a damaged profile", png(chunk(b"iCCP", b"a\0\0" + zlib.compress(b"x")), idat)
+    yield "PNG with damaged EXIF", png(chunk(b"eXIf", b"MM\0*" + b"\xff" * 40), idat)
+    yield "PNG with an odd palette", png(chunk(b"PLTE", b"abcd"), idat, colour=3)
+    yield "PNG without data", png()
+    yield "PNG with a long chunk", png()[:33] + struct.pack(">I", 2**31 - 1) + b"IDAT"
+    yield "PNG with empty transparency", png(chunk(b"tRNS", b""), idat)
+    info = PngImagePlugin.PngInfo()
+    info.add_text("a\x9b", "\x1b[31m" * 100)
+    yield "PNG with escapes", encoded("PNG", pnginfo=info)
+    for mode in ("1", "L", "LA", "P", "RGBA", "I", "I;16", "CMYK"):
+        for kind in ("PNG", "JPEG", "TIFF"):
+            try:
+                yield f"{kind} {mode}", encoded(kind, mode)
+            except OSError:
+                continue
+    exif = Image.Exif()
+    for orientation in (0, 6, 9, 255):
+        exif[0x0112] = orientation
+        yield f"JPEG turned {orientation}", encoded("JPEG", exif=exif.tobytes())
+    yield "animated WEBP", _animated("WEBP")
+    yield "animated PNG", _animated("PNG")
+    yield "SVG", b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>'
+    yield "PDF", b"%PDF-1.7\n" + b"x" * 100
+    yield "EPS", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100000 100000\n"
+    yield from RAW.items()
+
+
+def _animated(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue", "green")]
+    frames[0].save(buffer, kind, save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base()
+    return tmp_path
+
+
+READERS = {
+    "measure": ("pictures/a.png", ["measure", "pictures", "--metrics", "entropy,colorfulness", "--json"]),
+    "import": ("manifest/mug.png", ["plan", "manifest.yaml", "--json"]),
+    "ice source": ("ice/images/i2.png", ["suites", "show", "ice-bench", "--path", "ice", "--json"]),
+    "ice mask": ("ice/masks/i3.png", ["suites", "show", "ice-bench", "--path", "ice", "--json"]),
+    "hype source": ("hype/mug-1/001.png", ["suites", "show", "hype-edit-1", "--path", "hype/public.json", "--json"]),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_pictures(reader, here):
+    file, argv = READERS[reader]
+    write("manifest/m.jsonl", {"task_id": "mug", "file": "mug.png"})
+
+    def cases() -> Iterator[Case]:
+        for n, (name, data) in enumerate(pictures()):
+            if reader == "measure" and n % 3 and "bomb" not in name:
+                continue  # 0.2 s a case
+            yield Case(f"{reader}: {name}", argv, lambda data=data: Path(file).write_bytes(data) and None)
+
+    assert_none(campaign(cases()), at_least=60)
+
+
+def headers() -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of safetensors files."""
+
+    def with_header(text: bytes, data: bytes = b"\0" * 16) -> bytes:
+        return struct.pack("<Q", len(text)) + text + data
+
+    tensor = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+    yield "whole", with_header(json.dumps({"a": tensor}).encode())
+    for length in (0, 1, 2**31, 2**63, 2**64 - 1, 100_000_001):
+        yield f"header of {length}", struct.pack("<Q", length) + b"{}"
+    for name, raw in RAW.items():
+        yield f"header {name}", with_header(raw)
+        yield f"file {name}", raw
+    for key, values in {
+        "dtype": ["F33", 3, None, "f32", ""],
+        "shape": [[-1, 2], [2**63, 2**63], "2", None, [1.5], [], [10**30]],
+        "data_offsets": [[16, 0], [0, 2**63], [0], [-16, 0], [8, 24], None, [0, 15]],
+    }.items():
+        for value in values:
+            yield f"{key} = {value!r}", with_header(json.dumps({"a": tensor | {key: value}}).encode())
+    yield "overlap", with_header(json.dumps({"a": tensor, "b": tensor}).encode())
+    yield "hole", with_header(json.dumps({"a": tensor, "b": tensor | {"data_offsets": [20, 36]}}).encode(), b"\0" * 40)
+    yield "metadata", with_header(json.dumps({"__metadata__": {"a": 3}, "a": tensor}).encode())
+    yield (
+        "many",
+        with_header(
+            json.dumps({f"t{i}": tensor | {"shape": [0], "data_offsets": [0, 0]} for i in range(5000)}).encode(), b""
+        ),
+    )
+
+
+CARD = {
+    "name": "mine",
+    "role": "generator",
+    "family": "flux",
+    "title": "Mine",
+    "source": {"folder": "weights"},
+    "licence": "MIT",
+    "parameters_b": 1.0,
+    "vram_gb": 1.0,
+    "architecture": {},
+}
+
+
+def test_weights(here):
+    """A model's folder with damaged files: shown and planned in one sentence."""
+    write("local-bench/models/mine.yaml", CARD)
+    write(
+        "local-bench/models/weights/model_index.json",
+        {"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"]},
+    )
+    weights = Path("local-bench/models/weights/transformer")
+    write(str(weights / "config.json"), {"_class_name": "FluxTransformer2DModel"})
+    write("c.yaml", CONFIG | {"models": [{"card": "mine"}]})
+
+    def cases() -> Iterator[Case]:
+        for name, data in headers():
+            for argv in (["models", "show", "mine", "--json"], ["plan", "c.yaml", "--json"]):
+                file = weights / "diffusion_pytorch_model.safetensors"
+                yield Case(f"weights {name}", argv, lambda file=file, data=data: file.write_bytes(data) and None)
+        for name, raw in RAW.items():
+            for target in (
+                "transformer/config.json",
+                "model_index.json",
+                "transformer/diffusion_pytorch_model.safetensors.index.json",
+            ):
+                file = weights.parent / target
+                yield Case(
+                    f"{target} {name}",
+                    ["models", "show", "mine"],
+                    lambda file=file, raw=raw: file.write_bytes(raw) and None,
+                )
+
+    assert_none(campaign(cases()), at_least=300)

@@ -1,0 +1,78 @@
+"""A stranger's run directory: forged ledgers and files under every command that reads a run."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import harness
+from tests.hostile.forge import Forgery, upgraded
+from tests.hostile.harness import EVERY, Case, assert_none, campaign
+
+KEPT = Path(__file__).resolve().parent.parent / "data" / "kept_run"
+COMMANDS: dict[str, tuple[list[str], int]] = {
+    "digest": (["digest", "run", "--json"], 4),
+    "ls": (["ls", ".", "--json"], 3),
+    "settle": (["settle", "run", "--json"], 6),
+    "verify": (["verify", "run", "--json"], 3),
+    "agreement": (["agreement", "run", "--json"], 5),
+    "compare": (["compare", "run", "run", "--json"], 9),
+    "export servimage": (["export", "run", "--format", "servimage", "--out", "out"], 5),
+    "export hype": (["export", "run", "--format", "hype-edit-1", "--out", "out"], 9),
+    "merge": (["merge", "merged", "run"], 9),
+    "report": (["report", "run"], 13),
+    "site": (["report", "run", "--out", "site"], 23),
+    "status": (["annotate", "status", "run", "--json"], 9),
+    "revise": (["revise", "write", "run", "--out", "revised"], 13),
+    "recover": (["recover", "run", "--json"], 11),
+    "judge": (["judge", "run", "--set", "judge.transport=local"], 31),
+}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("original") / "kept"
+    shutil.copytree(KEPT, path)
+    upgraded(path)
+    return path
+
+
+@pytest.fixture
+def forged(original, tmp_path, monkeypatch) -> Forgery:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "mine").write_text("mine")
+    return Forgery(original, tmp_path / "run")
+
+
+def cases(forged: Forgery, argv: list[str], every: int) -> Iterator[Case]:
+    def changed(change):
+        def prepare() -> None:
+            change()
+            for name in ("out", "merged", "site", "revised"):
+                shutil.rmtree(name, ignore_errors=True)
+
+        return prepare
+
+    for name, change in forged.columns(loose=False, every=every):
+        yield Case(name, argv, changed(change))
+    for name, change in forged.columns(loose=True, every=every * 7):
+        yield Case(f"{name}, loose", argv, changed(change))
+    for n, (name, change) in enumerate(forged.statements()):
+        if n % (1 + every // 20) == 0:
+            yield Case(name, argv, changed(change))
+    for n, (name, change) in enumerate(forged.files(Path("outside").resolve())):
+        if n % (1 + every // 20) == 0:
+            yield Case(name, argv, changed(change))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_forged_run(command, forged, monkeypatch):
+    monkeypatch.setattr(harness, "LIMIT_S", 60.0)  # libraries are imported at the first case
+    argv, every = COMMANDS[command]
+    if command == "site" and EVERY > 1:
+        pytest.skip("ten seconds a case: in the long campaign")
+    every = every if EVERY == 1 else 5 * every  # the harness leaves out more
+    assert_none(campaign(cases(forged, argv, every), unchanged=[Path("outside")]), at_least=10 * EVERY)
+    assert not any(path.name == "escape" for path in Path.cwd().parent.rglob("escape"))

@@ -1,0 +1,117 @@
+"""Secrets that are planted in the environment, in URLs and in answers of servers are in no file, message or process
+list of a run."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from local_bench.cli.main import main
+from local_bench.judges.vlm.server import ExternalServer, key_from
+from tests.hostile.inputs import CONFIG, base, write
+
+KEY = "planted-key-7f3a"
+USER = "planted-user-91"
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A server that gives every header of a request back, as a hostile or a careless one could."""
+
+    def _answer(self) -> None:
+        body = json.dumps({"error": dict(self.headers), "data": [{"id": "m"}]}).encode()
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200 if self.path.endswith("/models") else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = _answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}/v1"
+        found.shutdown()
+
+
+def test_no_artefact_of_a_run_has_a_secret(tmp_path, monkeypatch, server):
+    monkeypatch.chdir(tmp_path)
+    base()
+    judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
+    write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
+    env = os.environ | {"LOCAL_BENCH_PLANTED": KEY, "HF_TOKEN": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
+    env |= {"LOCAL_BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd(), "LOCAL_BENCH_DEBUG": "1"}
+    root = Path(__file__).resolve().parents[2]
+    for command in (["run", "c.yaml", "--run-dir", "run"], ["report", "run"], ["settle", "run"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "local_bench", *command],
+            env=env | {"PYTHONPATH": str(root)},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert KEY.encode() not in done.stdout + done.stderr
+    found = [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert (tmp_path / "run/ledger.sqlite").exists()
+    assert not found
+
+
+def test_a_planted_secret_is_found(tmp_path):
+    (tmp_path / "log").write_text(f"Authorization: Bearer {KEY}")
+    assert [path for path in tmp_path.rglob("*") if KEY.encode() in path.read_bytes()]
+
+
+def test_a_key_is_secret_in_every_form_of_it(monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_PLANTED", KEY)
+    key = key_from("LOCAL_BENCH_PLANTED")
+    assert isinstance(key, SecretStr)
+    server = ExternalServer("http://127.0.0.1:9/v1", key)
+    assert KEY not in f"{server} {server!r} {vars(server)}"
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "HOME", "PATH", "HF_TOKEN", "LOCAL_BENCH_", "vllm_api_key"])
+def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, KEY)
+    base()
+    write("c.yaml", CONFIG | {"judge": {"base_url": "http://127.0.0.1:9/v1", "api_key_env": name}})
+    assert main(["plan", "c.yaml"]) == 2
+    assert KEY not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://{USER}:{KEY}@h/v1", f"http://h/v1?key={KEY}", f"http://{USER}@h", f"http://h\n{KEY}"]
+)
+def test_a_url_with_a_secret_is_refused_and_not_shown(url, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    base()
+    write("c.yaml", CONFIG | {"judge": {"base_url": url}})
+    for argv in (["plan", "c.yaml"], ["plan", "run.yaml", "--set", f"judge.base_url={url}"]):
+        assert main(argv) == 2
+        said = "".join(capsys.readouterr())
+        assert KEY not in said
+        assert USER not in said
+
+
+def test_a_strangers_run_sends_nothing_anywhere(tmp_path, monkeypatch, server, capsys):
+    """The address and the key's name in a run directory are asked for anew."""
+    monkeypatch.chdir(tmp_path)
+    base()
+    judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
+    write("c.yaml", CONFIG | {"judge": judge, "suite": {"name": "servimage", "path": "tasks.jsonl"}})
+    assert main(["generate", "c.yaml", "--run-dir", "run"]) == 0
+    capsys.readouterr()
+    assert main(["judge", "run"]) == 2
+    assert "must not decide where images and keys are sent" in capsys.readouterr().err
