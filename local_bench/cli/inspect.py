@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, SETTING, examples, run_dirs, runs_completed
+from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, run_dirs, runs_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 from local_bench.core.errors import UserError
 from local_bench.core.tables import table
@@ -170,9 +170,16 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
 @click.option("--seal", "sealed", is_flag=True, help="Also compare RUN with its seal and check the signature.")
 @click.option("--signer", metavar="FILE", type=PATH, help="With --seal: the public SSH key that must have signed it.")
 @SETTING
+@ALLOW_REMOTE
 @JSON
 def verify(
-    run_dir: Path, deep: int | None, sealed: bool, signer: Path | None, settings: tuple[str, ...], as_json: bool
+    run_dir: Path,
+    deep: int | None,
+    sealed: bool,
+    signer: Path | None,
+    settings: tuple[str, ...],
+    allow_remote: bool,
+    as_json: bool,
 ) -> int:
     """Check that RUN is what local-bench wrote.
 
@@ -196,7 +203,8 @@ def verify(
             from local_bench.runs.config import load_config_to_judge
             from local_bench.runs.deep import repeat_tasks
 
-            findings += repeat_tasks(run, load_config_to_judge(run_dir / "run.yaml", settings), deep, shown)
+            config = load_config_to_judge(run_dir / "run.yaml", settings, allow_remote=allow_remote)
+            findings += repeat_tasks(run, config, deep, shown)
         n = sum(map(len, stored_digests(run.store).values()))
         faults, digest_ = run.image_store.all_faults, root(run.store)
     if sealed:

@@ -30,6 +30,11 @@ class PathOption(click.ParamType[Path]):
 
 
 PATH = PathOption()
+ALLOW_REMOTE = click.option(
+    "--allow-remote",
+    is_flag=True,
+    help="Contact the judge servers that the run directory's own config names; give it only for a run that you trust.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.options import JSON, PATH, RUN, SETTING, Commands, cards_completed, examples, runs_completed
+from local_bench.cli.options import (
+    ALLOW_REMOTE,
+    JSON,
+    PATH,
+    RUN,
+    SETTING,
+    Commands,
+    cards_completed,
+    examples,
+    runs_completed,
+)
 from local_bench.cli.output import progress, say, show, show_json
 
 if TYPE_CHECKING:
@@ -267,6 +277,7 @@ def apply(run_dir: Path, folder: Path, out: Path | None, other_judge: bool, as_j
 @click.option("--with-scores", is_flag=True, help="Put the run's deciding scores of the image into the question.")
 @click.option("--out", required=True, metavar="FILE", type=PATH, help="The file to write; continued if it exists.")
 @SETTING
+@ALLOW_REMOTE
 @JSON
 def zero_shot(
     run_dir: Path,
@@ -275,6 +286,7 @@ def zero_shot(
     with_scores: bool,
     out: Path,
     settings: tuple[str, ...],
+    allow_remote: bool,
     as_json: bool,
 ) -> int:
     """Let a judge predict payment for every image of RUN, without training.
@@ -289,7 +301,7 @@ def zero_shot(
     chosen = [] if card is None else [f"judge={{card: {card}}}"]
     chosen += [] if protocol is None else [f"judge.protocol={protocol}"]
     read_run_config(run_dir)  # raises if it is not a run directory
-    config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings))
+    config = load_config_to_judge(run_dir / "run.yaml", (*chosen, *settings), allow_remote=allow_remote)
     with RunDir.open(run_dir) as run, progress() as bars:
         result = judge_payment(run, config.judge, with_scores, out, bars)
     if as_json:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.options import CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
+from local_bench.cli.options import ALLOW_REMOTE, CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
 from local_bench.cli.output import progress, say, say_faults, show, show_json
 
 if TYPE_CHECKING:
@@ -43,12 +43,20 @@ def demo(run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
 @RUN_DIR
 @overrides
 @REQUIRE_METRICS
+@ALLOW_REMOTE
 @JSON
-def run(config: Path, run_dir: Path | None, settings: tuple[str, ...], require_metrics: bool, as_json: bool) -> int:
+def run(
+    config: Path,
+    run_dir: Path | None,
+    settings: tuple[str, ...],
+    require_metrics: bool,
+    allow_remote: bool,
+    as_json: bool,
+) -> int:
     """Generate, measure, judge and settle as configured in CONFIG.
 
     Run the same command again to continue an interrupted run; the result is the same."""
-    return _run(config, run_dir, settings, None, as_json, require_metrics=require_metrics)
+    return _run(config, run_dir, settings, None, as_json, require_metrics=require_metrics, allow_remote=allow_remote)
 
 
 @click.command(epilog=examples("local-bench generate my.yaml", "local-bench generate my.yaml --model flux1-schnell"))
@@ -74,12 +82,20 @@ def generate(target: Path, run_dir: Path | None, settings: tuple[str, ...], as_j
 )
 @RUN_DIR
 @overrides
+@ALLOW_REMOTE
 @JSON
-def judge(target: Path, rejudge: int | None, run_dir: Path | None, settings: tuple[str, ...], as_json: bool) -> int:
+def judge(
+    target: Path,
+    rejudge: int | None,
+    run_dir: Path | None,
+    settings: tuple[str, ...],
+    allow_remote: bool,
+    as_json: bool,
+) -> int:
     """Judge the generated images only.
 
     With --rejudge, report how often the judge repeats its answers; stored verdicts do not change."""
-    return _run(target, run_dir, settings, ("judge",), as_json, rejudge or 0)
+    return _run(target, run_dir, settings, ("judge",), as_json, rejudge or 0, allow_remote=allow_remote)
 
 
 @click.command(
@@ -255,7 +271,11 @@ def plan(
 
 
 def _locate(
-    target: Path, run_dir: Path | None, settings: tuple[str, ...], judging: bool = False
+    target: Path,
+    run_dir: Path | None,
+    settings: tuple[str, ...],
+    judging: bool = False,
+    allow_remote: bool = False,
 ) -> tuple["RunConfig", Path]:
     """The config and run directory given by CONFIG|RUN and --run-dir."""
     from local_bench.core.errors import UserError
@@ -267,9 +287,12 @@ def _locate(
         if run_dir is not None:
             raise UserError(f"{target} is a run directory: leave --run-dir out")
         config = read_run_config(target, settings)
-        return (load_config_to_judge(target / "run.yaml", settings) if judging else config), target
-    in_run_dir = (target.parent / "ledger.sqlite").exists()
-    config = (load_config_to_judge if judging and in_run_dir else load_config)(target, settings)
+        stored = target / "run.yaml"
+        return (load_config_to_judge(stored, settings, allow_remote=allow_remote) if judging else config), target
+    if judging and (target.parent / "ledger.sqlite").exists():
+        config = load_config_to_judge(target, settings, allow_remote=allow_remote)
+    else:
+        config = load_config(target, settings)
     return config, run_dir or runs_dir() / config.name
 
 
@@ -301,12 +324,13 @@ def _run(
     rejudge: int = 0,
     require_metrics: bool = False,
     labels: "LabelOptions | None" = None,
+    allow_remote: bool = False,
 ) -> int:
     from local_bench.cli.tables import outcome_json, outcome_text
     from local_bench.runs.engine import STAGES, run_stages
     from local_bench.runs.rundir import RunDir
 
-    config, run_dir = _locate(target, run_dir, settings, judging="judge" in (stages or STAGES))
+    config, run_dir = _locate(target, run_dir, settings, "judge" in (stages or STAGES), allow_remote)
     with progress() as bars:
         outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:

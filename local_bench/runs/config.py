@@ -309,13 +309,20 @@ def _keep_models(data: dict[Any, Any], names: list[str]) -> None:
     data["models"] = [model for matching in found for model in matching]
 
 
-def load_config_to_judge(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:
+def load_config_to_judge(path: Path, settings: tuple[str, ...] = (), *, allow_remote: bool = False) -> RunConfig:
     """As `load_config`, for a run directory's `run.yaml` when judges will be contacted.
 
     The directory may come from someone else, so its file must not decide which server receives images and an API key.
-    ConfigError if it has a `base_url` that `settings` do not repeat.
+    ConfigError if it has a `base_url` that `settings` do not repeat. With `allow_remote` its servers are contacted; the
+    variable of a key is taken from `settings` alone in any case.
     """
     stored, allowed = load_config(path, settings), load_config(path, settings, servers=False)
+    if allow_remote:
+        servers = [judge.base_url for judge in stored.judges]
+        judges = [
+            judge.model_copy(update={"base_url": url}) for judge, url in zip(allowed.judges, servers, strict=True)
+        ]
+        return allowed.model_copy(update={"judge": judges[0], "panel": judges[1:]})
     for i, (stored_judge, allowed_judge) in enumerate(zip(stored.judges, allowed.judges, strict=True)):
         if stored_judge.base_url is not None and allowed_judge.base_url is None:
             key = "judge" if i == 0 else f"panel.{i - 1}"
@@ -323,7 +330,7 @@ def load_config_to_judge(path: Path, settings: tuple[str, ...] = ()) -> RunConfi
                 f"{path} names the judge server {stored_judge.base_url}, but a run directory must not decide where "
                 "images "
                 f"and keys are sent: if you trust this server, add `--set {key}.base_url={stored_judge.base_url}` (and "
-                f"`--set {key}.api_key_env=NAME` if its key is not in VLLM_API_KEY)"
+                f"`--set {key}.api_key_env=NAME` if its key is not in VLLM_API_KEY), or --allow-remote"
             )
     return allowed
 

@@ -1,10 +1,12 @@
 """Time of the metric phase of a plan: measured for metrics without a network, modelled for the others."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from local_bench.core import strictjson
+from local_bench.core.errors import ConfigError
+from local_bench.core.files import is_file
 from local_bench.core.paths import configs_dir
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.gpus import Gpu
@@ -32,10 +34,10 @@ class MetricTime:
 def measured_seconds() -> dict[str, float]:
     """Core-seconds per megapixel of each metric without a network, and of `read`, from `configs/metric_times.json`
     (`scripts/bench_metric_times.py`); empty if the config folder has no such file."""
-    try:
-        found = json.loads((configs_dir() / "metric_times.json").read_text("utf-8"))
-    except FileNotFoundError:
+    path = configs_dir() / "metric_times.json"
+    if not is_file(path):
         return {}
+    found = strictjson.read(path, ConfigError, missing="restore it, or remove it to plan without measured times")
     megapixels = found["side"] ** 2 / _PIXELS_PER_MP
     return {name: seconds / megapixels for name, seconds in found["seconds"].items()}
 

@@ -118,6 +118,9 @@ def test_a_run_directory_does_not_decide_where_images_and_keys_are_sent(tmp_path
     assert {judge.api_key_env for judge in named.judges} == {"VLLM_API_KEY"}
     named = load_config_to_judge(path, ("judge.base_url=null", "panel=[]", "judge.api_key_env=LOCAL_BENCH_K"))
     assert (named.judge.base_url, named.judge.api_key_env) == (None, "LOCAL_BENCH_K")
+    trusted = load_config_to_judge(path, ("panel.0.base_url=http://mine/v1",), allow_remote=True)
+    assert [judge.base_url for judge in trusted.judges] == [theirs, "http://mine/v1"]
+    assert {judge.api_key_env for judge in trusted.judges} == {"VLLM_API_KEY"}
 
 
 @pytest.mark.parametrize("target", ["", "run.yaml"])

@@ -11,7 +11,9 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from local_bench.analysis.predictors.inputs import Inputs
+from local_bench.core import strictjson
 from local_bench.core.errors import UserError
+from local_bench.core.files import is_file, read_text
 from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.core.yamlfile import Strict
@@ -88,20 +90,18 @@ def save(card: Card, folder: Path) -> Path:
 def load(folder: Path) -> Card:
     """Read a predictor. UserError if it is missing, damaged or altered."""
     file = folder / FILE
+    if not is_file(file):
+        raise UserError(f"{folder} has no {FILE}: give a folder written by `local-bench predictor train`")
+    text = read_text(file, UserError, missing="train it again", max_bytes=MAX_BYTES)
     try:
-        if not file.is_file():
-            raise UserError(f"{folder} has no {FILE}: give a folder written by `local-bench predictor train`")
-        if file.stat().st_size > MAX_BYTES:
-            raise UserError(f"{file} is larger than {MAX_BYTES // 1_000_000} MB and is not a predictor: train it again")
-        data = file.read_bytes()
-        json.loads(data)  # its errors
-        card = Card.model_validate_json(data)  # pairs are arrays in JSON only
+        strictjson.loads(text)  # its errors
+        card = Card.model_validate_json(text)  # pairs are arrays in JSON only
         altered = card.sha256 != card.digest()
     except ValidationError as e:
         where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"
         raise UserError(f"{file} is not a predictor ({where}: {e.errors()[0]['msg']}): train it again") from None
-    except (OSError, ValueError, RecursionError) as e:
-        raise UserError(f"{file} cannot be read ({str(e)[:200]}): train the predictor again") from None
+    except ValueError as e:
+        raise UserError(f"{file} is not JSON ({str(e)[:200]}): train the predictor again") from None
     if card.format != FORMAT:
         raise UserError(f"{file} has format {card.format}, and this release reads {FORMAT}: train it again")
     if altered:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from local_bench.core.errors import UserError
+from local_bench.core import strictjson
+from local_bench.core.errors import UserError, WeightsError
+from local_bench.core.files import is_file
 from local_bench.core.identity import digest
 from local_bench.core.storage import storage_errors, write_atomic
+from local_bench.core.tensors import load_tensors
 from local_bench.core.version import __version__
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.checkpoint import save_tensors
@@ -26,7 +27,6 @@ from local_bench.models.digests import file_sha256
 CARD = "card.json"
 ADAPTERS, HEADS = "adapters.safetensors", "heads.safetensors"
 FORMAT = 1
-MAX_BYTES = 64_000_000
 
 
 class Base(Strict):
@@ -126,17 +126,14 @@ def finished(folder: Path, config: PaymentConfig, base: Base, manifest: str) -> 
 def load_card(folder: Path) -> Card:
     """Read and check the card and the files' digests. UserError if the artefact is missing, damaged or altered."""
     file = folder / CARD
-    if not file.is_file():
+    if not is_file(file):
         raise UserError(f"{folder} has no {CARD}: give a folder written by `local-bench predictor train`")
+    data = strictjson.read(file, UserError, missing="train the model again")
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise UserError(f"{file} is larger than {MAX_BYTES // 1_000_000} MB: it is not a card")
-        card = Card.model_validate(json.loads(file.read_bytes()))
+        card = Card.model_validate(data)
     except ValidationError as e:
         where = ".".join(map(str, e.errors()[0]["loc"])) or "contents"
         raise UserError(f"{file} is not a payment model ({where}: {e.errors()[0]['msg']}): train it again") from None
-    except (OSError, ValueError, RecursionError) as e:
-        raise UserError(f"{file} cannot be read ({e}): train the model again") from None
     if card.format != FORMAT:
         raise UserError(f"{file} has format {card.format}, and this release reads {FORMAT}: train the model again")
     if card.sha256 != card.digest():
@@ -170,6 +167,6 @@ def check(card: Card, base: Base, other_libraries: bool = False) -> None:
 def load_state(folder: Path) -> dict[str, torch.Tensor]:
     """Adapters and heads."""
     try:
-        return {**load_file(folder / ADAPTERS), **load_file(folder / HEADS)}
-    except (SafetensorError, OSError) as e:
-        raise UserError(f"the tensors in {folder} cannot be read ({e}): train the model again") from None
+        return {**load_tensors(folder / ADAPTERS), **load_tensors(folder / HEADS)}
+    except WeightsError:
+        raise UserError(f"the tensors in {folder} are damaged: train the model again") from None

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
-from local_bench.core.errors import UserError
+from local_bench.core import strictjson
+from local_bench.core.errors import UserError, WeightsError
+from local_bench.core.files import is_file
 from local_bench.core.storage import put_in_place, storage_errors
+from local_bench.core.tensors import load_tensors, open_tensors
 
 NAME = "checkpoint.safetensors"
 _KEY = "progress"
@@ -70,16 +72,17 @@ def load(
     """(progress, state, best weights, optimiser state); None without a checkpoint. UserError if it is damaged, or
     belongs to a training with another fingerprint."""
     path = folder / NAME
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
-        with safe_open(path, "pt") as file:
-            data = json.loads((file.metadata() or {})[_KEY])
-        tensors = load_file(path)
+        with open_tensors(path) as file:
+            text = (file.metadata() or {}).get(_KEY, "")
+        data = strictjson.loads(text)
+        tensors = load_tensors(path)
         data["history"] = tuple(data["history"])
         progress = Progress(**data)
-    except (SafetensorError, KeyError, ValueError, TypeError) as e:
-        raise UserError(f"{path} cannot be read ({e}): remove it to train from the start") from None
+    except (WeightsError, KeyError, ValueError, TypeError):
+        raise UserError(f"{path} is damaged: remove it to train from the start") from None
     if progress.fingerprint != fingerprint:
         raise UserError(
             f"{folder} has an unfinished training with other settings, data, weights or libraries: give a new folder, "
@@ -114,10 +117,10 @@ def restore_optimiser(
 def load_constants(path: Path, fingerprint: str) -> dict[str, torch.Tensor]:
     """Tensors of a training by name; empty if the file is damaged or belongs to another one."""
     try:
-        with safe_open(path, "pt") as file:
+        with open_tensors(path) as file:
             own = (file.metadata() or {}).get("fingerprint") == fingerprint
-        return load_file(path) if own else {}
-    except SafetensorError:
+        return load_tensors(path) if own else {}
+    except WeightsError:
         return {}
 
 
