@@ -3,6 +3,7 @@
 import os
 import re
 import unicodedata
+from decimal import Decimal
 
 MAX_CHARACTERS = 600
 MAX_LINES = 40
@@ -34,9 +35,9 @@ def kind(value: object) -> str:
 
 
 def short(value: object, most: int = 60) -> str:
-    """`repr(value)`, at most `most` characters long."""
+    """`repr(value)`, or the digits of a Decimal, at most `most` characters long."""
     try:
-        text = repr(value)
+        text = str(value) if isinstance(value, Decimal) else repr(value)
     except ValueError:  # an integer with more digits than Python prints
         return "a number with thousands of digits"
     return text if len(text) <= most else text[: most - 3] + "..."

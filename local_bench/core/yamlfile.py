@@ -24,9 +24,10 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Strict(BaseModel):
-    """Base class of file models: unknown keys are errors, types are not coerced, instances are immutable."""
+    """Base class of file models: unknown keys are errors, types are not coerced, numbers are finite, instances are
+    immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -31,6 +31,7 @@ class Found:
 def _amount(value: Decimal | int) -> Decimal | int:
     if not Decimal(value).is_finite() or value < 0:
         raise ValueError("a cost is a number of US dollars, 0 or more")
+    nearest_micro_usd(value)
     return value
 
 

@@ -4,7 +4,7 @@ import importlib
 import re
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -78,11 +78,11 @@ class Source(Strict):
 class SamplerDefaults(Strict):
     """The sampler settings recommended by the model's authors; a run config can override those that are not null."""
 
-    height: int = Field(1024, ge=16, multiple_of=16)
-    width: int = Field(1024, ge=16, multiple_of=16)
+    height: int = Field(1024, ge=16, le=8192, multiple_of=16)
+    width: int = Field(1024, ge=16, le=8192, multiple_of=16)
     """For a model with `size_from_picture`, height x width is the area and the first input image sets the aspect
     ratio."""
-    num_inference_steps: int = Field(28, ge=1)
+    num_inference_steps: int = Field(28, ge=1, le=1000)
     guidance_scale: float | None = Field(None, ge=0)
     true_cfg_scale: float | None = Field(None, ge=0)
     """Classifier-free guidance with a second forward pass on `negative_prompt`, for models whose `guidance_scale` is
@@ -92,7 +92,7 @@ class SamplerDefaults(Strict):
     """Guidance towards the source image (InstructPix2Pix, OmniGen)."""
     adapter_scale: float | None = Field(None, ge=0)
     """The weight of an IP-Adapter's image prompt."""
-    max_sequence_length: int | None = Field(None, ge=1)
+    max_sequence_length: int | None = Field(None, ge=1, le=1_000_000)
     """Maximum prompt length of the long text encoder, in tokens."""
     paste_back: bool | None = None
     """For a model with `takes.mask`: whether pixels outside the mask are copied from the source image."""
@@ -103,15 +103,15 @@ class Takes(Strict):
 
     text_alone: bool = True
     """Whether it supports text-to-image generation."""
-    pictures: int = Field(0, ge=0)
+    pictures: int = Field(0, ge=0, le=1000)
     """Maximum number of input images: the source image first, then the reference images."""
     size_from_picture: bool = False
     """Whether the output has the aspect ratio of the first input image."""
-    size_multiple: int = 16
+    size_multiple: int = Field(16, ge=1, le=8192)
     """Output height and width are then multiples of this."""
-    min_side: int = 1
+    min_side: int = Field(1, ge=1, le=8192)
     """Minimum height and width of an input image, in pixels."""
-    max_aspect: float | None = None
+    max_aspect: float | None = Field(None, ge=1)
     """Maximum ratio of the longer to the shorter side of an input image."""
     mask: bool = False
     condition: str | None = None
@@ -134,16 +134,16 @@ class ModelCard(Strict):
     licence: str
     gated: bool = False
     """Whether the licence terms must be accepted on the Hub before download."""
-    parameters_b: float
+    parameters_b: float = Field(ge=0)
     """Billions of parameters, including encoders."""
-    active_parameters_b: float | None = None
+    active_parameters_b: float | None = Field(None, ge=0)
     """For a mixture-of-experts judge: billions of parameters used per token."""
-    vram_gb: float
+    vram_gb: float = Field(ge=0)
     """Decimal GB of GPU memory: for a generator, the largest stage at the default size, batch size 1, bfloat16; for a
     judge, the weights plus the minimum needed for serving."""
-    vram_by_phase_gb: dict[str, float] = Field(default={})
+    vram_by_phase_gb: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
     """Decimal GB of GPU memory of each generation phase: encode, denoise, decode."""
-    pflop_per_image: float | None = None
+    pflop_per_image: float | None = Field(None, ge=0)
     """10^15 floating-point operations per image at the default settings; gives a lower bound on the generation time."""
     takes: Takes = Takes()
     attention: dict[str, str] = Field(default={})
@@ -152,19 +152,19 @@ class ModelCard(Strict):
     """The pipeline's components: component name -> architecture in configs/architectures.yaml."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     sampler: SamplerDefaults = SamplerDefaults()
-    judge_max_pixels: int = 1024 * 1024
+    judge_max_pixels: int = Field(1024 * 1024, ge=1, le=2**30)
     """For a judge: larger images are downscaled to at most this many pixels."""
-    judge_min_pixels: int = Field(1, ge=1)
+    judge_min_pixels: int = Field(1, ge=1, le=2**30)
     """For a judge: smaller images are upscaled to at least this many pixels, as the model's processor would do."""
-    patch: int = 28
+    patch: int = Field(28, ge=1, le=8192)
     """For a judge: image height and width are multiples of this (patch size x merge size)."""
-    context: int = Field(8192, ge=1)
+    context: int = Field(8192, ge=1, le=2**30)
     """For a judge: the model's context length in tokens, prompt and answer together."""
-    max_model_len: int = Field(8192, ge=1)
+    max_model_len: int = Field(8192, ge=1, le=2**30)
     """For a judge: the default `max_model_len` of its vLLM server, which determines the size of the KV cache."""
     rubrics: Literal["improved", "paper", "miniature"] | None = None
     """For a judge trained on one version of the rubrics: the only version it supports."""
-    tensor_parallel_size: int = Field(1, ge=1)
+    tensor_parallel_size: int = Field(1, ge=1, le=1024)
     """For a judge: the number of 80 GB GPUs it is served on in bfloat16; `vram_gb` is then their total."""
 
     @model_validator(mode="after")

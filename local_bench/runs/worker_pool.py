@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, Self
@@ -131,10 +132,10 @@ def _serve(end: Connection, log: Path) -> None:
     tqdm.set_lock(
         threading.RLock()
     )  # tqdm's default is a system semaphore, which would leak if the process exits abruptly
-    requests: SimpleQueue[_Request | None] = SimpleQueue()
+    requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(end, requests), daemon=True).start()
     try:
-        while (request := requests.get()) is not None:
+        while (request := _loaded(requests.get())) is not None:
             _do(end, *request)
     except BrokenPipeError:
         return
@@ -157,10 +158,16 @@ def _do(end: Connection, work: Work, order: HasDevice, share: list[Any]) -> None
     end.send(None)
 
 
-def _listen(end: Connection, requests: "SimpleQueue[_Request | None]") -> None:
-    """Receive requests; end the process immediately if the parent has exited, even while an image is generated."""
+def _loaded(request: bytes) -> _Request | None:
+    loaded: _Request | None = ForkingPickler.loads(request)  # as Connection.recv does
+    return loaded
+
+
+def _listen(end: Connection, requests: "SimpleQueue[bytes]") -> None:
+    """Receive requests; end the process immediately if the parent has exited, even while an image is generated or
+    libraries are imported (which loading a request does, and so it is not done here)."""
     while True:
         try:
-            requests.put(end.recv())
+            requests.put(end.recv_bytes())
         except (EOFError, OSError):
             os._exit(1)

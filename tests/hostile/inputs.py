@@ -3,10 +3,13 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from local_bench.suites.ice_bench.results import SEPARATOR
 from local_bench.suites.idea_bench.results import HEADER
@@ -47,7 +50,7 @@ CONFIG = {
         {"card": "imported", "name": "api", "attempts": 1, "imported": {"images": "made", "cost_usd_per_image": "0.04"}}
     ],
     "judge": {"card": "tiny-qwen3-vl", "protocol": "json", "base_url": "http://127.0.0.1:9/v1"}
-    | {"extra_args": [], "max_tokens": 16, "request_timeout_s": 1.0, "port": 9, "transport": "local"},
+    | {"extra_args": [], "max_tokens": 16, "request_timeout_s": 1.0, "transport": "served"},
     "panel": [],
     "metrics": ["entropy"],
     "acceptance": {"brf": 3.0},
@@ -122,7 +125,10 @@ ICE_ITEM = {
     "TaskLevel2": "L2",
     "SourceImageType": "real",
 }
-HYPE_TASK = {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint it."}
+HYPE_TASK = {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint it."} | {
+    "width": 1024,
+    "height": 512,
+}
 IDEA_META = {
     "task_name": "plain",
     "num_of_cases": 1,
@@ -133,13 +139,24 @@ IDEA_META = {
     "output_image_count": 1,
     "case_id": "0001",
 }
-WRITTEN = {"task_id": "mug", "evaluation_points": ["a"], "judge": "x", "rules": {"width": 10}}
-SLURM = {"partition": "gpu", "account": "a", "setup": ["module load x"], "time": "1:00:00"}
+RULES = {
+    "visual_specs": {"width_px": 64, "min_height_px": 64, "width_mm": 10.0, "height_mm": 10.0, "min_dpi": 72.0}
+    | {"aspect_ratio": "1:1"},
+    "file_type": ["PNG"],
+    "file_size": {"max_bytes": 1000},
+}
+WRITTEN = {"task_id": "mug", "points": ["a"], "changes": ["b"], "prompts": ["c"], "judge": "x", "rules": [RULES]}
+SLURM = {"cpus_per_gpu": 4, "mem_per_gpu_gb": 32, "options": ["--partition=gpu"], "setup": ["module load x"]} | {
+    "time": "1:00:00",
+    "gpus": "--gres=gpu:{n}",
+}
 RATERS = [{"name": "ada", "questions": ["brf"]}]
 
 
-def base() -> None:
-    """The files that the other inputs need."""
+def base(kept: Path | None = None) -> None:
+    """The files that the other inputs need; with `kept` also a copy of this finished run, `own`."""
+    if kept is not None:
+        shutil.copytree(kept, "own")
     write("tasks.jsonl", _task())
     layouts.picture(Path("made/mug.png"))
     layouts.picture(Path("pictures/a.png"))
@@ -160,6 +177,7 @@ def base() -> None:
 def inputs(kept: Path) -> list[Input]:
     """All inputs; `kept` is a finished run."""
     run = str(kept)
+    own = yaml.safe_load((kept / "run.yaml").read_text())
     sheet = ("score", "servimage", "sheet/annotations.jsonl", "--tasks", "sheet/tasks.jsonl")
     lines = ("", "\n")
     return [
@@ -167,17 +185,17 @@ def inputs(kept: Path) -> list[Input]:
         Input("config plan gpu", "c.yaml", ("plan", "c.yaml", "--gpu", "a6000"), CONFIG, 3),
         Input("config doctor", "c.yaml", ("doctor", "c.yaml", "--json"), CONFIG, 9),
         Input("config slurm", "c.yaml", ("slurm", "c.yaml", "--nodes", "1", "--run-dir", "shards"), CONFIG, 9),
-        Input("config generate", "c.yaml", ("generate", "c.yaml", "--run-dir", "x/\0"), CONFIG, 5),
+        Input("config generate", "c.yaml", ("generate", "c.yaml", "--run-dir", "tasks.jsonl/x"), CONFIG, 5),
         Input("config fetch", "c.yaml", ("models", "fetch", "c.yaml", "--json"), CONFIG, 9),
-        Input("config of a run", "own/run.yaml", ("ls", ".", "--json"), CONFIG, 5),
-        Input("config of a run, digest", "own/run.yaml", ("digest", "own"), CONFIG, 5),
+        Input("config of a run", "own/run.yaml", ("ls", ".", "--json"), own, 9),
+        Input("config of a run, digest", "own/run.yaml", ("digest", "own"), own, 9),
         Input("card list", "local-bench/models/mine.yaml", ("models", "list", "--json"), CARD, 2),
         Input("card show", "local-bench/models/mine.yaml", ("models", "show", "mine", "--json"), CARD),
         Input("prices", "local-bench/prices.yaml", ("plan", "plain.yaml", "--json"), PRICES),
         Input(
             "slurm settings", "local-bench/slurm.yaml", ("slurm", "run.yaml", "--nodes", "1", "--run-dir", "s"), SLURM
         ),
-        Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules={"width": 10}), 1, lines),
+        Input("tasks plan", "tasks.jsonl", ("plan", "run.yaml", "--json"), _task(rules=[RULES]), 1, lines),
         Input("orders show", "o.jsonl", ("suites", "show", "servimage", "--path", "o.jsonl", "--json"), _task(), 1),
         Input(
             "published orders",
@@ -185,7 +203,12 @@ def inputs(kept: Path) -> list[Input]:
             ("suites", "show", "servimage", "--path", "bench", "--json"),
             [PUBLISHED_ORDER],
         ),
-        Input("ice tasks", "ice/data.jsonl", ("suites", "show", "ice-bench", "--path", "ice", "--json"), ICE_ITEM),
+        Input(
+            "ice tasks",
+            "ice/data.jsonl",
+            ("suites", "show", "ice-bench", "--path", "ice/data.jsonl", "--json"),
+            ICE_ITEM,
+        ),
         Input(
             "hype tasks",
             "hype/public.json",
@@ -227,13 +250,6 @@ def inputs(kept: Path) -> list[Input]:
             1,
         ),
         Input(
-            "reproduce hype",
-            "judgements.json",
-            ("reproduce", "hype-edit-1", "table-2", "judgements.json"),
-            JUDGEMENTS,
-            4,
-        ),
-        Input(
             "reproduce servimage",
             sheet[2],
             ("reproduce", "servimage", "table-2", sheet[2], "--tasks", sheet[4]),
@@ -248,7 +264,7 @@ def inputs(kept: Path) -> list[Input]:
             "import annotations",
             sheet[2],
             ("import", "servimage", sheet[2], "--run", run, "--labels", "l.jsonl"),
-            SERVIMAGE,
+            SERVIMAGE | {"model": "mini-kontext", "task_id": "print-01"},
             2,
         ),
         Input(
@@ -257,13 +273,6 @@ def inputs(kept: Path) -> list[Input]:
             ("measure", "pictures", "--metrics", "entropy", "--captions", "captions.jsonl"),
             CAPTION,
             2,
-        ),
-        Input(
-            "measure out",
-            "out.jsonl",
-            ("measure", "pictures", "--metrics", "entropy", "--out", "out.jsonl"),
-            {"metrics": {"entropy": {}}},
-            3,
         ),
     ]
 

@@ -1,11 +1,13 @@
 """Files: every reader with every value of the grammar in every place, and with files of another kind."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from local_bench.cli.main import main
 from tests.hostile.harness import Case, assert_none, campaign
 from tests.hostile.inputs import ICE_METRICS, IDEA_CELLS, Input, base, ice_line, idea_sheet, inputs
 from tests.hostile.values import LITERALS, RAW, texts_of
@@ -40,10 +42,21 @@ def of_input(entry: Input) -> Iterator[Case]:
 @pytest.mark.parametrize("name", NAMES)
 def test_file(name, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    base()
+    base(kept)
     entry = next(e for e in inputs(kept) if e.name == name)
     unchanged = [] if "settle" in name else [kept]  # `settle` writes the report of its run
     assert_none(campaign(of_input(entry), unchanged), at_least=60)
+
+
+def test_scores_that_are_continued(tmp_path, monkeypatch):
+    """`measure --out` reads its own lines again and appends to them."""
+    monkeypatch.chdir(tmp_path)
+    base()
+    argv = ("measure", "pictures", "--metrics", "entropy", "--out", "out.jsonl")
+    assert main(list(argv)) == 0
+    (line,) = Path("out.jsonl").read_text().splitlines()
+    assert main(list(argv)) == 0
+    assert_none(campaign(of_input(Input("scores", "out.jsonl", argv, json.loads(line), 3, ("", "\n")))), at_least=60)
 
 
 def test_ice_results(tmp_path, monkeypatch):

@@ -126,6 +126,17 @@ def texts_of(data: Any, literals: list[str] | None = None, every: int = 1) -> It
                 yield f"{_name(at)} renamed", _dump(_renamed(data, at))
 
 
+def places_of(data: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """(path, value) of every value in `data`, itself included."""
+    for at in _places(data):
+        yield at, (_parent(data, at)[at[-1]] if at else data)
+
+
+def with_literal(data: Any, at: tuple[Any, ...], literal: str) -> str:
+    """`data` as JSON text with a literal in one place."""
+    return _dump(_replaced(data, at, Literal(literal)))
+
+
 def _name(at: tuple[Any, ...]) -> str:
     return ".".join(map(str, at)) or "whole"
 
