@@ -60,7 +60,7 @@ class EncodedPrompt:
 class Item:
     """One image to generate."""
 
-    brief: GenerationRequest
+    request: GenerationRequest
     text: EncodedPrompt
     pictures: tuple[EncodedPrompt, ...]
     """The request's input images as the family encodes them; empty if it encodes them while denoising."""
@@ -68,7 +68,7 @@ class Item:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        return (self.brief.shape, self.text.shape, tuple(p.shape for p in self.pictures))
+        return (self.request.shape, self.text.shape, tuple(p.shape for p in self.pictures))
 
 
 @dataclass(frozen=True)

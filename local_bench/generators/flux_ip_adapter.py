@@ -38,7 +38,7 @@ class FluxIpAdapter(Flux):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         arguments = super().call(items, generators)
-        self.pipe.set_ip_adapter_scale(items[0].brief.sampler.adapter_scale)
+        self.pipe.set_ip_adapter_scale(items[0].request.sampler.adapter_scale)
         if items[0].pictures:
             embeds = torch.cat([item.pictures[0].tensors["image_embeds"] for item in items])
             embeds = embeds.to(self.machine.device, self.machine.dtype)

@@ -26,7 +26,7 @@ class FluxKontext(Flux):
         return EncodedPrompt({"image": latents.cpu()})  # (1, 16, height / 8, width / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        sampler = items[0].brief.sampler
+        sampler = items[0].request.sampler
         arguments = super().call(items, generators)
         # the planned size is a multiple of 16: the pipeline's default area must not change it
         arguments |= {"max_area": sampler.height * sampler.width, "_auto_resize": False}

@@ -21,14 +21,14 @@ class InstructPix2Pix(Staged):
     denoiser = "unet"
     unused = ("safety_checker",)
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         tokenizer = self.pipe.tokenizer
         return EncodedPrompt(
             {
-                "prompt_embeds": self._embeds(brief.prompt),
-                "negative_prompt_embeds": self._embeds(brief.sampler.negative_prompt or ""),
+                "prompt_embeds": self._embeds(request.prompt),
+                "negative_prompt_embeds": self._embeds(request.sampler.negative_prompt or ""),
             },
-            {"clip": tokens_over(tokenizer, brief.prompt, tokenizer.model_max_length)},
+            {"clip": tokens_over(tokenizer, request.prompt, tokenizer.model_max_length)},
         )
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
@@ -40,7 +40,7 @@ class InstructPix2Pix(Staged):
         image = torch.cat([item.pictures[0].tensors["image"] for item in items])
         return super().call(items, generators) | {
             "image": image.to(self.machine.device, self.machine.dtype),
-            "image_guidance_scale": items[0].brief.sampler.image_guidance_scale,
+            "image_guidance_scale": items[0].request.sampler.image_guidance_scale,
         }
 
     @classmethod

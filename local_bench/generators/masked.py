@@ -23,20 +23,20 @@ is 0.6, which keeps part of what the mask covers and runs 60 % of the steps."""
 
 def source_and_mask(items: Sequence[Item]) -> dict[str, Any]:
     """A pipeline's arguments for the sources and masks of a batch."""
-    masks = [item.brief.mask for item in items]
+    masks = [item.request.mask for item in items]
     return {
-        "image": [item.brief.pictures[0].pixels for item in items],
+        "image": [item.request.pictures[0].pixels for item in items],
         "mask_image": [mask.pixels.convert("L") for mask in masks if mask is not None],
         "strength": STRENGTH,
     }
 
 
-def pasted_back(result: Image.Image, brief: GenerationRequest) -> Image.Image:
+def pasted_back(result: Image.Image, request: GenerationRequest) -> Image.Image:
     """The result with the source's own pixels outside the mask: black keeps the source, white the result, grey mixes
     them in 8 bits. Source and mask take the result's size by the filter of diffusers' image processor (Lanczos)."""
-    assert brief.mask is not None
+    assert request.mask is not None
     source, mask = (
-        picture.pixels.resize(result.size, Image.Resampling.LANCZOS) for picture in (brief.pictures[0], brief.mask)
+        picture.pixels.resize(result.size, Image.Resampling.LANCZOS) for picture in (request.pictures[0], request.mask)
     )
     return Image.composite(result, source, mask.convert("L"))
 

@@ -20,11 +20,11 @@ class QwenImageEditPlus(QwenImageEdit):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         (item,) = items
-        return super().call(items, generators) | {"image": [picture.pixels for picture in item.brief.pictures]}
+        return super().call(items, generators) | {"image": [picture.pixels for picture in item.request.pictures]}
 
-    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
+    def _seen(self, request: GenerationRequest) -> dict[str, Any]:
         seen = []
-        for picture in brief.pictures:
+        for picture in request.pictures:
             ratio = picture.pixels.width / picture.pixels.height
             width, height = plus.calculate_dimensions(plus.CONDITION_IMAGE_SIZE, ratio)
             seen.append(self.pipe.image_processor.resize(picture.pixels, height, width))

@@ -61,7 +61,7 @@ class Staged(ABC):
     # ---- what a family overrides
 
     @abstractmethod
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         """Encode one unchanged prompt. Prompts are encoded one by one, so that embeddings are independent."""
 
     def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
@@ -70,7 +70,7 @@ class Staged(ABC):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         """The pipeline's family-specific arguments, in addition to prompt, size, steps and generators."""
-        guidance = items[0].brief.sampler.guidance_scale
+        guidance = items[0].request.sampler.guidance_scale
         return {} if guidance is None else {"guidance_scale": guidance}
 
     def canonical(self, item: Item) -> Item:
@@ -110,7 +110,7 @@ class Staged(ABC):
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         """Return the latents of one batch of equal shapes. Each image's noise comes from its own CPU generator."""
-        sampler = items[0].brief.sampler
+        sampler = items[0].request.sampler
         generators = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
         with torch.inference_mode(), attend(getattr(self.pipe, self.denoiser), self.machine):
             latents: torch.Tensor = self.pipe(

@@ -85,7 +85,7 @@ def time_model(
     )
     generator = kind(card, model.weights, machine, model.parts)
     clock = _Clock(device)
-    brief = GenerationRequest(
+    request = GenerationRequest(
         "A red boot on a white table by a window, three birds above it. " * 4,
         sampler,
         _pictures(sampler, n_pictures),
@@ -93,11 +93,11 @@ def time_model(
     )
     generator.load_encoder()
     load_s = clock.lap()
-    text = generator.encode_text(brief)
-    pictures = brief.pictures if generator.traits.encodes_pictures else ()
+    text = generator.encode_text(request)
+    pictures = request.pictures if generator.traits.encodes_pictures else ()
     seen = tuple(generator.encode_picture(p, sampler) for p in pictures)
     clock.lap()  # the first call selects kernels
-    generator.encode_text(brief)
+    generator.encode_text(request)
     for picture in pictures:
         generator.encode_picture(picture, sampler)
     encode_s = clock.lap()
@@ -105,12 +105,12 @@ def time_model(
     clock.lap()
     generator.load_denoiser()
     load_s += clock.lap()
-    item = Item(brief, text, seen, seed_of("trial"))
+    item = Item(request, text, seen, seed_of("trial"))
     warm_up(generator, item, batch_size)
     warm_up_s = clock.lap()
     times = {}
     for steps in (_FEW, _MORE):
-        short = replace(item, brief=replace(brief, sampler=replace(sampler, num_inference_steps=steps)))
+        short = replace(item, request=replace(request, sampler=replace(sampler, num_inference_steps=steps)))
         latents = generator.denoise([short] * batch_size)
         times[steps] = clock.lap()
     generator.decode(latents, sampler)

@@ -135,7 +135,7 @@ class Worker:
         """Encoders of the missing inputs of jobs with one prompt, by key."""
         found: dict[str, Callable[[], EncodedPrompt]] = {}
         if text not in self._encodings:
-            found[text] = partial(self._generator.encode_text, self._brief(jobs[0]))
+            found[text] = partial(self._generator.encode_text, self._request(jobs[0]))
         for job in jobs:
             for key, sha in zip(
                 self._picture_keys(job), job.pictures, strict=False
@@ -225,10 +225,10 @@ class Worker:
         latents = self._generator.denoise(items)
         finite = latents.isfinite().flatten(1).all(1)
         denoised = clock.mark()
-        pixels = self._generator.pixels(latents, items[0].brief.sampler)
+        pixels = self._generator.pixels(latents, items[0].request.sampler)
         host = [to_host(pixels), to_host(finite)]
-        briefs = [item.brief for item in items]
-        return LaunchedBatch(jobs, briefs, host[0], host[1], denoised, clock.mark(), clock)
+        requests = [item.request for item in items]
+        return LaunchedBatch(jobs, requests, host[0], host[1], denoised, clock.mark(), clock)
 
     def _finish(self, batch: "LaunchedBatch | None") -> Iterator[Event]:
         """Yield a batch's times and, once its files are written, its images."""
@@ -238,7 +238,9 @@ class Worker:
         yield TimeCharged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
         yield ImagesFinished(
             [
-                ImageResult(job.work_id, file.result(), len(batch.briefs), self._encoding_info(self._text_key(job))[1])
+                ImageResult(
+                    job.work_id, file.result(), len(batch.requests), self._encoding_info(self._text_key(job))[1]
+                )
                 for job, file in zip(batch.jobs, batch.files, strict=True)
             ]
         )
@@ -272,7 +274,7 @@ class Worker:
         if not self._order.compile:
             return
         text = "any length" if self._family.varying else item.text.shape
-        key = digest([list(item.brief.shape), [p.shape for p in item.pictures], text, size])
+        key = digest([list(item.request.shape), [p.shape for p in item.pictures], text, size])
         if key not in self._compiled_for:
             warm_up(self._generator, item, size)
             self._compiled_for.add(key)
@@ -324,7 +326,7 @@ class Worker:
     def _items(self, jobs: Sequence[Job]) -> list[Item]:
         return [
             Item(
-                self._brief(job),
+                self._request(job),
                 self._encodings.get(self._text_key(job)),
                 tuple(self._encodings.get(key) for key in self._picture_keys(job)),
                 job.seed,
@@ -332,7 +334,7 @@ class Worker:
             for job in jobs
         ]
 
-    def _brief(self, job: Job) -> GenerationRequest:
+    def _request(self, job: Job) -> GenerationRequest:
         pictures = tuple(self._picture(sha) for sha in job.pictures)
         return GenerationRequest(
             job.prompt, Sampler(**job.sampler), pictures, None if job.mask is None else self._picture(job.mask)

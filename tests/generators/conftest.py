@@ -1,4 +1,4 @@
-"""Every family on a small model of its real architecture, loaded once, with a few encoded briefs."""
+"""Every family on a small model of its real architecture, loaded once, with a few encoded requests."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Ready:
 
     @property
     def sampler(self) -> Sampler:
-        return self.items[0].brief.sampler
+        return self.items[0].request.sampler
 
     def draw(self, items: list[Item]) -> list[bytes]:
         """RGB bytes of one batch."""
@@ -75,7 +75,7 @@ def picture(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
     return Picture(pixel_digest(pixels), pixels)
 
 
-def brief(described: ModelCard, sampler: Sampler, i: int) -> GenerationRequest:
+def request_for(described: ModelCard, sampler: Sampler, i: int) -> GenerationRequest:
     """The i-th prompt, with as many pictures as the model looks at (at most two)."""
     pictures = tuple(picture(i + k) for k in range(min(2, described.takes.pictures)))
     return GenerationRequest(PROMPTS[i], sampler, pictures, mask(i) if described.takes.mask else None)
@@ -89,10 +89,10 @@ def mask(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
     return Picture(pixel_digest(pixels), pixels)
 
 
-def encode(generator: Staged, briefs: list[GenerationRequest], seed: int = 100) -> list[Item]:
+def encode(generator: Staged, requests: list[GenerationRequest], seed: int = 100) -> list[Item]:
     generator.load_encoder()
     items = []
-    for i, asked in enumerate(briefs):
+    for i, asked in enumerate(requests):
         seen = asked.pictures if generator.traits.encodes_pictures else ()
         encoded = tuple(generator.encode_picture(p, asked.sampler) for p in seen)
         items.append(Item(asked, generator.encode_text(asked), encoded, seed + i))
@@ -133,7 +133,7 @@ def ready(cache: Path, machine: Machine) -> Callable[[str], Ready]:
             described, sampler = small(name)
             weights = resolve(described)
             generator = family(name)(described, weights, machine)
-            items = encode(generator, [brief(described, sampler, i) for i in range(len(PROMPTS))])
+            items = encode(generator, [request_for(described, sampler, i) for i in range(len(PROMPTS))])
             generator.load_denoiser()
             made[name] = Ready(described, weights, generator, items)
         return made[name]

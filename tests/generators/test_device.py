@@ -13,13 +13,13 @@ from local_bench.generators.numerics import attention_backend, compiles, signatu
 from local_bench.generators.registry import FAMILIES
 from local_bench.models.weights import resolve
 
-from .conftest import brief, encode, small
+from .conftest import encode, request_for, small
 
 
 def drawn(name, machine):
     described, sampler = small(name)
     generator = family(name)(described, resolve(described), machine)
-    items = encode(generator, [brief(described, sampler, i) for i in range(2)])
+    items = encode(generator, [request_for(described, sampler, i) for i in range(2)])
     generator.load_denoiser()
     return [generator.decode(generator.denoise([item]), sampler)[0].tobytes() for item in items]
 
@@ -66,7 +66,7 @@ def test_compiled_blocks_are_batch_invariant(cache, machine):
     keep_compiled("tests")
     described, sampler = small("flux")
     generator = family("flux")(described, resolve(described), replace(machine, compile=True))
-    items = encode(generator, [brief(described, sampler, i) for i in range(2)])
+    items = encode(generator, [request_for(described, sampler, i) for i in range(2)])
     generator.load_denoiser()
     assert batch_is_neutral(generator, items, 2)
     one, again = (generator.decode(generator.denoise(items), sampler)[0].tobytes() for _ in range(2))

@@ -37,7 +37,7 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16) -> Machine:
     return Machine(DEVICE, dtype, "native")
 
 
-def briefs(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
+def requests_for(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
     """A short prompt with the fewest pictures, none where it takes words alone; a long one with up to two."""
     fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
     return [
@@ -51,12 +51,12 @@ def briefs(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
 def batches(generator: Staged, items: list[Item]) -> list[list[Item]]:
     """The first item twice, where the family takes batches; the second alone."""
     one, other = items
-    assert not (generator.traits.alone_with_pictures and one.brief.pictures)
+    assert not (generator.traits.alone_with_pictures and one.request.pictures)
     return [[one] if generator.traits.max_batch == 1 else [one, replace(one, seed=7)], [other]]
 
 
 def assert_images(pixels: torch.Tensor, batch: list[Item]) -> None:
-    sampler = batch[0].brief.sampler
+    sampler = batch[0].request.sampler
     assert (pixels.device, pixels.dtype) == (DEVICE, torch.uint8)
     assert pixels.shape == (len(batch), sampler.height, sampler.width, 3)
 
@@ -72,7 +72,7 @@ def encoded(cache, machine):
             sampler = replace(sampler, num_inference_steps=PROBE_STEPS, negative_prompt="a blurred photo")
             with fake_cuda(weights_have_values=False):
                 generator = family(name)(described, resolve(described), on_gpu())
-                made[name] = generator, encode(generator, briefs(described, sampler))
+                made[name] = generator, encode(generator, requests_for(described, sampler))
         return made[name]
 
     return get
@@ -85,7 +85,7 @@ def test_a_family_runs_whole_on_the_device(encoded, name):
     with fake_cuda(weights_have_values=False):
         generator.load_denoiser()
         for batch in batches(generator, items):
-            assert_images(generator.pixels(generator.denoise(batch), batch[0].brief.sampler), batch)
+            assert_images(generator.pixels(generator.denoise(batch), batch[0].request.sampler), batch)
         generator.drop_denoiser()
 
 
@@ -100,7 +100,7 @@ def test_a_vae_that_stays_on_the_cpu_is_an_error(monkeypatch, encoded, name):
     with fake_cuda(weights_have_values=False):
         generator.load_denoiser()
         with pytest.raises(RuntimeError, match=MIXED_DEVICES):
-            generator.pixels(generator.denoise(items[:1]), items[0].brief.sampler)
+            generator.pixels(generator.denoise(items[:1]), items[0].request.sampler)
 
 
 # OmniGen has no encoded text; the pipeline of InstructPix2Pix moves its own.
@@ -143,7 +143,7 @@ def test_values_on_the_fake_device_are_those_of_the_cpu(ready, name):
     mine = ready(name)
     with fake_cuda():
         generator = family(name)(mine.card, mine.weights, on_gpu(torch.float32))
-        items = encode(generator, [item.brief for item in mine.items[:1]])
+        items = encode(generator, [item.request for item in mine.items[:1]])
         generator.load_denoiser()
         pixels = values(generator.pixels(generator.denoise(items), mine.sampler))
     on_cpu = mine.generator.pixels(mine.generator.denoise(mine.items[:1]), mine.sampler)

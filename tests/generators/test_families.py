@@ -20,17 +20,17 @@ def test_every_family_has_a_small_model():
     assert set(CARDS) == set(FAMILIES)
 
 
-def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
+def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
     """What a user of diffusers would write: everything loaded, one call."""
-    name, sampler = ready.card.family, brief.sampler
+    name, sampler = ready.card.family, request.sampler
     unused = {"safety_checker": None} if name == "instruct_pix2pix" else {}
     pipe = type(ready.generator).pipeline.from_pretrained(
         ready.weights, dtype=torch.float32, local_files_only=True, **unused
     )
     pipe.set_progress_bar_config(disable=True)
-    pictures = [picture.pixels for picture in brief.pictures]
+    pictures = [picture.pixels for picture in request.pictures]
     asked = {
-        "prompt": brief.prompt,
+        "prompt": request.prompt,
         "height": sampler.height,
         "width": sampler.width,
         "num_inference_steps": sampler.num_inference_steps,
@@ -44,8 +44,8 @@ def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
         case "flux_kontext":
             asked |= {"image": pictures[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
         case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint" | "qwen_image_edit_inpaint":
-            assert brief.mask
-            asked |= {"image": pictures[0], "mask_image": brief.mask.pixels, "strength": 1.0}
+            assert request.mask
+            asked |= {"image": pictures[0], "mask_image": request.mask.pixels, "strength": 1.0}
         case "flux_control":
             asked["control_image"] = pictures[0]
         case "flux_ip_adapter":
@@ -64,7 +64,7 @@ def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
             del asked["height"], asked["width"]
         case "omnigen":
             tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(pictures) + 1))
-            asked |= {"prompt": tags + brief.prompt, "input_images": pictures}
+            asked |= {"prompt": tags + request.prompt, "input_images": pictures}
             asked["img_guidance_scale"] = sampler.image_guidance_scale
             torch.manual_seed(seed)  # its VAE samples from the global generator
     return pipe(**asked).images[0].tobytes()
@@ -74,7 +74,7 @@ def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
 def test_the_stages_give_the_bytes_of_the_pipeline_itself(ready, name):
     mine = ready(name)
     item = mine.items[1]
-    assert mine.draw([item]) == [one_shot(mine, item.brief, item.seed)]
+    assert mine.draw([item]) == [one_shot(mine, item.request, item.seed)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -84,13 +84,13 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
     drawn = [
         mine.draw([one]),
         mine.draw([replace(one, seed=7)]),
-        mine.draw([replace(one, text=other.text, brief=replace(one.brief, prompt=other.brief.prompt))]),
+        mine.draw([replace(one, text=other.text, request=replace(one.request, prompt=other.request.prompt))]),
     ]
-    if one.brief.pictures:
-        pictures = replace(one.brief, pictures=other.brief.pictures)
-        drawn.append(mine.draw([replace(one, brief=pictures, pictures=other.pictures)]))
-    if one.brief.mask:
-        drawn.append(mine.draw([replace(one, brief=replace(one.brief, mask=other.brief.mask))]))
+    if one.request.pictures:
+        pictures = replace(one.request, pictures=other.request.pictures)
+        drawn.append(mine.draw([replace(one, request=pictures, pictures=other.pictures)]))
+    if one.request.mask:
+        drawn.append(mine.draw([replace(one, request=replace(one.request, mask=other.request.mask))]))
     assert len({images[0] for images in drawn}) == len(drawn)
 
 
@@ -98,7 +98,7 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
 def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(ready, name):
     mine = ready(name)
     masks = [mask(1, 40, 24), *(Picture(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
-    drawn = [mine.draw([replace(mine.items[0], brief=replace(mine.items[0].brief, mask=m))])[0] for m in masks]
+    drawn = [mine.draw([replace(mine.items[0], request=replace(mine.items[0].request, mask=m))])[0] for m in masks]
     assert len(set(drawn)) == 3
 
 
@@ -106,7 +106,7 @@ def alone(mine: Ready, items):
     """Items as a batch may hold them: without pictures where those keep an image alone."""
     if not mine.generator.traits.alone_with_pictures:
         return items
-    return [replace(item, brief=replace(item.brief, pictures=()), pictures=()) for item in items]
+    return [replace(item, request=replace(item.request, pictures=()), pictures=()) for item in items]
 
 
 @pytest.mark.parametrize("name", BATCHING)
@@ -161,7 +161,7 @@ def test_no_mask_reaches_qwens_transformer_and_lengths_keep_apart(ready, name, m
     mine.draw(mine.items[:2])
     assert seen
     assert all(mask is None for mask in seen)
-    longer = replace(mine.items[0].brief, prompt=mine.items[0].brief.prompt + " and another")
+    longer = replace(mine.items[0].request, prompt=mine.items[0].request.prompt + " and another")
     (item,) = encode(type(mine.generator)(mine.card, mine.weights, mine.generator.machine), [longer])
     assert item.shape != mine.items[0].shape
 
@@ -171,8 +171,8 @@ def test_qwen_is_guided_by_its_negative_prompt(ready):
     _, sampler = small("qwen_image")
     assert sampler.negative_prompt == " "
     mine = ready("qwen_image")
-    stronger = replace(mine.items[0].brief, sampler=replace(sampler, true_cfg_scale=9.0))
-    assert mine.draw([replace(mine.items[0], brief=stronger)]) != mine.draw([mine.items[0]])
+    stronger = replace(mine.items[0].request, sampler=replace(sampler, true_cfg_scale=9.0))
+    assert mine.draw([replace(mine.items[0], request=stronger)]) != mine.draw([mine.items[0]])
 
 
 def test_a_picture_is_read_once(ready):

@@ -161,7 +161,7 @@ def test_a_resume_makes_the_rest_and_reads_no_prompt_again(orders, kontext, tmp_
 
 def test_ten_pictures_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
     real, calls = Flux.encode_text, []
-    monkeypatch.setattr(Flux, "encode_text", lambda self, brief: calls.append(brief.prompt) or real(self, brief))
+    monkeypatch.setattr(Flux, "encode_text", lambda self, request: calls.append(request.prompt) or real(self, request))
     asked = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
     run_stages(asked, tmp_path / "ten", ("generate",))
     assert len(candidates(tmp_path / "ten")) == 20

@@ -60,8 +60,8 @@ def test_a_soft_mask_of_another_size_mixes_source_and_result():
         return Picture(pixel_digest(pixels), pixels)
 
     soft = Image.linear_gradient("L").resize((40, 20)).convert("RGB")
-    brief = GenerationRequest("a", Sampler(64, 64, 1), (picture(Image.new("RGB", (90, 30), "white")),), picture(soft))
-    mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), brief))
+    request = GenerationRequest("a", Sampler(64, 64, 1), (picture(Image.new("RGB", (90, 30), "white")),), picture(soft))
+    mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), request))
     assert mixed[0].min() > 240
     assert mixed[-1].max() < 15
     assert (np.diff(mixed[:, 32, 0].astype(int)) <= 0).all()

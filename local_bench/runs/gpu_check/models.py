@@ -124,10 +124,10 @@ def encode(generator: Staged, requests: list[GenerationRequest]) -> list[Item]:
     """Load the encoders, encode the requests, drop the encoders."""
     generator.load_encoder()
     items = []
-    for i, brief in enumerate(requests):
-        read = brief.pictures if generator.traits.encodes_pictures else ()
-        pictures = tuple(generator.encode_picture(picture, brief.sampler) for picture in read)
-        items.append(Item(brief, generator.encode_text(brief), pictures, seed=i))
+    for i, request in enumerate(requests):
+        read = request.pictures if generator.traits.encodes_pictures else ()
+        pictures = tuple(generator.encode_picture(picture, request.sampler) for picture in read)
+        items.append(Item(request, generator.encode_text(request), pictures, seed=i))
     generator.drop_encoder()
     return items
 
