@@ -51,7 +51,7 @@ def load_mask(path: Path) -> Image.Image:
         if alpha is not None and one_colour and len(set(alpha.getextrema())) > 1:
             raise ImageError(
                 f"{path} is a mask whose colour is the same everywhere, and only its transparency varies: save it "
-                "without an alpha channel, white where the picture is to be changed"
+                "without an alpha channel, white where the image is to be changed"
             )
         return Image.frombytes("RGB", colours.size, colours.tobytes())
 

@@ -33,7 +33,7 @@ class Flux2(Staged):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         arguments = super().call(items, generators)
-        images = [picture.pixels for picture in items[0].request.pictures]
+        images = [input_image.pixels for input_image in items[0].request.input_images]
         if images:
             assert len(items) == 1
             arguments["image"] = images

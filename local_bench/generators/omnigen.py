@@ -55,7 +55,7 @@ class OmniGen(Staged):
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         (item,) = items
         request = item.request
-        images = [picture.pixels for picture in request.pictures]
+        images = [input_image.pixels for input_image in request.input_images]
         tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(images) + 1))
         arguments = super().call(items, generators) | {"prompt": [tags + request.prompt]}
         if images:

@@ -35,7 +35,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
 
     The rows' order is that of identities, so that one ledger gives the same files. LedgerError where the ledger holds
     values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses;
-    LocalBenchError, and nothing is written, where pictures were made in less time than they can take.
+    LocalBenchError, and nothing is written, if images were generated in less time than is possible.
     """
     check_floors(run.store)
     money = money or accounting(run.store, run.config.settlement)

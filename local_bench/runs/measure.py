@@ -15,7 +15,7 @@ from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
-from local_bench.judges.metrics.base import NetworkMetric, Picture, Subject
+from local_bench.judges.metrics.base import ImageFile, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told, Wanted
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
@@ -132,10 +132,10 @@ def _wanted(run: RunDir) -> list[Wanted]:
         )
         if names:
             source, mask, *references = (
-                None if sha256 is None else Picture(image_path(run.inputs, sha256), sha256)
+                None if sha256 is None else ImageFile(image_path(run.inputs, sha256), sha256)
                 for sha256 in (task.source_sha256, task.mask_sha256, *task.reference_sha256)
             )
-            image = Picture(run.image(row.image), row.image)
+            image = ImageFile(run.image(row.image), row.image)
             belongs = tuple(reference for reference in references if reference)
             caption = row.prompt if task.caption is None else task.caption
             wanted.append((Subject(row.work_id, image, source, mask, belongs, caption), names))

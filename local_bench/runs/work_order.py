@@ -47,7 +47,7 @@ class OrderRequest:
             run.path,
             run.images,
             run.inputs,
-            max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.pictures))),
+            max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.input_images))),
             len(jobs),
             run.store.json_meta(f"batches:{model.label}") or {},
         )
@@ -64,7 +64,7 @@ def work_order(place: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, t
     memory = plan_memory(
         card,
         Sampler(**largest.sampler),
-        pictures=len(largest.pictures),
+        input_images=len(largest.input_images),
         batch_size=model.config.batch_size or engine.batch_size,
         capacity_gb=capacity,
         host_gb=None if capacity is None else host_memory_gb() / workers,

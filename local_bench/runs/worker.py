@@ -18,7 +18,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, picture_key, text_key
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
@@ -137,12 +137,11 @@ class Worker:
         if text not in self._encodings:
             found[text] = partial(self._generator.encode_text, self._request(jobs[0]))
         for job in jobs:
-            for key, sha in zip(
-                self._picture_keys(job), job.pictures, strict=False
-            ):  # no keys if the family does not encode images
+            # no keys if the family does not encode images
+            for key, sha in zip(self._image_keys(job), job.input_images, strict=False):
                 if key not in self._encodings:
                     sampler = Sampler(**job.sampler)
-                    found[key] = partial(self._generator.encode_picture, self._picture(sha), sampler)
+                    found[key] = partial(self._generator.encode_image, self._input_image(sha), sampler)
         return found
 
     def _remove_encodings(self, made: Sequence[Job], left: Sequence[Job]) -> None:
@@ -156,30 +155,32 @@ class Worker:
                     self._encodings.remove(key)
 
     def _keys(self, job: Job) -> list[str]:
-        return [self._text_key(job), *self._picture_keys(job)]
+        return [self._text_key(job), *self._image_keys(job)]
 
     def _text_key(self, job: Job) -> str:
-        uses_images = self._generator.traits.sees_pictures
+        uses_images = self._generator.traits.images_in_prompt
         return text_key(
-            self._order.card.family, job.prompt, Sampler(**job.sampler), job.pictures if uses_images else ()
+            self._order.card.family, job.prompt, Sampler(**job.sampler), job.input_images if uses_images else ()
         )
 
-    def _picture_keys(self, job: Job) -> list[str]:
-        if not self._generator.traits.encodes_pictures:
+    def _image_keys(self, job: Job) -> list[str]:
+        if not self._generator.traits.encodes_images:
             return []
         sampler = Sampler(**job.sampler)
-        return [picture_key(self._order.card.family, sha, sampler) for sha in job.pictures]
+        return [image_key(self._order.card.family, sha, sampler) for sha in job.input_images]
 
     # ---- batches
 
     def _buckets(self, jobs: Sequence[Job]) -> dict[str, list[Job]]:
         """Jobs grouped by shape, in order; keys are digests of the shapes."""
         buckets: dict[str, list[Job]] = {}
-        sizes = {sha: self._picture(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.pictures})}
+        sizes = {
+            sha: self._input_image(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.input_images})
+        }
         for job in jobs:
             shape = [
                 job.sampler,
-                [sizes[sha] for sha in job.pictures],
+                [sizes[sha] for sha in job.input_images],
                 [self._encoding_info(key)[0] for key in self._keys(job)],
             ]
             buckets.setdefault(digest(shape), []).append(job)
@@ -274,7 +275,7 @@ class Worker:
         if not self._order.compile:
             return
         text = "any length" if self._family.varying else item.text.shape
-        key = digest([list(item.request.shape), [p.shape for p in item.pictures], text, size])
+        key = digest([list(item.request.shape), [p.shape for p in item.input_images], text, size])
         if key not in self._compiled_for:
             warm_up(self._generator, item, size)
             self._compiled_for.add(key)
@@ -285,7 +286,7 @@ class Worker:
             Sampler(**job.sampler),
             batch_size=self._order.batch_size,
             capacity_gb=self._order.capacity_gb,
-            pictures=len(job.pictures),
+            input_images=len(job.input_images),
             attempts=self._order.attempts,
             lossy=self._order.lossy,
             always_stream=bool(self._order.offload),
@@ -328,20 +329,20 @@ class Worker:
             Item(
                 self._request(job),
                 self._encodings.get(self._text_key(job)),
-                tuple(self._encodings.get(key) for key in self._picture_keys(job)),
+                tuple(self._encodings.get(key) for key in self._image_keys(job)),
                 job.seed,
             )
             for job in jobs
         ]
 
     def _request(self, job: Job) -> GenerationRequest:
-        pictures = tuple(self._picture(sha) for sha in job.pictures)
+        input_images = tuple(self._input_image(sha) for sha in job.input_images)
         return GenerationRequest(
-            job.prompt, Sampler(**job.sampler), pictures, None if job.mask is None else self._picture(job.mask)
+            job.prompt, Sampler(**job.sampler), input_images, None if job.mask is None else self._input_image(job.mask)
         )
 
-    def _picture(self, sha256: str) -> Picture:
-        return Picture(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))
+    def _input_image(self, sha256: str) -> InputImage:
+        return InputImage(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))
 
     def _encoding_info(self, key: str) -> tuple[Any, dict[str, int]]:
         """Shape and truncated tokens of an encoding."""

@@ -1,4 +1,4 @@
-"""What another house wrote in a benchmark's layout comes in: pictures as a model's, results as labels."""
+"""What another house wrote in a benchmark's layout comes in: images as a model's, results as labels."""
 
 import json
 
@@ -33,7 +33,7 @@ def pixels(run_dir):
     return {(r["task_id"], r["deliverable"], r["attempt"]): r["pixels_sha256"] for r in rows}
 
 
-def test_pictures_come_back_as_they_went(exported, tmp_path, capsys):
+def test_images_come_back_as_they_went(exported, tmp_path, capsys):
     name, path, run_dir, out, _ = exported
     assert main(["import", name, str(out), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)["manifests"]

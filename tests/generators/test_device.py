@@ -35,7 +35,7 @@ def test_what_streams_in_gives_the_same_bytes(ready, machine, name):
 def test_random_weights_are_those_that_are_saved(ready, machine, name):
     """`load: random` builds in memory what the small models are on disk: the same architecture, the same seeds.
 
-    Weights are compared and not pictures: on a CPU a matrix product's last bit follows where in memory a weight begins.
+    Weights are compared and not images: on a CPU a matrix product's last bit follows where in memory a weight begins.
     """
     mine = ready(name)
     built = family(name)(mine.card, None, machine)

@@ -23,7 +23,7 @@ from local_bench.models.cards import ModelCard, cards
 from local_bench.models.weights import resolve
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda, values
 
-from .conftest import encode, mask, picture, small
+from .conftest import encode, make_image, mask, small
 
 LONG = "three birds above a red boot on a white table by a window " * 3
 FEW_LAYERS = {  # by a config's key; FLUX.2 reads hidden states 10, 20, 30 of Mistral and 9, 18, 27 of Qwen3
@@ -38,11 +38,11 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16) -> Machine:
 
 
 def requests_for(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
-    """A short prompt with the fewest pictures, none where it takes words alone; a long one with up to two."""
+    """A short prompt with the fewest images, none where it takes words alone; a long one with up to two."""
     fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
     return [
         GenerationRequest(
-            prompt, sampler, tuple(picture(kind) for kind in range(count)), mask(0) if described.takes.mask else None
+            prompt, sampler, tuple(make_image(kind) for kind in range(count)), mask(0) if described.takes.mask else None
         )
         for prompt, count in (("a red boot", fewest), (LONG, most))
     ]
@@ -51,7 +51,7 @@ def requests_for(described: ModelCard, sampler: Sampler) -> list[GenerationReque
 def batches(generator: Staged, items: list[Item]) -> list[list[Item]]:
     """The first item twice, where the family takes batches; the second alone."""
     one, other = items
-    assert not (generator.traits.alone_with_pictures and one.request.pictures)
+    assert not (generator.traits.unbatched_with_images and one.request.input_images)
     return [[one] if generator.traits.max_batch == 1 else [one, replace(one, seed=7)], [other]]
 
 
@@ -197,11 +197,11 @@ def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
     if described.family == "omnigen":  # whose masks are quadratic in the tokens
         sampler = replace(sampler, height=512, width=512)
     size = sampler.width, sampler.height
-    pictures = tuple(picture(kind, *size) for kind in range(min(2, described.takes.pictures)))
+    input_images = tuple(make_image(kind, *size) for kind in range(min(2, described.takes.pictures)))
     with fake_cuda(weights_have_values=False):
         generator = family(described.family)(with_few_layers(described), None, on_gpu())
         items = encode(
-            generator, [GenerationRequest(LONG, sampler, pictures, mask(0) if described.takes.mask else None)]
+            generator, [GenerationRequest(LONG, sampler, input_images, mask(0) if described.takes.mask else None)]
         )
         generator.load_denoiser()
         transformer = getattr(generator.pipe, generator.denoiser)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.generators.base import GenerationRequest, Picture
+from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.registry import FAMILIES, traits
 
@@ -28,7 +28,7 @@ def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
         ready.weights, dtype=torch.float32, local_files_only=True, **unused
     )
     pipe.set_progress_bar_config(disable=True)
-    pictures = [picture.pixels for picture in request.pictures]
+    input_images = [image.pixels for image in request.input_images]
     asked = {
         "prompt": request.prompt,
         "height": sampler.height,
@@ -42,29 +42,29 @@ def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
             asked[setting] = value
     match name:
         case "flux_kontext":
-            asked |= {"image": pictures[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
+            asked |= {"image": input_images[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
         case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint" | "qwen_image_edit_inpaint":
             assert request.mask
-            asked |= {"image": pictures[0], "mask_image": request.mask.pixels, "strength": 1.0}
+            asked |= {"image": input_images[0], "mask_image": request.mask.pixels, "strength": 1.0}
         case "flux_control":
-            asked["control_image"] = pictures[0]
+            asked["control_image"] = input_images[0]
         case "flux_ip_adapter":
             adapter = {"weight_name": "ip_adapter.safetensors", "image_encoder_pretrained_model_name_or_path": None}
             pipe.load_ip_adapter(str(ready.weights / "ip_adapter"), **adapter)
             pipe.set_ip_adapter_scale(sampler.adapter_scale)
-            asked["ip_adapter_image"] = pictures[0]
+            asked["ip_adapter_image"] = input_images[0]
         case "qwen_image_edit":
-            asked["image"] = pictures[0]
+            asked["image"] = input_images[0]
         case "qwen_image_edit_plus" | "flux2" | "flux2_klein":
-            asked["image"] = pictures
+            asked["image"] = input_images
         case "pixart_sigma":
             asked |= {"use_resolution_binning": False, "clean_caption": False}
         case "instruct_pix2pix":
-            asked |= {"image": pictures[0], "image_guidance_scale": sampler.image_guidance_scale}
+            asked |= {"image": input_images[0], "image_guidance_scale": sampler.image_guidance_scale}
             del asked["height"], asked["width"]
         case "omnigen":
-            tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(pictures) + 1))
-            asked |= {"prompt": tags + request.prompt, "input_images": pictures}
+            tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(input_images) + 1))
+            asked |= {"prompt": tags + request.prompt, "input_images": input_images}
             asked["img_guidance_scale"] = sampler.image_guidance_scale
             torch.manual_seed(seed)  # its VAE samples from the global generator
     return pipe(**asked).images[0].tobytes()
@@ -78,7 +78,7 @@ def test_the_stages_give_the_bytes_of_the_pipeline_itself(ready, name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_prompt_seed_and_picture_all_matter(ready, name):
+def test_prompt_seed_and_image_all_matter(ready, name):
     mine = ready(name)
     one, other = mine.items[0], mine.items[1]
     drawn = [
@@ -86,9 +86,9 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
         mine.draw([replace(one, seed=7)]),
         mine.draw([replace(one, text=other.text, request=replace(one.request, prompt=other.request.prompt))]),
     ]
-    if one.request.pictures:
-        pictures = replace(one.request, pictures=other.request.pictures)
-        drawn.append(mine.draw([replace(one, request=pictures, pictures=other.pictures)]))
+    if one.request.input_images:
+        input_images = replace(one.request, input_images=other.request.input_images)
+        drawn.append(mine.draw([replace(one, request=input_images, input_images=other.input_images)]))
     if one.request.mask:
         drawn.append(mine.draw([replace(one, request=replace(one.request, mask=other.request.mask))]))
     assert len({images[0] for images in drawn}) == len(drawn)
@@ -97,16 +97,16 @@ def test_prompt_seed_and_picture_all_matter(ready, name):
 @pytest.mark.parametrize("name", ["flux_fill", "sd3_inpaint", "qwen_image_inpaint", "qwen_image_edit_inpaint"])
 def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(ready, name):
     mine = ready(name)
-    masks = [mask(1, 40, 24), *(Picture(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
+    masks = [mask(1, 40, 24), *(InputImage(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
     drawn = [mine.draw([replace(mine.items[0], request=replace(mine.items[0].request, mask=m))])[0] for m in masks]
     assert len(set(drawn)) == 3
 
 
 def alone(mine: Ready, items):
-    """Items as a batch may hold them: without pictures where those keep an image alone."""
-    if not mine.generator.traits.alone_with_pictures:
+    """Items as a batch may hold them: without images where those keep an image alone."""
+    if not mine.generator.traits.unbatched_with_images:
         return items
-    return [replace(item, request=replace(item.request, pictures=()), pictures=()) for item in items]
+    return [replace(item, request=replace(item.request, input_images=()), input_images=()) for item in items]
 
 
 @pytest.mark.parametrize("name", BATCHING)
@@ -175,7 +175,7 @@ def test_qwen_is_guided_by_its_negative_prompt(ready):
     assert mine.draw([replace(mine.items[0], request=stronger)]) != mine.draw([mine.items[0]])
 
 
-def test_a_picture_is_read_once(ready):
+def test_an_image_is_read_once(ready):
     mine = ready("qwen_image_edit")
     memory = mine.generator.pipe._encode_vae_image
     read = memory._read

@@ -168,7 +168,7 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
     except Unscorable as e:
         return Score(name, None, str(e))
     except ImageError as e:
-        return Score(name, None, unreadable(e, subject.pictures))
+        return Score(name, None, unreadable(e, subject.images))
     return Score(name, found) if math.isfinite(found) else Score(name, None, "the metric gave no finite number")
 
 

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
-from local_bench.judges.metrics.base import Array, FeatureInput, Network, Picture, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Network, Unscorable
 from local_bench.judges.metrics.feature_cache import FeatureCache
 
 Found = Mapping[FeatureInput, "Array | Unscorable"]
@@ -122,22 +122,22 @@ class FeatureExtractor:
     def _fetch(self, look: FeatureInput) -> _Fetched:
         """Look up or preprocess one input; runs in the thread pool."""
         try:
-            digests_known = all(picture.known_sha256 for picture in look.pictures)
-            images = None if digests_known else self._load(look.pictures)
+            digests_known = all(image.known_sha256 for image in look.images)
+            images = None if digests_known else self._load(look.images)
             cached = self._cache.get(look.key)
             if cached is not None:
                 return _Fetched(look.key, cached)
             if images is None:
-                images = self._load(look.pictures)
+                images = self._load(look.images)
             self._open()
             return _Fetched(look.key, None, self._network.prepare(images, look.text))
         except ImageError as e:
-            return _Fetched("", Unscorable(unreadable(e, look.pictures)))
+            return _Fetched("", Unscorable(unreadable(e, look.images)))
         except Unscorable as e:
             return _Fetched("", e)
 
-    def _load(self, pictures: Sequence[Picture]) -> list[Image.Image]:
-        return [picture.load(self._network.max_pixels) for picture in pictures]
+    def _load(self, images: Sequence[ImageFile]) -> list[Image.Image]:
+        return [image.load(self._network.max_pixels) for image in images]
 
     def _run(self, batch: Sequence[tuple[FeatureInput, _Fetched]]) -> Found:
         if not batch:
@@ -196,9 +196,9 @@ class FeatureExtractor:
         )
 
 
-def unreadable(error: ImageError, pictures: Iterable[Picture]) -> str:
+def unreadable(error: ImageError, images: Iterable[ImageFile]) -> str:
     """The reason why an image cannot be read, with file names instead of paths."""
     sentence = str(error)
-    for picture in pictures:
-        sentence = sentence.replace(str(picture.path), picture.path.name)
+    for image in images:
+        sentence = sentence.replace(str(image.path), image.path.name)
     return f"{FAULTY}{error.fault}: {sentence}" if isinstance(error, RunImageError) else sentence

@@ -12,7 +12,7 @@ import numpy as np
 from local_bench.core.errors import UserError
 from local_bench.core.storage import write_atomic
 from local_bench.core.tables import clean
-from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Lines, Panel, Pictures, Points
+from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -64,7 +64,7 @@ def canvas_of(figure: Figure) -> "Canvas":
 
     across = min(figure.columns, len(figure.panels))
     down = -(-len(figure.panels) // across)
-    inches = _INCHES * (1.5 if any(isinstance(panel, Pictures) for panel in figure.panels) else 1)
+    inches = _INCHES * (1.5 if any(isinstance(panel, Images) for panel in figure.panels) else 1)
     wide = max(_labels_inches(panel) for panel in figure.panels)
     tall = max(inches, *(_rows_inches(panel) for panel in figure.panels))
     canvas = Canvas(figsize=(max(6.4, inches * across, wide * across), tall * down + 0.4), layout="constrained")
@@ -100,8 +100,8 @@ def _draw(axes: Any, panel: Panel) -> None:
             _bars(axes, panel)
         case Histogram():
             _histogram(axes, panel)
-        case Pictures():
-            _pictures(axes, panel)
+        case Images():
+            _images(axes, panel)
         case Points():
             _points(axes, panel)
         case Lines():
@@ -227,7 +227,7 @@ def _grid(axes: Any, panel: Grid) -> None:
     axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=7)
 
 
-def _pictures(axes: Any, panel: Pictures) -> None:
+def _images(axes: Any, panel: Images) -> None:
     axes.set_axis_off()
     across = min(_ACROSS, len(panel.images)) or 1
     down = -(-len(panel.images) // across)

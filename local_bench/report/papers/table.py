@@ -83,7 +83,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Images:
     """Images in rows, under a heading."""
 
     title: str
@@ -156,7 +156,7 @@ class Grid:
     """A colour map with a neutral middle at 0.5."""
 
 
-Panel = Bars | Histogram | Pictures | Points | Lines | Grid
+Panel = Bars | Histogram | Images | Points | Lines | Grid
 
 
 @dataclass(frozen=True)

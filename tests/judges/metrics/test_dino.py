@@ -19,8 +19,8 @@ from .helpers import (
     assert_alone_as_together,
     assert_order_and_neighbours_change_nothing,
     drawn,
+    make_image,
     noise,
-    picture,
     read,
     saved,
     score,
@@ -59,9 +59,9 @@ def subjects(folder, n):
     return [
         Subject(
             str(i),
-            picture(folder, i, (96, 80)),
+            make_image(folder, i, (96, 80)),
             mask=mask if i % 2 else None,
-            references=(picture(folder, 200 + i, (64, 120)), picture(folder, 300 + i)),
+            references=(make_image(folder, 200 + i, (64, 120)), make_image(folder, 300 + i)),
         )
         for i in range(n)
     ]
@@ -112,7 +112,7 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_an_embedding_is_float32_of_length_1(tmp_path):
     network = metric_of(NAME).network
-    looks = [FeatureInput((picture(tmp_path, i),)) for i in range(3)]
+    looks = [FeatureInput((make_image(tmp_path, i),)) for i in range(3)]
     for array, alone in zip(read(network, looks, 2), read(network, looks, 1), strict=True):
         assert array.dtype == np.float32
         assert array.shape == (48,)
@@ -122,18 +122,18 @@ def test_an_embedding_is_float32_of_length_1(tmp_path):
     assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in network.description
 
 
-def test_a_picture_is_most_like_itself(tmp_path):
+def test_an_image_is_most_like_itself(tmp_path):
     one, whole = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
     same = [Subject("a", one, references=(one,)), Subject("b", one, mask=whole, references=(one,))]
     assert values(metric_of(NAME), same) == pytest.approx([1, 1], abs=1e-6)
 
 
 def test_without_a_reference_it_says_so(tmp_path):
-    (one,) = score(metric_of(NAME), [Subject("a", picture(tmp_path, 1))])
+    (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
     assert one.unscored == "there is no reference picture to compare it with"
 
 
-def test_a_picture_as_slender_as_a_hair_is_unscored():
+def test_an_image_as_slender_as_a_hair_is_unscored():
     with pytest.raises(Unscorable, match="30000x1 is too slender"):
         metric_of(NAME).network.prepare([Image.new("RGB", (30000, 1))], None)
 

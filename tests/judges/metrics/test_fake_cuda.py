@@ -40,7 +40,7 @@ def network_of(name: str) -> tuple[Network, Sequence[str]]:
 
 
 def prepared(network: Network, needs: Sequence[str]):
-    """One input as a survey prepares it: two pictures where a source is compared."""
+    """One input as a survey prepares it: two images where a source is compared."""
     return network.prepare([noise(i, SIZE) for i in range(2 if "source" in needs else 1)], None)
 
 

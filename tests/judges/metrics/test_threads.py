@@ -112,7 +112,7 @@ def test_a_network_prepares_the_same_in_four_threads_and_leaves_random_numbers_a
     assert isinstance(metric, NetworkMetric)
     network = metric.network
     network.open("cpu")
-    looks = [([picture.load() for picture in look.pictures], look.text) for s in subjects for look in metric.looks(s)]
+    looks = [([image.load() for image in look.images], look.text) for s in subjects for look in metric.looks(s)]
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     assert wrong(lambda look: network.prepare(*look), looks, 32) == 0
     assert torch.equal(before[0], torch.get_rng_state())
