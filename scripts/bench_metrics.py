@@ -122,8 +122,8 @@ def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[
             assert isinstance(metric, NetworkMetric)
             network = metric.network
             arrays = [
-                network.run([network.prepare([at[p] for p in look.images], look.text)])[0]
-                for look in metric.looks(subject)
+                network.run([network.prepare([at[p] for p in one.images], one.text)])[0]
+                for one in metric.inputs(subject)
             ]
             try:
                 found[subject.key, name] = metric.value(arrays)

@@ -110,7 +110,7 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
                 return metric.measure(Seen(subject))
             assert isinstance(metric, NetworkMetric)
             network = metric.network
-            inputs = [([p.load() for p in look.images], look.text) for look in metric.looks(subject)]
+            inputs = [([p.load() for p in one.images], one.text) for one in metric.inputs(subject)]
             return float(metric.value([network.run([network.prepare(*given)])[0] for given in inputs]))
         except Unscorable as e:
             return str(e)

@@ -64,7 +64,7 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
     for folder in config_dirs:
         if not is_dir(folder):
             raise UserError(
-                f"--config-dir {folder}: there is no such folder: give one with models/ or prices.yaml in it"
+                f"--config-dir {folder}: this folder does not exist: give one with models/ or prices.yaml in it"
             )
     if config_dirs:
         inherited = os.environ.get(CONFIG_DIRS)

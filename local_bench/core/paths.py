@@ -1,4 +1,4 @@
-"""Where things are, and the one way to join a name we were given to a folder of ours."""
+"""Locations of files and folders, and the safe joining of untrusted names to a folder."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def is_safe_id(name: str) -> bool:
 
 
 def safe_join(root: Path, relative: str) -> Path:
-    """`root / relative`, refusing (UserError) whatever would leave `root`: absolute paths, `..`, links, NUL.
+    """`root / relative`, refusing (UserError) anything outside `root`: absolute paths, `..`, links, NUL.
 
     A snapshot in the Hub's cache is a folder of links into the `blobs` of the same repository: these are followed.
     """
@@ -57,7 +57,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def configs_dir() -> Path:
-    """`LOCAL_BENCH_CONFIGS`, else the shipped configs: inside the installed package, or beside it in a checkout."""
+    """`LOCAL_BENCH_CONFIGS`, else the shipped configs: inside the installed package, or next to it in a checkout."""
     chosen = os.environ.get("LOCAL_BENCH_CONFIGS")
     if chosen:
         return Path(chosen)
@@ -79,7 +79,7 @@ def config_files(name: str) -> list[Path]:
 
 
 def weights_dir() -> Path:
-    """The small trained models that ship with us: inside the installed package, or beside it in a checkout."""
+    """The small trained models shipped with local-bench: inside the installed package, or next to it in a checkout."""
     inside = _PACKAGE / "weights"
     return inside if inside.is_dir() else _PACKAGE.parent / "weights"
 

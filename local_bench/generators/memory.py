@@ -98,7 +98,7 @@ def plan_memory(
     that the family does not support.
     """
     lossy = lossy or {}
-    check_lossy(lossy, card.family, traits(card.family).lossy_ways)
+    check_lossy(lossy, card.family, traits(card.family).lossy_settings)
     counted = count(card, usual_size(card, sampler), input_images)
     need = _Need(card, counted, lossy)
     available = None if capacity_gb is None else capacity_gb - RESERVE_GB

@@ -26,7 +26,7 @@ class Traits:
     """The largest batch size that the pipeline supports correctly; None: no limit."""
     unbatched_with_images: bool = False
     """Whether requests with input images need batch size 1."""
-    lossy_ways: tuple[str, ...] = ("weights",)
+    lossy_settings: tuple[str, ...] = ("weights",)
     """The settings of `generators.lossy` that its pipeline supports."""
 
     def largest_batch(self, with_images: bool) -> int | None:
@@ -35,11 +35,11 @@ class Traits:
 
 
 FAMILIES = {
-    "flux": Traits("flux:Flux", lossy_ways=("weights", "first_block_cache")),
+    "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
     "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_images=True),
     "flux_control": Traits("flux_control:FluxControl", encodes_images=True),
     "flux_ip_adapter": Traits(  # its projection reads the dtype of the stored weights, so no float8
-        "flux_ip_adapter:FluxIpAdapter", encodes_images=True, lossy_ways=("first_block_cache",)
+        "flux_ip_adapter:FluxIpAdapter", encodes_images=True, lossy_settings=("first_block_cache",)
     ),
     "flux_fill": Traits("flux_fill:FluxFill"),
     "sd3": Traits("sd3:StableDiffusion3"),

@@ -101,7 +101,7 @@ class Staged(ABC):
 
     def load_denoiser(self) -> None:
         """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported lossy settings."""
-        check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_ways)
+        check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_settings)
         self.pipe = self._load(self.encoders)
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
         place_denoiser(self.pipe, self.denoiser, self.machine, type(self).varying)

@@ -88,7 +88,7 @@ def dataset(name: str) -> Dataset:
     """The entry with this name. The DatasetError for an unknown name suggests the nearest one."""
     known = datasets()
     if name not in known:
-        suggestion = hint(name, known, f"there are {', '.join(known)}")
+        suggestion = hint(name, known, f"available: {', '.join(known)}")
         raise DatasetError(f"no download source for the suite {name!r}: {suggestion}")
     return known[name]
 

@@ -28,7 +28,7 @@ class JudgeDevice:
     """The device's name, as reported by its driver."""
     cuda_index: int | None
     capability: tuple[int, int] | None = None
-    """The GPU's compute capability, if it is known; else it is asked from torch."""
+    """The GPU's compute capability, if known; otherwise torch reports it."""
 
     @property
     def on_gpu(self) -> bool:

@@ -16,7 +16,7 @@ from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
 from local_bench.judges.metrics.base import ImageFile, NetworkMetric, Subject
-from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told, Wanted
+from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored, Wanted
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
@@ -104,7 +104,7 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
                 yield ScoresComputed(rows)
                 yield TimeCharged("metric", len(rows), time.monotonic_ns())
                 yield PhaseAdvanced(n_subjects)
-            case Told(sentence):
+            case Note(sentence):
                 yield Message(sentence)
 
 

@@ -83,7 +83,7 @@ def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
         ((name, out, out), "from one folder at a time"),
         ((name, files[0], "--run", run_dir), "both --run RUN and --labels"),
         ((other, files[0], "--run", run_dir, "--labels", tmp_path / "l"), "do not describe"),
-        (("icebench", out), "there is no layout"),
+        (("icebench", out), "unknown layout"),
     ]
     for arguments, says in wrong:
         assert main(["import", *map(str, arguments)]) == 2

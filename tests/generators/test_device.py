@@ -51,7 +51,7 @@ def test_random_weights_are_those_that_are_saved(ready, machine, name):
 @pytest.mark.parametrize("lossy", [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.9}])
 def test_a_lossy_model_draws_otherwise_and_the_same_twice(ready, machine, name, lossy):
     mine, asked = ready(name), replace(machine, lossy=lossy)
-    if not {*lossy} <= {*mine.generator.traits.lossy_ways}:
+    if not {*lossy} <= {*mine.generator.traits.lossy_settings}:
         with pytest.raises(ConfigError, match=f"the family {name} supports only"):
             drawn(name, asked)
         return

@@ -29,7 +29,7 @@ CASES = [
     (name, way)
     for name in FAMILIES
     for way, settings in WAYS.items()
-    if not set(settings) - set(traits(name).lossy_ways)
+    if not set(settings) - set(traits(name).lossy_settings)
 ]
 
 

@@ -78,8 +78,8 @@ def test_a_name_may_be_a_part_that_only_one_has():
     ("name", "says"),
     [
         ("h300", "did you mean 'h"),
-        ("a100", "there are a100-40, a100-80"),
-        ("tpu-v5", "there are a6000, a100-40"),
+        ("a100", "available: a100-40, a100-80"),
+        ("tpu-v5", "available: a6000, a100-40"),
     ],
 )
 def test_an_unknown_name_is_one_sentence(name, says):

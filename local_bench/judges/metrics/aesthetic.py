@@ -22,7 +22,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
 from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.clip_network import mend, normalised, rows
+from local_bench.judges.metrics.clip_network import normalised, remedy, rows
 from local_bench.judges.metrics.dino_ref import load_transformer, read_processor
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.weights import weights_digest
@@ -99,7 +99,7 @@ class Aesthetic(NetworkMetric):
             highest=10.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         return (FeatureInput((subject.image,)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
@@ -131,5 +131,5 @@ def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential
         if len(places) != _LAYERS or shapes[places[-1]][0] != 1:
             raise ValueError(f"{len(places)} layers that end in {shapes[places[-1]][0]} numbers")
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as e:
-        raise WeightsError(f"{path} is not the expected head ({e}): {mend(weights)}") from e
+        raise WeightsError(f"{path} is not the expected head ({e}): {remedy(weights)}") from e
     return head.eval()

@@ -116,7 +116,7 @@ class Network(ABC):
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
     """The fixed batch size by device type, chosen by measurement; 1 for inputs of different sizes."""
-    reads_words: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
     """Whether it also accepts text."""
     max_pixels: ClassVar[int] = MAX_PIXELS
     """Maximum pixels of an image; larger ones are unscored. Below the loader's limit if images are not resized."""
@@ -177,7 +177,7 @@ class NetworkMetric(Metric):
     network: Network
 
     @abstractmethod
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         """The inputs of the network, in the order of `value`'s arrays; `subject` has all inputs in `spec.needs`."""
 
     @abstractmethod

@@ -58,7 +58,7 @@ class PyiqaMetric(NetworkMetric):
         self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, height)
         self.spec = _spec(name, store, source, height, bounds)
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         if "source" in self.spec.needs:
             assert subject.source is not None
             return (FeatureInput((subject.image, subject.source)),)

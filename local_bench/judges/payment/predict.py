@@ -27,7 +27,7 @@ NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scor
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one image."""
+    """The model's prediction for one image."""
 
     work_id: str
     log_odds: float | None

@@ -21,7 +21,7 @@ def rubric_file(name: str, variant: str) -> Path:
         return own if own.is_file() else FOLDER / f"{name}.yaml"
     added = _added()
     if name not in added:
-        raise ConfigError(f"there is no rubric {name!r}: there are {', '.join((*shipped_rubric_names(), *added))}")
+        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
     return added[name]
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from local_bench.report.papers.entry import Entry, Kind
 
 _PEOPLE = ("people",)
-_LITERATURE = "it compares the benchmark with others by their publications, and holds nothing that a run measures"
+_LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
 _ILLUSTRATION = "it is an illustration by the authors"
 _PROMPT = "it is a prompt, not a result: the rubrics in use are in local_bench/judges/vlm/rubrics/paper"
 _TABLE: Kind = "table"

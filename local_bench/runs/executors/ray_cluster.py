@@ -231,7 +231,7 @@ def lost_error(ray: Any, error: Exception) -> str:
     known = {
         of.ActorUnavailableError: "it cannot be reached",
         of.ActorDiedError: "its process ended",
-        of.NodeDiedError: "its node has left",
+        of.NodeDiedError: "its node left the cluster",
         of.WorkerCrashedError: "its process ended",
     }
     return next((why for kind, why in known.items() if isinstance(error, kind)), _first_line(error))

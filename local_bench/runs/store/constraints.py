@@ -86,7 +86,7 @@ def fault_of_tables(db: sqlite3.Connection, *, references: bool = True) -> str |
     if db.execute(gap).fetchone():
         return "the deliverables of a task are not numbered from 1"
     broken = db.execute("PRAGMA foreign_key_check").fetchone() if references else None
-    return None if broken is None else f"a row of the table {broken[0]!r} belongs to nothing"
+    return None if broken is None else f"a row of the table {broken[0]!r} refers to a row that does not exist"
 
 
 def _definitions(db: sqlite3.Connection) -> dict[str, tuple[bool, frozenset[tuple[str, str, int, int, int]]]]:

@@ -69,14 +69,17 @@ def blurred(image: Image.Image, radius: float = 3) -> Image.Image:
 
 
 def read(
-    network: Network, looks: Sequence[FeatureInput], batch_size: int | None = None, device: str = "cpu"
+    network: Network, inputs: Sequence[FeatureInput], batch_size: int | None = None, device: str = "cpu"
 ) -> list[Array]:
     """The arrays of looks, as a survey reads them; Unscorable where one has none."""
     with (
         ThreadPoolExecutor(2) as pool,
         FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,
     ):
-        found = [arrays[look] for look, arrays in reader.read((look, (look,)) for look in looks)]
+        found = [
+            arrays[feature_input]
+            for feature_input, arrays in reader.read((feature_input, (feature_input,)) for feature_input in inputs)
+        ]
     for one in found:
         if isinstance(one, Unscorable):
             raise one

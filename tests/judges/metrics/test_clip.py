@@ -117,14 +117,14 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_an_embedding_is_float32_of_length_1_for_words_and_images(tmp_path):
     network = metric_of("clip_cap:tiny-clip").network
-    looks = [
+    inputs = [
         FeatureInput((make_image(tmp_path, 1),)),
         FeatureInput(text=CAPTION),
         FeatureInput((make_image(tmp_path, 2),)),
         FeatureInput(text=""),
     ]
-    arrays = read(network, looks, 2)
-    for array, alone in zip(arrays, read(network, looks, 1), strict=True):
+    arrays = read(network, inputs, 2)
+    for array, alone in zip(arrays, read(network, inputs, 1), strict=True):
         assert array.dtype == np.float32
         assert array.shape == (64,)
         assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)

@@ -70,29 +70,29 @@ SIZES = [
 
 
 def test_equals_the_evaluators_steps(metric, own, tmp_path):
-    looks = [
+    inputs = [
         FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
-    for look, (found,) in zip(looks, read(metric.network, looks, 1), strict=True):
-        image, condition = (one.load() for one in look.images)
+    for feature_input, (found,) in zip(inputs, read(metric.network, inputs, 1), strict=True):
+        image, condition = (one.load() for one in feature_input.images)
         assert found.dtype == np.float32
         assert float(found) == pytest.approx(official(own, image, condition), abs=1e-4)
 
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    looks = [
+    inputs = [
         FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
     metric.network.open("cpu")
-    prepared = [metric.network.prepare([one.load() for one in look.images], None) for look in looks]
+    prepared = [metric.network.prepare([one.load() for one in feature_input.images], None) for feature_input in inputs]
     together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
     alone = [metric.network.run([one])[0] for one in prepared]
     metric.network.close()
-    assert [float(array[0]) for array in read(metric.network, looks, 3)] == [float(array[0]) for array in alone]
+    assert [float(array[0]) for array in read(metric.network, inputs, 3)] == [float(array[0]) for array in alone]
     assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
-    assert len({float(a[0]) for a in alone}) == len(looks)
+    assert len({float(a[0]) for a in alone}) == len(inputs)
 
 
 def test_its_own_depth_map_is_followed_wholly(metric, tmp_path):

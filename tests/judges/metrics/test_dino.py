@@ -84,8 +84,8 @@ def test_outside_the_mask_the_image_is_white_and_the_reference_is_whole(tmp_path
     assert values(metric, [subject]) == [pytest.approx(expected, abs=1e-6)]
     bare = Subject("bare", subject.image, references=subject.references)
     assert values(metric, [bare]) != [pytest.approx(expected, abs=1e-3)]
-    assert metric.looks(subject)[0].key != metric.looks(bare)[0].key
-    assert metric.looks(subject)[1] == metric.looks(bare)[1]
+    assert metric.inputs(subject)[0].key != metric.inputs(bare)[0].key
+    assert metric.inputs(subject)[1] == metric.inputs(bare)[1]
 
 
 def test_a_mask_of_another_size_is_brought_to_the_images():
@@ -112,8 +112,8 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_an_embedding_is_float32_of_length_1(tmp_path):
     network = metric_of(NAME).network
-    looks = [FeatureInput((make_image(tmp_path, i),)) for i in range(3)]
-    for array, alone in zip(read(network, looks, 2), read(network, looks, 1), strict=True):
+    inputs = [FeatureInput((make_image(tmp_path, i),)) for i in range(3)]
+    for array, alone in zip(read(network, inputs, 2), read(network, inputs, 1), strict=True):
         assert array.dtype == np.float32
         assert array.shape == (48,)
         assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)

@@ -10,7 +10,7 @@ import torch
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.judges.metrics.base import FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told
+from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored
 from local_bench.judges.metrics.extractor import FeatureExtractor
 from local_bench.judges.metrics.feature_cache import FeatureCache
 from local_bench.judges.metrics.registry import make_metric
@@ -22,7 +22,7 @@ class Means(Network):
     """The mean of an image's channels, or the length of words: a network as small as they come."""
 
     batch_size: ClassVar = {"cpu": 4}
-    reads_words = True
+    reads_text = True
 
     def __init__(self, name="means", *, swayed=False, memory=99, max_pixels=10_000):
         self.name, self.swayed, self.memory, self.max_pixels = name, swayed, memory, max_pixels
@@ -62,7 +62,7 @@ class Likeness(NetworkMetric):
         self.network, self._caption = network, caption
         self.spec = MetricSpec(name, True, "none", "a test", needs)
 
-    def looks(self, subject):
+    def inputs(self, subject):
         other = FeatureInput(text=subject.caption) if self._caption else FeatureInput((subject.source,))
         return FeatureInput((subject.image,)), other
 
@@ -127,7 +127,7 @@ def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path)
     network = Means("swayed", swayed=True)
     _, steps = run(Evaluator({"a": Likeness(network, "a")}), made)
     assert set(network.batches[2:]) == {1}
-    assert any(isinstance(step, Told) and "the batch size is 1" in step.sentence for step in steps)
+    assert any(isinstance(step, Note) and "the batch size is 1" in step.sentence for step in steps)
     again = Means("swayed", swayed=True)  # remembered: no second trial, and what was read is found
     run(Evaluator({"a": Likeness(again, "a")}), made)
     assert again.batches == []
@@ -190,7 +190,7 @@ def test_a_damaged_row_or_file_is_done_without(tmp_path):
     without = Means("damaged")
     found, steps = run(Evaluator({"a": Likeness(without, "a")}), made)
     assert found == there
-    assert any(isinstance(step, Told) and "cannot be used" in step.sentence for step in steps)
+    assert any(isinstance(step, Note) and "cannot be used" in step.sentence for step in steps)
 
 
 def test_arrays_keep_shapes_and_emptiness():

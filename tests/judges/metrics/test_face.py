@@ -99,10 +99,10 @@ def test_colours_are_exchanged_as_the_evaluator_exchanges_them(folder, metric, t
 
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    looks = [FeatureInput((image,)) for image in images(tmp_path).values()]
-    alone = read(metric.network, looks, 1)
-    together = read(metric.network, looks, 4)
-    turned = read(metric.network, looks[::-1], 3)[::-1]
+    inputs = [FeatureInput((image,)) for image in images(tmp_path).values()]
+    alone = read(metric.network, inputs, 1)
+    together = read(metric.network, inputs, 4)
+    turned = read(metric.network, inputs[::-1], 3)[::-1]
     for one, two, three in zip(alone, together, turned, strict=True):
         assert one.dtype == np.float32
         assert one.tobytes() == two.tobytes() == three.tobytes()

@@ -53,7 +53,7 @@ def test_a_network_runs_whole_on_the_device_and_reads_what_it_reads_on_the_cpu(c
         with fake_cuda():
             network.open(device)
             inputs = [[prepared(network, needs)]]
-            if network.reads_words:
+            if network.reads_text:
                 inputs.append([network.prepare([], "a red boot")])
             read[device] = [network.run(one)[0] for one in inputs]
             network.close()

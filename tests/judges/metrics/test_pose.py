@@ -241,15 +241,15 @@ def test_the_image_is_brought_to_the_conditions_size_first(metric, tmp_path):
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
     condition = make_image(tmp_path, 9, (SIDE, SIDE))
     made = [dots(), dots(left_out=(3, 4)), noise(4, (SIDE, SIDE)), dots(left_out=range(2, 18))]
-    looks = [FeatureInput((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
-    alone = read(metric.network, looks, 1)
+    inputs = [FeatureInput((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
+    alone = read(metric.network, inputs, 1)
     metric.network.open("cpu")
-    prepared = [metric.network.prepare([one.load() for one in look.images], None) for look in looks]
+    prepared = [metric.network.prepare([one.load() for one in feature_input.images], None) for feature_input in inputs]
     together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
     metric.network.close()
     assert all(array.dtype == np.float32 and array.shape == (1,) for array in alone)
     assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
-    assert [array.tobytes() for array in read(metric.network, looks, 3)] == [a.tobytes() for a in alone]
+    assert [array.tobytes() for array in read(metric.network, inputs, 3)] == [a.tobytes() for a in alone]
     assert float(alone[0][0]) != float(alone[1][0])
 
 

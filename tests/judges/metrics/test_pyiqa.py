@@ -270,8 +270,10 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     network.open("cpu")
     assert {p.dtype for p in network._model.parameters()} <= {torch.float32}
     assert network.identity["dtype"] == ("float64" if name in ("brisque", "niqe") else "float32")
-    looks = [look for s in subjects for look in metric.looks(s)]
-    together = network.run([network.prepare([p.load() for p in look.images], None) for look in looks])
+    inputs = [feature_input for s in subjects for feature_input in metric.inputs(s)]
+    together = network.run(
+        [network.prepare([p.load() for p in feature_input.images], None) for feature_input in inputs]
+    )
     assert [metric.value([array]) for array in together] == found
 
 
