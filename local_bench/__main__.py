@@ -6,9 +6,9 @@ import sys
 
 
 def run() -> int:
-    """Run the command line. A signal while it is imported ends the process at once with 130: nothing has begun."""
+    """Run the command line. A signal while it is imported ends the process at once with 130: no work has begun."""
     if not sys.flags.safe_path and sys.argv[0] == __file__:
-        del sys.path[0]  # `python -m` puts the working folder there: a file of the user's would shadow a module
+        del sys.path[0]  # `python -m` puts the working folder there: a user's file could shadow a module
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(130))

@@ -85,7 +85,7 @@ def serve(
 ) -> int:
     """Start the annotation server for the images of RUN…, until Ctrl-C.
 
-    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is made."""
+    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is created."""
     from local_bench.analysis.annotating import open_session
     from local_bench.core.errors import UserError
     from local_bench.judges.people.protocol import load_protocol

@@ -125,7 +125,7 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         abandon(sys.stdout)
         return 1
-    except Exception as e:  # the last edge: one sentence instead of a traceback
+    except Exception as e:  # unexpected errors: one sentence instead of a traceback
         if DEBUG in given or os.environ.get("LOCAL_BENCH_DEBUG"):
             raise
         described = system_error(e) if isinstance(e, OSError) else None

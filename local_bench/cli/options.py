@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PathOption(click.ParamType[Path]):
-    """A path that a file can have; whether it exists is for the command to find out."""
+    """A path that a file can have; whether it exists is checked by the command."""
 
     name = "path"
 

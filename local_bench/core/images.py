@@ -24,7 +24,7 @@ from local_bench.core.storage import write_atomic
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 100_000_000
 MAX_IMAGE_BYTES = 1_000_000_000
-"""Of a file; more than an uncompressed image of MAX_PIXELS with 16 bits a channel needs."""
+"""Of a file; more than an uncompressed image of MAX_PIXELS with 16 bits per channel needs."""
 ALPHA_ON = (255, 255, 255)
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # the cap below is stricter
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -119,7 +119,7 @@ def pixel_digest(image: Image.Image) -> str:
 
 def image_path(images: Path, pixels_sha256: str) -> Path:
     """The path of the image with that digest in the folder `images`. Raises ImageError for anything but a lower-case
-    hexadecimal digest: the value may come from an untrusted ledger and could be a path out of the folder."""
+    hexadecimal digest: the value may come from an untrusted ledger and could be a path to another folder."""
     if not (isinstance(pixels_sha256, str) and _DIGEST.fullmatch(pixels_sha256)):
         raise ImageError(f"{str(pixels_sha256)[:80]!r} is not the digest of an image: use the run's own ledger")
     return images / pixels_sha256[:2] / f"{pixels_sha256}.png"

@@ -1,4 +1,4 @@
-"""The one form of messages: printable characters, a bounded length, no numbers of system errors, no class names."""
+"""The form of all messages: printable characters, a bounded length, no numbers of system errors, no class names."""
 
 import os
 import re

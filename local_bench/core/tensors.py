@@ -1,5 +1,5 @@
-"""The one way to open safetensors files: the header is checked first (its length, JSON, types, shapes and offsets), so
-that a damaged file is one sentence and not an error of a library far from it."""
+"""Opens safetensors files. The header is checked first (its length, JSON, types, shapes and offsets), so that a damaged
+file is reported in one sentence and does not cause a later error in a library."""
 
 import math
 import os

@@ -16,7 +16,7 @@ MAX_RAW = 2000
 BRF = "brf"
 """The rubric with one question per evaluation point."""
 CNS_SET = "cns_set"
-"""The rubric whose second asking shows the set the other way round."""
+"""The rubric that is repeated with the set in reverse order."""
 _LABELS = TypeAdapter(dict[str, dict[str, float]])
 
 

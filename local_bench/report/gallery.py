@@ -61,7 +61,7 @@ def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> lis
 
 
 def n_orders(run: RunDir) -> int:
-    """How many orders the run has in all."""
+    """The run's total number of orders."""
     return run.store.task_totals()[0]
 
 

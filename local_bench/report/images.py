@@ -1,4 +1,4 @@
-"""Thumbnails that travel inside the page."""
+"""Thumbnails embedded in the page as data URIs."""
 
 import base64
 import io

@@ -90,7 +90,7 @@ def faulty_images(run: RunDir) -> list[str]:
 
 @cache
 def _environment() -> Environment:
-    """Escapes everything, shows hidden characters, and takes an unknown name for the mistake that it is."""
+    """Escapes everything and shows hidden characters; an unknown name is an error."""
     return Environment(
         loader=PackageLoader("local_bench.report", "."),
         autoescape=True,

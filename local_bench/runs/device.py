@@ -76,7 +76,7 @@ def reserve_memory(
 
     ServerError if `vram_gb` is not free on each of `judge_devices`.
     """
-    gpus = [place.cuda_index for place in judge_devices if place.cuda_index is not None]
+    gpus = [judge_device.cuda_index for judge_device in judge_devices if judge_device.cuda_index is not None]
     if not gpus:
         yield 1.0
         return

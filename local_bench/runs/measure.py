@@ -79,15 +79,15 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
                     progress.advance(n)
 
 
-def metric_order(place: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
-    """The order to compute the metrics `names` on devices like `place`."""
+def metric_order(worker_device: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
+    """The order to compute the metrics `names` on devices like `worker_device`."""
     return MetricWorkOrder(
         names=names,
-        device=place.device,
+        device=worker_device.device,
         threads=engine.threads,
         io_workers=engine.io_workers,
         batch_size=engine.metric_batch_size,
-        identities={name: identity_of(name, place.device) for name in names},
+        identities={name: identity_of(name, worker_device.device) for name in names},
     )
 
 

@@ -130,7 +130,7 @@ def _range(sizes: Sequence[tuple[int, int]]) -> str:
 
 
 def table_3(given: Given) -> Table:
-    """What an attempt cost, by the meter or as given; without sources what the paper assumed."""
+    """The cost of an attempt, metered or given; without sources, as assumed in the paper."""
     columns = (MODEL, Column("usd_per_candidate", "Cost per candidate ($)", ".6g"))
     if not given.runs and not given.files:
         prices = api_prices("hype-edit-1")

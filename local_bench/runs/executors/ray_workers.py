@@ -75,7 +75,7 @@ class Membership:
         return False
 
     def free(self, taken: Sequence[Slot], gpus: int = 1) -> list[Slot]:
-        """Free places on nodes on which a worker may be started now."""
+        """Free slots on nodes on which a worker may be started now."""
         now = time.monotonic()
         resting = {node_id for node_id, until in self._resting.items() if now < until}
         return self.cluster.free(taken, self.refused | resting, gpus)
@@ -125,8 +125,8 @@ class RayWorkers:
 
     @property
     def n(self) -> int:
-        places = len(self._nodes.cluster.free([], self._nodes.refused))
-        return max(1, min(places, self._most))
+        slots = len(self._nodes.cluster.free([], self._nodes.refused))
+        return max(1, min(slots, self._most))
 
     @property
     def n_shares(self) -> int:

@@ -1,7 +1,7 @@
 """What a ledger must satisfy before a row of it is used: it may come from someone else.
 
 SQLite keeps a database's own definitions, so that a forged file can lack every type, key and check of the schema, or
-have a view that never ends in the place of a table. `fault_of_schema` is checked before the first query, the rest after
+have a view that never ends instead of a table. `fault_of_schema` is checked before the first query, the rest after
 migration."""
 
 import sqlite3
