@@ -15,7 +15,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Measured:
-    """A statistic with its 95 % interval; None where undefined."""
+    """A statistic with its 95 % interval; None if undefined."""
 
     value: float | None
     low: float | None
