@@ -1,4 +1,4 @@
-"""Where rubrics are: the shipped ones, those of a lab's config folders, and those of installed packages."""
+"""Locations of rubrics: the shipped ones, those in config folders, and those of installed packages."""
 
 import importlib.util
 from functools import cache
