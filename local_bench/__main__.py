@@ -10,7 +10,7 @@ import signal
 
 
 def run() -> int:
-    """Run the command line. A signal while it is imported ends the process at once with 130: nothing has begun."""
+    """Run the command line. A signal while it is imported ends the process at once with 130: no work has begun."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(130))

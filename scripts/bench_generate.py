@@ -1,10 +1,10 @@
-"""Ours against the plain way people make pictures with diffusers, side by side in one process.
+"""Ours against the plain way people make images with diffusers, side by side in one process.
 
     .venv/bin/python scripts/bench_generate.py --out benchmarks/generate.json                    # CPU, small models
     .venv/bin/python scripts/bench_generate.py --cards flux1-dev,sd35-large --random --size 1024 \\
         --batches 1,2 --compile both --prompts 4 --repeats-of-a-prompt 1 --out benchmarks/generate-h200.json     # a GPU
 
-Three ways make the same pictures (same weights, prompts, seeds, sampler, sizes), alternating:
+Three ways make the same images (same weights, prompts, seeds, sampler, sizes), alternating:
 plain: everything resident, one prompt at a time, one pipeline call each, `image.save`;
 bare: the same pipeline called on our batches, decoding sliced, nothing kept: our overhead is measured against it;
 ours: the generation phase of a run: load, encode once, drop the encoders, probe, denoise, decode, hash, PNG, ledger.
@@ -95,8 +95,8 @@ class Counted:
         setattr(self._owner, self._name, self._real)
 
 
-def orders(folder: Path, prompts: int, size: int, pictures: bool) -> Path:
-    """An order file with one picture an order, its source drawn here where the model edits."""
+def orders(folder: Path, prompts: int, size: int, images: bool) -> Path:
+    """An order file with one image an order, its source drawn here where the model edits."""
     lines = []
     for i in range(prompts):
         words = [WORDS[(i + k) % len(WORDS)] for k in range(8)]
@@ -109,7 +109,7 @@ def orders(folder: Path, prompts: int, size: int, pictures: bool) -> Path:
             "deliverables": ["a picture"],
             "evaluation_points": ["It is there"],
         }
-        if pictures:
+        if images:
             source = Image.merge("RGB", [Image.linear_gradient("L").rotate(90 * (i + k)) for k in range(3)])
             source.resize((size, size)).save(folder / f"{i}.png")
             line["source_image"] = f"{i}.png"
@@ -152,10 +152,10 @@ def call(pipe: Any, plan: RunPlan, batch: list[Any], inputs: Path) -> list[Image
     asked: dict[str, Any] = {"prompt": [c.deliverable.prompt for c in batch], **sampler}
     if sampler.get("negative_prompt") is not None:
         asked["negative_prompt"] = [sampler["negative_prompt"]] * len(batch)
-    pictures = [c.work["pictures"] for c in batch]
-    if pictures[0]:
+    images = [c.work["pictures"] for c in batch]
+    if images[0]:
         assert model.card is not None
-        asked["image"] = [Image.open(inputs / p[0][:2] / f"{p[0]}.png").convert("RGB") for p in pictures]
+        asked["image"] = [Image.open(inputs / p[0][:2] / f"{p[0]}.png").convert("RGB") for p in images]
         asked |= {"max_area": sampler["height"] * sampler["width"], "_auto_resize": False}
     generators = [torch.Generator("cpu").manual_seed(c.seed) for c in batch]
     return list(pipe(**asked, generator=generators).images)
@@ -183,7 +183,7 @@ class Ours:
     """What the ledger of one run of ours says, in seconds."""
 
     started_s: float
-    """Loading, and what is proven and compiled before the first picture: once a run."""
+    """Loading, and what is proven and compiled before the first image: once a run."""
     making_s: float
     rest_s: float
     encodings: int
@@ -272,7 +272,7 @@ def measure(name: str, batch_size: int, compiled: bool, a: argparse.Namespace, d
     gpu = gpu_of(device_name(device))
     sampler = Sampler(**plan.candidates[0].work["sampler"])
     floor_s = (
-        None if gpu is None else count(described, sampler, pictures=int(edits)).total_flop / gpu.peak_tflops / 1e12
+        None if gpu is None else count(described, sampler, input_images=int(edits)).total_flop / gpu.peak_tflops / 1e12
     )
     plain_s, bare_s, ours_s = (
         sum(x) for x in ([t.plain_s for t in theirs], [t.bare_s for t in theirs], [o.work_s for o in ours])

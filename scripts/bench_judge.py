@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/bench_judge.py [--repeats 3] [--card tiny-qwen3-vl] [--out benchmarks/judge.json]
 
-512 questions a round, four about each of 128 pictures that no cache has seen, the same for every way that has an engine
+512 questions a round, four about each of 128 images that no cache has seen, the same for every way that has an engine
 of its own. `chat`: one `LLM.chat` over all of them, in a process that does nothing else (the ceiling). `embedded` and
-`served`: ours. `one by one`: the server, one request at a time (every fourth picture: it is slow). The ways alternate;
+`served`: ours. `one by one`: the server, one request at a time (every fourth image: it is slow). The ways alternate;
 rates are of the sums. Then what each criterion costs to prefill, by the engine's own counters, first and further ones.
 Seconds are of this machine on this day, ratios are the claim. On a GPU: `--card qwen3-vl-8b --load random` serves the
 real architecture with random weights that are made here.
@@ -45,14 +45,14 @@ from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.suites.servimage import questions as servimage
 
-N_PICTURES = 128
+N_IMAGES = 128
 POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
 PREFILL_SIDES = (128, 512)
 ONE_BY_ONE = 4
-"""Every fourth picture only."""
+"""Every fourth image only."""
 
 
-class Pictures:
+class Images:
     """Noise that no cache has seen, by its digest."""
 
     def __init__(self, side: int) -> None:
@@ -60,8 +60,8 @@ class Pictures:
         self._side = side
         self.by_digest: dict[str, Image.Image] = {}
 
-    def questions(self, n: int = N_PICTURES) -> list[tuple[tuple[int, int], Question]]:
-        """Four questions about each of `n` new pictures."""
+    def questions(self, n: int = N_IMAGES) -> list[tuple[tuple[int, int], Question]]:
+        """Four questions about each of `n` new images."""
         asked = []
         for i in range(n):
             sha = self._new(self._side)
@@ -71,7 +71,7 @@ class Pictures:
         return asked
 
     def order(self, n: int, side: int) -> list[list[tuple[Any, Question]]]:
-        """All that the ServImage suite asks about each of `n` new pictures."""
+        """All that the ServImage suite asks about each of `n` new images."""
         brief = "A poster for a mountain hut, in two greens on white, with a boot and a path. " * 4
         task = Task("t", "Digital", 1, "A poster", brief, ("the poster",), POINTS)
         return [
@@ -143,8 +143,8 @@ def timed(
     return seconds
 
 
-def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> dict[str, Any]:
-    composer = Composer(pictures.by_digest.__getitem__, spec.patch)
+def race(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> dict[str, Any]:
+    composer = Composer(images.by_digest.__getitem__, spec.patch)
     seconds = dict.fromkeys(("chat", "embedded", "served", "one by one"), 0.0)
     n = dict.fromkeys(seconds, 0)
     with ExitStack() as stack:
@@ -157,12 +157,12 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
         def bodies(asked: list[tuple[Any, Question]]) -> list[dict[str, Any]]:
             return [composer.body(request, "") for _, question in asked for request in spec.requests(question)]
 
-        warm = pictures.questions(8)  # grammar and kernels are made at the first use
+        warm = images.questions(8)  # grammar and kernels are made at the first use
         timed(embedded, spec, warm)
         timed(served, spec, warm)
         bare(bodies(warm))
         for _ in range(repeats):
-            asked, few = pictures.questions(), pictures.questions(N_PICTURES // ONE_BY_ONE)
+            asked, few = images.questions(), images.questions(N_IMAGES // ONE_BY_ONE)
             ways: dict[str, Callable[[], float]] = {
                 "chat": lambda asked=asked: bare(bodies(asked)),
                 "embedded": lambda asked=asked: timed(embedded, spec, asked),
@@ -172,7 +172,7 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
             for way, run in ways.items():
                 seconds[way] += run()
                 n[way] += len(few if way == "one by one" else asked)
-        cost = {f"{side}x{side}": prefill(embedded, spec, pictures, side) for side in PREFILL_SIDES}
+        cost = {f"{side}x{side}": prefill(embedded, spec, images, side) for side in PREFILL_SIDES}
     rates = {way: round(n[way] / seconds[way], 1) for way in seconds}
     return {
         "requests_per_s": rates,
@@ -184,9 +184,9 @@ def race(spec: JudgeSpec, engine: Engine, pictures: Pictures, repeats: int) -> d
     }
 
 
-def prefill(transport: Transport, spec: JudgeSpec, pictures: Pictures, side: int, n: int = 16) -> dict[str, Any]:
-    """Tokens that had to be computed for a picture's first criterion and for each further one, and the share of prompt
-    tokens that came from the prefix cache, in the suite's own order of questions; pictures of `side` pixels a side."""
+def prefill(transport: Transport, spec: JudgeSpec, images: Images, side: int, n: int = 16) -> dict[str, Any]:
+    """Tokens that had to be computed for an image's first criterion and for each further one, and the share of prompt
+    tokens that came from the prefix cache, in the suite's own order of questions; images of `side` pixels a side."""
 
     def computed(asked: list[tuple[Any, Question]]) -> tuple[float, float, int]:
         before = transport.counters()
@@ -196,8 +196,8 @@ def prefill(transport: Transport, spec: JudgeSpec, pictures: Pictures, side: int
         return total - (after["cached_tokens"] - before["cached_tokens"]), total, len(asked)
 
     spec = replace(spec, max_pixels=side * side)
-    orders = pictures.order(n, side)
-    timed(transport, spec, pictures.order(1, side)[0])  # what every rubric has in common is there already
+    orders = images.order(n, side)
+    timed(transport, spec, images.order(1, side)[0])  # what every rubric has in common is there already
     first, first_total, n_first = computed([questions[0] for questions in orders])
     further, further_total, n_further = computed([q for questions in orders for q in questions[1:]])
     return {
@@ -246,13 +246,13 @@ def main() -> None:
         "command": f"scripts/bench_judge.py --repeats {given.repeats} --card {given.card} --side {given.side}",
         "machine": f"{platform.machine()}, {device_name(torch.device('cpu' if gpu is None else 'cuda:0'))}",
         "packages": versions(),
-        "questions": N_PICTURES * len(POINTS),
+        "questions": N_IMAGES * len(POINTS),
     }
     with tempfile.TemporaryDirectory() as folder:
         weights = random_weights(described, Path(folder)) if given.load == "random" else resolve(described)
         for protocol in ("json", "logit"):
             spec, engine = judge_of(described, given.side, protocol, weights, gpu)
-            result[protocol] = race(spec, engine, Pictures(given.side), given.repeats)
+            result[protocol] = race(spec, engine, Images(given.side), given.repeats)
             print(json.dumps({protocol: result[protocol]}, indent=2), flush=True)
     if given.out:
         given.out.write_text(json.dumps(result, indent=2) + "\n")

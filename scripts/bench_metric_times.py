@@ -20,7 +20,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from local_bench.core.images import load_verified, pixel_digest
-from local_bench.judges.metrics.base import HostMetric, LoadedSubject, Picture, Subject
+from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Subject
 from local_bench.judges.metrics.registry import make_metric, metric_card, metric_names
 
 
@@ -52,7 +52,7 @@ def main() -> None:
             files = [Path(scratch) / f"{i}-{k}.png" for k in (0, 1)]
             for image, file in zip(made, files, strict=True):
                 image.save(file)
-            seen = LoadedSubject(Subject("x", Picture(files[0]), Picture(files[1])))
+            seen = LoadedSubject(Subject("x", ImageFile(files[0]), ImageFile(files[1])))
             _ = seen.image, seen.source, seen.image_as_source
             taken = {"read": _seconds(lambda f=files[0], m=made[0]: load_verified(f, pixel_digest(m)))}
             taken |= {name: _seconds(lambda m=metric, s=seen: m.measure(s)) for name, metric in metrics.items()}

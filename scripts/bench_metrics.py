@@ -6,11 +6,11 @@
     .venv/bin/python scripts/bench_metrics.py --many 10000
 
 First: edit orders, each with a source, a mask, a reference and a caption, and a result of every model, measured by all
-that ICE-Bench's edit tasks ask for. `official`: pictures decoded once an item, then metric after metric, each encoding
+that ICE-Bench's edit tasks ask for. `official`: images decoded once an item, then metric after metric, each encoding
 what it needs at batch 1. `apart`: our phase, but each metric by itself with nothing kept. `cold`: our phase. `again`:
 the same with what the first time kept. Networks are open before the clock starts, the ways alternate, rates are of
 sums.
-With --batches: pictures a second by batch size, for choosing. With --many: that many small images through the metrics
+With --batches: images a second by batch size, for choosing. With --many: that many small images through the metrics
 without weights in a run that is killed twice: memory as it goes, and what is measured again (nothing).
 --random gives the CLIP metrics the real ViT-L/14 at 336 with random weights, made here. Seconds are of this machine on
 this day, ratios are the claim. `--device cuda:0` and metrics of real cards (`--metrics clip_cap,clip_src`) are the run
@@ -40,7 +40,7 @@ from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics import clip_cap, clip_ref, clip_src
-from local_bench.judges.metrics.base import HostMetric, LoadedSubject, Metric, NetworkMetric, Picture, Subject
+from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Metric, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator, Scored
 from local_bench.judges.metrics.registry import Weights, make_metric
 from local_bench.models.cards import card
@@ -55,12 +55,12 @@ OF_CLIP = {"clip_cap": clip_cap.make, "clip_src": clip_src.make, "clip_ref": cli
 BATCHES = (1, 2, 4, 8, 16)
 
 
-def picture(folder: Path, seed: int, side: int, coarse: int = 16) -> Picture:
+def write_image(folder: Path, seed: int, side: int, coarse: int = 16) -> ImageFile:
     """Smooth noise, saved."""
     small = np.random.default_rng(seed).integers(0, 256, (coarse, coarse, 3), dtype=np.uint8)
     path = folder / f"{seed}-{side}.png"
     Image.fromarray(small).resize((side, side), Image.Resampling.BICUBIC).save(path, compress_level=1)
-    return Picture(path)
+    return ImageFile(path)
 
 
 def edits(folder: Path, n_tasks: int, n_models: int, side: int) -> list[Subject]:
@@ -69,10 +69,10 @@ def edits(folder: Path, n_tasks: int, n_models: int, side: int) -> list[Subject]
     mask[side // 4 : side // 2, side // 4 : side // 2] = 255
     Image.fromarray(mask).save(folder / "mask.png")
     for t in range(n_tasks):
-        source, reference = picture(folder, 10_000 + t, side), picture(folder, 20_000 + t, side)
+        source, reference = write_image(folder, 10_000 + t, side), write_image(folder, 20_000 + t, side)
         for m in range(n_models):
-            result = picture(folder, t * n_models + m, side)
-            named = [Picture(p.path, p.sha256) for p in (result, source, Picture(folder / "mask.png"), reference)]
+            result = write_image(folder, t * n_models + m, side)
+            named = [ImageFile(p.path, p.sha256) for p in (result, source, ImageFile(folder / "mask.png"), reference)]
             made.append(
                 Subject(f"{t}-{m}", named[0], named[1], named[2], (named[3],), f"Make the mug number {t} blue.")
             )
@@ -122,8 +122,8 @@ def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[
             assert isinstance(metric, NetworkMetric)
             network = metric.network
             arrays = [
-                network.run([network.prepare([at[p] for p in look.pictures], look.text)])[0]
-                for look in metric.looks(subject)
+                network.run([network.prepare([at[p] for p in one.images], one.text)])[0]
+                for one in metric.inputs(subject)
             ]
             try:
                 found[subject.key, name] = metric.value(arrays)

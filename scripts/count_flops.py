@@ -17,7 +17,7 @@ from typing import Any
 
 from local_bench.core.paths import configs_dir
 from local_bench.core.quiet import quiet_libraries
-from local_bench.generators.arithmetic import count, counts_key, shipped_kinds, usual_pictures
+from local_bench.generators.arithmetic import count, counts_key, shipped_kinds, usual_input_images
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import sizes
@@ -55,7 +55,7 @@ ROWS: tuple[tuple[str, dict[str, Any], int], ...] = (
     ("omnigen", {}, 0),
     ("omnigen", {}, 1),
 )
-"""Card, what differs from its sampler, input pictures."""
+"""Card, what differs from its sampler, input images."""
 
 
 def main() -> int:
@@ -73,22 +73,22 @@ def main() -> int:
         wrong = [sentence for card in known.values() for sentence in differences(card)]
         print("\n".join(wrong) or f"{len(known)} cards agree with what is counted")
         return bool(wrong)
-    rows = [row(known[name], other, pictures) for name, other, pictures in ROWS]
+    rows = [row(known[name], other, images) for name, other, images in ROWS]
     show(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 
-def row(card: ModelCard, other: dict[str, Any], pictures: int) -> dict[str, Any]:
+def row(card: ModelCard, other: dict[str, Any], images: int) -> dict[str, Any]:
     """One model at one setting."""
     sampler = replace(Sampler(**card.sampler.model_dump()), **other)
-    counted, shape = count(card, sampler, pictures), sizes(card, sampler, pictures)
-    memory = plan_memory(card, sampler, batch_size=1, pictures=pictures)
+    counted, shape = count(card, sampler, images), sizes(card, sampler, images)
+    memory = plan_memory(card, sampler, batch_size=1, input_images=images)
     return {
         "model": card.name,
         "size": f"{sampler.width}x{sampler.height}",
-        "pictures": pictures,
+        "pictures": images,
         "text_tokens": shape.text,
         "transformer_parameters_b": counted.transformer_parameters / 1e9,
         "forward_tflop": counted.forward_flop / 1e12,
@@ -105,13 +105,13 @@ def row(card: ModelCard, other: dict[str, Any], pictures: int) -> dict[str, Any]
 
 
 def write_shipped(known: Iterable[ModelCard]) -> None:
-    """Writes configs/operations.json: the cards at their own sizes, with every number of input pictures that ships."""
+    """Writes configs/operations.json: the cards at their own sizes, with every number of input images that ships."""
     found = {}
     for card in known:
         sampler = Sampler(**card.sampler.model_dump())
-        for pictures in shipped_kinds(card) if card.architecture else ():
-            counted = replace(count(card, sampler, pictures), steps=1)
-            found[counts_key(card, sizes(card, sampler, pictures))] = asdict(counted)
+        for images in shipped_kinds(card) if card.architecture else ():
+            counted = replace(count(card, sampler, images), steps=1)
+            found[counts_key(card, sizes(card, sampler, images))] = asdict(counted)
     lines = [f'  "{key}": {json.dumps(found[key])}' for key in sorted(found)]
     (configs_dir() / "operations.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(found)} counts")
@@ -141,7 +141,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def differences(card: ModelCard) -> Iterator[str]:
     """What a card says of itself that is not what is counted."""
     sampler = Sampler(**card.sampler.model_dump())
-    memory = plan_memory(card, sampler, batch_size=1, pictures=usual_pictures(card))
+    memory = plan_memory(card, sampler, batch_size=1, input_images=usual_input_images(card))
     counted = memory.operations
     total = counted.encoder_parameters + counted.transformer_parameters + counted.vae_parameters
     figures = {"parameters_b": total / 1e9, "pflop_per_image": counted.pflop, "vram_gb": memory.peak_gb}

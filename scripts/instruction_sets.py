@@ -4,7 +4,7 @@
 
 A set is a few environment variables that libraries read when they are loaded (torch, oneDNN, MKL, OpenBLAS, NumPy,
 OpenCV, glibc). They can only take away: sets above what this CPU has are left out. Printed for each metric: the largest
-relative difference of a score to the unrestricted process, and the picture that it is of. Networks are the small ones.
+relative difference of a score to the unrestricted process, and the image that it is of. Networks are the small ones.
 MKL also chooses by the vendor of the CPU, which no variable changes; so the spread between vendors can be larger.
 """
 
@@ -73,13 +73,13 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
 
 
 def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
-    """Each metric's score of each picture against its source, by name and picture; a reason where there is none."""
+    """Each metric's score of each image against its source, by name and image; a reason where there is none."""
     import numpy as np
     import torch
     from PIL import Image, ImageFilter
 
     from local_bench.core.quiet import quiet_libraries
-    from local_bench.judges.metrics.base import HostMetric, Metric, NetworkMetric, Picture, Seen, Subject, Unscorable
+    from local_bench.judges.metrics.base import HostMetric, ImageFile, Metric, NetworkMetric, Seen, Subject, Unscorable
     from local_bench.judges.metrics.registry import make_metric
 
     quiet_libraries()
@@ -98,9 +98,9 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
         return image.filter(ImageFilter.GaussianBlur(2))
 
     drawn = smooth(8).quantize(12, dither=Image.Dither.NONE).convert("RGB")  # flat regions with sharp edges
-    pictures = [("drawn", drawn), ("smooth", smooth(20)), ("grainy", grainy(smooth(12)))]
-    pictures.append(("grey", grainy(smooth(12)).convert("L").convert("RGB")))
-    for name, image in pictures:
+    images = [("drawn", drawn), ("smooth", smooth(20)), ("grainy", grainy(smooth(12)))]
+    images.append(("grey", grainy(smooth(12)).convert("L").convert("RGB")))
+    for name, image in images:
         image.save(folder / f"{name}.png")
         blurred(image).save(folder / f"{name}-source.png")
 
@@ -110,7 +110,7 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
                 return metric.measure(Seen(subject))
             assert isinstance(metric, NetworkMetric)
             network = metric.network
-            inputs = [([p.load() for p in look.pictures], look.text) for look in metric.looks(subject)]
+            inputs = [([p.load() for p in one.images], one.text) for one in metric.inputs(subject)]
             return float(metric.value([network.run([network.prepare(*given)])[0] for given in inputs]))
         except Unscorable as e:
             return str(e)
@@ -121,15 +121,15 @@ def scores(names: list[str], folder: Path) -> dict[str, dict[str, float | str]]:
         if isinstance(metric, NetworkMetric):
             metric.network.open("cpu")
         found[name] = {}
-        for shown, _ in pictures:
-            source = Picture(folder / f"{shown}-source.png")
-            subject = Subject(shown, Picture(folder / f"{shown}.png"), source, None, (source,), "a blue mug")
+        for shown, _ in images:
+            source = ImageFile(folder / f"{shown}-source.png")
+            subject = Subject(shown, ImageFile(folder / f"{shown}.png"), source, None, (source,), "a blue mug")
             found[name][shown] = one(metric, subject)
     return found
 
 
 def spread(names: list[str]) -> dict[str, dict[str, list[object]]]:
-    """By metric and set: the largest relative difference of a score to the unrestricted process, and its picture."""
+    """By metric and set: the largest relative difference of a score to the unrestricted process, and its image."""
     found = {}
     for set_name, settings in {"": {}, **sets_here()}.items():
         command = [sys.executable, __file__, "--here", "--metrics", ",".join(names)]

@@ -1,4 +1,4 @@
-"""Writes the print shop's orders and source pictures again, the same each time.
+"""Writes the print shop's orders and source images again, the same each time.
 
 .venv/bin/python scripts/make_printshop.py
 """

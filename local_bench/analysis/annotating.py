@@ -185,7 +185,7 @@ def _pairs_of(item: Item, models: Mapping[tuple[str, int, str], list[tuple[str, 
 
 
 def _preferred(answer: StoredAnswer, protocol: Protocol) -> float | None:
-    """0 for the first side, 1 for the second, 0.5 for a tie; None where it cannot be told."""
+    """0 for the first side, 1 for the second, 0.5 for a tie; None if it is unknown."""
     values = answer.given.values.get("")
     return None if values is None else numbers(protocol, answer.given, values)[PREFERRED]
 

@@ -101,8 +101,8 @@ def check_format(name: str) -> None:
     """UserError for an unknown layout."""
     known = layouts()
     if name not in known:
-        suggestion = hint(name, known, f"there are {', '.join(known)}")
-        raise UserError(f"there is no layout {name!r}: {suggestion}")
+        suggestion = hint(name, known, f"available: {', '.join(known)}")
+        raise UserError(f"unknown layout {name!r}: {suggestion}")
 
 
 def official(run: RunDir) -> dict[str, Published]:

@@ -1,4 +1,4 @@
-"""Settlement by the annotators' decisions, beside that by the run's own."""
+"""Settlement by the annotators' decisions and by the run's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     known = list(dict.fromkeys(row.candidate.model for row in rows))
     absent = next((model for model in models if model not in known), None)
     if absent is not None:
-        raise UserError(f"{run.path} has no model {absent!r}: there are {', '.join(known)}")
+        raise UserError(f"{run.path} has no model {absent!r}: use one of {', '.join(known)}")
     if all(row.accepted is None for row in rows):
         raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
     verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]

@@ -147,7 +147,7 @@ def _estimates(
     known = sampled & ~np.isnan(probabilities)
     filled = np.where(sampled, probabilities, probabilities[sampled].min()) if known.sum() == sampled.sum() else None
     revenue, images, revenue_at_large, images_at_large = (
-        prediction_powered(tasks, judge, labels, weights=weights, probabilities=filled, asked=sampled, over=over)
+        prediction_powered(tasks, judge, labels, weights=weights, probabilities=filled, selected=sampled, over=over)
         for over in ("these orders", "orders like these")
         for weights in (pays if pays.any() else None, None)
     )
@@ -166,7 +166,7 @@ def write_questions(found: Labels, path: Path) -> int:
     for model in found.models:
         if model.plan is None:
             continue
-        pending = {int(i) for i in model.plan.ask}
+        pending = {int(i) for i in model.plan.images}
         n += len(pending)
         for i, (task_id, deliverable) in enumerate(model.keys):
             known = not np.isnan(model.labels[i])

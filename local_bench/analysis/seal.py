@@ -27,7 +27,7 @@ _SIGNER = "signer"
 
 
 def manifest(run: RunDir) -> dict[str, Any]:
-    """What a seal says about the run: its root, digests, files and sizes."""
+    """The content of a seal: the run's root, digests, files and sizes."""
     counts = run.store.counts()
     return {
         "format": FORMAT,

@@ -63,7 +63,9 @@ def annotate() -> None:
 )
 @click.option("--annotators", metavar="FILE", type=PATH, help="YAML file with the annotators' names and roles.")
 @click.option("--questions", metavar="FILE", type=PATH, help="Only the images in this file of settle --plan-labels.")
-@click.option("--gold", metavar="FILE", type=PATH, help="Known answers, as in a file of annotations, to check people.")
+@click.option(
+    "--gold", metavar="FILE", type=PATH, help="Known answers, in the format of annotations, to check annotators."
+)
 @click.option(
     "--repeats", type=click.FloatRange(0, 0.5), help="Fraction of items shown again [default: the protocol's]."
 )
@@ -83,7 +85,7 @@ def serve(
 ) -> int:
     """Start the annotation server for the images of RUN…, until Ctrl-C.
 
-    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is made."""
+    Answers are stored in the first RUN. Every annotator has a personal link; it is printed once, when it is created."""
     from local_bench.analysis.annotating import open_session
     from local_bench.core.errors import UserError
     from local_bench.judges.people.protocol import load_protocol
@@ -251,7 +253,7 @@ def export(run_dir: Path, out: Path, layout: str | None, protocol: str | None, a
 @annotate.command("import", epilog=examples("local-bench annotate import runs/studio labels.jsonl --protocol accept"))
 @RUN
 @click.argument("file", metavar="FILE", type=PATH)
-@click.option("--protocol", required=True, metavar="NAME|FILE", help="The protocol by which they were made.")
+@click.option("--protocol", required=True, metavar="NAME|FILE", help="The protocol of the annotations.")
 @JSON
 def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
     """Store the annotations in FILE (JSONL, as for --people) with RUN's own."""
@@ -266,7 +268,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
     if as_json:
         show_json({"n_stored": stored, "n_before": before})
     else:
-        show(f"stored {stored} answers; {before} were there before")
+        show(f"stored {stored} answers; {before} existed already")
     return 0
 
 

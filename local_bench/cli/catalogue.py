@@ -81,7 +81,7 @@ def show_model(name: str, as_json: bool) -> int:
 def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | None, as_json: bool) -> int:
     """Download and verify the files of models, or build the small ones.
 
-    With the path of a config, fetch all models it uses. Only this command and `suites fetch` use the network.
+    If a target is a config, all models that it uses are fetched. Only this command and `suites fetch` use the network.
     """
     from local_bench.core.environment import go_online
 
@@ -143,7 +143,7 @@ def _card(name: str) -> Any:
         return card(name, "metric")
     known = cards()
     if name not in known:
-        raise UserError(f"there is no model {name!r}: {hint(name, known, 'see `local-bench models list`')}")
+        raise UserError(f"unknown model {name!r}: {hint(name, known, 'see `local-bench models list`')}")
     return known[name]
 
 

@@ -1,4 +1,4 @@
-"""What is left when a command fails in a way that nobody expected: one sentence, and a log with the traceback."""
+"""Unexpected errors: one sentence for the user, and a log with the traceback."""
 
 import errno
 import os
@@ -25,8 +25,8 @@ _KEPT = 20
 
 
 def system_error(error: OSError) -> tuple[str, int] | None:
-    """(message, exit code) of an error of the file system or the machine that no reader or writer has described; None
-    for an error that is ours."""
+    """(message, exit code) of an error of the file system or the machine that no reader or writer has converted; None
+    for a fault of local-bench."""
     if error.errno is None:
         return None
     status = 2 if error.errno in _OF_A_PATH else 1
@@ -54,7 +54,7 @@ def crash_log(error: BaseException) -> Path | None:
 
 
 def unexpected(error: BaseException) -> str:
-    """The sentence about an error that nobody expected; its traceback is in a file."""
+    """The sentence about an unexpected error; its traceback is in a file."""
     if isinstance(error, MemoryError):
         return "there is not enough memory: close other programs, raise `ulimit -v`, or use a smaller batch size"
     log = crash_log(error)
@@ -83,7 +83,7 @@ def printable_streams() -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Direct a stream that cannot be written to nowhere, so that the interpreter's flush at exit does not fail."""
+    """Redirect a stream that cannot be written to /dev/null, so that the interpreter's flush at exit does not fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

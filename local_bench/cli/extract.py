@@ -22,7 +22,7 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
     """Generate fields that the task files lack, with CONFIG's judge.
 
     Evaluation points for ServImage, checklists for HYPE-EDIT-1, prompts for IDEA-Bench's text-to-image models; with
-    --rules the hard rules stated in ServImage's briefs. One OUT can hold both. Then run with suite.written=OUT."""
+    --rules the hard rules stated in ServImage's briefs. One OUT can contain both. Then run with suite.written=OUT."""
     from local_bench.runs.config import load_config
     from local_bench.runs.enrichment import write_enrichment
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def measure_folder(
     folder: Path,
     metrics: str,
-    beside: "PairedFiles",
+    paired: "PairedFiles",
     out: Path | None,
     settings: tuple[str, ...],
     require_metrics: bool,
@@ -35,7 +35,7 @@ def measure_folder(
     quiet_transformers()
     engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
     with progress() as bars:
-        result = measure_images(folder, names, beside, engine, bars, out, require_metrics)
+        result = measure_images(folder, names, paired, engine, bars, out, require_metrics)
     if as_json:
         images = {
             image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}

@@ -100,7 +100,7 @@ def _write_site(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> int:
     else:
         show(f"site: {site.index}")
     if site.n_missing:
-        say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` names them")
+        say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` lists them")
         return 1
     return 0
 

@@ -107,7 +107,7 @@ class LabelOptions:
 
 
 def people_text(settled: "Sequence[PeopleSettlement]") -> str:
-    """The settlement by the annotators' decisions, with the run's beside it."""
+    """The settlement by the annotators' decisions and that of the run."""
     paid = any(one.people.total.value_micro_usd for one in settled)
     header = ["model", *(["revenue by people", "95 %", "by the run"] if paid else [])]
     header += ["accepted by people", "by the run", "not annotated"]
@@ -190,7 +190,7 @@ def _model_json(m: "ModelLabels") -> dict[str, Any]:
             "width": plan.width,
             "ask": [
                 {"task_id": m.keys[i][0], "deliverable": m.keys[i][1], "probability": float(plan.probabilities[i])}
-                for i in map(int, plan.ask)
+                for i in map(int, plan.images)
             ],
         },
     }

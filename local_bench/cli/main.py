@@ -64,7 +64,7 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
     for folder in config_dirs:
         if not is_dir(folder):
             raise UserError(
-                f"--config-dir {folder}: there is no such folder: give one with models/ or prices.yaml in it"
+                f"--config-dir {folder}: this folder does not exist: give one with models/ or prices.yaml in it"
             )
     if config_dirs:
         inherited = os.environ.get(CONFIG_DIRS)
@@ -125,7 +125,7 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         abandon(sys.stdout)
         return 1
-    except Exception as e:  # the last edge: one sentence instead of a traceback
+    except Exception as e:  # unexpected errors: one sentence instead of a traceback
         if DEBUG in given or os.environ.get("LOCAL_BENCH_DEBUG"):
             raise
         described = system_error(e) if isinstance(e, OSError) else None

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PathOption(click.ParamType[Path]):
-    """A path that a file can have; whether it exists is for the command to find out."""
+    """A path that a file can have; whether it exists is checked by the command."""
 
     name = "path"
 
@@ -52,7 +52,7 @@ class Commands(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = nearest(args[0], self.list_commands(ctx))
             hint = f"did you mean {near!r}?" if near else f"`{ctx.command_path} --help` lists the commands."
-            raise click.UsageError(f"there is no command {args[0]!r}: {hint}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -25,7 +25,7 @@ CLOCK_EVERY_S = 30.0
 
 
 def say(message: str) -> None:
-    """Print a message to stderr; it is lost where stderr is closed or full."""
+    """Print a message to stderr; it is lost if stderr is closed or full."""
     with suppress(OSError, ValueError):
         click.echo(sentence(message), err=True)
 

@@ -213,8 +213,8 @@ def measure(
     from local_bench.cli.folder import measure_folder
     from local_bench.runs.folder import PairedFiles
 
-    beside = PairedFiles(sources, masks, references, captions)
-    return measure_folder(target, metrics, beside, out, settings, require_metrics, as_json)
+    paired = PairedFiles(sources, masks, references, captions)
+    return measure_folder(target, metrics, paired, out, settings, require_metrics, as_json)
 
 
 @click.command(

@@ -138,13 +138,13 @@ def _check(suite: str, given: Mapping[str, object]) -> None:
     from local_bench.core.errors import UserError
 
     if suite not in SUITES:
-        suggestion = hint(suite, SUITES, f"there are {', '.join(SUITES)}")
-        raise UserError(f"there is no suite {suite!r} with official result files: {suggestion}")
+        suggestion = hint(suite, SUITES, f"use {', '.join(SUITES)}")
+        raise UserError(f"suite {suite!r} has no official result files: {suggestion}")
     stray = next(
         (flag for flag, value in given.items() if value is not None and suite not in OPTION_SUITES[flag]), None
     )
     if stray:
-        raise UserError(f"{stray} applies to {' and '.join(OPTION_SUITES[stray])}: leave it out for {suite}")
+        raise UserError(f"{stray} applies only to {' and '.join(OPTION_SUITES[stray])}: omit it for {suite}")
 
 
 def _prices(suite: str, costs: Path | None, api_prices: bool | None) -> "Prices":

@@ -1,1 +1,1 @@
-"""The nouns and the laws: identities, seeds, money, images, paths and errors. Imports nothing of ours."""
+"""Core types and functions: identities, seeds, money, images, paths, errors. Imports no other part of the package."""

@@ -1,7 +1,8 @@
-"""The one way to read a file that someone else may have written: regular files only, of a bounded size.
+"""Reading files that others may have written: regular files only, with a size limit.
 
-A FIFO, a device or a socket would block or never end, and a large file would fill the memory: both are refused before
-anything is read. Errors of the path (a link loop, a name that is too long, NUL) are sentences of the caller's error.
+A FIFO, a device or a socket can block or never end, and a large file can exhaust the memory; both are refused before
+anything is read. Every function raises the caller's error type with one sentence, for invalid paths (a link loop, a
+name that is too long, NUL) too.
 """
 
 import errno
@@ -96,7 +97,7 @@ def path_fault(text: str) -> str | None:
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
-        return "it contains half a character"
+        return "it contains an unpaired surrogate"
     if len(encoded) > _MAX_PATH_BYTES or any(len(part) > _MAX_NAME_BYTES for part in encoded.split(b"/")):
         return "it is longer than file systems allow"
     try:
@@ -123,7 +124,7 @@ def is_dir(path: Path) -> bool:
 
 
 def reason(error: OSError) -> str:
-    """The system's words for an error, in lower case and without its number."""
+    """The system's description of an error, starting in lower case and without its number."""
     text = error.strerror or type(error).__name__
     return text[:1].lower() + text[1:]
 

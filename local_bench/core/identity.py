@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-"""Made once: `json.dumps` makes an encoder per call, which takes longer than encoding a small value."""
+"""Created once: `json.dumps` creates an encoder per call, which takes longer than encoding a small value."""
 
 
 def canonical_json(value: Any) -> str:

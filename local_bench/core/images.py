@@ -24,7 +24,7 @@ from local_bench.core.storage import write_atomic
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_PIXELS = 100_000_000
 MAX_IMAGE_BYTES = 1_000_000_000
-"""Of a file; more than an uncompressed image of MAX_PIXELS with 16 bits a channel needs."""
+"""Of a file; more than an uncompressed image of MAX_PIXELS with 16 bits per channel needs."""
 ALPHA_ON = (255, 255, 255)
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # the cap below is stricter
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -51,7 +51,7 @@ def load_mask(path: Path) -> Image.Image:
         if alpha is not None and one_colour and len(set(alpha.getextrema())) > 1:
             raise ImageError(
                 f"{path} is a mask whose colour is the same everywhere, and only its transparency varies: save it "
-                "without an alpha channel, white where the picture is to be changed"
+                "without an alpha channel, white where the image is to be changed"
             )
         return Image.frombytes("RGB", colours.size, colours.tobytes())
 
@@ -59,7 +59,7 @@ def load_mask(path: Path) -> Image.Image:
 @contextmanager
 def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
     """The decoded file. Raises ImageError for a missing, too large or damaged file and for other formats."""
-    require_regular(path, ImageError, "put the image there or mend the path", max_bytes=MAX_IMAGE_BYTES)
+    require_regular(path, ImageError, "add the image or correct the path", max_bytes=MAX_IMAGE_BYTES)
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
@@ -70,7 +70,7 @@ def _opened(path: Path, max_pixels: int) -> Iterator[Image.Image]:
             image.load()
             yield image
     except FileNotFoundError:
-        raise ImageError(f"{path} does not exist: put the image there or mend the path") from None
+        raise ImageError(f"{path} does not exist: add the image or correct the path") from None
     except UnidentifiedImageError:
         raise ImageError(f"{path} is not a readable {', '.join(FORMATS)} file: convert or replace it") from None
     except Image.DecompressionBombError:
@@ -119,9 +119,9 @@ def pixel_digest(image: Image.Image) -> str:
 
 def image_path(images: Path, pixels_sha256: str) -> Path:
     """The path of the image with that digest in the folder `images`. Raises ImageError for anything but a lower-case
-    hexadecimal digest: the value may come from an untrusted ledger and could be a path out of the folder."""
+    hexadecimal digest: the value may come from an untrusted ledger and could be a path to another folder."""
     if not (isinstance(pixels_sha256, str) and _DIGEST.fullmatch(pixels_sha256)):
-        raise ImageError(f"{str(pixels_sha256)[:80]!r} is not the digest of an image: take the run's own ledger")
+        raise ImageError(f"{str(pixels_sha256)[:80]!r} is not the digest of an image: use the run's own ledger")
     return images / pixels_sha256[:2] / f"{pixels_sha256}.png"
 
 
@@ -148,7 +148,7 @@ def load_verified(path: Path, pixels_sha256: str, max_pixels: int = MAX_PIXELS) 
         fault = "damaged" if path.exists() else "missing"
         raise RunImageError(str(e), fault) from e
     if pixel_digest(image) != pixels_sha256:
-        raise RunImageError(f"{path} is altered (its pixels are not those that its name says): restore it", "altered")
+        raise RunImageError(f"{path} is altered (its pixels do not have the digest in its name): restore it", "altered")
     return image
 
 

@@ -31,4 +31,4 @@ def has_headers() -> bool:
 def free_disk(folder: Path) -> tuple[bool, str]:
     """Whether `folder` has `NEEDED_GB` decimal GB free, and a message."""
     free = shutil.disk_usage(folder).free / 1e9
-    return free >= NEEDED_GB, f"{free:.0f} GB free here, {NEEDED_GB} GB wanted"
+    return free >= NEEDED_GB, f"{free:.0f} GB free here, {NEEDED_GB} GB needed"

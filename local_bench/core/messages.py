@@ -1,4 +1,4 @@
-"""The one form of messages: printable characters, a bounded length, no numbers of system errors, no class names."""
+"""The form of all messages: printable characters, a bounded length, no numbers of system errors, no class names."""
 
 import os
 import re
@@ -9,7 +9,7 @@ MAX_CHARACTERS = 600
 MAX_LINES = 40
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _KEPT_END = 200
-"""The end of a message says what to do."""
+"""Characters kept from the end of a message, which states what to do."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _URL_USER = re.compile(r"(\w+://)[^/\s@'\"]+@")
 MIN_SECRET = 6
@@ -30,7 +30,7 @@ KINDS = {
 
 
 def kind(value: object) -> str:
-    """What a value from a file is, in words: `a list`, `null`."""
+    """The type of a value from a file, for a message: `a list`, `null`."""
     return KINDS.get(type(value).__name__, "another kind of value")
 
 

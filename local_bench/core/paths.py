@@ -1,4 +1,4 @@
-"""Where things are, and the one way to join a name we were given to a folder of ours."""
+"""Locations of files and folders, and the safe joining of untrusted names to a folder."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def is_safe_id(name: str) -> bool:
 
 
 def safe_join(root: Path, relative: str) -> Path:
-    """`root / relative`, refusing (UserError) whatever would leave `root`: absolute paths, `..`, links, NUL.
+    """`root / relative`, refusing (UserError) anything outside `root`: absolute paths, `..`, links, NUL.
 
     A snapshot in the Hub's cache is a folder of links into the `blobs` of the same repository: these are followed.
     """
@@ -33,15 +33,15 @@ def safe_join(root: Path, relative: str) -> Path:
 
 
 def _blobs(root: Path) -> list[Path]:
-    """Where the files of `REPOSITORY/snapshots/COMMIT[/…]` are; none where `root` is not in such a folder."""
+    """Where the files of `REPOSITORY/snapshots/COMMIT[/…]` are; empty if `root` is not in such a folder."""
     found = _SNAPSHOT.match(root.as_posix())
     return [Path(found.group(1), "blobs")] if found else []
 
 
 def refuse_links(folder: Path) -> None:
-    """UserError where there is a symbolic link anywhere below `folder`; `folder` itself may be reached through one.
+    """UserError if a symbolic link is anywhere below `folder`; `folder` itself may be reached through one.
 
-    A run directory may come from someone else: a link in it would lead our reads and writes out of it.
+    A run directory may come from someone else, and a link in it would redirect reads and writes to other folders.
     """
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -57,7 +57,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def configs_dir() -> Path:
-    """`LOCAL_BENCH_CONFIGS`, else the shipped configs: inside the installed package, or beside it in a checkout."""
+    """`LOCAL_BENCH_CONFIGS`, else the shipped configs: inside the installed package, or next to it in a checkout."""
     chosen = os.environ.get("LOCAL_BENCH_CONFIGS")
     if chosen:
         return Path(chosen)
@@ -66,8 +66,8 @@ def configs_dir() -> Path:
 
 
 def user_config_dirs() -> list[Path]:
-    """Folders with a lab's own model cards and prices, the first before the next: those of `--config-dir`
-    (`LOCAL_BENCH_CONFIG_DIRS`, separated as PATH is), then `local-bench/` in the working folder, if it is there."""
+    """Folders with a lab's own model cards and prices, in order of precedence: those of `--config-dir`
+    (`LOCAL_BENCH_CONFIG_DIRS`, separated as PATH is), then `local-bench/` in the working folder, if it exists."""
     named = [Path(entry) for entry in os.environ.get(CONFIG_DIRS, "").split(os.pathsep) if entry]
     own = Path("local-bench")
     return [*named, *([own] if own.is_dir() else [])]
@@ -79,18 +79,18 @@ def config_files(name: str) -> list[Path]:
 
 
 def weights_dir() -> Path:
-    """The small trained models that ship with us: inside the installed package, or beside it in a checkout."""
+    """The small trained models shipped with local-bench: inside the installed package, or next to it in a checkout."""
     inside = _PACKAGE / "weights"
     return inside if inside.is_dir() else _PACKAGE.parent / "weights"
 
 
 def runs_dir() -> Path:
-    """Where runs go that are not given a folder: `LOCAL_BENCH_RUNS`, else `runs` in the working folder."""
+    """The default parent of run directories: `LOCAL_BENCH_RUNS`, else `runs` in the working folder."""
     return Path(os.environ.get("LOCAL_BENCH_RUNS") or "runs")
 
 
 def cache_dir() -> Path:
-    """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models we built, weights digests."""
+    """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models built here, weights digests."""
     chosen = os.environ.get("LOCAL_BENCH_CACHE")
     if chosen:
         return Path(chosen)

@@ -58,7 +58,7 @@ def _host() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (0 where the system does not say); None if there is none."""
+    """When a process started, in clock ticks since boot (0 if unknown); None if no such process exists."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:

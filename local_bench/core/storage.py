@@ -11,7 +11,7 @@ from local_bench.core.errors import PathError, StorageError, UserError
 from local_bench.core.files import MAX_TEXT_BYTES, read_bytes, require_regular
 
 _SUFFIX = ".writing"
-_ANOTHER = "give another path, or move away what is there"
+_ANOTHER = "give another path, or move the existing file away"
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 _UNUSABLE = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.ELOOP, errno.ENOTEMPTY}
 _UNUSABLE |= {errno.ENXIO, errno.EINVAL}  # a FIFO without a reader, a socket
@@ -30,8 +30,8 @@ def storage_errors(path: Path) -> Iterator[None]:
         if e.errno not in _REFUSALS:
             raise
         raise StorageError(
-            f"cannot write {path}: {e.strerror}; make room or rights there and run the same command again, "
-            "what was committed is kept"
+            f"cannot write {path}: {e.strerror}; free disk space or fix its permissions and run the same command "
+            "again; committed results are kept"
         ) from e
 
 
@@ -76,7 +76,7 @@ def write_new(path: Path, data: bytes, what: str) -> None:
     if existing is None:
         write_atomic(path, data)
     elif existing != data:
-        raise UserError(f"{path} exists and holds something else than these {what}: give a new file, or move it away")
+        raise UserError(f"{path} exists and its content differs from these {what}: give a new file, or move it away")
 
 
 def put_in_place(temporary: Path, path: Path) -> None:

@@ -25,11 +25,11 @@ def loads(text: str, **how: Any) -> Any:
     try:
         data = json.loads(text, parse_constant=_no_constant, parse_int=_integer, object_pairs_hook=_unique_keys, **how)
     except ArithmeticError:  # Decimal's, as parse_float
-        raise ValueError("a number's exponent is beyond all measure") from None
+        raise ValueError("a number's exponent is too large") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if _SURROGATE.search(text) and _has_surrogate(data):
-        raise ValueError("a text holds half a character")
+        raise ValueError("a string contains an unpaired surrogate")
     return data
 
 
@@ -56,8 +56,8 @@ def read(path: Path, error: type[UserError], *, missing: str, unreadable: str = 
 
 
 def stored(text: str | bytes | None) -> Any:
-    """The value of a JSON text in a ledger or in another file that local-bench wrote. Raises LedgerError if it is none,
-    because such a file may come from someone else."""
+    """The value of a JSON text in a ledger or another file written by local-bench. Raises LedgerError if it is not
+    JSON: such a file may come from someone else."""
     try:
         return json.loads(text or "", parse_constant=_no_constant, parse_int=_integer, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ def _objects(
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:
-            raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes: this is no {what.partition(' ')[2]}")
+            raise error(f"{where}: longer than {MAX_LINE_BYTES:,} bytes, too long for {what}: correct the line")
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text.strip():
             yield number, where, _object(text, error, where, what, how)
@@ -87,14 +87,14 @@ def _object(line: bytes, error: type[UserError], where: str, what: str, how: dic
     try:
         data = loads(line.decode(), **how)
     except ValueError as e:
-        raise error(f"{where}: this is not one JSON object ({e}): mend the line") from None
+        raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
     if not isinstance(data, dict):
-        raise error(f"{where}: {what} is a JSON object, not {kind(data)}: mend the line")
+        raise error(f"{where}: {what} is a JSON object, not {kind(data)}: correct the line")
     return data
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -114,7 +114,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} stands there twice")
+        raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} is duplicated")
     return unique
 
 

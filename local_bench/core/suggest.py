@@ -1,4 +1,4 @@
-"""What a person probably meant by a name that does not exist."""
+"""Suggestions for a name that does not exist."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The shortest known name that begins with `name`, else the longest that `name` begins with, else the most similar
-    one; None where none is close."""
+    one; None if none is similar."""
     names = list(known)
     lower = name.lower()
     if lower:

@@ -17,8 +17,8 @@ def clean(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns; those with numbers only are right-aligned. Cells are wrapped where stdout is a terminal that is
-    too narrow; elsewhere every row is one line."""
+    """Aligned columns; those with numbers only are right-aligned. Cells are wrapped if stdout is a terminal that is too
+    narrow; otherwise every row is one line."""
     cells = [[clean(c).replace("\n", " ") for c in row] for row in [header, *rows]]
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns

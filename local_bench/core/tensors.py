@@ -1,5 +1,5 @@
-"""The one way to open safetensors files: the header is checked first (its length, JSON, types, shapes and offsets), so
-that a damaged file is one sentence and not an error of a library far from it."""
+"""Opens safetensors files. The header is checked first (its length, JSON, types, shapes and offsets), so that a damaged
+file is reported in one sentence and does not cause a later error in a library."""
 
 import math
 import os
@@ -54,10 +54,10 @@ def _fault(header: dict[str, Any], data_bytes: int) -> str | None:
             case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if dtype in _BITS:
                 sizes = all(type(n) is int and 0 <= n < 2**48 for n in shape)
                 if not sizes or (end - start) * 8 != math.prod(shape) * _BITS[dtype]:
-                    return "a tensor's size and place disagree"
+                    return "a tensor's size and offsets disagree"
                 extents.append((start, end))
             case _:
-                return "a tensor is not described as the format says"
+                return "a tensor's description does not follow the format"
     extents.sort()
     covered = extents[-1][1] if extents else 0
     if covered != data_bytes or (extents and extents[0][0] != 0) or any(a[1] != b[0] for a, b in pairwise(extents)):

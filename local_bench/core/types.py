@@ -60,10 +60,10 @@ class Deliverable:
     """From 1."""
     prompt: str
     """The exact prompt of the generator."""
-    pictures: tuple[str, ...] = ()
+    input_images: tuple[str, ...] = ()
     """Pixel digests of the input images: the source image first, then references."""
     mask: str | None = None
-    """Pixel digest of the mask, if the model has a mask input; it is then not in `pictures`."""
+    """Pixel digest of the mask, if the model has a mask input; it is then not in `input_images`."""
 
 
 @dataclass(frozen=True)

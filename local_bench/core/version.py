@@ -1,3 +1,3 @@
-"""The release of local-bench, where code and provenance read it; pyproject.toml has the same."""
+"""The release of local-bench, for code and provenance; equal to that in pyproject.toml."""
 
 __version__ = "0.1.0"

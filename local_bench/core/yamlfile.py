@@ -53,11 +53,11 @@ def read_yaml(path: Path) -> tuple[Any, dict[Location, int]]:
     except _FAULTS as e:
         mark = getattr(e, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: this is not valid YAML ({yaml_fault(e)}): mend it") from None
+        raise ConfigError(f"{where}: this is not valid YAML ({yaml_fault(e)}): correct it") from None
     first: dict[Location, int] = {}
     for location, line in lines:
         if location in first and not isinstance(location[-1], int):
-            raise ConfigError(f"{path}, line {line}: the key {location[-1]!r} stands there a second time: keep one")
+            raise ConfigError(f"{path}, line {line}: the key {location[-1]!r} is duplicated: keep one")
         first[location] = line
     return data, first
 
@@ -137,7 +137,7 @@ def _check_values(data: Any) -> None:
         case int() if not -(10**MAX_INTEGER_DIGITS) < data < 10**MAX_INTEGER_DIGITS:
             raise ValueError(f"an integer has more than {MAX_INTEGER_DIGITS} digits")
         case str() if not data.isascii() and any("\ud800" <= c <= "\udfff" for c in data):
-            raise ValueError("a text holds half a character")
+            raise ValueError("a string contains an unpaired surrogate")
 
 
 def _lines(node: yaml.Node | None, at: Location) -> Iterator[tuple[Location, int]]:

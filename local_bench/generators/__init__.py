@@ -1,1 +1,1 @@
-"""What is made: one module a model family, in stages and fixed batches."""
+"""Image generation: one module per model family, over a staged pipeline with batches of fixed shape."""

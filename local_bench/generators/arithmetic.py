@@ -23,11 +23,11 @@ _VERSION = 1
 """Version of these computations: a higher number invalidates shipped and cached counts."""
 SAME_AREA = 0.05
 """A size whose area differs from the card's by at most this fraction is counted as the card's size."""
-SHIPPED_PICTURES = 4
+SHIPPED_IMAGES = 4
 """The largest number of input images in the shipped counts."""
 
 
-def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Operations:
+def count(card: ModelCard, sampler: Sampler, input_images: int = 0, text_tokens: int | None = None) -> Operations:
     """Count the operations and memory of one image.
 
     `text_tokens` is the prompt's length for families that do not pad it (default 64). Shipped counts return at once;
@@ -36,7 +36,7 @@ def count(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int
     """
     if not card.architecture:
         return _declared(card, sampler)
-    s = sizes(card, sampler, pictures, text_tokens)
+    s = sizes(card, sampler, input_images, text_tokens)
     key = counts_key(card, s)
     known = shipped_counts().get(key)
     if known is not None:
@@ -103,7 +103,7 @@ def usual_size(card: ModelCard, sampler: Sampler) -> Sampler:
     return replace(sampler, height=card.sampler.height, width=card.sampler.width)
 
 
-def usual_pictures(card: ModelCard) -> int:
+def usual_input_images(card: ModelCard) -> int:
     """Number of input images assumed for a card's figures: one for editing models, else none."""
     edits = card.takes.pictures == 1 and card.takes.size_from_picture
     return 1 if edits or not card.takes.text_alone else 0
@@ -124,4 +124,4 @@ def counts_key(card: ModelCard, s: Sizes) -> str:
 
 def shipped_kinds(card: ModelCard) -> list[int]:
     """Numbers of input images for which a card's counts are shipped, beginning with 0."""
-    return list(range(min(card.takes.pictures, SHIPPED_PICTURES) + 1))
+    return list(range(min(card.takes.pictures, SHIPPED_IMAGES) + 1))

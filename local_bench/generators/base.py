@@ -18,7 +18,7 @@ from local_bench.generators.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class Picture:
+class InputImage:
     """An input image: canonical RGB pixels and their digest."""
 
     sha256: str
@@ -31,14 +31,14 @@ class GenerationRequest:
 
     prompt: str
     sampler: Sampler
-    pictures: tuple[Picture, ...] = ()
-    mask: Picture | None = None
+    input_images: tuple[InputImage, ...] = ()
+    mask: InputImage | None = None
     """For inpainting families: white where the first image is to be changed."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """What must be equal within a batch: the sampler settings and the sizes of the input images."""
-        return (self.sampler, tuple(picture.pixels.size for picture in self.pictures))
+        return (self.sampler, tuple(input_image.pixels.size for input_image in self.input_images))
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,15 @@ class EncodedPrompt:
 class Item:
     """One image to generate."""
 
-    brief: GenerationRequest
+    request: GenerationRequest
     text: EncodedPrompt
-    pictures: tuple[EncodedPrompt, ...]
+    input_images: tuple[EncodedPrompt, ...]
     """The request's input images as the family encodes them; empty if it encodes them while denoising."""
     seed: int
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        return (self.brief.shape, self.text.shape, tuple(p.shape for p in self.pictures))
+        return (self.request.shape, self.text.shape, tuple(p.shape for p in self.input_images))
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Machine:
     """Settings that change the results, see `generators.lossy`."""
 
 
-def text_key(family: str, prompt: str, sampler: Sampler, pictures: Sequence[str] = ()) -> str:
-    """Cache key of an encoded prompt; `pictures` are the digests of the images that the text encoder reads."""
+def text_key(family: str, prompt: str, sampler: Sampler, input_images: Sequence[str] = ()) -> str:
+    """Cache key of an encoded prompt; `input_images` are the digests of the images that the text encoder reads."""
     return digest(
         {
             "family": family,
@@ -94,12 +94,12 @@ def text_key(family: str, prompt: str, sampler: Sampler, pictures: Sequence[str]
             "negative_prompt": sampler.negative_prompt,
             "guided": [(scale or 0) > 1 for scale in (sampler.guidance_scale, sampler.true_cfg_scale)],
             "max_sequence_length": sampler.max_sequence_length,
-            "pictures": list(pictures),
+            "pictures": list(input_images),
         }
     )
 
 
-def picture_key(family: str, sha256: str, sampler: Sampler) -> str:
+def image_key(family: str, sha256: str, sampler: Sampler) -> str:
     """Cache key of an encoded image."""
     return digest({"family": family, "picture": sha256, "height": sampler.height, "width": sampler.width})
 

@@ -37,7 +37,7 @@ def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
     Families with unpadded prompts use a prompt of a fixed length.
     """
     short = generator.canonical(_short(item))
-    generator.decode(generator.denoise([short] * batch_size), short.brief.sampler)
+    generator.decode(generator.denoise([short] * batch_size), short.request.sampler)
 
 
 def batch_is_neutral(generator: Staged, items: Sequence[Item], batch_size: int) -> bool:
@@ -56,11 +56,11 @@ def batch_is_neutral(generator: Staged, items: Sequence[Item], batch_size: int) 
     results = []
     for batch, slot in ((repeated, 0), (first, 0), (last, batch_size - 1)):
         latents = generator.denoise(batch)
-        image = generator.decode(latents, probe.brief.sampler)[slot]
+        image = generator.decode(latents, probe.request.sampler)[slot]
         results.append((latents[slot].cpu(), image.tobytes()))
     return all(torch.equal(latents, results[0][0]) and pixels == results[0][1] for latents, pixels in results)
 
 
 def _short(item: Item) -> Item:
-    sampler = replace(item.brief.sampler, num_inference_steps=PROBE_STEPS)
-    return replace(item, brief=replace(item.brief, sampler=sampler))
+    sampler = replace(item.request.sampler, num_inference_steps=PROBE_STEPS)
+    return replace(item, request=replace(item.request, sampler=sampler))

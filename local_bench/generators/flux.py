@@ -16,15 +16,15 @@ class Flux(Staged):
     pipeline = FluxPipeline
     encoders = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "image_encoder", "feature_extractor")
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        limit = brief.sampler.max_sequence_length
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        limit = request.sampler.max_sequence_length
         with torch.inference_mode():
             embeds, pooled, _ = self.pipe.encode_prompt(
-                prompt=brief.prompt, prompt_2=brief.prompt, device=self.machine.device, max_sequence_length=limit
+                prompt=request.prompt, prompt_2=request.prompt, device=self.machine.device, max_sequence_length=limit
             )
         return EncodedPrompt(
             {"prompt_embeds": embeds.cpu(), "pooled_prompt_embeds": pooled.cpu()},  # (1, limit, width), (1, width)
-            self._truncated(brief.prompt, limit),
+            self._truncated(request.prompt, limit),
         )
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:

@@ -26,14 +26,14 @@ class Flux2(Staged):
         super().load_denoiser()
         self.pipe._encode_vae_image = Remembering(self.pipe._encode_vae_image)
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        limit = brief.sampler.max_sequence_length or 512
-        tensors = {"prompt_embeds": self._embeds(brief.prompt, limit)}
-        return EncodedPrompt(tensors, {"mistral": max(0, self._n_tokens(brief.prompt) - limit)})
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        limit = request.sampler.max_sequence_length or 512
+        tensors = {"prompt_embeds": self._embeds(request.prompt, limit)}
+        return EncodedPrompt(tensors, {"mistral": max(0, self._n_tokens(request.prompt) - limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         arguments = super().call(items, generators)
-        images = [picture.pixels for picture in items[0].brief.pictures]
+        images = [input_image.pixels for input_image in items[0].request.input_images]
         if images:
             assert len(items) == 1
             arguments["image"] = images
@@ -67,12 +67,12 @@ class Flux2Klein(Flux2):
 
     pipeline = Flux2KleinPipeline
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        limit = brief.sampler.max_sequence_length or 512
-        tensors = {"prompt_embeds": self._embeds(brief.prompt, limit)}
-        if (brief.sampler.guidance_scale or 0) > 1 and not self.pipe.config.is_distilled:
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        limit = request.sampler.max_sequence_length or 512
+        tensors = {"prompt_embeds": self._embeds(request.prompt, limit)}
+        if (request.sampler.guidance_scale or 0) > 1 and not self.pipe.config.is_distilled:
             tensors["negative_prompt_embeds"] = self._embeds("", limit)
-        return EncodedPrompt(tensors, {"qwen3": max(0, self._n_tokens(brief.prompt) - limit)})
+        return EncodedPrompt(tensors, {"qwen3": max(0, self._n_tokens(request.prompt) - limit)})
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         pixels: torch.Tensor = self.pipe.vae.decode(latents, return_dict=False)[0]  # already unpacked by this pipeline

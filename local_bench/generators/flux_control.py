@@ -11,7 +11,7 @@ import torch
 from diffusers import FluxControlPipeline
 from diffusers.utils.torch_utils import randn_tensor
 
-from local_bench.generators.base import EncodedPrompt, Item, Picture
+from local_bench.generators.base import EncodedPrompt, InputImage, Item
 from local_bench.generators.flux import Flux
 from local_bench.generators.sampler import Sampler
 
@@ -19,9 +19,9 @@ from local_bench.generators.sampler import Sampler
 class FluxControl(Flux):
     pipeline = FluxControlPipeline
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
+    def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
         pipe = self.pipe
-        pixels = pipe.image_processor.preprocess(picture.pixels, height=sampler.height, width=sampler.width)
+        pixels = pipe.image_processor.preprocess(input_image.pixels, height=sampler.height, width=sampler.width)
         pixels = pixels.contiguous()  # the pipeline's memory layout: another layout selects another kernel
         with torch.inference_mode():
             distribution = pipe.vae.encode(pixels.to(self.machine.device, pipe.vae.dtype)).latent_dist
@@ -33,7 +33,7 @@ class FluxControl(Flux):
         config = self.pipe.vae.config
         conditions = []
         for item, generator in zip(items, generators, strict=True):
-            mean, std = (item.pictures[0].tensors[name].to(self.machine.device) for name in ("mean", "std"))
+            mean, std = (item.input_images[0].tensors[name].to(self.machine.device) for name in ("mean", "std"))
             noise = randn_tensor(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
             latents = (mean + std * noise - config.shift_factor) * config.scaling_factor
             conditions.append(self.pipe._pack_latents(latents, 1, *latents.shape[1:]))

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import CLIPImageProcessor, CLIPVisionModelWithProjection
 
 from local_bench.core.identity import seed_of
-from local_bench.generators.base import EncodedPrompt, Item, Picture
+from local_bench.generators.base import EncodedPrompt, InputImage, Item
 from local_bench.generators.flux import Flux
 from local_bench.generators.sampler import Sampler
 
@@ -31,16 +31,16 @@ class FluxIpAdapter(Flux):
             processor = CLIPImageProcessor.from_pretrained(folder, local_files_only=True)
             self.pipe.register_modules(image_encoder=encoder.to(self.machine.device), feature_extractor=processor)
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
+    def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
         with torch.inference_mode():
-            embeds = self.pipe.encode_image(picture.pixels, self.machine.device, 1)
+            embeds = self.pipe.encode_image(input_image.pixels, self.machine.device, 1)
         return EncodedPrompt({"image_embeds": embeds[:, None].cpu()})  # (1, 1 image, projection)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         arguments = super().call(items, generators)
-        self.pipe.set_ip_adapter_scale(items[0].brief.sampler.adapter_scale)
-        if items[0].pictures:
-            embeds = torch.cat([item.pictures[0].tensors["image_embeds"] for item in items])
+        self.pipe.set_ip_adapter_scale(items[0].request.sampler.adapter_scale)
+        if items[0].input_images:
+            embeds = torch.cat([item.input_images[0].tensors["image_embeds"] for item in items])
             embeds = embeds.to(self.machine.device, self.machine.dtype)
             # directly to the transformer: the pipeline's own argument would repeat a batch of images for every prompt
             arguments["joint_attention_kwargs"] = {"ip_adapter_image_embeds": [embeds]}
@@ -76,7 +76,7 @@ def adapter_tokens(transformer: Any) -> int:
 
 
 def adapter_layers(transformer: Any) -> dict[str, tuple[int, int]]:
-    """The adapter's linear layers under their published names, with (rows, columns): the projection of a picture's
+    """The adapter's linear layers under their published names, with (rows, columns): the projection of an image's
     embedding onto text tokens, then keys and values for each double block. For a transformer whose pooled text has the
     image encoder's width."""
     config = transformer.config

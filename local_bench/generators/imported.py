@@ -45,17 +45,17 @@ class ManifestLine(Strict):
     cost_usd: Annotated[Decimal | int, AfterValidator(_amount)] | None = None
 
 
-def find_images(place: Path, wanted: Iterable[Key]) -> dict[Key, Found]:
-    """Find the images of the requested candidates at `place` (a folder or a manifest); missing ones are left out.
+def find_images(source: Path, wanted: Iterable[Key]) -> dict[Key, Found]:
+    """Find the images of the requested candidates at `source` (a folder or a manifest); missing ones are left out.
 
-    Raises ConfigError if `place` does not exist or two files match one candidate, and TaskFileError for a faulty line
+    Raises ConfigError if `source` does not exist or two files match one candidate, and TaskFileError for a faulty line
     of a manifest.
     """
-    if is_dir(place):
-        return _in_folder(place, list(wanted))
-    if is_file(place):
-        return _in_manifest(place, set(wanted))
-    raise ConfigError(f"imported.images: {place} is neither a folder nor a manifest: put the images there")
+    if is_dir(source):
+        return _in_folder(source, list(wanted))
+    if is_file(source):
+        return _in_manifest(source, set(wanted))
+    raise ConfigError(f"imported.images: {source} is neither a folder nor a manifest: put the images there")
 
 
 def _in_folder(folder: Path, wanted: list[Key]) -> dict[Key, Found]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Picture, tokens_over
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, tokens_over
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged, resized
 
@@ -21,26 +21,26 @@ class InstructPix2Pix(Staged):
     denoiser = "unet"
     unused = ("safety_checker",)
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         tokenizer = self.pipe.tokenizer
         return EncodedPrompt(
             {
-                "prompt_embeds": self._embeds(brief.prompt),
-                "negative_prompt_embeds": self._embeds(brief.sampler.negative_prompt or ""),
+                "prompt_embeds": self._embeds(request.prompt),
+                "negative_prompt_embeds": self._embeds(request.sampler.negative_prompt or ""),
             },
-            {"clip": tokens_over(tokenizer, brief.prompt, tokenizer.model_max_length)},
+            {"clip": tokens_over(tokenizer, request.prompt, tokenizer.model_max_length)},
         )
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
+    def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
         return EncodedPrompt(
-            {"image": self.to_latents(resized(self.pipe, picture, sampler)).cpu()}
+            {"image": self.to_latents(resized(self.pipe, input_image, sampler)).cpu()}
         )  # (1, 4, h / 8, w / 8)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        image = torch.cat([item.pictures[0].tensors["image"] for item in items])
+        image = torch.cat([item.input_images[0].tensors["image"] for item in items])
         return super().call(items, generators) | {
             "image": image.to(self.machine.device, self.machine.dtype),
-            "image_guidance_scale": items[0].brief.sampler.image_guidance_scale,
+            "image_guidance_scale": items[0].request.sampler.image_guidance_scale,
         }
 
     @classmethod

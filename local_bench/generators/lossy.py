@@ -13,11 +13,11 @@ from local_bench.core.errors import ConfigError
 NEIGHBOURS_MATTER = ("first_block_cache",)
 
 
-def check_lossy(lossy: Iterable[str], family: str, ways: Sequence[str]) -> None:
+def check_lossy(lossy: Iterable[str], family: str, supported: Sequence[str]) -> None:
     """Raise ConfigError for a lossy setting that the family does not support."""
-    other = next((way for way in lossy if way not in ways), None)
+    other = next((way for way in lossy if way not in supported), None)
     if other is not None:
-        raise ConfigError(f"lossy.{other}: the family {family} supports only {', '.join(ways)}: remove it")
+        raise ConfigError(f"lossy.{other}: the family {family} supports only {', '.join(supported)}: remove it")
 
 
 def make_lossy(module: Any, lossy: dict[str, Any]) -> None:

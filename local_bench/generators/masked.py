@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.generators.base import GenerationRequest, Item, Picture
+from local_bench.generators.base import GenerationRequest, InputImage, Item
 from local_bench.generators.sampler import Sampler
 
 STRENGTH = 1.0
@@ -23,26 +23,27 @@ is 0.6, which keeps part of what the mask covers and runs 60 % of the steps."""
 
 def source_and_mask(items: Sequence[Item]) -> dict[str, Any]:
     """A pipeline's arguments for the sources and masks of a batch."""
-    masks = [item.brief.mask for item in items]
+    masks = [item.request.mask for item in items]
     return {
-        "image": [item.brief.pictures[0].pixels for item in items],
+        "image": [item.request.input_images[0].pixels for item in items],
         "mask_image": [mask.pixels.convert("L") for mask in masks if mask is not None],
         "strength": STRENGTH,
     }
 
 
-def pasted_back(result: Image.Image, brief: GenerationRequest) -> Image.Image:
+def pasted_back(result: Image.Image, request: GenerationRequest) -> Image.Image:
     """The result with the source's own pixels outside the mask: black keeps the source, white the result, grey mixes
     them in 8 bits. Source and mask take the result's size by the filter of diffusers' image processor (Lanczos)."""
-    assert brief.mask is not None
+    assert request.mask is not None
     source, mask = (
-        picture.pixels.resize(result.size, Image.Resampling.LANCZOS) for picture in (brief.pictures[0], brief.mask)
+        input_image.pixels.resize(result.size, Image.Resampling.LANCZOS)
+        for input_image in (request.input_images[0], request.mask)
     )
     return Image.composite(result, source, mask.convert("L"))
 
 
-def half_mask(sampler: Sampler) -> Picture:
+def half_mask(sampler: Sampler) -> InputImage:
     """A mask of the result's size that is white in its left half, for timings and checks."""
     pixels = Image.new("RGB", (sampler.width, sampler.height))
     pixels.paste((255, 255, 255), (0, 0, sampler.width // 2, sampler.height))
-    return Picture(pixel_digest(pixels), pixels)
+    return InputImage(pixel_digest(pixels), pixels)

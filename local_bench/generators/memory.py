@@ -84,7 +84,7 @@ def plan_memory(
     batch_size: int | None = None,
     capacity_gb: float | None = None,
     host_gb: float | None = None,
-    pictures: int = 0,
+    input_images: int = 0,
     attempts: int = 1,
     lossy: Mapping[str, Any] | None = None,
     always_stream: bool = False,
@@ -98,11 +98,11 @@ def plan_memory(
     that the family does not support.
     """
     lossy = lossy or {}
-    check_lossy(lossy, card.family, traits(card.family).lossy_ways)
-    counted = count(card, usual_size(card, sampler), pictures)
+    check_lossy(lossy, card.family, traits(card.family).lossy_settings)
+    counted = count(card, usual_size(card, sampler), input_images)
     need = _Need(card, counted, lossy)
     available = None if capacity_gb is None else capacity_gb - RESERVE_GB
-    limit = _limit(card, pictures, attempts, lossy)
+    limit = _limit(card, input_images, attempts, lossy)
     requested = batch_size or (_best(counted, need, available, limit) if card.architecture else 1)
     size = min(requested, limit or requested)
     streams = need.streams(available, size, always_stream)
@@ -126,9 +126,9 @@ def plan_memory(
     )
 
 
-def _limit(card: ModelCard, pictures: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
+def _limit(card: ModelCard, input_images: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
     own = traits(card.family)
-    limits = [own.largest_batch(pictures > 0), attempts if own.exact_length else None]
+    limits = [own.largest_batch(input_images > 0), attempts if own.exact_length else None]
     limits += [1 for key in NEIGHBOURS_MATTER if key in lossy]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -149,7 +149,7 @@ class _Need:
     """Decimal GB of a model's parts."""
 
     def __init__(self, card: ModelCard, counted: Operations, lossy: Mapping[str, Any]) -> None:
-        early = traits(card.family).encodes_pictures
+        early = traits(card.family).encodes_images
         reads = counted.picture_live_bytes / _GB
         self._counted = counted
         self._vae = counted.vae_bytes / _GB

@@ -40,11 +40,11 @@ class OmniGen(Staged):
     def load_encoder(self) -> None:
         """Do nothing: there is no encoder."""
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         return EncodedPrompt({})
 
     def canonical(self, item: Item) -> Item:
-        return replace(item, brief=replace(item.brief, prompt=_CANONICAL_PROMPT))
+        return replace(item, request=replace(item.request, prompt=_CANONICAL_PROMPT))
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         # the VAE samples an input image's latents with torch's global generator: use the image's own seed
@@ -54,11 +54,11 @@ class OmniGen(Staged):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         (item,) = items
-        brief = item.brief
-        images = [picture.pixels for picture in brief.pictures]
+        request = item.request
+        images = [input_image.pixels for input_image in request.input_images]
         tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(images) + 1))
-        arguments = super().call(items, generators) | {"prompt": [tags + brief.prompt]}
+        arguments = super().call(items, generators) | {"prompt": [tags + request.prompt]}
         if images:
             arguments["input_images"] = [images]
-            arguments["img_guidance_scale"] = brief.sampler.image_guidance_scale
+            arguments["img_guidance_scale"] = request.sampler.image_guidance_scale
         return arguments

@@ -18,13 +18,13 @@ class PixArtSigma(Staged):
     pipeline = PixArtSigmaPipeline
     masks = True
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        sampler = brief.sampler
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        sampler = request.sampler
         limit = sampler.max_sequence_length or 300
         guided = (sampler.guidance_scale or 0) > 1
         with torch.inference_mode():
             embeds, mask, negative, negative_mask = self.pipe.encode_prompt(
-                brief.prompt,
+                request.prompt,
                 do_classifier_free_guidance=guided,
                 negative_prompt=sampler.negative_prompt or "",
                 device=self.machine.device,
@@ -37,7 +37,7 @@ class PixArtSigma(Staged):
                 "negative_prompt_embeds": negative.cpu(),
                 "negative_prompt_attention_mask": negative_mask.cpu(),
             }
-        return EncodedPrompt(tensors, {"t5": tokens_over(self.pipe.tokenizer, brief.prompt, limit)})
+        return EncodedPrompt(tensors, {"t5": tokens_over(self.pipe.tokenizer, request.prompt, limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         # with prompt_embeds, negative_prompt must be None, not the pipeline's default ""

@@ -37,15 +37,15 @@ class QwenImage(Staged):
     pipeline = QwenImagePipeline
     varying: ClassVar[Axes | None] = staticmethod(_dynamic_axes)
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        limit = brief.sampler.max_sequence_length or self.pipe.tokenizer_max_length
-        tensors = self._embeds(brief, brief.prompt, limit, "")
-        if brief.sampler.negative_prompt is not None:  # without one the pipeline silently disables guidance
-            tensors |= self._embeds(brief, brief.sampler.negative_prompt, limit, "negative_")
-        return EncodedPrompt(tensors, self._truncated(brief.prompt, limit))
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        limit = request.sampler.max_sequence_length or self.pipe.tokenizer_max_length
+        tensors = self._embeds(request, request.prompt, limit, "")
+        if request.sampler.negative_prompt is not None:  # without one the pipeline silently disables guidance
+            tensors |= self._embeds(request, request.sampler.negative_prompt, limit, "negative_")
+        return EncodedPrompt(tensors, self._truncated(request.prompt, limit))
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        scale = items[0].brief.sampler.true_cfg_scale
+        scale = items[0].request.sampler.true_cfg_scale
         return super().call(items, generators) | ({} if scale is None else {"true_cfg_scale": scale})
 
     def canonical(self, item: Item) -> Item:
@@ -64,10 +64,10 @@ class QwenImage(Staged):
         pixels: torch.Tensor = pipe.vae.decode(latents, return_dict=False)[0][:, :, 0]
         return pixels
 
-    def _embeds(self, brief: GenerationRequest, text: str, limit: int, prefix: str) -> dict[str, torch.Tensor]:
+    def _embeds(self, request: GenerationRequest, text: str, limit: int, prefix: str) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
             embeds, mask = self.pipe.encode_prompt(
-                prompt=text, device=self.machine.device, max_sequence_length=limit, **self._seen(brief)
+                prompt=text, device=self.machine.device, max_sequence_length=limit, **self._seen(request)
             )
         assert mask is None or bool(mask.all()), "a single prompt must not be padded"
         return {f"{prefix}prompt_embeds": embeds.cpu()}  # (1, its own length, width)
@@ -76,7 +76,7 @@ class QwenImage(Staged):
         whole = self.pipe.prompt_template_encode.format(prompt)
         return {"qwen": tokens_over(self.pipe.tokenizer, whole, limit + self.pipe.prompt_template_encode_start_idx)}
 
-    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
+    def _seen(self, request: GenerationRequest) -> dict[str, Any]:
         return {}
 
 

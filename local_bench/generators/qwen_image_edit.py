@@ -49,13 +49,13 @@ class QwenImageEdit(QwenImage):
         self.pipe._encode_vae_image = Remembering(self.pipe._encode_vae_image)
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
-        return super().call(items, generators) | {"image": [item.brief.pictures[0].pixels for item in items]}
+        return super().call(items, generators) | {"image": [item.request.input_images[0].pixels for item in items]}
 
     def _truncated(self, prompt: str, limit: int) -> dict[str, int]:
         return {}  # this pipeline does not truncate
 
-    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
-        picture = brief.pictures[0].pixels
-        ratio = picture.width / picture.height
+    def _seen(self, request: GenerationRequest) -> dict[str, Any]:
+        input_image = request.input_images[0].pixels
+        ratio = input_image.width / input_image.height
         width, height, _ = pipeline_qwenimage_edit.calculate_dimensions(1024 * 1024, ratio)
-        return {"image": [self.pipe.image_processor.resize(picture, height, width)]}
+        return {"image": [self.pipe.image_processor.resize(input_image, height, width)]}

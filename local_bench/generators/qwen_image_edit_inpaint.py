@@ -31,7 +31,7 @@ class QwenImageEditInpaint(QwenImageEdit):
         return super().call(items, generators) | source_and_mask(items)
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
-        with _result_of(items[0].brief.sampler):
+        with _result_of(items[0].request.sampler):
             return super().denoise(items)
 
 

@@ -20,12 +20,14 @@ class QwenImageEditPlus(QwenImageEdit):
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         (item,) = items
-        return super().call(items, generators) | {"image": [picture.pixels for picture in item.brief.pictures]}
+        return super().call(items, generators) | {
+            "image": [input_image.pixels for input_image in item.request.input_images]
+        }
 
-    def _seen(self, brief: GenerationRequest) -> dict[str, Any]:
+    def _seen(self, request: GenerationRequest) -> dict[str, Any]:
         seen = []
-        for picture in brief.pictures:
-            ratio = picture.pixels.width / picture.pixels.height
+        for input_image in request.input_images:
+            ratio = input_image.pixels.width / input_image.pixels.height
             width, height = plus.calculate_dimensions(plus.CONDITION_IMAGE_SIZE, ratio)
-            seen.append(self.pipe.image_processor.resize(picture.pixels, height, width))
+            seen.append(self.pipe.image_processor.resize(input_image.pixels, height, width))
         return {"image": seen}

@@ -16,47 +16,47 @@ class Traits:
 
     implementation: str
     """`module:class` in `local_bench.generators`; for a plug-in, the full `package.module:class`."""
-    encodes_pictures: bool = False
+    encodes_images: bool = False
     """Whether the VAE encodes input images once, before denoising, and not in the pipeline's call."""
-    sees_pictures: bool = False
+    images_in_prompt: bool = False
     """Whether the text encoder also reads the input images."""
     exact_length: bool = False
     """Whether prompts of different lengths need separate batches."""
     max_batch: int | None = None
     """The largest batch size that the pipeline supports correctly; None: no limit."""
-    alone_with_pictures: bool = False
+    unbatched_with_images: bool = False
     """Whether requests with input images need batch size 1."""
-    lossy_ways: tuple[str, ...] = ("weights",)
+    lossy_settings: tuple[str, ...] = ("weights",)
     """The settings of `generators.lossy` that its pipeline supports."""
 
-    def largest_batch(self, pictures: bool) -> int | None:
+    def largest_batch(self, with_images: bool) -> int | None:
         """The largest batch size that the pipeline supports, with or without input images; None: no limit."""
-        return 1 if pictures and self.alone_with_pictures else self.max_batch
+        return 1 if with_images and self.unbatched_with_images else self.max_batch
 
 
 FAMILIES = {
-    "flux": Traits("flux:Flux", lossy_ways=("weights", "first_block_cache")),
-    "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_pictures=True),
-    "flux_control": Traits("flux_control:FluxControl", encodes_pictures=True),
+    "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
+    "flux_kontext": Traits("flux_kontext:FluxKontext", encodes_images=True),
+    "flux_control": Traits("flux_control:FluxControl", encodes_images=True),
     "flux_ip_adapter": Traits(  # its projection reads the dtype of the stored weights, so no float8
-        "flux_ip_adapter:FluxIpAdapter", encodes_pictures=True, lossy_ways=("first_block_cache",)
+        "flux_ip_adapter:FluxIpAdapter", encodes_images=True, lossy_settings=("first_block_cache",)
     ),
     "flux_fill": Traits("flux_fill:FluxFill"),
     "sd3": Traits("sd3:StableDiffusion3"),
     "sd3_inpaint": Traits("sd3_inpaint:StableDiffusion3Inpaint"),
     "qwen_image": Traits("qwen_image:QwenImage", exact_length=True),
     "qwen_image_inpaint": Traits("qwen_image_inpaint:QwenImageInpaint", exact_length=True),
-    "qwen_image_edit": Traits("qwen_image_edit:QwenImageEdit", exact_length=True, sees_pictures=True),
+    "qwen_image_edit": Traits("qwen_image_edit:QwenImageEdit", exact_length=True, images_in_prompt=True),
     "qwen_image_edit_inpaint": Traits(
-        "qwen_image_edit_inpaint:QwenImageEditInpaint", exact_length=True, sees_pictures=True
+        "qwen_image_edit_inpaint:QwenImageEditInpaint", exact_length=True, images_in_prompt=True
     ),
     "qwen_image_edit_plus": Traits(
-        "qwen_image_edit_plus:QwenImageEditPlus", exact_length=True, sees_pictures=True, max_batch=1
+        "qwen_image_edit_plus:QwenImageEditPlus", exact_length=True, images_in_prompt=True, max_batch=1
     ),
-    "flux2": Traits("flux2:Flux2", alone_with_pictures=True),
-    "flux2_klein": Traits("flux2:Flux2Klein", alone_with_pictures=True),
+    "flux2": Traits("flux2:Flux2", unbatched_with_images=True),
+    "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True),
     "pixart_sigma": Traits("pixart_sigma:PixArtSigma"),
-    "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_pictures=True),
+    "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True),
     "omnigen": Traits("omnigen:OmniGen", max_batch=1),
 }
 

@@ -17,8 +17,8 @@ class StableDiffusion3(Staged):
         *("image_encoder", "feature_extractor"),
     )
 
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
-        pipe, sampler, prompt = self.pipe, brief.sampler, brief.prompt
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
+        pipe, sampler, prompt = self.pipe, request.sampler, request.prompt
         limit = sampler.max_sequence_length
         guided = (sampler.guidance_scale or 0) > 1
         with torch.inference_mode():

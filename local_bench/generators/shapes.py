@@ -27,7 +27,8 @@ _IN_SEQUENCE = ("flux_kontext", "flux2", "flux2_klein", "omnigen", "qwen_image_e
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes for one generated image. Image sizes are (height, width) in pixels."""
+    """Sizes for one generated image. Image sizes are (height, width) in pixels. The names of the fields are part of
+    `counts_key`."""
 
     family: str
     result: tuple[int, int]
@@ -57,15 +58,15 @@ class Sizes:
         return self.pictures if self.family in _IN_SEQUENCE else ()
 
 
-def sizes(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int | None = None) -> Sizes:
+def sizes(card: ModelCard, sampler: Sampler, input_images: int = 0, text_tokens: int | None = None) -> Sizes:
     """Return the sizes for one image. `text_tokens` is the prompt's length for families that do not pad it.
 
     Raises ConfigError if the family does not exist.
     """
     traits(card.family)
     own = text_tokens or TYPICAL_TOKENS
-    passes, together = _passes(card, sampler, pictures)
-    grids = _grids(card.family, pictures)
+    passes, together = _passes(card, sampler, input_images)
+    grids = _grids(card.family, input_images)
     result = (sampler.height, sampler.width)
     encoded = _encoded(card.family, sampler, own, grids)
     by_clip = card.family == "flux_ip_adapter"
@@ -75,15 +76,17 @@ def sizes(card: ModelCard, sampler: Sampler, pictures: int = 0, text_tokens: int
         text=_text(card.family, sampler, own, encoded),
         encoded=encoded,
         encodings=1 if passes == 1 and card.family != "instruct_pix2pix" else 2,
-        pictures=() if by_clip else (_seen_by_vae(card.family, result),) * (pictures * (2 if card.takes.mask else 1)),
-        clip_pictures=pictures if by_clip else 0,
+        pictures=()
+        if by_clip
+        else (_seen_by_vae(card.family, result),) * (input_images * (2 if card.takes.mask else 1)),
+        clip_pictures=input_images if by_clip else 0,
         grids=grids,
         passes=passes,
         together=together,
     )
 
 
-def _passes(card: ModelCard, sampler: Sampler, pictures: int) -> tuple[int, bool]:
+def _passes(card: ModelCard, sampler: Sampler, input_images: int) -> tuple[int, bool]:
     guided = (sampler.guidance_scale or 0) > 1
     match card.family:
         case "sd3" | "sd3_inpaint" | "pixart_sigma":
@@ -91,7 +94,7 @@ def _passes(card: ModelCard, sampler: Sampler, pictures: int) -> tuple[int, bool
         case "instruct_pix2pix":
             return (3, True) if guided and (sampler.image_guidance_scale or 0) >= 1 else (1, False)
         case "omnigen":
-            return (3 if pictures else 2, True)
+            return (3 if input_images else 2, True)
         case _ if card.family in QWEN_TEMPLATE:
             twice = (sampler.true_cfg_scale or 0) > 1 and sampler.negative_prompt is not None
             return (2 if twice else 1, False)
@@ -132,11 +135,11 @@ def _text(family: str, sampler: Sampler, own: int, encoded: dict[str, int]) -> i
             return encoded.get("text_encoder_2", encoded["text_encoder"])
 
 
-def _grids(family: str, pictures: int) -> tuple[tuple[int, int], ...]:
+def _grids(family: str, input_images: int) -> tuple[tuple[int, int], ...]:
     if family not in _SEEN_BY_QWEN:
         return ()
     side = 2 * round(_SEEN_BY_QWEN[family] / _PATCH)
-    return ((side, side),) * pictures
+    return ((side, side),) * input_images
 
 
 def _seen_by_vae(family: str, result: tuple[int, int]) -> tuple[int, int]:

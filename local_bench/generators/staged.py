@@ -14,7 +14,7 @@ from PIL import Image
 
 from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, cat
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
 from local_bench.generators.device import Axes, attend, place_denoiser, place_encoder
 from local_bench.generators.lora import fuse_adapters
 from local_bench.generators.lossy import check_lossy
@@ -28,7 +28,7 @@ diffusers.OnnxRuntimeModel = dummy_onnx_objects.OnnxRuntimeModel
 
 
 class Staged(ABC):
-    """A generator. Call order: `load_encoder`, `encode_text` and `encode_picture` for each input, `drop_encoder`,
+    """A generator. Call order: `load_encoder`, `encode_text` and `encode_image` for each input, `drop_encoder`,
     `load_denoiser`, `denoise` and `decode` for each batch, `drop_denoiser`.
 
     A family sets the class variables and overrides the first group of methods.
@@ -61,16 +61,16 @@ class Staged(ABC):
     # ---- what a family overrides
 
     @abstractmethod
-    def encode_text(self, brief: GenerationRequest) -> EncodedPrompt:
+    def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         """Encode one unchanged prompt. Prompts are encoded one by one, so that embeddings are independent."""
 
-    def encode_picture(self, picture: Picture, sampler: Sampler) -> EncodedPrompt:
-        """Encode an input image if `traits.encodes_pictures`; empty for families that encode it while denoising."""
+    def encode_image(self, input_image: InputImage, sampler: Sampler) -> EncodedPrompt:
+        """Encode an input image if `traits.encodes_images`; empty for families that encode it while denoising."""
         return EncodedPrompt({})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:
         """The pipeline's family-specific arguments, in addition to prompt, size, steps and generators."""
-        guidance = items[0].brief.sampler.guidance_scale
+        guidance = items[0].request.sampler.guidance_scale
         return {} if guidance is None else {"guidance_scale": guidance}
 
     def canonical(self, item: Item) -> Item:
@@ -92,7 +92,7 @@ class Staged(ABC):
 
     def load_encoder(self) -> None:
         """Load the components for encoding, without the transformer."""
-        without = (self.denoiser,) if self.traits.encodes_pictures else (self.denoiser, "vae")
+        without = (self.denoiser,) if self.traits.encodes_images else (self.denoiser, "vae")
         self.pipe = self._load(without)
         place_encoder(self.pipe, self.encoders, self.machine)
 
@@ -101,7 +101,7 @@ class Staged(ABC):
 
     def load_denoiser(self) -> None:
         """Load transformer, VAE and scheduler, not the encoders. Raises ConfigError for unsupported lossy settings."""
-        check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_ways)
+        check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_settings)
         self.pipe = self._load(self.encoders)
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
         place_denoiser(self.pipe, self.denoiser, self.machine, type(self).varying)
@@ -110,7 +110,7 @@ class Staged(ABC):
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:
         """Return the latents of one batch of equal shapes. Each image's noise comes from its own CPU generator."""
-        sampler = items[0].brief.sampler
+        sampler = items[0].request.sampler
         generators = [torch.Generator("cpu").manual_seed(item.seed) for item in items]
         with torch.inference_mode(), attend(getattr(self.pipe, self.denoiser), self.machine):
             latents: torch.Tensor = self.pipe(
@@ -196,8 +196,8 @@ def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:
     return (unit.permute(0, 2, 3, 1).float() * 255).round().to(torch.uint8)
 
 
-def resized(pipe: Any, picture: Picture, sampler: Sampler) -> torch.Tensor:
+def resized(pipe: Any, input_image: InputImage, sampler: Sampler) -> torch.Tensor:
     """Resize an input image to the result's size as the pipeline does, (1, 3, height, width) in [-1, 1]."""
-    image = pipe.image_processor.resize(picture.pixels, sampler.height, sampler.width)
+    image = pipe.image_processor.resize(input_image.pixels, sampler.height, sampler.width)
     pixels: torch.Tensor = pipe.image_processor.preprocess(image, sampler.height, sampler.width)
     return pixels

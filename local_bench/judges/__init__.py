@@ -1,1 +1,1 @@
-"""What is seen: a VLM judge, metrics, rules, people."""
+"""Evaluation of images: VLM judges, metrics, hard rules and human annotation."""

@@ -207,7 +207,7 @@ def card(name: str, role: str) -> ModelCard:
         if (custom or shipped.is_file()) and (found := _custom(custom[0]) if custom else _load(shipped)).role == role:
             return found
     known = {n: c for n, c in cards().items() if c.role == role}
-    suggestion = hint(name, known, f"there are {', '.join(known)}")
+    suggestion = hint(name, known, f"available: {', '.join(known)}")
     raise ConfigError(f"unknown {role} {name!r}: {suggestion} (`local-bench models list`)")
 
 

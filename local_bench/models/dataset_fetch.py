@@ -145,7 +145,7 @@ def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, p
     if left_out:
         say(f"{name}: skipped {left_out} files that are not text, tables or images")
     if entry.pictures is not None:
-        _add_pictures(entry, files, purpose, say)
+        _add_images(entry, files, purpose, say)
     record = Record(
         dataset=name,
         repo=source.repo,
@@ -233,7 +233,7 @@ def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: P
     return left_out
 
 
-def _add_pictures(entry: Dataset, files: Path, purpose: Purpose, say: Say) -> None:
+def _add_images(entry: Dataset, files: Path, purpose: Purpose, say: Say) -> None:
     """Download the images named in the list of tasks to the folder of that list, except those already cached."""
     assert entry.pictures is not None
     tasks = safe_join(files, entry.pictures.tasks)

@@ -44,7 +44,7 @@ class HubSource(Strict):
     """Names of .zip files among them that are replaced by their content."""
 
 
-class Pictures(Strict):
+class ImageSource(Strict):
     """Images hosted elsewhere, with one URL per image named in a list of tasks."""
 
     tasks: str
@@ -60,7 +60,7 @@ class Dataset(Strict):
     """The suite that reads them."""
     licence: str
     source: Annotated[GitHubSource | HubSource, Field(discriminator="kind")]
-    pictures: Pictures | None = None
+    pictures: ImageSource | None = None
     reads: str
     """Glob pattern, relative to the folder, of the suite's `path`."""
     tasks: int = Field(ge=1)
@@ -88,7 +88,7 @@ def dataset(name: str) -> Dataset:
     """The entry with this name. The DatasetError for an unknown name suggests the nearest one."""
     known = datasets()
     if name not in known:
-        suggestion = hint(name, known, f"there are {', '.join(known)}")
+        suggestion = hint(name, known, f"available: {', '.join(known)}")
         raise DatasetError(f"no download source for the suite {name!r}: {suggestion}")
     return known[name]
 

@@ -64,7 +64,7 @@ def gpu(name: str) -> Gpu:
     if len(containing) == 1:
         return known[containing[0]]
     near = difflib.get_close_matches(name.lower(), known, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near and not containing else f"there are {', '.join(containing or known)}"
+    hint = f"did you mean {near[0]!r}?" if near and not containing else f"available: {', '.join(containing or known)}"
     raise ConfigError(f"unknown GPU {name!r} in {configs_dir() / 'gpus.yaml'}: {hint}")
 
 

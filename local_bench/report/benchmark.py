@@ -1,4 +1,4 @@
-"""What a benchmark publishes, from the run's own ledger, for the page."""
+"""The numbers that a benchmark publishes, from the run's ledger, for the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class BenchmarkView:
 
 
 def benchmark_view(run: RunDir) -> list[BenchmarkView]:
-    """Nothing for a suite that is settled in money, or that publishes nothing of its own."""
+    """Empty for a suite that is settled in money, or that defines no published numbers."""
     if format_of(run) in (None, _SETTLED):
         return []
     return [

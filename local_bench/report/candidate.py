@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from local_bench.core.types import Task
-from local_bench.report.images import Picture, picture
+from local_bench.report.images import InlineImage, inline_image
 from local_bench.report.scores import score_text
 from local_bench.report.text import short
 from local_bench.runs.rundir import RunDir
@@ -16,7 +16,7 @@ MAX_RAW = 2000
 BRF = "brf"
 """The rubric with one question per evaluation point."""
 CNS_SET = "cns_set"
-"""The rubric whose second asking shows the set the other way round."""
+"""The rubric that is repeated with the set in reverse order."""
 _LABELS = TypeAdapter(dict[str, dict[str, float]])
 
 
@@ -44,8 +44,8 @@ class VerdictView:
 class CandidateView:
     model: str
     attempt: int
-    picture: Picture | None
-    no_picture: str
+    image: InlineImage | None
+    no_image: str
     """Reason why there is no image."""
     prompt: str
     saw: str | None
@@ -83,12 +83,12 @@ def candidate_view(
             cells.append((name, "missing", None))
         else:
             cells.append((name, *score_text(found.score, found.kind)))
-    shown = picture(run.image_store.load, candidate.image) if candidate.image else None
+    shown = inline_image(run.image_store.load, candidate.image) if candidate.image else None
     return CandidateView(
         model=candidate.model,
         attempt=candidate.attempt,
-        picture=shown,
-        no_picture=_no_picture(candidate),
+        image=shown,
+        no_image=_no_image(candidate),
         prompt=candidate.prompt,
         saw=_saw(task, candidate.work.get("pictures")),
         truth=truth,
@@ -114,17 +114,17 @@ def given(task: Task) -> list[tuple[str, str]]:
     return source + [(f"Reference image {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
 
 
-def _saw(task: Task, pictures: Sequence[str] | None) -> str | None:
+def _saw(task: Task, received: Sequence[str] | None) -> str | None:
     inputs = given(task)
-    if pictures is None or not inputs:
+    if received is None or not inputs:
         return None
-    names = [name[0].lower() + name[1:] for name, sha256 in inputs if sha256 in pictures]
+    names = [name[0].lower() + name[1:] for name, sha256 in inputs if sha256 in received]
     if len(names) == len(inputs):
         return "input: all images of the task" if len(inputs) > 1 else f"input: {names[0]}"
     return f"input: {' and '.join(names)} only" if names else "input: no image of the task"
 
 
-def _no_picture(candidate: CandidateRow) -> str:
+def _no_image(candidate: CandidateRow) -> str:
     match candidate.state:
         case "planned":
             return "not generated yet"

@@ -47,12 +47,12 @@ MAKING = schema(
     s_per_image=REAL, images_per_gpu_hour=REAL, image_micro_usd=INT, marginal_image_micro_usd=INT, wh_per_image=REAL,
     marginal_wh_per_image=REAL, flop_per_image=REAL, floor_s_per_image=REAL, mfu=REAL, no_floor=TEXT,
 )  # fmt: skip
-"""One row a system. `busy` is denoising and decoding alone, and so is what is marginal; `mfu` is a part of 1."""
+"""One row per system. `busy` and the marginal values include denoising and decoding only; `mfu` is a fraction."""
 JUDGES = schema(
     judge_id=TEXT, name=TEXT, card=TEXT, protocol=TEXT, transport=TEXT, reproducible=YES_NO, n_attacks=INT,
     n_fooled=INT, n_attacks_unscored=INT, fooled_by=TEXT,
 )  # fmt: skip
-"""One row a judge; what was not tried is null, and `fooled_by` a JSON list."""
+"""One row per judge; null for tests that were not run; `fooled_by` is a JSON list."""
 CUTS = schema(model=TEXT, encoder=TEXT, n_prompts=INT, n_cut=INT, most_tokens=INT)
 
 COMPETITION = schema(
@@ -69,4 +69,4 @@ BREAK_EVEN = schema(
     model=TEXT, api=TEXT, api_usd_per_image=REAL, usd_per_image=REAL, marginal_usd_per_image=REAL,
     break_even_usd_per_hour=REAL, break_even_usd_per_hour_endless=REAL, break_even_images=INT,
 )  # fmt: skip
-"""A row per model that was timed and API."""
+"""One row per timed model and API."""

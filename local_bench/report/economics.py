@@ -49,7 +49,7 @@ class WayRow:
     passed: tuple[str, str]
     """Orders passed, and orders passed if all undecided images pass."""
     images: str
-    looks: str
+    reviews: str
     earned: str
     cost: str
     """Cost of the images used by the workflow."""
@@ -171,7 +171,7 @@ def _way(way: Workflow) -> WayRow:
         way=worked.way,
         passed=(f"{worked.n_passed:,} of {worked.n_tasks:,}", high),
         images=f"{worked.n_images:,}",
-        looks=f"{worked.n_reviews:,}",
+        reviews=f"{worked.n_reviews:,}",
         earned=usd(way.revenue_micro_usd),
         cost=_fine(way.images_usd),
     )

@@ -1,4 +1,4 @@
-"""The run's tables as CSV and Parquet, for people who count on."""
+"""The run's tables as CSV and Parquet, for further analysis."""
 
 import io
 import json
@@ -30,12 +30,12 @@ from local_bench.settle.settlement import Settlement, Total
 
 
 def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
-    """Writes every table to `<run>/exports/`, as CSV and as Parquet, and returns the paths. `money` is the run's
-    accounting, where it is computed already.
+    """Write every table to `<run>/exports/`, as CSV and as Parquet, and return the paths. `money` is the run's
+    accounting, if it is computed already.
 
-    The rows' order is that of identities, so that one ledger gives the same files. LedgerError where the ledger holds
-    values that do not fit, ConfigError where the price table lacks the config's row, StorageError if the disk refuses;
-    LocalBenchError, and nothing is written, where pictures were made in less time than they can take.
+    Rows are in the order of identities, so equal ledgers give equal files. LedgerError if the ledger has values that
+    do not fit, ConfigError if the price table lacks the config's row, StorageError if writing fails; LocalBenchError,
+    and nothing is written, if generation times are impossibly short.
     """
     check_floors(run.store)
     money = money or accounting(run.store, run.config.settlement)

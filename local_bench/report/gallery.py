@@ -9,7 +9,7 @@ from local_bench.analysis.agreement import judge_labels
 from local_bench.core.money import usd
 from local_bench.core.types import GroundTruth, Task
 from local_bench.report.candidate import CandidateView, candidate_view, given
-from local_bench.report.images import Picture, picture
+from local_bench.report.images import InlineImage, inline_image
 from local_bench.report.scores import score_names
 from local_bench.report.truth import truth_sentence
 from local_bench.report.view import model_order
@@ -33,7 +33,7 @@ class DeliverableView:
 class OrderView:
     task: Task
     price: str
-    given: list[tuple[str, Picture | None]]
+    given: list[tuple[str, InlineImage | None]]
     """The input images of the order: (description, image or None if it is missing)."""
     deliverables: list[DeliverableView]
 
@@ -61,7 +61,7 @@ def gallery(run: RunDir, truths: Mapping[str, GroundTruth] | None = None) -> lis
 
 
 def n_orders(run: RunDir) -> int:
-    """How many orders the run has in all."""
+    """The run's total number of orders."""
     return run.store.task_totals()[0]
 
 
@@ -83,5 +83,5 @@ def _deliverable(task: Task, index: int, views: list[CandidateView]) -> Delivera
     )
 
 
-def _given(run: RunDir, task: Task) -> list[tuple[str, Picture | None]]:
-    return [(what, picture(run.image_store.load_input, sha256)) for what, sha256 in given(task)]
+def _given(run: RunDir, task: Task) -> list[tuple[str, InlineImage | None]]:
+    return [(what, inline_image(run.image_store.load_input, sha256)) for what, sha256 in given(task)]

@@ -1,4 +1,4 @@
-"""Thumbnails that travel inside the page."""
+"""Thumbnails embedded in the page as data URIs."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ LONG_SIDE = 192
 
 
 @dataclass(frozen=True)
-class Picture:
+class InlineImage:
     """An image as a data URI, with its size on the page in pixels."""
 
     src: str
@@ -24,7 +24,7 @@ class Picture:
     """Whether a pixel of the image takes several on the page."""
 
 
-def picture(load: Callable[[str], Image.Image], pixels_sha256: str | None) -> Picture | None:
+def inline_image(load: Callable[[str], Image.Image], pixels_sha256: str | None) -> InlineImage | None:
     """The image loaded for that digest, with at most LONG_SIDE pixels per side; a small image is enlarged by an integer
     factor. None if it cannot be read."""
     if pixels_sha256 is None or not is_digest(pixels_sha256):
@@ -39,4 +39,4 @@ def picture(load: Callable[[str], Image.Image], pixels_sha256: str | None) -> Pi
     lossless = times > 1
     image.save(buffer, "WEBP", quality=80, method=2 if lossless else 4, lossless=lossless)
     data = base64.b64encode(buffer.getvalue()).decode()
-    return Picture(f"data:image/webp;base64,{data}", image.width * times, image.height * times, times > 1)
+    return InlineImage(f"data:image/webp;base64,{data}", image.width * times, image.height * times, times > 1)

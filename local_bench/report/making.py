@@ -80,7 +80,7 @@ def batch_sentences(generation_stats: list[GenerationStats]) -> list[str]:
 
 
 def cut_rows(prompt_truncations: list[PromptTruncation]) -> list[tuple[str, str, str, str, str]]:
-    """(model, encoder, prompts, how many were cut, most tokens lost)"""
+    """(model, encoder, prompts, truncated prompts, maximum number of truncated tokens)"""
     return [(c.model, c.encoder, f"{c.n_prompts:,}", f"{c.n_cut:,}", f"{c.most_tokens:,}") for c in prompt_truncations]
 
 
@@ -138,7 +138,7 @@ def _was(n: int) -> str:
 
 
 def figure(value: float) -> str:
-    """A measured number with three digits, without decimals from a hundred on: `0.0362`, `4.40`, `1,234`."""
+    """A measured number with three significant digits, without decimals from 100 on: `0.0362`, `4.40`, `1,234`."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:#.3g}".removesuffix(".")

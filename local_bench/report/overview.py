@@ -1,4 +1,4 @@
-"""What a run found, in a few sentences: which model earned most, how sure that is, and what it cost."""
+"""A run's results in a few sentences: which model earned most, whether that is significant, and what it cost."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -50,7 +50,7 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
             run=run.config,
             size=view.size_line(run),
             overview=overview(money, significance([run], [0])),
-            warnings=[*view.warnings(run, money.settlements), *faulty_pictures(run)],
+            warnings=[*view.warnings(run, money.settlements), *faulty_images(run)],
             settlement=view.settlement_rows(run, money),
             categories=view.category_rows(money.settlements),
             truth=truth.truth_view(known),
@@ -80,17 +80,17 @@ def render(run: RunDir, money: Accounting | None = None) -> str:
     )
 
 
-def faulty_pictures(run: RunDir) -> list[str]:
+def faulty_images(run: RunDir) -> list[str]:
     """A sentence about images that were found missing, damaged or altered; empty if there are none."""
     faults = run.image_store.all_faults
     if not faults:
         return []
-    return [f"{faults_sentence(faults)}. Scores and decisions are of the pictures as they were made."]
+    return [f"{faults_sentence(faults)}. Scores and decisions are of the images as they were generated."]
 
 
 @cache
 def _environment() -> Environment:
-    """Escapes everything, shows hidden characters, and takes an unknown name for the mistake that it is."""
+    """Escapes everything and shows hidden characters; an unknown name is an error."""
     return Environment(
         loader=PackageLoader("local_bench.report", "."),
         autoescape=True,

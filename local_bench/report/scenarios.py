@@ -1,7 +1,7 @@
 """ServImage's tables 3 and 7 and the break-even of a run as rows, for JSON and for the exports.
 
-The page shows the same `Economics`; money is in US dollars and shares are fractions of 1. None: not known, or nothing
-to divide by.
+The page shows the same `Economics`; money is in US dollars and shares are fractions of 1. None: unknown, or the
+denominator is 0.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def cost_reduction_rows(found: Economics) -> list[Row]:
 
 
 def break_even_rows(found: Economics) -> list[Row]:
-    """A row per model that was timed and API: the price of a GPU-hour up to which, and the number of images from
+    """One row per timed model and API: the price of a GPU-hour up to which, and the number of images from
     which, the run's devices cost no more than the API."""
     return [
         {

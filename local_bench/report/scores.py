@@ -73,8 +73,8 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
 
 def figure(value: float, kind: str) -> str:
     """A judge's score with two decimals; a metric's with four decimals below 1, where models differ little."""
-    places = 2 if kind == "judge" or abs(value) >= 10 else 3 if abs(value) >= 1 else 4
-    return f"{value:.{places}f}"
+    decimals = 2 if kind == "judge" or abs(value) >= 10 else 3 if abs(value) >= 1 else 4
+    return f"{value:.{decimals}f}"
 
 
 def better(run: RunDir) -> dict[str, str]:

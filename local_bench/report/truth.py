@@ -45,7 +45,7 @@ class MoneyRow:
 
 @dataclass(frozen=True)
 class TruthView:
-    """The section, ready to be laid out."""
+    """The content of the section."""
 
     money: list[MoneyRow]
     answers: dict[str, list[AnswerRow]]

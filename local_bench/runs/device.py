@@ -28,7 +28,7 @@ class JudgeDevice:
     """The device's name, as reported by its driver."""
     cuda_index: int | None
     capability: tuple[int, int] | None = None
-    """The GPU's compute capability, if it is known; else it is asked from torch."""
+    """The GPU's compute capability, if known; otherwise torch reports it."""
 
     @property
     def on_gpu(self) -> bool:
@@ -76,7 +76,7 @@ def reserve_memory(
 
     ServerError if `vram_gb` is not free on each of `judge_devices`.
     """
-    gpus = [place.cuda_index for place in judge_devices if place.cuda_index is not None]
+    gpus = [judge_device.cuda_index for judge_device in judge_devices if judge_device.cuda_index is not None]
     if not gpus:
         yield 1.0
         return

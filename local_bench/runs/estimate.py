@@ -214,14 +214,14 @@ def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunCo
             kind = (usual_size(described, Sampler(**work["sampler"])), len(work["pictures"]))
             kinds.setdefault(kind, Counter())[work["prompt"] if alone else ""] += 1
     groups = []
-    for (sampler, pictures), prompts in (kinds or {(Sampler(**model.sampler), 0): Counter()}).items():
+    for (sampler, input_images), prompts in (kinds or {(Sampler(**model.sampler), 0): Counter()}).items():
         memory = plan_memory(
             described,
             sampler,
             batch_size=model.config.batch_size or config.engine.batch_size,
             capacity_gb=target.capacity_gb,
             host_gb=target.host_gb,
-            pictures=pictures,
+            input_images=input_images,
             attempts=model.config.attempts,
             lossy=model.config.lossy.settings,
             always_stream=config.engine.offload == "always",

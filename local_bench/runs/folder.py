@@ -11,7 +11,7 @@ from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.files import read_bytes, read_text
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
-from local_bench.judges.metrics.base import Picture, Subject
+from local_bench.judges.metrics.base import ImageFile, Subject
 from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, measure_share
@@ -101,7 +101,7 @@ def _subjects(folder: Path, paired: PairedFiles) -> Iterator[Subject]:
         name = image.relative_to(folder)
         yield Subject(
             key=name.as_posix(),
-            image=Picture(image),
+            image=ImageFile(image),
             source=_paired(paired.sources, name),
             mask=_paired(paired.masks, name),
             references=tuple(_references(paired.references, name)),
@@ -109,16 +109,16 @@ def _subjects(folder: Path, paired: PairedFiles) -> Iterator[Subject]:
         )
 
 
-def _paired(folder: Path | None, name: Path, more: str = "") -> Picture | None:
+def _paired(folder: Path | None, name: Path, more: str = "") -> ImageFile | None:
     """The image in `folder` with the same name: the one with the same suffix, else with another."""
     if folder is None:
         return None
     suffixes = dict.fromkeys((name.suffix, *SUFFIXES, *(suffix.upper() for suffix in SUFFIXES)))
     paths = (folder / name.with_name(f"{name.stem}{more}{suffix}") for suffix in suffixes)
-    return next((Picture(path) for path in paths if path.is_file()), None)
+    return next((ImageFile(path) for path in paths if path.is_file()), None)
 
 
-def _references(folder: Path | None, name: Path) -> Iterator[Picture]:
+def _references(folder: Path | None, name: Path) -> Iterator[ImageFile]:
     first = _paired(folder, name)
     if first:
         yield first

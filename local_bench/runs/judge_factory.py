@@ -41,7 +41,7 @@ def transport_of(config: JudgeConfig) -> str:
     return "embedded" if vllm_version() else "local"
 
 
-def judge_spec(config: JudgeConfig, place: JudgeDevice) -> JudgeSpec:
+def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
     """The judge's spec. WeightsError if its weights are missing (an external server's need not be present)."""
     described = card(config.card, "judge")
     if config.base_url and not described.source.build and config.weights is None:
@@ -51,7 +51,7 @@ def judge_spec(config: JudgeConfig, place: JudgeDevice) -> JudgeSpec:
     return JudgeSpec(
         card=described.name,
         weights_sha256=weights,
-        dtype=described.dtype if place.on_gpu else "float32",
+        dtype=described.dtype if device.on_gpu else "float32",
         max_pixels=config.max_pixels or described.judge_max_pixels,
         patch=described.patch,
         seed=config.seed,

@@ -20,7 +20,7 @@ class LaunchedBatch:
     """A launched batch."""
 
     jobs: Sequence[Job]
-    briefs: Sequence[GenerationRequest]
+    requests: Sequence[GenerationRequest]
     """One per slot of the batch: those of `jobs`, repeated to fill the batch."""
     pixels: torch.Tensor
     """uint8 (slots, height, width, 3) on the host; valid once `decoded` is reached."""
@@ -36,8 +36,8 @@ class LaunchedBatch:
         self.clock.reached_ns(self.decoded)
         if not self.finite[i]:
             return None
-        image, brief = Image.fromarray(self.pixels[i].numpy()), self.briefs[i]
-        return store_image(images, pasted_back(image, brief) if brief.sampler.paste_back else image)
+        image, request = Image.fromarray(self.pixels[i].numpy()), self.requests[i]
+        return store_image(images, pasted_back(image, request) if request.sampler.paste_back else image)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,8 @@ from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
-from local_bench.judges.metrics.base import NetworkMetric, Picture, Subject
-from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told, Wanted
+from local_bench.judges.metrics.base import ImageFile, NetworkMetric, Subject
+from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored, Wanted
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
@@ -79,15 +79,15 @@ def measure(run: RunDir, executor: Executor, progress: Progress) -> None:
                     progress.advance(n)
 
 
-def metric_order(place: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
-    """The order to compute the metrics `names` on devices like `place`."""
+def metric_order(worker_device: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
+    """The order to compute the metrics `names` on devices like `worker_device`."""
     return MetricWorkOrder(
         names=names,
-        device=place.device,
+        device=worker_device.device,
         threads=engine.threads,
         io_workers=engine.io_workers,
         batch_size=engine.metric_batch_size,
-        identities={name: identity_of(name, place.device) for name in names},
+        identities={name: identity_of(name, worker_device.device) for name in names},
     )
 
 
@@ -104,7 +104,7 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
                 yield ScoresComputed(rows)
                 yield TimeCharged("metric", len(rows), time.monotonic_ns())
                 yield PhaseAdvanced(n_subjects)
-            case Told(sentence):
+            case Note(sentence):
                 yield Message(sentence)
 
 
@@ -132,10 +132,10 @@ def _wanted(run: RunDir) -> list[Wanted]:
         )
         if names:
             source, mask, *references = (
-                None if sha256 is None else Picture(image_path(run.inputs, sha256), sha256)
+                None if sha256 is None else ImageFile(image_path(run.inputs, sha256), sha256)
                 for sha256 in (task.source_sha256, task.mask_sha256, *task.reference_sha256)
             )
-            image = Picture(run.image(row.image), row.image)
+            image = ImageFile(run.image(row.image), row.image)
             belongs = tuple(reference for reference in references if reference)
             caption = row.prompt if task.caption is None else task.caption
             wanted.append((Subject(row.work_id, image, source, mask, belongs, caption), names))

@@ -50,9 +50,9 @@ class OperationCounts(Strict):
     uncounted: str | None = None
     """Why operations could not be counted."""
 
-    def kind(self, height: int | None, width: int | None, pictures: Iterable[str]) -> str:
+    def kind(self, height: int | None, width: int | None, input_images: Iterable[str]) -> str:
         """The kind's key: `1024x1024`, followed by `+tokens` or `+same` for each input image."""
-        return f"{height}x{width}" + "".join(f"+{self.picture_tokens.get(sha, 'same')}" for sha in pictures)
+        return f"{height}x{width}" + "".join(f"+{self.picture_tokens.get(sha, 'same')}" for sha in input_images)
 
 
 def operations(store: Store, label: str) -> OperationCounts:
@@ -98,15 +98,15 @@ def _count(store: Store, order: WorkOrder) -> OperationCounts:
     counted = OperationCounts(picture_tokens=_input_tokens(order, {sha for work in works for sha in work["pictures"]}))
     kinds: dict[str, ImageKind] = {}
     for work in works:
-        sampler, pictures = Sampler(**work["sampler"]), work["pictures"]
-        kind = counted.kind(sampler.height, sampler.width, pictures)
+        sampler, input_images = Sampler(**work["sampler"]), work["pictures"]
+        kind = counted.kind(sampler.height, sampler.width, input_images)
         if kind not in kinds:
-            kinds[kind] = _kind(order, sampler, [counted.picture_tokens.get(sha) for sha in pictures])
+            kinds[kind] = _kind(order, sampler, [counted.picture_tokens.get(sha) for sha in input_images])
     return counted.model_copy(update={"kinds": kinds})
 
 
-def _kind(order: WorkOrder, sampler: "Sampler", pictures: Sequence[int | None]) -> ImageKind:
-    """`pictures` are the tokens of the input images; None for one that takes the output size."""
+def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | None]) -> ImageKind:
+    """`input_images` are the tokens of the input images; None for one that takes the output size."""
     from local_bench.generators.arithmetic import usual_size
     from local_bench.generators.memory import plan_memory
     from local_bench.generators.shapes import sizes
@@ -116,16 +116,16 @@ def _kind(order: WorkOrder, sampler: "Sampler", pictures: Sequence[int | None]) 
         sampler,
         batch_size=order.batch_size,
         capacity_gb=order.capacity_gb,
-        pictures=len(pictures),
+        input_images=len(input_images),
         attempts=order.batch_size or order.attempts,  # a configured batch size is always filled
         lossy=order.lossy,
     )
-    counted = sizes(order.card, usual_size(order.card, sampler), len(pictures))
-    least = sizes(order.card, sampler, len(pictures), text_tokens=1)
+    counted = sizes(order.card, usual_size(order.card, sampler), len(input_images))
+    least = sizes(order.card, sampler, len(input_images), text_tokens=1)
     area = min(1.0, _tokens(least.result) / _tokens(counted.result))
 
     def share(text: int) -> float:
-        tokens = (text + _sequence(least, pictures)) / (counted.text + _sequence(counted))
+        tokens = (text + _sequence(least, input_images)) / (counted.text + _sequence(counted))
         return tokens if tokens > 1 else tokens**2
 
     denoise_flop, decode_flop = plan.operations.denoise_flop, plan.operations.decode_flop * area**2
@@ -136,9 +136,9 @@ def _kind(order: WorkOrder, sampler: "Sampler", pictures: Sequence[int | None]) 
     )
 
 
-def _sequence(s: "Sizes", pictures: Sequence[int | None] = ()) -> int:
+def _sequence(s: "Sizes", input_images: Sequence[int | None] = ()) -> int:
     """Tokens of the output and of the input images in the transformer's sequence."""
-    own = [*pictures, *[None] * len(s.in_sequence)]
+    own = [*input_images, *[None] * len(s.in_sequence)]
     read = zip(s.in_sequence, own, strict=False)
     return _tokens(s.result) + sum(_tokens(size) if tokens is None else tokens for size, tokens in read)
 
@@ -150,12 +150,13 @@ def _tokens(size: tuple[int, int]) -> int:
 # ---- input images: the size at which model families read them
 
 
-def _input_tokens(order: WorkOrder, pictures: set[str]) -> dict[str, int]:
+def _input_tokens(order: WorkOrder, input_images: set[str]) -> dict[str, int]:
     input_size = _INPUT_SIZE.get(order.card.family)
     if input_size is None:
         return {}
     return {
-        sha: _tokens(input_size(*load_verified(image_path(order.inputs, sha), sha).size)) for sha in sorted(pictures)
+        sha: _tokens(input_size(*load_verified(image_path(order.inputs, sha), sha).size))
+        for sha in sorted(input_images)
     }
 
 

@@ -199,8 +199,8 @@ def log_odds_of(
     other_libraries: bool = False,
 ) -> dict[str, float]:
     """Work id -> log-odds of payment, for the images of `runs` that have a prediction; as `predict_runs`."""
-    said = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
-    return {one.work_id: one.log_odds for one in said if one.log_odds is not None}
+    predicted = predict_runs(runs, artefact, weights=weights, device=device, other_libraries=other_libraries)
+    return {one.work_id: one.log_odds for one in predicted if one.log_odds is not None}
 
 
 def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:

@@ -295,7 +295,7 @@ def _generated(
         for attempt in range(1, model.config.attempts + 1)
     )
     for task, reason, deliverable, attempt in wanted:
-        seen = deliverable.pictures[: takes.pictures]
+        seen = deliverable.input_images[: takes.pictures]
         sampler = model.sampler  # shared by all candidates of the usual size
         area = sampler["height"] * sampler["width"]
         specs = _specs(task, deliverable.index) if by_rules else None
@@ -340,7 +340,7 @@ def _takes(takes: Takes, width: int, height: int) -> bool:
 def _model_notes(model: ModelPlan, fits: Sequence[_Fit]) -> list[str]:
     assert model.card is not None
     label, takes = model.label, model.card.takes
-    given = [len(d.pictures) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables]
+    given = [len(d.input_images) for fit in fits if not fit.task.unscored and not fit.reason for d in fit.deliverables]
     beyond_limit = sum(n > takes.pictures for n in given)
     sentences = []
     if unsupported := sum(bool(fit.reason and fit.deliverables) for fit in fits):

@@ -78,7 +78,7 @@ class RunDir:
         read_run_config(path)
         store = Store(path / LEDGER, in_memory=True)
         if _refuse_other_run(path, config):
-            raise ConfigError(f"{path} does not have all that the config asks for: use `local-bench run` to add it")
+            raise ConfigError(f"{path} lacks work that the config requires: use `local-bench run` to add it")
         return cls(path, config, store, None)
 
     def __enter__(self) -> Self:

@@ -24,7 +24,7 @@ ScoresByWork = dict[str, dict[str, Score]]
 
 
 def sets(store: Store) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
-    """(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
+    """(task, model, attempt) -> deliverable -> (work id, pixel digest or None if there is no image)."""
     found: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
     for task_id, model, attempt, deliverable, work_id, image in store.images():
         found[task_id, model, attempt][deliverable] = (work_id, image)

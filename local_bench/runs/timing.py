@@ -18,7 +18,7 @@ from local_bench.core.money import held_cost, usd_number
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
-from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
+from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
 from local_bench.generators.masked import half_mask
@@ -63,7 +63,7 @@ class TimingResult:
 def time_model(
     model: ModelPlan,
     sampler: Sampler,
-    n_pictures: int,
+    n_images: int,
     batch_size: int,
     engine: EngineConfig,
     offload: Sequence[str] = (),
@@ -85,32 +85,32 @@ def time_model(
     )
     generator = kind(card, model.weights, machine, model.parts)
     clock = _Clock(device)
-    brief = GenerationRequest(
+    request = GenerationRequest(
         "A red boot on a white table by a window, three birds above it. " * 4,
         sampler,
-        _pictures(sampler, n_pictures),
+        _input_images(sampler, n_images),
         half_mask(sampler) if card.takes.mask else None,
     )
     generator.load_encoder()
     load_s = clock.lap()
-    text = generator.encode_text(brief)
-    pictures = brief.pictures if generator.traits.encodes_pictures else ()
-    seen = tuple(generator.encode_picture(p, sampler) for p in pictures)
+    text = generator.encode_text(request)
+    input_images = request.input_images if generator.traits.encodes_images else ()
+    seen = tuple(generator.encode_image(p, sampler) for p in input_images)
     clock.lap()  # the first call selects kernels
-    generator.encode_text(brief)
-    for picture in pictures:
-        generator.encode_picture(picture, sampler)
+    generator.encode_text(request)
+    for input_image in input_images:
+        generator.encode_image(input_image, sampler)
     encode_s = clock.lap()
     generator.drop_encoder()
     clock.lap()
     generator.load_denoiser()
     load_s += clock.lap()
-    item = Item(brief, text, seen, seed_of("trial"))
+    item = Item(request, text, seen, seed_of("trial"))
     warm_up(generator, item, batch_size)
     warm_up_s = clock.lap()
     times = {}
     for steps in (_FEW, _MORE):
-        short = replace(item, brief=replace(brief, sampler=replace(sampler, num_inference_steps=steps)))
+        short = replace(item, request=replace(request, sampler=replace(sampler, num_inference_steps=steps)))
         latents = generator.denoise([short] * batch_size)
         times[steps] = clock.lap()
     generator.decode(latents, sampler)
@@ -129,15 +129,15 @@ def time_model(
         step_s=step_s,
         call_s=max(0.0, times[_FEW] - _FEW * step_s),
         decode_s=decode_s,
-        flop_per_image=count(card, sampler, n_pictures).total_flop,
+        flop_per_image=count(card, sampler, n_images).total_flop,
     )
 
 
-def _pictures(sampler: Sampler, n: int) -> tuple[Picture, ...]:
+def _input_images(sampler: Sampler, n: int) -> tuple[InputImage, ...]:
     gradients = []
     for i in range(n):
         bands = [Image.linear_gradient("L").rotate(90 * (i + k)) for k in range(3)]
-        gradients.append(Picture(f"trial-{i}", Image.merge("RGB", bands).resize((sampler.width, sampler.height))))
+        gradients.append(InputImage(f"trial-{i}", Image.merge("RGB", bands).resize((sampler.width, sampler.height))))
     return tuple(gradients)
 
 
@@ -169,9 +169,9 @@ def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> No
             entry["measured"] = None
             continue
         kinds = Counter((canonical_json(w["sampler"]), len(w["pictures"])) for w in work)
-        (sampler, n_pictures), _ = kinds.most_common(1)[0]
+        (sampler, n_images), _ = kinds.most_common(1)[0]
         size = Sampler(**strictjson.stored(sampler))
-        timing = time_model(model, size, n_pictures, entry["batch_size"], config.engine, entry["offload"])
+        timing = time_model(model, size, n_images, entry["batch_size"], config.engine, entry["offload"])
         texts = len({(w["prompt"], *w["pictures"]) for w in work})
         image_s = timing.image_s * entry["pflop_per_image"] * 1e15 / timing.flop_per_image
         held_s = timing.warm_up_s * len(kinds) + texts * timing.encode_s + len(work) * image_s

@@ -229,11 +229,11 @@ def _verdicts(run: RunDir) -> Faults:
         spec, ids = checked[row.judge]
         key = row.work_id, row.rubric, row.point, row.repeat
         if key not in ids:
-            yield _verdict_name(run, row), "answers a question that the suite does not put"
+            yield _verdict_name(run, row), "answers a question that the suite does not have"
         elif row.question_id and row.question_id != ids[key]:
             yield _verdict_name(run, row), "has a question id that does not follow from its question"
         if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
-            yield _verdict_name(run, row), "is by another wording of its rubric"
+            yield _verdict_name(run, row), "is by another version of its rubric"
         if row.answer_json is not None:
             answer, fault = spec.rubrics[row.rubric].read(strictjson.stored(row.answer_json), {}, labels_only=True)
             if answer is None:

@@ -22,7 +22,7 @@ class Job:
     prompt: str
     seed: int
     sampler: dict[str, Any]
-    pictures: tuple[str, ...]
+    input_images: tuple[str, ...]
     """Pixel digests of the input images, in order."""
     mask: str | None = None
     """Pixel digest of the mask, for inpainting families."""
@@ -156,8 +156,8 @@ Event = (
 def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
     """Split `jobs` over `n` workers deterministically: sizes are spread evenly, equal prompts stay together."""
     groups: dict[str, list[Job]] = {}
-    for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.pictures, job.work_id)):
-        groups.setdefault(digest([job.sampler, job.prompt, job.pictures]), []).append(job)
+    for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.input_images, job.work_id)):
+        groups.setdefault(digest([job.sampler, job.prompt, job.input_images]), []).append(job)
     assigned: list[list[Job]] = [[] for _ in range(n)]
     for group in groups.values():
         min(assigned, key=len).extend(group)
@@ -167,10 +167,10 @@ def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
 def shared_prompts(shares: Sequence[Sequence[Job]]) -> frozenset[str]:
     """Prompts in more than one share, and prompts of jobs with an input image in more than one share."""
     prompts = Counter(prompt for share in shares for prompt in {job.prompt for job in share})
-    pictures = Counter(sha for share in shares for sha in {sha for job in share for sha in job.pictures})
+    input_images = Counter(sha for share in shares for sha in {sha for job in share for sha in job.input_images})
     return frozenset(
         job.prompt
         for share in shares
         for job in share
-        if prompts[job.prompt] > 1 or any(pictures[sha] > 1 for sha in job.pictures)
+        if prompts[job.prompt] > 1 or any(input_images[sha] > 1 for sha in job.input_images)
     )

@@ -47,24 +47,24 @@ class OrderRequest:
             run.path,
             run.images,
             run.inputs,
-            max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.pictures))),
+            max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.input_images))),
             len(jobs),
             run.store.json_meta(f"batches:{model.label}") or {},
         )
 
 
-def work_order(place: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, tuple[str, ...]]:
-    """The work order for devices like `place`, and notes for the user. ConfigError if the model does not fit the device
-    without a change of its output bytes."""
+def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, tuple[str, ...]]:
+    """The work order for devices like `worker_device`, and notes for the user. ConfigError if the model does not fit
+    the device without a change of its output bytes."""
     model, engine, largest = request.model, request.engine, request.largest
-    card, device = model.card, torch.device(place.device)
+    card, device = model.card, torch.device(worker_device.device)
     assert card is not None
-    workers = min(place.workers, request.n_jobs)
+    workers = min(worker_device.workers, request.n_jobs)
     capacity = device_memory_gb(device)
     memory = plan_memory(
         card,
         Sampler(**largest.sampler),
-        pictures=len(largest.pictures),
+        input_images=len(largest.input_images),
         batch_size=model.config.batch_size or engine.batch_size,
         capacity_gb=capacity,
         host_gb=None if capacity is None else host_memory_gb() / workers,
@@ -83,7 +83,7 @@ def work_order(place: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, t
         parts=model.parts,
         weights_sha256=model.weights_sha256,
         lossy=model.config.lossy.settings,
-        device=place.device,
+        device=worker_device.device,
         attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
         compile=numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings),
         offload=memory.offload,

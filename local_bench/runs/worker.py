@@ -18,7 +18,7 @@ from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
-from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, Machine, Picture, picture_key, text_key
+from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
@@ -135,14 +135,13 @@ class Worker:
         """Encoders of the missing inputs of jobs with one prompt, by key."""
         found: dict[str, Callable[[], EncodedPrompt]] = {}
         if text not in self._encodings:
-            found[text] = partial(self._generator.encode_text, self._brief(jobs[0]))
+            found[text] = partial(self._generator.encode_text, self._request(jobs[0]))
         for job in jobs:
-            for key, sha in zip(
-                self._picture_keys(job), job.pictures, strict=False
-            ):  # no keys if the family does not encode images
+            # no keys if the family does not encode images
+            for key, sha in zip(self._image_keys(job), job.input_images, strict=False):
                 if key not in self._encodings:
                     sampler = Sampler(**job.sampler)
-                    found[key] = partial(self._generator.encode_picture, self._picture(sha), sampler)
+                    found[key] = partial(self._generator.encode_image, self._input_image(sha), sampler)
         return found
 
     def _remove_encodings(self, made: Sequence[Job], left: Sequence[Job]) -> None:
@@ -156,30 +155,32 @@ class Worker:
                     self._encodings.remove(key)
 
     def _keys(self, job: Job) -> list[str]:
-        return [self._text_key(job), *self._picture_keys(job)]
+        return [self._text_key(job), *self._image_keys(job)]
 
     def _text_key(self, job: Job) -> str:
-        uses_images = self._generator.traits.sees_pictures
+        uses_images = self._generator.traits.images_in_prompt
         return text_key(
-            self._order.card.family, job.prompt, Sampler(**job.sampler), job.pictures if uses_images else ()
+            self._order.card.family, job.prompt, Sampler(**job.sampler), job.input_images if uses_images else ()
         )
 
-    def _picture_keys(self, job: Job) -> list[str]:
-        if not self._generator.traits.encodes_pictures:
+    def _image_keys(self, job: Job) -> list[str]:
+        if not self._generator.traits.encodes_images:
             return []
         sampler = Sampler(**job.sampler)
-        return [picture_key(self._order.card.family, sha, sampler) for sha in job.pictures]
+        return [image_key(self._order.card.family, sha, sampler) for sha in job.input_images]
 
     # ---- batches
 
     def _buckets(self, jobs: Sequence[Job]) -> dict[str, list[Job]]:
         """Jobs grouped by shape, in order; keys are digests of the shapes."""
         buckets: dict[str, list[Job]] = {}
-        sizes = {sha: self._picture(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.pictures})}
+        sizes = {
+            sha: self._input_image(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.input_images})
+        }
         for job in jobs:
             shape = [
                 job.sampler,
-                [sizes[sha] for sha in job.pictures],
+                [sizes[sha] for sha in job.input_images],
                 [self._encoding_info(key)[0] for key in self._keys(job)],
             ]
             buckets.setdefault(digest(shape), []).append(job)
@@ -225,10 +226,10 @@ class Worker:
         latents = self._generator.denoise(items)
         finite = latents.isfinite().flatten(1).all(1)
         denoised = clock.mark()
-        pixels = self._generator.pixels(latents, items[0].brief.sampler)
+        pixels = self._generator.pixels(latents, items[0].request.sampler)
         host = [to_host(pixels), to_host(finite)]
-        briefs = [item.brief for item in items]
-        return LaunchedBatch(jobs, briefs, host[0], host[1], denoised, clock.mark(), clock)
+        requests = [item.request for item in items]
+        return LaunchedBatch(jobs, requests, host[0], host[1], denoised, clock.mark(), clock)
 
     def _finish(self, batch: "LaunchedBatch | None") -> Iterator[Event]:
         """Yield a batch's times and, once its files are written, its images."""
@@ -238,7 +239,9 @@ class Worker:
         yield TimeCharged("decode", len(batch.jobs), batch.clock.reached_ns(batch.decoded))
         yield ImagesFinished(
             [
-                ImageResult(job.work_id, file.result(), len(batch.briefs), self._encoding_info(self._text_key(job))[1])
+                ImageResult(
+                    job.work_id, file.result(), len(batch.requests), self._encoding_info(self._text_key(job))[1]
+                )
                 for job, file in zip(batch.jobs, batch.files, strict=True)
             ]
         )
@@ -272,7 +275,7 @@ class Worker:
         if not self._order.compile:
             return
         text = "any length" if self._family.varying else item.text.shape
-        key = digest([list(item.brief.shape), [p.shape for p in item.pictures], text, size])
+        key = digest([list(item.request.shape), [p.shape for p in item.input_images], text, size])
         if key not in self._compiled_for:
             warm_up(self._generator, item, size)
             self._compiled_for.add(key)
@@ -283,7 +286,7 @@ class Worker:
             Sampler(**job.sampler),
             batch_size=self._order.batch_size,
             capacity_gb=self._order.capacity_gb,
-            pictures=len(job.pictures),
+            input_images=len(job.input_images),
             attempts=self._order.attempts,
             lossy=self._order.lossy,
             always_stream=bool(self._order.offload),
@@ -324,22 +327,22 @@ class Worker:
     def _items(self, jobs: Sequence[Job]) -> list[Item]:
         return [
             Item(
-                self._brief(job),
+                self._request(job),
                 self._encodings.get(self._text_key(job)),
-                tuple(self._encodings.get(key) for key in self._picture_keys(job)),
+                tuple(self._encodings.get(key) for key in self._image_keys(job)),
                 job.seed,
             )
             for job in jobs
         ]
 
-    def _brief(self, job: Job) -> GenerationRequest:
-        pictures = tuple(self._picture(sha) for sha in job.pictures)
+    def _request(self, job: Job) -> GenerationRequest:
+        input_images = tuple(self._input_image(sha) for sha in job.input_images)
         return GenerationRequest(
-            job.prompt, Sampler(**job.sampler), pictures, None if job.mask is None else self._picture(job.mask)
+            job.prompt, Sampler(**job.sampler), input_images, None if job.mask is None else self._input_image(job.mask)
         )
 
-    def _picture(self, sha256: str) -> Picture:
-        return Picture(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))
+    def _input_image(self, sha256: str) -> InputImage:
+        return InputImage(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))
 
     def _encoding_info(self, key: str) -> tuple[Any, dict[str, int]]:
         """Shape and truncated tokens of an encoding."""

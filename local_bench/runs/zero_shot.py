@@ -40,7 +40,7 @@ class ZeroShotResult:
 
 def payment_question(task: Task, deliverable: int, image: str, scores: Mapping[str, Score | None] | None) -> Question:
     """The question about one image; with `scores` (by name) they are in the prompt."""
-    pictures = (*([task.source_sha256] if task.source_sha256 else []), *task.reference_sha256)
+    images = (*([task.source_sha256] if task.source_sha256 else []), *task.reference_sha256)
     roles = ("delivered", *["source"] * bool(task.source_sha256), *["reference"] * len(task.reference_sha256))
     n = len(task.deliverables)
     price = f"{usd(task.price_micro_usd)} for the whole order of {n} image{'s' if n > 1 else ''}"
@@ -49,7 +49,7 @@ def payment_question(task: Task, deliverable: int, image: str, scores: Mapping[s
     if scores is not None:
         slots.append(("scores", "\n".join(f"{name}: {_shown(score)}" for name, score in scores.items())))
     rubric = RUBRIC if scores is None else RUBRIC_WITH_SCORES
-    return Question(rubric, 0, (image, *pictures), tuple(slots), roles)
+    return Question(rubric, 0, (image, *images), tuple(slots), roles)
 
 
 def _shown(score: Score | None) -> str:

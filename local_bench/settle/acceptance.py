@@ -43,7 +43,7 @@ def by_rules(decision: Decision, rules: Score | None) -> Decision:
 
 
 def likely(scores: Sequence[Score], thresholds: Mapping[str, float]) -> float | None:
-    """Prior probability of human acceptance, before any annotation; None where the scores do not allow one.
+    """Prior probability of human acceptance, before any annotation; None if the scores do not allow one.
 
     The normal probability of the margin, in points, by which the worst of the deciding scores clears its threshold: a
     judge is assumed to be within one point two times out of three. It only selects images to annotate;

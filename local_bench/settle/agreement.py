@@ -30,7 +30,7 @@ class Agreement:
     """An agreement statistic over units, with the number of units behind it."""
 
     value: float | None
-    """None where it is not defined."""
+    """None if it is not defined."""
     n: int
     """Units included."""
     n_unscored: int
@@ -38,7 +38,7 @@ class Agreement:
     undefined: str | None = None
     """Reason for a value of None."""
     low: float | None = None
-    """Lower end of the 95 % interval; None where none was computed."""
+    """Lower end of the 95 % interval; None if none was computed."""
     high: float | None = None
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ def _kappa(sums: Floats) -> Floats:
 
 
 def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "nominal") -> Agreement:
-    """Krippendorff's alpha for any number of raters: units x raters, None where a rater did not rate; at most 1.
+    """Krippendorff's alpha for any number of raters: units x raters, None if a rater did not rate; at most 1.
 
     Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011). A unit with fewer than two ratings has no pair
     and is excluded. Undefined for fewer than two units with pairs, and where all their ratings are the same.
@@ -168,14 +168,14 @@ def _parts(values: Sequence[float], k: int) -> list[float]:
 def majority(values: Sequence[Label | None]) -> Label | None:
     """Majority label of several judges; a tie takes the lower label, which is the stricter one.
 
-    None where fewer than half of the judges answered, or there is no judge.
+    None if fewer than half of the judges answered, or there is no judge.
     """
     votes = Counter(_quorum(values))
     return min(votes, key=lambda label: (-votes[label], label)) if votes else None
 
 
 def panel_mean(values: Sequence[float | None]) -> float | None:
-    """Mean answer of several judges; None where fewer than half of them answered."""
+    """Mean answer of several judges; None if fewer than half of them answered."""
     answered = _quorum(values)
     return math.fsum(answered) / len(answered) if answered else None
 
@@ -188,7 +188,7 @@ def _quorum(values: Sequence[Label | None]) -> list[Label]:
 def test_retest(rounds: Sequence[Sequence[float | None]]) -> Repeatability:
     """Test-retest agreement: rounds x questions, the same questions in the same order in each of two or more rounds.
 
-    A question that is unscored in any round is excluded and counted. Undefined where no question remains.
+    A question that is unscored in any round is excluded and counted. Undefined if no question remains.
     """
     assert len(rounds) >= 2, len(rounds)
     by_question = list(zip(*rounds, strict=True))

@@ -155,7 +155,7 @@ def _accelerations(sums: Floats, statistic: Statistic) -> Floats:
 
 
 def _bca_tails(ordered: Floats, estimate: float, acceleration: float, tail: float) -> tuple[float, float] | None:
-    """Corrected lower and upper tail, or None where the correction is undefined."""
+    """Corrected lower and upper tail, or None if the correction is undefined."""
     below = (np.searchsorted(ordered, estimate) + np.searchsorted(ordered, estimate, side="right")) / 2 / len(ordered)
     if np.isnan(acceleration) or not 0 < below < 1:
         return None

@@ -39,7 +39,7 @@ def break_even_usd_per_hour(
 ) -> Fraction | None:
     """GPU-hour price up to which a job of `images` images (None: unlimited) costs no more than the API.
 
-    None where the energy alone costs more, or where the images take no time.
+    None if the energy alone costs more, or the images take no time.
     """
     left = api_usd - local.each_j * usd_per_kwh / JOULES_PER_KWH
     seconds = local.each_s + (local.once_s / images if images else 0)

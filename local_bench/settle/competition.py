@@ -43,15 +43,15 @@ class Competition:
 
 def compete(table: OutcomeTable, require_success: bool = False) -> Competition:
     """Settle every order among all models of the table."""
-    asked = table.orders
+    orders = table.orders
     here = table.made > 0
     wins, undecided = _winners(table, here)
     paid = wins.sum(axis=0) > 0
     if require_success:
-        paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == asked.deliverables
+        paid &= np.where(here, table.accepted, -1).max(axis=0, initial=-1) == orders.deliverables
     wins &= paid
     shares = wins.sum(axis=0)
-    revenue = _shared(asked, wins, shares, np.ones(len(paid), dtype=np.bool_))
+    revenue = _shared(orders, wins, shares, np.ones(len(paid), dtype=np.bool_))
     low, high, n_open = _ends(table, wins, shares, undecided, require_success)
     placed = {
         model: Ranking(
@@ -95,19 +95,19 @@ def _ends(
     table: OutcomeTable, wins: Mask, shares: Ints, undecided: Mask, require_success: bool
 ) -> tuple[list[Fraction], list[Fraction], int]:
     """(lower ends, upper ends, number of orders without a certain winner)."""
-    asked = table.orders
+    orders = table.orders
     is_open = undecided | (table.at_best > table.accepted).any(axis=0)
     worst, best = table.accepted[:, is_open], table.at_best[:, is_open]
     surely = (worst > _rivals(best)) & (table.made[:, is_open] > 0)
     perhaps = best >= _rivals(worst)
     if require_success:
-        surely &= worst == asked.deliverables[is_open]
-        perhaps &= best == asked.deliverables[is_open]
-    settled = _shared(asked, wins, shares, ~is_open)
+        surely &= worst == orders.deliverables[is_open]
+        perhaps &= best == orders.deliverables[is_open]
+    settled = _shared(orders, wins, shares, ~is_open)
 
     def ends(open_wins: Mask) -> list[Fraction]:
-        sums = open_wins.astype(np.int64) @ asked.price[is_open]
-        return [s + Fraction(int(o), asked.units_per_usd) for s, o in zip(settled, sums, strict=True)]
+        sums = open_wins.astype(np.int64) @ orders.price[is_open]
+        return [s + Fraction(int(o), orders.units_per_usd) for s, o in zip(settled, sums, strict=True)]
 
     unsettled = (perhaps.sum(axis=0) > 0) & (surely.sum(axis=0) == 0)
     return ends(surely), ends(perhaps), int(unsettled.sum())

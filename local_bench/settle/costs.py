@@ -17,7 +17,7 @@ class HeldTime:
     held_ns: int
     n_items: int
     energy_mj: int | None = None
-    """Millijoules from the device's counter; None where it has none."""
+    """Millijoules from the device's counter; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def phase_costs(held: Iterable[HeldTime], micro_usd_per_hour: int) -> list[Phase
 
 
 def energy_mj(rows: Sequence[HeldTime | PhaseCost]) -> int | None:
-    """Sum of the energy counters; None where one of the rows has none."""
+    """Sum of the energy counters; None if one of the rows has none."""
     known = [row.energy_mj for row in rows if row.energy_mj is not None]
     return sum(known) if len(known) == len(rows) and known else None
 

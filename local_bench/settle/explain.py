@@ -96,14 +96,14 @@ def auc_interval(
 ) -> tuple[float, float] | None:
     """Percentile cluster bootstrap interval of the area under the ROC curve over tasks; None for fewer than two tasks
     or where most resamples have only one class."""
-    places, codes = np.unique(tasks, return_inverse=True)
-    if len(places) < 2:
+    groups, codes = np.unique(tasks, return_inverse=True)
+    if len(groups) < 2:
         return None
     order = np.argsort(numbers, kind="stable")
     codes, accepted = codes[order], accepted[order]
     starts = np.flatnonzero(np.concatenate([[True], np.diff(numbers[order]) != 0]))  # of runs of equal numbers
     areas = []
-    for counts in resampled_counts(len(places), RESAMPLES, seed):
+    for counts in resampled_counts(len(groups), RESAMPLES, seed):
         for count in counts:
             weights = count[codes]
             paid = np.add.reduceat(weights * accepted, starts)

@@ -78,7 +78,7 @@ def prediction_powered(
     *,
     weights: ArrayLike | None = None,
     probabilities: ArrayLike | None = None,
-    asked: ArrayLike | None = None,
+    selected: ArrayLike | None = None,
     over: Over = "these orders",
     drawn: Drawn = "images",
     power: float | None = None,
@@ -87,7 +87,7 @@ def prediction_powered(
     """Estimate the weighted mean of annotations over all images (PPI++, eqs. 3 and 6, with weights).
 
     All are (images,): `tasks` numbers the orders, `judge` is the prediction (a probability or a decision; NaN for
-    none), `labels` the annotations in [0, 1] (NaN for none), `asked` the sampled images if more than were annotated.
+    none), `labels` the annotations in [0, 1] (NaN for none), `selected` the sampled images if more than were annotated.
     `probabilities` are the inclusion probabilities, 1 for images sampled with certainty; equal for all by default.
     `power` is tuned to the smallest variance by default.
 
@@ -98,7 +98,7 @@ def prediction_powered(
     """
     predictions, given = np.asarray(judge, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     answered = ~np.isnan(given)
-    sampled = answered if asked is None else np.asarray(asked, dtype=bool) | answered
+    sampled = answered if selected is None else np.asarray(selected, dtype=bool) | answered
     assert answered.any(), "no annotation"
     chances = (
         np.full(len(predictions), sampled.mean())

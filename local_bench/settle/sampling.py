@@ -22,7 +22,7 @@ ASSURANCE = 0.8
 class LabelPlan:
     """Images to annotate next."""
 
-    ask: NDArray[np.intp]
+    images: NDArray[np.intp]
     """Indices of the images to annotate, ascending."""
     probabilities: Floats
     """(images,) inclusion probability; 1 for annotated images."""
@@ -33,7 +33,7 @@ class LabelPlan:
     @property
     def n_labels(self) -> int:
         """Number of images to annotate."""
-        return len(self.ask)
+        return len(self.images)
 
 
 def plan_labels(
@@ -79,8 +79,8 @@ def plan_labels(
         middle = (fewest + most) // 2
         fewest, most = (fewest, middle) if width_of(middle) <= width else (middle + 1, most)
     chances = inclusion(size, fewest)
-    ask = systematic(chances, seed)
-    return LabelPlan(ask, np.where(open_, chances, 1.0), width_of(fewest) if fewest else 0.0, int((~open_).sum()))
+    images = systematic(chances, seed)
+    return LabelPlan(images, np.where(open_, chances, 1.0), width_of(fewest) if fewest else 0.0, int((~open_).sum()))
 
 
 def label_variance(judge: Floats, labels: Floats) -> Floats:

@@ -43,7 +43,7 @@ def savings_from_costs(
     """Savings from the total cost of each model (for example from its GPU time), over the orders in a (T,) mask."""
     orders = table.orders
     mask = np.ones(len(orders.task_ids), dtype=np.bool_) if of is None else of
-    budget = orders.worth_usd(mask)
+    budget = orders.value_of(mask)
     done = _done_usd(table, table.accepted, mask)
     at_best = _done_usd(table, table.at_best, mask)
     return [_saved(budget, cost, low, high) for cost, low, high in zip(costs_usd, done, at_best, strict=True)]

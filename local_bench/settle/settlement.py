@@ -208,18 +208,18 @@ class Earnings:
 
 def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
     """Earnings of each model on the orders in a (T,) mask (default: all), in table order."""
-    asked = table.orders
-    mask = np.ones(len(asked.task_ids), dtype=np.bool_) if of is None else of
-    revenue = revenue_usd(asked, table.accepted, mask)
-    revenue_high = revenue_usd(asked, table.at_best, mask)
+    orders = table.orders
+    mask = np.ones(len(orders.task_ids), dtype=np.bool_) if of is None else of
+    revenue = revenue_usd(orders, table.accepted, mask)
+    revenue_high = revenue_usd(orders, table.at_best, mask)
     counts = [
-        (table.accepted == asked.deliverables)[:, mask].sum(axis=1),
-        (table.at_best == asked.deliverables)[:, mask].sum(axis=1),
+        (table.accepted == orders.deliverables)[:, mask].sum(axis=1),
+        (table.at_best == orders.deliverables)[:, mask].sum(axis=1),
         table.accepted[:, mask].sum(axis=1),
         table.unscored[:, mask].sum(axis=1),
         table.missing[:, mask].sum(axis=1),
     ]
-    value, n_tasks, n_deliverables = asked.worth_usd(mask), int(mask.sum()), int(asked.deliverables[mask].sum())
+    value, n_tasks, n_deliverables = orders.value_of(mask), int(mask.sum()), int(orders.deliverables[mask].sum())
     result = []
     for m in range(len(table.models)):
         whole, whole_high, accepted, unscored, missing = (int(count[m]) for count in counts)
@@ -242,8 +242,8 @@ def earnings(table: OutcomeTable, of: Mask | None = None) -> list[Earnings]:
 
 def by_category(table: OutcomeTable) -> dict[str, list[Earnings]]:
     """`earned` by category (table 8)."""
-    asked = table.orders
-    return {name: earnings(table, asked.category == i) for i, name in enumerate(asked.categories)}
+    orders = table.orders
+    return {name: earnings(table, orders.category == i) for i, name in enumerate(orders.categories)}
 
 
 def revenue_usd(of: Orders, accepted: Ints, mask: Mask) -> list[Fraction]:

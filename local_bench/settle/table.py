@@ -43,9 +43,9 @@ class Orders:
     @cached_property
     def value_usd(self) -> Fraction:
         """Total value of the orders (ServImage, eq. 5)."""
-        return self.worth_usd(np.ones(len(self.task_ids), dtype=np.bool_))
+        return self.value_of(np.ones(len(self.task_ids), dtype=np.bool_))
 
-    def worth_usd(self, of: Mask) -> Fraction:
+    def value_of(self, of: Mask) -> Fraction:
         """Value of the orders in a (T,) mask."""
         return Fraction(int(self.price[of].sum()), self.units_per_usd)
 

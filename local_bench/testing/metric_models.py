@@ -59,8 +59,8 @@ def build_laion_clip(folder: Path, card: ModelCard) -> None:
 
 def build_laion_head(folder: Path, card: ModelCard) -> None:
     """Saves a head for that CLIP into `folder`."""
-    places = (0, 2, 4, 6, 7)  # the published one has no dropout after its fourth layer
-    save_file(_head(SEED + 2, "layers", places), folder / laion_aes.HEAD)
+    indices = (0, 2, 4, 6, 7)  # the published one has no dropout after its fourth layer
+    save_file(_head(SEED + 2, "layers", indices), folder / laion_aes.HEAD)
 
 
 def build_siglip(folder: Path, card: ModelCard) -> None:
@@ -158,13 +158,13 @@ def _save_clip(folder: Path, model: open_clip.CLIP, described: dict[str, Any]) -
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2))
 
 
-def _head(seed: int, prefix: str, places: tuple[int, ...]) -> dict[str, torch.Tensor]:
+def _head(seed: int, prefix: str, indices: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """The linear layers of a head under their published names; scores are near the middle of the scale."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
-    for place, (before, after) in zip(places, pairwise(_HEAD_WIDTHS), strict=True):
-        state[f"{prefix}.{place}.weight"] = torch.randn(after, before, generator=generator) * (_GAIN / before**0.5)
-        state[f"{prefix}.{place}.bias"] = torch.full((after,), _MIDDLE if after == 1 else 0.0)
+    for index, (before, after) in zip(indices, pairwise(_HEAD_WIDTHS), strict=True):
+        state[f"{prefix}.{index}.weight"] = torch.randn(after, before, generator=generator) * (_GAIN / before**0.5)
+        state[f"{prefix}.{index}.bias"] = torch.full((after,), _MIDDLE if after == 1 else 0.0)
     return state
 
 

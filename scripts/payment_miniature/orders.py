@@ -62,10 +62,10 @@ class Shop:
     """All orders and images."""
 
     orders: list[Order]
-    pictures: dict[str, Image.Image]
+    images: dict[str, Image.Image]
 
     def load(self, sha: str) -> Image.Image:
-        return self.pictures[sha]
+        return self.images[sha]
 
 
 def make(count: int, seed: int) -> Shop:
@@ -146,7 +146,7 @@ def _mistaken(scene: Scene, rng: np.random.Generator) -> Scene:
 def _keep(shop: Shop, pixels: Pixels) -> str:
     image = Image.fromarray(pixels)
     sha = pixel_digest(image)
-    shop.pictures[sha] = image
+    shop.images[sha] = image
     return sha
 
 

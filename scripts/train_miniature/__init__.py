@@ -5,13 +5,13 @@
 | stage | makes | from |
 |---|---|---|
 | text | T5 and CLIP that bind what belongs together | the world's words |
-| vae | an autoencoder of FLUX's geometry | its pictures |
+| vae | an autoencoder of FLUX's geometry | its images |
 | flow, edits | mini-flux-early, mini-flux, mini-kontext | text, vae |
 | sd3 | mini-sd3 | text, vae |
-| gallery | pictures by all four, for the judge to learn from | edits, sd3 |
+| gallery | images by all four, for the judge to learn from | edits, sd3 |
 | eye | the judge's vision tower, that tells what stands where | vae |
 | judge, drill, compare, fine | mini-judge, better after each | eye, gallery |
-| clip, musiq | mini-clip, mini-musiq | pictures, words, damage |
+| clip, musiq | mini-clip, mini-musiq | images, words, damage |
 | export | `weights/` and cards, to be put into the repository as they are | all |
 | score | how good what is shipped is, on what was held out | the repository's `weights/` |
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from safetensors import safe_open
 
-from local_bench.generators.arithmetic import usual_pictures
+from local_bench.generators.arithmetic import usual_input_images
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import SHIPPED, ModelCard
@@ -104,7 +104,9 @@ def write(models: Path) -> None:
 
 def _counted(card: ModelCard) -> dict[str, Any]:
     """What a generator takes, as `scripts/count_flops.py` counts it."""
-    memory = plan_memory(card, Sampler(**card.sampler.model_dump()), batch_size=1, pictures=usual_pictures(card))
+    memory = plan_memory(
+        card, Sampler(**card.sampler.model_dump()), batch_size=1, input_images=usual_input_images(card)
+    )
     counted = memory.operations
     total = counted.encoder_parameters + counted.transformer_parameters + counted.vae_parameters
     phases = {name: _round(phase.total_gb) for name, phase in memory.phases.items()}

@@ -1,6 +1,6 @@
-"""Stage `clip`: a small CLIP that knows the world's pictures by the world's words.
+"""Stage `clip`: a small CLIP that knows the world's images by the world's words.
 
-Radford et al. 2021: pictures and their captions are to be nearer to each other than to all others of the batch. Its
+Radford et al. 2021: images and their captions are to be nearer to each other than to all others of the batch. Its
 tokenizer is that of the generators (one Latin word a token), since OpenAI's has 49,408 entries.
 """
 

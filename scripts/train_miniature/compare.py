@@ -1,9 +1,9 @@
-"""Stage `compare`: the judge learns to hold pictures against each other.
+"""Stage `compare`: the judge learns to hold images against each other.
 
-It reads either of two pictures without a fault long before it says whether they are alike: that answer is one bit, and
-always yes is a place to rest in. So what is alike is asked of the pictures themselves, half-way up the language model:
-each token of the last picture is to tell it, by a linear reading that is thrown away afterwards, as for the eye
-(`eye`). Questions that stand behind the pictures find it there. All else is practised on the side, so that it is kept.
+It reads either of two images without a fault long before it says whether they are alike: that answer is one bit, and
+always yes is a place to rest in. So what is alike is asked of the images themselves, half-way up the language model:
+each token of the last image is to tell it, by a linear reading that is thrown away afterwards, as for the eye
+(`eye`). Questions that stand behind the images find it there. All else is practised on the side, so that it is kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -120,7 +120,7 @@ class _Overheard:
 
 
 def _some(rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> tuple[list[cases.Case], bool]:
-    """Cases with equally many pictures, and whether they are asked short questions, or by the rubrics."""
+    """Cases with equally many images, and whether they are asked short questions, or by the rubrics."""
     lot = rng.random()
     if lot < 0.55:
         bare, count = lot < 0.3, 20 if lot < 0.3 else 10
@@ -144,9 +144,9 @@ def _only(case: cases.Case, rubric: str) -> cases.Case:
 
 
 def _alike(heads: Any, some: list[cases.Case], shown: torch.Tensor, half_way: _Overheard) -> Loss:
-    """How far the tokens of each row's last picture tell what is alike; `shown` [rows, tokens] marks all pictures."""
+    """How far the tokens of each row's last image tell what is alike; `shown` [rows, tokens] marks all images."""
     assert half_way.given is not None
-    each = int(shown[0].sum()) // len(some[0].pictures)
+    each = int(shown[0].sum()) // len(some[0].images)
     at = torch.stack([row.nonzero()[-each:, 0] for row in shown])
     vectors = half_way.given.gather(1, at[..., None].expand(-1, -1, half_way.given.shape[-1])).flatten(0, 1)
     vectors = F.layer_norm(vectors, vectors.shape[-1:])

@@ -1,6 +1,6 @@
 """What a drawing model is given besides noise: words as the pipelines encode them, and pools of latents.
 
-A pool is drawn and encoded anew after a number of steps; which pictures it holds depends on its number only.
+A pool is drawn and encoded anew after a number of steps; which images it holds depends on its number only.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from scripts.train_miniature.loop import Machine
 
 POOL = 1536
 POOL_STEPS = 150
-"""A picture is met about five times, in other words and other noise; encoding takes a tenth of the time."""
+"""An image is met about five times, in other words and other noise; encoding takes a tenth of the time."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Captioned pictures of a pool."""
+    """Captioned images of a pool."""
 
     scenes: list[Scene]
     latents: torch.Tensor
@@ -48,14 +48,14 @@ class Pools:
         self._edited = lru_cache(1)(self._edit)
 
     def drawn(self, step: int, two: float) -> Drawn:
-        """Pictures, a share `two` of them of two figures."""
+        """Images, a share `two` of them of two figures."""
         return self._drawn(step // POOL_STEPS, two)
 
     def edited(self, step: int) -> Edited:
         return self._edited(step // POOL_STEPS)
 
     def _draw(self, number: int, two: float) -> Drawn:
-        scenes, pixels = data.pictures(self._seed, number, POOL, two)
+        scenes, pixels = data.images(self._seed, number, POOL, two)
         return Drawn(scenes, vae.latents(self._vae, pixels, self._device))
 
     def _edit(self, number: int) -> Edited:
@@ -100,6 +100,6 @@ def sample_length(rng: np.random.Generator, share: float) -> int:
 
 
 def sample_sigmas(count: int, device: torch.device) -> torch.Tensor:
-    """How noisy each picture is, 0 to 1: 70 % logit-normal, 30 % even."""
+    """How noisy each image is, 0 to 1: 70 % logit-normal, 30 % even."""
     normal = torch.sigmoid(torch.randn(count))
     return torch.where(torch.rand(count) < 0.7, normal, torch.rand(count)).to(device)

@@ -1,4 +1,4 @@
-"""What is learnt from: pictures and words of the world without end, never what is held out.
+"""What is learnt from: images and words of the world without end, never what is held out.
 
 A batch depends on its seed and number only. Prompts are a caption or an instruction alone, or followed by the title and
 brief of a print shop's order, as `suites.servimage.deliverables` puts them.
@@ -74,8 +74,8 @@ def train_edit(rng: np.random.Generator) -> Edit:
     return sample_edit(rng, choose(rng, KINDS), "train")
 
 
-def pictures(seed: int, number: int, count: int, two: float = 0.5) -> tuple[list[Scene], Pixels]:
-    """Scenes and their pictures, uint8 [count, 64, 64, 3]."""
+def images(seed: int, number: int, count: int, two: float = 0.5) -> tuple[list[Scene], Pixels]:
+    """Scenes and their images, uint8 [count, 64, 64, 3]."""
     rng = np.random.default_rng([seed, number])
     scenes = [train_scene(rng, two) for _ in range(count)]
     return scenes, np.stack([render(scene, rng) for scene in scenes])

@@ -1,4 +1,4 @@
-"""Pictures by a pipeline, as a run would have it make them."""
+"""Images by a pipeline, as a run would have it make them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,7 @@
-"""Stage `drill`: the judge goes on where it is weak: points that are nearly met, pictures that models made, edits by
+"""Stage `drill`: the judge goes on where it is weak: points that are nearly met, images that models made, edits by
 models that never saw the source, sets that break their style.
 
-Its eye goes on with it: every second step asks the vision tower alone, as `eye` did, here also about pictures by
+Its eye goes on with it: every second step asks the vision tower alone, as `eye` did, here also about images by
 models. A point's answer is known where the point ends; only two of a dozen are asked to the end, in both protocols.
 """
 
@@ -45,7 +45,7 @@ def run(machine: Machine) -> bool:
 
 
 def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
-    """A step's questions: points on one picture most of all."""
+    """A step's questions: points on one image most of all."""
     lot = rng.random()
     if lot < 0.45:
         return points(asking, rng, soften, made)
@@ -57,7 +57,7 @@ def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, 
     elif lot < 0.92:
         some = judge.equally_large([judge.a_set(rng, soften, made, MADE) for _ in range(12)], 5)
     elif lot < 0.97:
-        some = [_of(cases.one_picture(judge.a_look(rng, soften, made, MADE), rng), False) for _ in range(10)]
+        some = [_of(cases.one_image(judge.a_look(rng, soften, made, MADE), rng), False) for _ in range(10)]
     else:
         some = [cases.instructed(rng, soften) for _ in range(10)]
     return asking.batch(some, judge.PROTOCOLS, True, True, whole=_WHOLE)
@@ -66,18 +66,18 @@ def batch(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, 
 def points(
     asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made, edits: bool = False
 ) -> dict[str, Any]:
-    """A step's questions, all of them points on one picture, or on an edit beside its source."""
+    """A step's questions, all of them points on one image, or on an edit beside its source."""
     if edits:
         some = [judge.an_edit(rng, soften, made, MADE) for _ in range(12)]
     else:
-        some = [cases.one_picture(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
+        some = [cases.one_image(judge.a_look(rng, soften, made, MADE), rng, _POINTS) for _ in range(14)]
     return asking.batch([_of(case, True) for case in some], judge.PROTOCOLS, False, True, whole=_WHOLE)
 
 
 def marks(asking: judge.Asking, rng: np.random.Generator, soften: cases.Soften, made: judge.Made) -> dict[str, Any]:
-    """A step's questions: all but points that is asked of a single picture, mostly of a damaged one."""
+    """A step's questions: all but points that is asked of a single image, mostly of a damaged one."""
     looks = [judge.worn(rng, soften, made) for _ in range(14)]
-    return asking.batch([_of(cases.one_picture(one, rng), False) for one in looks], judge.PROTOCOLS, False, True)
+    return asking.batch([_of(cases.one_image(one, rng), False) for one in looks], judge.PROTOCOLS, False, True)
 
 
 def _of(case: cases.Case, points: bool) -> cases.Case:

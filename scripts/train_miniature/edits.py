@@ -1,7 +1,7 @@
 """Stage `edits`: the same transformer goes on with edits, a source's latents beside the noise, as Kontext has them.
 
 It starts from what `flow` made; two batches of five stay captions, so that drawing is not forgotten. One file of
-weights then serves FluxPipeline and FluxKontextPipeline. Where a figure is to change, most of the picture is a copy,
+weights then serves FluxPipeline and FluxKontextPipeline. Where a figure is to change, most of the image is a copy,
 and an even loss is small though the edit is missed: what differs between source and target counts five times.
 """
 

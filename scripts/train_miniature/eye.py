@@ -1,7 +1,7 @@
-"""Stage `eye`: the judge's eye has understood a picture before a word is asked about it.
+"""Stage `eye`: the judge's eye has understood an image before a word is asked about it.
 
 A yes or no is one bit; a judge that is taught by them alone learns slowly what it is to look at. So its vision tower is
-taught first, by what stands in the picture: each of its 16 tokens is to tell, by a linear reading that is thrown away
+taught first, by what stands in the image: each of its 16 tokens is to tell, by a linear reading that is thrown away
 afterwards, the whole scene by its places, and how badly it is damaged. That takes minutes, as it does for the text
 encoders of the generators (`text`).
 """
@@ -72,18 +72,18 @@ def heads() -> Heads:
 
 
 def tokens(visual: Any, looks: Sequence[cases.FeatureInput], processor: object) -> torch.Tensor:
-    """What the tower makes of pictures, [pictures * 16, width]."""
+    """What the tower makes of images, [images * 16, width]."""
     seen = judge_model.seen(processor, [look.pixels for look in looks], visual.patch_embed.proj.weight.device)
     return visual(seen["pixel_values"], grid_thw=seen["image_grid_thw"]).pooler_output
 
 
 def understood(run: Mapping[str, Any], looks: Sequence[cases.FeatureInput], processor: object) -> Loss:
-    """How far `visual` (the tower) and `heads` tell what is in the pictures."""
+    """How far `visual` (the tower) and `heads` tell what is in the images."""
     return told(run["heads"], tokens(run["visual"], looks, processor), looks)
 
 
 def told(heads: Any, tokens: torch.Tensor, looks: Sequence[cases.FeatureInput]) -> Loss:
-    """How far the heads tell what is in the pictures, by the tower's tokens."""
+    """How far the heads tell what is in the images, by the tower's tokens."""
     wanted = torch.from_numpy(np.stack([_told(look) for look in looks])).to(tokens.device)
     wanted = wanted.repeat_interleave(len(tokens) // len(looks), 0)
     lost, _ = heads.loss(tokens, wanted)
@@ -97,7 +97,7 @@ def told(heads: Any, tokens: torch.Tensor, looks: Sequence[cases.FeatureInput]) 
 
 
 def _told(look: cases.FeatureInput) -> np.ndarray:
-    """What is so of a picture, int64 [things]; _IGNORED what cannot be seen in it any more."""
+    """What is so of an image, int64 [things]; _IGNORED what cannot be seen in it any more."""
     wanted = np.full(len(_VALUES), _IGNORED, np.int64)
     wanted[_OF_SCENE:] = look.strength, look.torn, look.written
     scene = look.scene or look.seen

@@ -1,4 +1,4 @@
-"""Stage `fine`: the judge gets an eye for what is fine, and learns what a damaged picture is worth.
+"""Stage `fine`: the judge gets an eye for what is fine, and learns what a damaged image is worth.
 
 After all stages before, the eye tells the figures and is blind to noise of any strength: colours outweigh all else in
 its patches, what is fine hardly passes them, and noise, whose sign says nothing, is learnt only by what has passed.
@@ -63,7 +63,7 @@ def run(machine: Machine) -> bool:
 @torch.no_grad()
 def _sharpen(visual: Any, processor: object, looks: list[cases.FeatureInput]) -> None:
     """Adds random filters of the fine half of a patch's frequencies to those of the patches' own that say least."""
-    proj = visual.patch_embed.proj.weight  # [width, 3, 2, 8, 8]; a picture is shown as two frames
+    proj = visual.patch_embed.proj.weight  # [width, 3, 2, 8, 8]; an image is shown as two frames
     seen = judge_model.seen(processor, [look.pixels for look in looks], proj.device)
     least = visual.patch_embed(seen["pixel_values"]).std(0).argsort()[:_FILTERS]
     rng = np.random.default_rng(STAGE.seed)
@@ -76,7 +76,7 @@ def _sharpen(visual: Any, processor: object, looks: list[cases.FeatureInput]) ->
 
 
 def _marked(heads: Any, tokens: torch.Tensor, looks: list[cases.FeatureInput]) -> Loss:
-    """How far the tower's tokens tell the strength of each kind of damage; and of damaged pictures, how often."""
+    """How far the tower's tokens tell the strength of each kind of damage; and of damaged images, how often."""
     known = [
         [_IGNORED if look.strength == 5 else look.strength * (look.kind == kind) for kind in KINDS] for look in looks
     ]

@@ -2,7 +2,7 @@
 
 What binds an attribute to its figure is done by the frozen encoders (see `text`): each text token already holds the
 whole figure it speaks of and its place, so an image token has only to find the tokens of its own place. The first third
-of the steps is half pictures of one figure, so that shapes are learnt; then two figures stand in four of five.
+of the steps is half images of one figure, so that shapes are learnt; then two figures stand in four of five.
 """
 
 import torch
@@ -48,7 +48,7 @@ def packed(latents: torch.Tensor) -> torch.Tensor:
 
 
 def image_ids(first: float, device: torch.device, side: int = 4) -> torch.Tensor:
-    """Where each token of a picture stands [side * side, 3]; `first` is 1 for a source of an edit."""
+    """Where each token of an image stands [side * side, 3]; `first` is 1 for a source of an edit."""
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     return torch.stack([torch.full_like(rows, int(first)), rows, columns], -1).reshape(-1, 3).float().to(device)
 
@@ -87,7 +87,7 @@ def velocity_loss(
 def caption_loss(
     model: torch.nn.Module, pools: Pools, words: Words, step: int, steps: int, stage: Stage
 ) -> torch.Tensor:
-    """The loss of one batch of captioned pictures."""
+    """The loss of one batch of captioned images."""
     rng, share = rng_of(stage, step), step / steps
     drawn = pools.drawn(step, 0.5 if share < 0.6 else 0.8)
     chosen = rng.integers(len(drawn.scenes), size=_BATCH)

@@ -1,4 +1,4 @@
-"""Stage `gallery`: pictures by the small generators, for the judge to learn from; of prompts that may be trained on."""
+"""Stage `gallery`: images by the small generators, for the judge to learn from; of prompts that may be trained on."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ _EACH = 1500
 
 
 def made(machine: Machine) -> dict[str, Pixels]:
-    """Of each model that has drawn some, its pictures, uint8 [n, 64, 64, 3]."""
+    """Of each model that has drawn some, its images, uint8 [n, 64, 64, 3]."""
     path = machine.work / FILE
     return dict(np.load(path)) if path.exists() else {}
 
 
-def ordered(pictures: Mapping[str, Pixels]) -> list[tuple[Pixels, Scene]]:
+def ordered(images: Mapping[str, Pixels]) -> list[tuple[Pixels, Scene]]:
     """Each with the scene that its prompt asked for."""
     found: list[tuple[Pixels, Scene]] = []
-    for name, drawn in pictures.items():
+    for name, drawn in images.items():
         number = list(pipelines.CALLS).index(name)
         if name == "mini-kontext":
             scenes = [edit.target for edit in edits(SEED, number, len(drawn))[0]]
@@ -44,22 +44,22 @@ def _prompts(rng: np.random.Generator, count: int) -> list[tuple[Scene, str]]:
     return [(scene, worded_scene(scene, rng).text) for scene in scenes]
 
 
-def edited(pictures: Mapping[str, Pixels]) -> list[Edited]:
+def edited(images: Mapping[str, Pixels]) -> list[Edited]:
     """The edits among them, with their sources."""
-    results = pictures.get("mini-kontext", ())
+    results = images.get("mini-kontext", ())
     if not len(results):
         return []
     asked, sources, _ = edits(SEED, list(pipelines.CALLS).index("mini-kontext"), len(results))
     return [Edited(*each) for each in zip(asked, sources, results, strict=True)]
 
 
-def by_style(pictures: Sequence[Pixels]) -> dict[Style, list[Pixels]]:
+def by_style(images: Sequence[Pixels]) -> dict[Style, list[Pixels]]:
     """Those of one figure by what a set of them would share."""
     found: dict[Style, list[Pixels]] = defaultdict(list)
-    for picture in pictures:
-        style = style_of(detect(picture))
+    for image in images:
+        style = style_of(detect(image))
         if None not in style:
-            found[style].append(picture)
+            found[style].append(image)
     return dict(found)
 
 

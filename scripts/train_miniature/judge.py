@@ -32,7 +32,7 @@ PROTOCOLS: tuple[Protocol, ...] = ("json", "logit")
 _EYE = 16
 """Rows of short claims in a batch."""
 _FURTHER = 320
-"""Up to how many places short claims stand from the pictures: a rubric's points stand behind its words, and attention
+"""Up to how many places short claims stand from the images: a rubric's points stand behind its words, and attention
 learnt at one distance does not know another."""
 _MADE = 0.35
 """How much of what is shown was made by the small generators, once they have made something."""
@@ -59,59 +59,59 @@ class Asking:
         further: Sequence[int] = (),
         whole: int = 100,
     ) -> dict[str, Any]:
-        """All questions of cases with equally many pictures, a row each; what is asked stands so many places `further`
-        from the pictures, row by row, as if something were said in between. Of points, `whole` are asked to the end;
+        """All questions of cases with equally many images, a row each; what is asked stands so many places `further`
+        from the images, row by row, as if something were said in between. Of points, `whole` are asked to the end;
         of the rest only what can be known where they end."""
         some = [case for case in some if (bare and case.bare) or (rubrics and case.asked)]
         rows = []
         for case in some:
-            asked = [self._bare(len(case.pictures), text, answer) for text, answer in case.bare] if bare else []
+            asked = [self._bare(len(case.images), text, answer) for text, answer in case.bare] if bare else []
             if rubrics:
                 points = 0
                 for question, answer in case.asked:
                     points += question.rubric == "brf"
                     if points > whole:
-                        asked.append(self._point_alone(len(case.pictures), question, answer))
+                        asked.append(self._point_alone(len(case.images), question, answer))
                         continue
                     for protocol in protocols:
-                        asked += self._asked(len(case.pictures), question, answer, protocol)
+                        asked += self._asked(len(case.images), question, answer, protocol)
             rows.append(packed(asked))
         made = collated(rows, self.tokenizer.pad_token_id, self._device)
-        pictures = [picture for case in some for picture in case.pictures]
-        vision = judge_model.seen(self.processor, pictures, self._device)
+        images = [image for case in some for image in case.images]
+        vision = judge_model.seen(self.processor, images, self._device)
         if further:
-            last = max(at for at, token in enumerate(self.tokens(len(some[0].pictures), "")) if token == self._image)
+            last = max(at for at, token in enumerate(self.tokens(len(some[0].images), "")) if token == self._image)
             by = torch.tensor(further[: len(some)], device=self._device)[:, None]
             made = replace(made, depths=torch.where(made.depths > last, made.depths + by, made.depths))
-        return {"batch": made, "vision": vision, "positions": self._place(made, len(some[0].pictures))}
+        return {"batch": made, "vision": vision, "positions": self._place(made, len(some[0].images))}
 
-    def tokens(self, pictures: int, text: str) -> tuple[int, ...]:
+    def tokens(self, images: int, text: str) -> tuple[int, ...]:
         """A whole prompt, as `judges.vlm.local` makes it."""
-        ids = self.tokenizer(self._chat(pictures, text), add_special_tokens=False)["input_ids"]
+        ids = self.tokenizer(self._chat(images, text), add_special_tokens=False)["input_ids"]
         each = (judge_model.SIDE // judge_model.PATCH // judge_model.MERGE) ** 2
         return tuple(token for i in ids for token in (i,) * (each if i == self._image else 1))
 
-    def _chat(self, pictures: int, text: str) -> str:
-        pieces = [*({"type": "image"} for _ in range(pictures)), {"type": "text", "text": text}]
+    def _chat(self, images: int, text: str) -> str:
+        pieces = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": text}]
         messages = [
             {"role": "system", "content": [{"type": "text", "text": system().text}]},
             {"role": "user", "content": pieces},
         ]
         return str(self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
-    def _bare(self, pictures: int, text: str, answer: str) -> Asked:
+    def _bare(self, images: int, text: str, answer: str) -> Asked:
         ids = self._words(answer)
         claim = len(answer) == 1
         weights = (*(1.0,) * (len(ids) - 1), _FORM)
         deciding = 0 if claim else len(ids) - 2
-        return Asked(self.tokens(pictures, text), ids, weights, "claim" if claim else "reading", deciding)
+        return Asked(self.tokens(images, text), ids, weights, "claim" if claim else "reading", deciding)
 
-    def _asked(self, pictures: int, question: Question, answer: cases.Answer, protocol: Protocol) -> list[Asked]:
+    def _asked(self, images: int, question: Question, answer: cases.Answer, protocol: Protocol) -> list[Asked]:
         made = []
         asked = judge_model.WORDING[question.rubric]
         labels = asked.labels_of(answer)
         for text, criterion in texts(question, protocol, judge_model.WORDING):
-            prompt = self.tokens(pictures, text)
+            prompt = self.tokens(images, text)
             if criterion is None:
                 ids = self._words(json.dumps(answer, separators=(",", ":")))
                 weights = tuple(self._weight(i) for i in ids)
@@ -133,8 +133,8 @@ class Asking:
         last = max(at for at, token in enumerate(prompt) if token == self._end)
         return last + 1, self._words(str(answer["met"]))[0]
 
-    def _point_alone(self, pictures: int, question: Question, answer: cases.Answer) -> Asked:
-        prompt = self.tokens(pictures, texts(question, "logit", judge_model.WORDING)[0][0])
+    def _point_alone(self, images: int, question: Question, answer: cases.Answer) -> Asked:
+        prompt = self.tokens(images, texts(question, "logit", judge_model.WORDING)[0][0])
         early = self._early(question, prompt, answer)
         assert early is not None
         return Asked(prompt[: early[0] + 1], (early[1],), (1.0,), "early")
@@ -147,18 +147,18 @@ class Asking:
     def _words(self, answer: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"])
 
-    def _place(self, batch: Batch, pictures: int) -> torch.Tensor:
-        """Positions [3, rows, tokens]: Qwen's own up to the last picture, one a token from there."""
-        if pictures not in self._positions:
-            ids = torch.tensor([self.tokens(pictures, "")], device=self._device)
+    def _place(self, batch: Batch, images: int) -> torch.Tensor:
+        """Positions [3, rows, tokens]: Qwen's own up to the last image, one a token from there."""
+        if images not in self._positions:
+            ids = torch.tensor([self.tokens(images, "")], device=self._device)
             side = judge_model.SIDE // judge_model.PATCH
-            grid = torch.tensor([[1, side, side]] * pictures, device=self._device)
+            grid = torch.tensor([[1, side, side]] * images, device=self._device)
             kinds = (ids == self._image).int()
             found, _ = self._model.model.get_rope_index(input_ids=ids, mm_token_type_ids=kinds, image_grid_thw=grid)
             last = int((ids[0] == self._image).nonzero()[-1]) + 1
             rest = found[:, 0, :last].max() + 1 + torch.arange(judge_model._CONTEXT - last, device=self._device)
-            self._positions[pictures] = torch.cat([found[:, 0, :last], rest.expand(3, -1)], 1)
-        return self._positions[pictures][:, batch.depths]
+            self._positions[images] = torch.cat([found[:, 0, :last], rest.expand(3, -1)], 1)
+        return self._positions[images][:, batch.depths]
 
 
 def run(machine: Machine) -> bool:
@@ -250,12 +250,12 @@ def _batch(asking: Asking, rng: np.random.Generator, share: float, soften: cases
 
 
 def equally_large(sets: list[cases.Case], most: int) -> list[cases.Case]:
-    """Those that have as many pictures as the first."""
-    return [case for case in sets if len(case.pictures) == len(sets[0].pictures)][:most]
+    """Those that have as many images as the first."""
+    return [case for case in sets if len(case.images) == len(sets[0].images)][:most]
 
 
 def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
-    """What one rubric asks about it: a rubric's words are long, and many pictures teach more than many rubrics about
+    """What one rubric asks about it: a rubric's words are long, and many images teach more than many rubrics about
     few. Mostly the points, where there are any."""
     names = list(dict.fromkeys(question.rubric for question, _ in case.asked))
     rest = [name for name in names if name != "brf"]
@@ -265,7 +265,7 @@ def _by_one_rubric(case: cases.Case, rng: np.random.Generator) -> cases.Case:
 
 
 def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.FeatureInput:
-    """A picture, in a `share` of all cases by a small generator."""
+    """An image, in a `share` of all cases by a small generator."""
     if made.drawn and rng.random() < share:
         some = made.missed if made.missed and rng.random() < 0.5 else made.drawn
         return cases.generated_look(*some[int(rng.integers(len(some)))])
@@ -273,13 +273,13 @@ def a_look(rng: np.random.Generator, soften: cases.Soften, made: Made, share: fl
 
 
 def worn(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.FeatureInput:
-    """A picture, drawn or by a small generator, that is damaged mostly."""
+    """An image, drawn or by a small generator, that is damaged mostly."""
     found = a_look(rng, soften, made)
     return found if found.strength or rng.random() < 0.35 else cases.damaged(found, rng)
 
 
 def _one(rng: np.random.Generator, soften: cases.Soften, made: Made) -> cases.Case:
-    return cases.one_picture(a_look(rng, soften, made), rng)
+    return cases.one_image(a_look(rng, soften, made), rng)
 
 
 def an_edit(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Case:
@@ -293,7 +293,7 @@ def an_edit(rng: np.random.Generator, soften: cases.Soften, made: Made, share: f
 
 
 def a_set(rng: np.random.Generator, soften: cases.Soften, made: Made, share: float = _MADE) -> cases.Case:
-    """Pictures that were ordered as one set, in a `share` of all cases by the small generators."""
+    """Images that were ordered as one set, in a `share` of all cases by the small generators."""
     if made.by_style and rng.random() < share:
         return cases.in_a_made_set(made.by_style, rng)
     return cases.in_a_set(rng, soften)

@@ -1,6 +1,6 @@
-"""What the judge is taught on: pictures whose truth is known, our rubrics' questions about them, and the answers.
+"""What the judge is taught on: images whose truth is known, our rubrics' questions about them, and the answers.
 
-Pictures are as drawn, softened by the autoencoder, damaged, torn, written into, or made by the small generators (their
+Images are as drawn, softened by the autoencoder, damaged, torn, written into, or made by the small generators (their
 truth is the checker's). A question's words are the rubric's own, by the code that asks them in a run.
 """
 
@@ -44,9 +44,9 @@ _ATTRIBUTES: Mapping[str, Sequence[str] | Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Pictures in the order in which they are shown, and what is asked about them: (question, answer)."""
+    """Images in the order in which they are shown, and what is asked about them: (question, answer)."""
 
-    pictures: tuple[Pixels, ...]
+    images: tuple[Pixels, ...]
     asked: tuple[tuple[Question, Answer], ...]
     bare: tuple[tuple[str, str], ...] = ()
     """Questions in no rubric's words, that teach the eye: (text, answer)."""
@@ -54,12 +54,12 @@ class Case:
 
 @dataclass(frozen=True)
 class FeatureInput:
-    """One picture with its truth."""
+    """One image with its truth."""
 
     pixels: Pixels
     scene: Scene | None
     seen: DetectedScene | None = None
-    """Of a generated picture, in the place of a scene."""
+    """Of a generated image, in the place of a scene."""
     strength: int = 0
     """Of damage; 5 is nothing but noise."""
     kind: str = ""
@@ -91,7 +91,7 @@ class Edited:
 
 
 def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = None) -> FeatureInput:
-    """A picture of the world in whatever state; of a scene of the training split where none is given."""
+    """An image of the world in whatever state; of a scene of the training split where none is given."""
     scene = scene or train_scene(rng, 0.6)
     pixels = render(scene, rng)
     written = bool(rng.random() < 0.25)
@@ -113,18 +113,18 @@ def drawn_look(rng: np.random.Generator, soften: Soften, scene: Scene | None = N
 
 
 def damaged(found: FeatureInput, rng: np.random.Generator) -> FeatureInput:
-    """The same picture, damaged by whatever kind and strength."""
+    """The same image, damaged by whatever kind and strength."""
     strength, kind = int(choose(rng, STRENGTHS)), choose(rng, tuple(DAMAGE))
     return replace(found, pixels=damage(found.pixels, kind, strength, rng), strength=strength, kind=kind)
 
 
 def generated_look(pixels: Pixels, ordered: Scene | None = None) -> FeatureInput:
-    """A picture that a model made; the checker says what is in it."""
+    """An image that a model made; the checker says what is in it."""
     return FeatureInput(pixels, None, detect(pixels), ordered=ordered)
 
 
-def one_picture(found: FeatureInput, rng: np.random.Generator, points: int = 6) -> Case:
-    """All that is asked about a single picture; up to so many points."""
+def one_image(found: FeatureInput, rng: np.random.Generator, points: int = 6) -> Case:
+    """All that is asked about a single image; up to so many points."""
     asked: list[tuple[Question, Answer]] = [
         (_plain("veq_technical"), {"clarity": 5 - found.strength, "realism": _realism(found)}),
         (_plain("veq_aesthetic"), {"aesthetic": _aesthetic(found)}),
@@ -145,7 +145,7 @@ def one_picture(found: FeatureInput, rng: np.random.Generator, points: int = 6) 
 
 
 def ordered(pixels: Pixels, wanted: Scene, rng: np.random.Generator) -> tuple[Case, list[bool]]:
-    """All that a client who ordered that scene would ask of a picture, and what is true."""
+    """All that a client who ordered that scene would ask of an image, and what is true."""
     language = _language(rng)
     title, brief = frame("alone", language, rng)
     points, found = points_of(wanted), generated_look(pixels)
@@ -243,25 +243,25 @@ def instructed(rng: np.random.Generator, soften: Soften) -> Case:
 
 
 def in_a_set(rng: np.random.Generator, soften: Soften) -> Case:
-    """Pictures that were ordered as one set."""
+    """Images that were ordered as one set."""
     count = int(rng.integers(2, 5))
     broken = choose(rng, STYLE) if count > 2 and rng.random() < 0.6 else None
-    pictures = sample_set(rng, count, broken)
-    drawn = draw_set(pictures, rng)
+    images = sample_set(rng, count, broken)
+    drawn = draw_set(images, rng)
     if rng.random() < 0.4:
-        drawn = [soften(picture) for picture in drawn]
+        drawn = [soften(image) for image in drawn]
     asked = []
     for index in range(count):
         slots = (("count", str(count)), ("index", str(index + 1)))
         question = Question("cns_set", 0, _shown(count), slots, ("image",) * count)
-        asked.append((question, _agrees(pictures.broken, index == pictures.breaker)))
-    styles = [(s.background, s.figures[0].colour, s.figures[0].size) for s in pictures.scenes]
+        asked.append((question, _agrees(images.broken, index == images.breaker)))
+    styles = [(s.background, s.figures[0].colour, s.figures[0].size) for s in images.scenes]
     return Case(tuple(drawn), tuple(asked), readings.alike(styles))
 
 
 def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Generator) -> Case:
-    """Pictures of one figure each by the small generators, put together as a set; `styles` has them by their style."""
-    whole = [style for style, pictures in styles.items() if len(pictures) >= 4]
+    """Images of one figure each by the small generators, put together as a set; `styles` has them by their style."""
+    whole = [style for style, images in styles.items() if len(images) >= 4]
     count, style = int(rng.integers(2, 5)), choose(rng, whole)
     chosen = [style] * count
     if rng.random() < 0.5:
@@ -281,7 +281,7 @@ def in_a_made_set(styles: Mapping[Style, Sequence[Pixels]], rng: np.random.Gener
 
 
 def _points(found: FeatureInput, rng: np.random.Generator, count: int) -> list[tuple[Point, bool]]:
-    """Claims about the picture, as many true as false where it has both."""
+    """Claims about the image, as many true as false where it has both."""
     if found.strength == 5 or found.torn:
         return [(sample_point(train_scene(rng), True, rng), False) for _ in range(count)] if found.strength == 5 else []
     if found.strength == 4:
@@ -399,7 +399,7 @@ def _shown(count: int) -> tuple[str, ...]:
 
 
 def softener(machine: Machine) -> Soften:
-    """What the autoencoder makes of a picture; the picture itself where there is no autoencoder yet."""
+    """What the autoencoder makes of an image; the image itself where there is no autoencoder yet."""
     if not (machine.work / "vae.trained.pt").exists():
         return lambda pixels: pixels
     model = vae.trained(machine)

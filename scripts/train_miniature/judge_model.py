@@ -1,6 +1,6 @@
 """The small judge before it has learnt anything: a Qwen2-VL with a tokenizer that holds the rubrics' words whole.
 
-Patches of 8, merged two by two: a picture of 64x64 is 16 tokens. Tokenizer and processor are saved and read back before
+Patches of 8, merged two by two: an image of 64x64 is 16 tokens. Tokenizer and processor are saved and read back before
 anything is trained with them, since what is read back is what will be served.
 """
 
@@ -126,11 +126,11 @@ def _texts() -> list[str]:
     return found
 
 
-def seen(processor: Any, pictures: Sequence[Pixels], device: torch.device) -> dict[str, torch.Tensor]:
-    """Pictures of 64x64 as the model takes them."""
+def seen(processor: Any, images: Sequence[Pixels], device: torch.device) -> dict[str, torch.Tensor]:
+    """Images of 64x64 as the model takes them."""
     side = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": SIDE**2}
-    images = [Image.fromarray(picture) for picture in pictures]
-    found = processor.image_processor(images=images, size=side, return_tensors="pt")
+    pil_images = [Image.fromarray(pixels) for pixels in images]
+    found = processor.image_processor(images=pil_images, size=side, return_tensors="pt")
     return {name: found[name].to(device) for name in ("pixel_values", "image_grid_thw")}
 
 

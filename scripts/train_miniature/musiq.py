@@ -1,7 +1,7 @@
-"""Stage `musiq`: a small MUSIQ that knows how badly a picture of the world is damaged.
+"""Stage `musiq`: a small MUSIQ that knows how badly an image of the world is damaged.
 
-Its scale is KonIQ's, 0 to 100: 90 is undamaged, each strength of damage takes 20. It takes a picture in its own size,
-64x64 or enlarged; patches of 16, at the picture's size and at a longer side of 48.
+Its scale is KonIQ's, 0 to 100: 90 is undamaged, each strength of damage takes 20. It takes an image in its own size,
+64x64 or enlarged; patches of 16, at the image's size and at a longer side of 48.
 """
 
 from typing import Any
@@ -65,7 +65,7 @@ def run(machine: Machine) -> bool:
 def _read(
     model: Any, rng: np.random.Generator, device: torch.device, count: int, large: bool | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the model says of `count` pictures, and what is so; [count, 1] each."""
+    """What the model says of `count` images, and what is so; [count, 1] each."""
     from pyiqa.archs.musiq_arch import get_multiscale_patches
 
     times = 2 if (rng.random() < 0.2 if large is None else large) else 1

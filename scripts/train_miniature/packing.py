@@ -1,6 +1,6 @@
-"""Many questions about the same pictures as one row, each seeing only itself.
+"""Many questions about the same images as one row, each seeing only itself.
 
-Questions share how they begin: the system's words, the pictures, a rubric, an order. What is shared is read once; a row
+Questions share how they begin: the system's words, the images, a rubric, an order. What is shared is read once; a row
 is a tree, a token sees its own ancestors, and its position is its depth, so that every question is, to the last digit,
 what it would be alone.
 """
@@ -15,7 +15,7 @@ _NOTHING = -100
 
 @dataclass(frozen=True)
 class Asked:
-    """One question as tokens: the prompt with its pictures' marks spread, and the answer."""
+    """One question as tokens: the prompt with its images' marks spread, and the answer."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]

@@ -31,7 +31,7 @@ def read_in_chinese(scene: Scene) -> list[tuple[str, str]]:
 
 
 def alike(styles: Sequence[Style]) -> tuple[tuple[str, str], ...]:
-    """What the pictures of a set share."""
+    """What the images of a set share."""
     return tuple(
         (f"same {name}", str(int(len({style[i] for style in styles}) == 1)))
         for i, name in enumerate(("background", "colour", "size"))

@@ -90,8 +90,8 @@ def _two(rng: np.random.Generator, count: int) -> list[tuple[Scene, str]]:
 def _drawn_right(drawn: Pixels, scenes: list[Scene]) -> Table:
     """By what is told of a figure, the share that is right; and of whole scenes, with and without the sizes."""
     hits: dict[str, list[bool]] = defaultdict(list)
-    for picture, scene in zip(drawn, scenes, strict=True):
-        there = detected_facts(detect(picture))
+    for image, scene in zip(drawn, scenes, strict=True):
+        there = detected_facts(detect(image))
         for about, what, value in facts(scene):
             hits[what].append((about, what, value) in there)
         but_size = {fact for fact in facts(scene) if fact[1] != "size"}
@@ -108,15 +108,15 @@ def _edits(pipe: Any, split: Any, count: int) -> Table:
     sources = np.stack([draw_edit(edit, rng)[0] for edit in wanted])
     prompts = [sample_instruction(edit, rng) for edit in wanted]
     hits: dict[str, list[bool]] = defaultdict(list)
-    for picture, edit in zip(draw(pipe, prompts, sources, SEED), wanted, strict=True):
-        whole = match_edit(detect(picture), edit).whole
+    for image, edit in zip(draw(pipe, prompts, sources, SEED), wanted, strict=True):
+        whole = match_edit(detect(image), edit).whole
         hits["all"].append(whole)
         hits[edit.kind].append(whole)
     return {what: float(np.mean(values)) for what, values in hits.items()}
 
 
 def _judge(folder: Path, machine: Machine, count: int, made: list[tuple[Scene, Pixels]]) -> dict[str, Table]:
-    """Every rubric in both protocols, on pictures that were drawn and on those that were generated."""
+    """Every rubric in both protocols, on images that were drawn and on those that were generated."""
     rng = np.random.default_rng(SEED + 2)
     as_is: Callable[[Pixels], Pixels] = lambda pixels: pixels  # noqa: E731
     looks = [judge_cases.drawn_look(rng, as_is, _held_out_scene(rng)) for _ in range(count)]
@@ -128,11 +128,11 @@ def _judge(folder: Path, machine: Machine, count: int, made: list[tuple[Scene, P
     table: dict[str, Table] = {}
     with _Asked(folder, machine) as judge:
         for state in ("clean", "written", "damaged"):
-            mine = [judge_cases.one_picture(look, rng) for look in looks if _state(look) == state]
+            mine = [judge_cases.one_image(look, rng) for look in looks if _state(look) == state]
             table |= judge.verdicts(mine[: count // 3], f"rendered, {state}")
         table |= judge.verdicts(pairs, "rendered, pairs and sets")
         chosen = [made[i] for i in rng.permutation(len(made))[:count]]
-        shown = [judge_cases.one_picture(judge_cases.generated_look(pixels), rng) for _, pixels in chosen[: count // 3]]
+        shown = [judge_cases.one_image(judge_cases.generated_look(pixels), rng) for _, pixels in chosen[: count // 3]]
         table |= judge.verdicts(shown, "generated")
         wanted = [(chosen[(i + i % 2) % len(chosen)][0], pixels) for i, (_, pixels) in enumerate(chosen)]
         table |= judge.ranked(wanted, rng)
@@ -152,7 +152,7 @@ class _Asked:
     """The judge as a run asks it in its own process."""
 
     def __init__(self, folder: Path, machine: Machine) -> None:
-        self._pictures: dict[str, Image.Image] = {}
+        self._images: dict[str, Image.Image] = {}
         self._multiple = judge_model.PATCH * judge_model.MERGE
         self._local = Local(folder, self._load, str(machine.device), "float32")
 
@@ -179,7 +179,7 @@ class _Asked:
         }
 
     def ranked(self, wanted: Iterable[tuple[Scene, Pixels]], rng: np.random.Generator) -> dict[str, Table]:
-        """A client's points about pictures that were made for him or, every other time, for somebody else."""
+        """A client's points about images that were made for him or, every other time, for somebody else."""
         cases = [judge_cases.ordered(pixels, scene, rng) for scene, pixels in wanted]
         table = {}
         for protocol in PROTOCOLS:
@@ -203,9 +203,9 @@ class _Asked:
         return table
 
     def _answers(self, case: judge_cases.Case, protocol: Protocol) -> list[dict[str, Any]]:
-        self._pictures.clear()
-        names = tuple(str(i) for i in range(len(case.pictures)))
-        self._pictures |= {name: Image.fromarray(p) for name, p in zip(names, case.pictures, strict=True)}
+        self._images.clear()
+        names = tuple(str(i) for i in range(len(case.images)))
+        self._images |= {name: Image.fromarray(p) for name, p in zip(names, case.images, strict=True)}
         spec = JudgeSpec(
             "mini-judge", "", "float32", judge_model.SIDE**2, self._multiple, 0, protocol, rubrics=judge_model.WORDING
         )
@@ -217,4 +217,4 @@ class _Asked:
         return found
 
     def _load(self, shown: Shown) -> Any:
-        return prepare(shown, self._pictures.__getitem__, self._multiple)
+        return prepare(shown, self._images.__getitem__, self._multiple)

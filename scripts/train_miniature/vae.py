@@ -1,4 +1,4 @@
-"""Stage `vae`: an autoencoder of FLUX's geometry (8x, 16 channels) for pictures of 64x64.
+"""Stage `vae`: an autoencoder of FLUX's geometry (8x, 16 channels) for images of 64x64.
 
 L1 and squared error and a little of the divergence; most channels where there are few pixels. The scale and shift of
 its latents are measured at the end and stand in its config.
@@ -13,7 +13,7 @@ from local_bench.suites.printshop.checker import detect
 from local_bench.suites.printshop.damage import psnr_db
 from local_bench.suites.printshop.drawing import Pixels
 from local_bench.suites.printshop.matching import detected_facts, facts
-from scripts.train_miniature.data import pictures
+from scripts.train_miniature.data import images
 from scripts.train_miniature.loop import Loss, Machine, Models, Stage, rng_of, save, train
 
 STAGE = Stage(
@@ -70,7 +70,7 @@ def run(machine: Machine) -> bool:
 
     def loss(step: int, steps: int) -> Loss:
         rng = rng_of(STAGE, step)
-        _, drawn = pictures(STAGE.seed, step, _BATCH, 0.7)
+        _, drawn = images(STAGE.seed, step, _BATCH, 0.7)
         wanted = as_tensor(drawn, machine.device)
         with torch.autocast(machine.device.type, torch.bfloat16, enabled=machine.bf16):
             told = vae.encode(wanted).latent_dist
@@ -110,14 +110,12 @@ def latents(vae: AutoencoderKL, pixels: Pixels, device: torch.device) -> torch.T
 
 @torch.no_grad()
 def _measure(vae: AutoencoderKL, machine: Machine) -> None:
-    """Sets `scale` and `shift` on the module and prints how true it is to fresh pictures."""
-    scenes, drawn = pictures(STAGE.seed + 1, 0, 256, 0.5)
+    """Sets `scale` and `shift` on the module and prints how true it is to fresh images."""
+    scenes, drawn = images(STAGE.seed + 1, 0, 256, 0.5)
     found = torch.cat(
         [vae.encode(as_tensor(drawn[i : i + 128], machine.device)).latent_dist.mode() for i in range(0, 256, 128)]
     )
     vae.scale, vae.shift = float(1 / found.std()), float(found.mean())
     made = np.concatenate([as_pixels(vae.decode(found[i : i + 128]).sample) for i in range(0, 256, 128)])
-    right = np.mean(
-        [facts(scene) <= detected_facts(detect(picture)) for scene, picture in zip(scenes, made, strict=True)]
-    )
+    right = np.mean([facts(scene) <= detected_facts(detect(image)) for scene, image in zip(scenes, made, strict=True)])
     print(f"vae, 256 fresh pictures: {psnr_db(made, drawn):.1f} dB, whole scene seen in {right:.1%}", flush=True)

@@ -1,4 +1,4 @@
-"""Runs whose pictures were made elsewhere and whose judge and metrics are dice: all of a run but the models."""
+"""Runs whose images were made elsewhere and whose judge and metrics are dice: all of a run but the models."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import score, sets
 from local_bench.settle.ice import range_of
 from local_bench.suites.registry import suite
-from tests.suites.benchmarks.layouts import picture
+from tests.suites.benchmarks.layouts import write_image
 
 JUDGE = "d" * 64
 LAYOUTS = {"hype-edit-1": "hype", "ice-bench": "ice", "idea-bench": "idea", "servimage": "servimage"}
@@ -39,7 +39,7 @@ def config(
 
 
 def draw(name: str, path: Path, folder: Path, seed: int, attempts: int = 1, left_out: float = 0.15) -> Path:
-    """Pictures for a suite's tasks, some left out, as a folder for `imported`."""
+    """Images for a suite's tasks, some left out, as a folder for `imported`."""
     dice = random.Random(seed)
     folder.mkdir(parents=True)
     for n, task in enumerate(suite(name).tasks(str(path), lambda image: "0" * 64)):
@@ -47,7 +47,9 @@ def draw(name: str, path: Path, folder: Path, seed: int, attempts: int = 1, left
             for attempt in range(1, attempts + 1):
                 if n == 0 or dice.random() >= left_out:
                     number = dice.randrange(20)
-                    picture(folder / f"{task.task_id}_{deliverable}_{attempt}.png", number, (48 + 16 * deliverable, 48))
+                    write_image(
+                        folder / f"{task.task_id}_{deliverable}_{attempt}.png", number, (48 + 16 * deliverable, 48)
+                    )
     return folder
 
 

@@ -246,8 +246,8 @@ def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path
     [
         ("{", r"line 2: this is not one JSON object"),
         ("[1]", r"line 2: an annotation is a JSON object, not a list"),
-        ('{"model": "a", "model": "b"}', r"line 2: .*'model' stands there twice"),
-        ('{"model": "a", "task_id": "t2", "deliverable": 1, "brf": NaN}', r"line 2: .*NaN is not a number of JSON"),
+        ('{"model": "a", "model": "b"}', r"line 2: .*'model' is duplicated"),
+        ('{"model": "a", "task_id": "t2", "deliverable": 1, "brf": NaN}', r"line 2: .*NaN is not a JSON number"),
         (label("a", "t2", bfr=True), r"line 2: there is no key 'bfr'; did you mean 'brf'"),
         ({"model": "a", "task_id": "t2"}, r"line 2: the key 'deliverable' is missing"),
         (label("a", "t2", brf="yes"), r"line 2: brf: write true, false, a number from 0 to 5, or null, not 'yes'"),

@@ -1,4 +1,4 @@
-"""A run of the print shop held against the truth: pictures that are right, pictures that are not, and two judges."""
+"""A run of the print shop held against the truth: images that are right, images that are not, and two judges."""
 
 import json
 
@@ -109,7 +109,7 @@ def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
         brf = {row.model: row for row in found.answers if row.rubric == "brf"}
         assert brf[ALL].n_no_for_yes == 0
         assert brf["wrong"].n_yes_for_no > 100
-        assert brf["right"].n_yes_for_no > 0  # a point of one picture of a set is said to be met by all of them
+        assert brf["right"].n_yes_for_no > 0  # a point of one image of a set is said to be met by all of them
         html = page(done)
         assert html.count("ground truth: right") >= 70
         assert 'id="truth"' in html
@@ -121,7 +121,7 @@ def test_a_suite_of_strangers_has_no_truth(tmp_path):
         assert check_ground_truth(begun) is None
 
 
-def test_a_picture_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
+def test_an_image_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
     path = run(made, tmp_path / "run", None)
     with RunDir.open(path) as finished:
         sha = finished.store.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]

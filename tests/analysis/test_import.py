@@ -1,4 +1,4 @@
-"""What another house wrote in a benchmark's layout comes in: pictures as a model's, results as labels."""
+"""What another house wrote in a benchmark's layout comes in: images as a model's, results as labels."""
 
 import json
 
@@ -33,7 +33,7 @@ def pixels(run_dir):
     return {(r["task_id"], r["deliverable"], r["attempt"]): r["pixels_sha256"] for r in rows}
 
 
-def test_pictures_come_back_as_they_went(exported, tmp_path, capsys):
+def test_images_come_back_as_they_went(exported, tmp_path, capsys):
     name, path, run_dir, out, _ = exported
     assert main(["import", name, str(out), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)["manifests"]
@@ -83,7 +83,7 @@ def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
         ((name, out, out), "from one folder at a time"),
         ((name, files[0], "--run", run_dir), "both --run RUN and --labels"),
         ((other, files[0], "--run", run_dir, "--labels", tmp_path / "l"), "do not describe"),
-        (("icebench", out), "there is no layout"),
+        (("icebench", out), "unknown layout"),
     ]
     for arguments, says in wrong:
         assert main(["import", *map(str, arguments)]) == 2

@@ -19,7 +19,7 @@ from tests.suites.benchmarks import layouts
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A run of two models, one of which is refused often; the orders of its refused images; a run of these by two
-    editors (pictures and judgements by dice)."""
+    editors (images and judgements by dice)."""
     folder = tmp_path_factory.mktemp("revisions")
     path = layouts.servimage(folder / "data")
     made = {name: draw("servimage", path, folder / name, seed, 1) for seed, name in enumerate(("one", "two"))}

@@ -80,9 +80,9 @@ def test_help_is_quick(cli):
         (["report", "nowhere"], "is not a run directory"),
         (["compare", ".", "nowhere"], "is not a run directory"),
         (["measure", ".", "--metrics", "piqe"], "has no"),
-        (["models", "show", "flux"], "there is no model 'flux'"),
+        (["models", "show", "flux"], "unknown model 'flux'"),
         (["suites", "show", "hype"], "unknown suite 'hype'"),
-        (["nonsense"], "there is no command"),
+        (["nonsense"], "unknown command"),
         (["run"], "Missing argument"),
     ],
 )

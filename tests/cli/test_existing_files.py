@@ -73,7 +73,7 @@ def test_import_never_replaces_labels_but_can_be_repeated(run_dir, tmp_path, cap
     assert main([*arguments, str(labels)]) == 0
     annotations(source, False)
     assert main([*arguments, str(labels)]) == 2
-    assert "exists and holds something else than these labels" in capsys.readouterr().err
+    assert "exists and its content differs from these labels" in capsys.readouterr().err
     assert labels.read_bytes() == before
     read = source.read_bytes()
     assert main([*arguments, f"run/../{source.name}"]) == 2

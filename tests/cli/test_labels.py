@@ -134,7 +134,7 @@ def test_the_same_plan_twice_and_another_seed_s(run):
             open_run.config = open_run.config.model_copy(update=how)
             return labelling(open_run, 0.2, None).models[0].plan
 
-    assert plan().ask.tolist() == plan().ask.tolist() != plan(seed=99).ask.tolist()
+    assert plan().images.tolist() == plan().images.tolist() != plan(seed=99).images.tolist()
 
 
 def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):

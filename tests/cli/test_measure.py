@@ -63,7 +63,7 @@ def test_what_lies_beside_an_image_is_found_by_its_name(lab, monkeypatch, capsys
     (lab / "scores.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # cut off in its last line
     assert measured() == found
     assert whole < set((lab / "scores.jsonl").read_text().splitlines())
-    drawing().save(lab / "made/c.PNG")  # another picture now
+    drawing().save(lab / "made/c.PNG")  # another image now
     third = measured()
     assert third["images"]["c.PNG"]["colorfulness"] == a["colorfulness"]
     assert third["images"]["a.png"] == a

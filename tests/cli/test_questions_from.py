@@ -21,7 +21,7 @@ def test_the_scores_stand_apart_and_change_nothing_of_the_suites_own(tmp_path, c
     path = layouts.servimage(tmp_path / "data")
     for task, n in (("digital-001", 2), ("portrait-010", 1)):
         for i in range(1, n + 1):
-            layouts.picture(tmp_path / "made" / task / f"{i}.png", i)
+            layouts.write_image(tmp_path / "made" / task / f"{i}.png", i)
     judge = {"card": "tiny-qwen3-vl", "transport": "local", "canaries": False}
     config = {
         "name": "borrowed",

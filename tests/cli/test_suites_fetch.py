@@ -32,7 +32,7 @@ SHIPPED = yaml.safe_load((ROOT / "configs/datasets.yaml").read_text())["datasets
 
 
 class Web:
-    """Serves bytes by path, as GitHub does its archives and another host its pictures."""
+    """Serves bytes by path, as GitHub does its archives and another host its images."""
 
     def __init__(self) -> None:
         self.served: dict[str, bytes] = {}
@@ -299,7 +299,7 @@ def test_a_dry_run_downloads_nothing(lab):
 
 
 def hype(lab: Lab) -> None:
-    """The list in the repository, its pictures elsewhere."""
+    """The list in the repository, its images elsewhere."""
     root, kept = lab.place / "served/hype", lab.place / "served/pictures"
     (root / "src/tasks").mkdir(parents=True)
     (root / "LICENSE-DATA").write_text("CC BY 4.0")
@@ -311,7 +311,7 @@ def hype(lab: Lab) -> None:
         lab.web.served[f"/cdn/tasks/{path.relative_to(kept)}"] = path.read_bytes()
 
 
-def test_hype_edits_pictures_come_from_their_own_server_and_are_not_asked_for_twice(lab):
+def test_hype_edits_images_come_from_their_own_server_and_are_not_asked_for_twice(lab):
     hype(lab)
     lost = lab.web.served.pop("/cdn/tasks/two-1/002.png")
     lab.fetch("hype-edit-1").refused("two-1/002.png returned HTTP 404")
@@ -335,7 +335,7 @@ def test_hype_edits_pictures_come_from_their_own_server_and_are_not_asked_for_tw
         ("[", "is not a list of tasks"),
     ],
 )
-def test_a_list_that_names_no_pictures_is_refused(lab, text, says):
+def test_a_list_that_names_no_images_is_refused(lab, text, says):
     hype(lab)
     root = lab.place / "served/hype"
     (root / "src/tasks/public.json").write_text(text)
@@ -410,7 +410,7 @@ def test_ice_bench_is_unpacked_and_the_commit_that_main_is_at_is_pinned_in_the_r
 
 
 def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
-    """dataset.zip as others have read it: `data/` at its top, pictures by their paths from there."""
+    """dataset.zip as others have read it: `data/` at its top, images by their paths from there."""
     kept = lab.place / "served/unzipped"
     file = layouts.ice(kept / "data")
     items = [json.loads(line) for line in file.read_text().splitlines()]

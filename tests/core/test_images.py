@@ -11,32 +11,32 @@ from local_bench.core.errors import ImageError
 from local_bench.core.images import fit_pixels, image_path, load_image, load_mask, pixel_digest, store_image
 
 
-def picture(width=6, height=4) -> Image.Image:
+def make_image(width=6, height=4) -> Image.Image:
     return Image.fromarray(np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3), "RGB")
 
 
 def test_a_stored_image_comes_back_bit_for_bit_under_its_digest(tmp_path):
-    sha = store_image(tmp_path, picture())
+    sha = store_image(tmp_path, make_image())
     assert image_path(tmp_path, sha).exists()
     back = load_image(image_path(tmp_path, sha))
-    assert back.tobytes() == picture().tobytes()
+    assert back.tobytes() == make_image().tobytes()
     assert pixel_digest(back) == sha
 
 
 def test_the_digest_is_of_pixels_and_shape_not_of_the_file(tmp_path):
-    picture().save(tmp_path / "a.png", compress_level=9)
-    picture().save(tmp_path / "b.webp", lossless=True)
+    make_image().save(tmp_path / "a.png", compress_level=9)
+    make_image().save(tmp_path / "b.webp", lossless=True)
     assert pixel_digest(load_image(tmp_path / "a.png")) == pixel_digest(load_image(tmp_path / "b.webp"))
-    assert pixel_digest(picture(6, 4)) != pixel_digest(picture(4, 6))
+    assert pixel_digest(make_image(6, 4)) != pixel_digest(make_image(4, 6))
 
 
 def test_exif_orientation_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate 90 degrees clockwise to show
-    picture(6, 4).save(tmp_path / "turned.png", exif=exif)
+    make_image(6, 4).save(tmp_path / "turned.png", exif=exif)
     turned = load_image(tmp_path / "turned.png")
     assert turned.size == (4, 6)
-    assert turned.tobytes() == picture(6, 4).transpose(Image.Transpose.ROTATE_270).tobytes()
+    assert turned.tobytes() == make_image(6, 4).transpose(Image.Transpose.ROTATE_270).tobytes()
     assert not turned.getexif()
 
 
@@ -56,10 +56,10 @@ def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path):
 
 def test_a_profile_is_brought_to_srgb(tmp_path):
     lab_like = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    picture().save(tmp_path / "tagged.png", icc_profile=lab_like)
+    make_image().save(tmp_path / "tagged.png", icc_profile=lab_like)
     assert load_image(tmp_path / "tagged.png").size == (6, 4)
-    picture().save(tmp_path / "broken.png", icc_profile=b"no profile at all")
-    assert load_image(tmp_path / "broken.png").tobytes() == picture().tobytes()
+    make_image().save(tmp_path / "broken.png", icc_profile=b"no profile at all")
+    assert load_image(tmp_path / "broken.png").tobytes() == make_image().tobytes()
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -72,7 +72,7 @@ def bomb(width: int, height: int) -> bytes:
 
 def gif() -> bytes:
     buffer = io.BytesIO()
-    picture().save(buffer, "GIF")
+    make_image().save(buffer, "GIF")
     return buffer.getvalue()
 
 
@@ -108,10 +108,10 @@ def test_a_missing_image_is_one_sentence():
 
 
 def test_fitting_keeps_within_the_budget_and_the_grid():
-    fitted = fit_pixels(picture().resize((1000, 500)), 512 * 256, 32)
+    fitted = fit_pixels(make_image().resize((1000, 500)), 512 * 256, 32)
     assert fitted.size == (512, 256)
     assert fit_pixels(fitted, 512 * 256, 32) is fitted
-    assert fit_pixels(picture(), 512, 32).size == (32, 32)
+    assert fit_pixels(make_image(), 512, 32).size == (32, 32)
 
 
 @pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])

@@ -34,6 +34,6 @@ def test_a_crash_before_the_rename_leaves_the_old_file_alone(tmp_path, monkeypat
 def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     monkeypatch.setattr(storage.os, "fdopen", lambda *_: full)
-    with pytest.raises(StorageError, match="No space left on device; make room"):
+    with pytest.raises(StorageError, match="No space left on device; free disk space"):
         write_atomic(tmp_path / "file", b"x" * 10_000)
     assert not os.listdir(tmp_path)

@@ -26,13 +26,13 @@ class Outer(Strict):
         ("name: x\ninner: {height: 3}\n", "line 2: inner.height: input should be greater than or equal to 16, not 3"),
         ("name: 3\n", "line 1: name: input should be a valid string, not 3"),
         ("inner: {}\n", "the key 'name' is missing: add it"),
-        ("name: x\nname: y\n", "line 2: the key 'name' stands there a second time"),
+        ("name: x\nname: y\n", "line 2: the key 'name' is duplicated"),
         ("name: [x\n", "not valid YAML"),
         ("- 1\n", "must be a mapping"),
         ("name: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
     ],
 )
-def test_a_fault_names_its_line_and_the_way_out(tmp_path, text, says):
+def test_an_error_states_the_line_and_the_remedy(tmp_path, text, says):
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -41,6 +41,6 @@ def test_a_fault_names_its_line_and_the_way_out(tmp_path, text, says):
     assert str(path) in str(caught.value)
 
 
-def test_a_good_file_becomes_a_model(tmp_path):
+def test_a_valid_file_is_loaded_as_a_model(tmp_path):
     (tmp_path / "c.yaml").write_text("name: x\ninner: {height: 32}\n")
     assert load_yaml(tmp_path / "c.yaml", Outer).inner.height == 32

@@ -1,4 +1,4 @@
-"""Every family on a small model of its real architecture, loaded once, with a few encoded briefs."""
+"""Every family on a small model of its real architecture, loaded once, with a few encoded requests."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.core.quiet import quiet_libraries
-from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
+from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.families import family
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.sampler import Sampler
@@ -54,7 +54,7 @@ class Ready:
 
     @property
     def sampler(self) -> Sampler:
-        return self.items[0].brief.sampler
+        return self.items[0].request.sampler
 
     def draw(self, items: list[Item]) -> list[bytes]:
         """RGB bytes of one batch."""
@@ -68,33 +68,33 @@ def small(name: str) -> tuple[ModelCard, Sampler]:
     return described, Sampler(**settings)
 
 
-def picture(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
-    """One of several simple pictures."""
+def make_image(kind: int, width: int = SIDE, height: int = SIDE) -> InputImage:
+    """One of several simple images."""
     across, down = Image.linear_gradient("L").rotate(90 * kind), Image.radial_gradient("L")
     pixels = Image.merge("RGB", (across, down, Image.linear_gradient("L"))).resize((width, height))
-    return Picture(pixel_digest(pixels), pixels)
+    return InputImage(pixel_digest(pixels), pixels)
 
 
-def brief(described: ModelCard, sampler: Sampler, i: int) -> GenerationRequest:
-    """The i-th prompt, with as many pictures as the model looks at (at most two)."""
-    pictures = tuple(picture(i + k) for k in range(min(2, described.takes.pictures)))
-    return GenerationRequest(PROMPTS[i], sampler, pictures, mask(i) if described.takes.mask else None)
+def request_for(described: ModelCard, sampler: Sampler, i: int) -> GenerationRequest:
+    """The i-th prompt, with as many images as the model looks at (at most two)."""
+    input_images = tuple(make_image(i + k) for k in range(min(2, described.takes.pictures)))
+    return GenerationRequest(PROMPTS[i], sampler, input_images, mask(i) if described.takes.mask else None)
 
 
-def mask(kind: int, width: int = SIDE, height: int = SIDE) -> Picture:
+def mask(kind: int, width: int = SIDE, height: int = SIDE) -> InputImage:
     """White in one of four quarters, with a soft edge, as a run keeps it: RGB."""
     small = Image.new("L", (2, 2))
     small.putpixel((kind % 2, kind // 2 % 2), 255)
     pixels = small.resize((width, height), Image.Resampling.BILINEAR).convert("RGB")
-    return Picture(pixel_digest(pixels), pixels)
+    return InputImage(pixel_digest(pixels), pixels)
 
 
-def encode(generator: Staged, briefs: list[GenerationRequest], seed: int = 100) -> list[Item]:
+def encode(generator: Staged, requests: list[GenerationRequest], seed: int = 100) -> list[Item]:
     generator.load_encoder()
     items = []
-    for i, asked in enumerate(briefs):
-        seen = asked.pictures if generator.traits.encodes_pictures else ()
-        encoded = tuple(generator.encode_picture(p, asked.sampler) for p in seen)
+    for i, asked in enumerate(requests):
+        seen = asked.input_images if generator.traits.encodes_images else ()
+        encoded = tuple(generator.encode_image(p, asked.sampler) for p in seen)
         items.append(Item(asked, generator.encode_text(asked), encoded, seed + i))
     generator.drop_encoder()
     return items
@@ -109,7 +109,7 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="package", autouse=True)
 def small_references() -> Iterator[None]:
-    """Qwen's editors bring every picture to 1 megapixel: here to 64 x 64, or each test would take half a minute."""
+    """Qwen's editors bring every image to 1 megapixel: here to 64 x 64, or each test would take half a minute."""
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint as inpaint
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
@@ -133,7 +133,7 @@ def ready(cache: Path, machine: Machine) -> Callable[[str], Ready]:
             described, sampler = small(name)
             weights = resolve(described)
             generator = family(name)(described, weights, machine)
-            items = encode(generator, [brief(described, sampler, i) for i in range(len(PROMPTS))])
+            items = encode(generator, [request_for(described, sampler, i) for i in range(len(PROMPTS))])
             generator.load_denoiser()
             made[name] = Ready(described, weights, generator, items)
         return made[name]

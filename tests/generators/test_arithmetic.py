@@ -8,7 +8,7 @@ from torch import nn
 
 from local_bench.generators import arithmetic, counting
 from local_bench.generators.architecture import build
-from local_bench.generators.arithmetic import count, usual_pictures, usual_size
+from local_bench.generators.arithmetic import count, usual_input_images, usual_size
 from local_bench.generators.counting import parameters
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
@@ -66,16 +66,16 @@ def test_omnigen_has_its_published_parameters_with_its_table_of_positions():
 
 
 @pytest.mark.parametrize(
-    ("name", "pictures", "forward_tflop", "passes", "pflop"),
+    ("name", "input_images", "forward_tflop", "passes", "pflop"),
     [
         ("flux1-dev", 0, 74.4, 1, 3.73),
         ("sd35-large", 0, 31.1, 2, 1.76),  # guidance doubles
-        ("flux1-kontext-dev", 1, 165.5, 1, 4.98),  # a picture doubles the tokens, and attention more than that
+        ("flux1-kontext-dev", 1, 165.5, 1, 4.98),  # an image doubles the tokens, and attention more than that
         ("flux2-klein-4b", 0, 34.8, 1, 0.15),
     ],
 )
-def test_the_published_table_comes_out(name, pictures, forward_tflop, passes, pflop):
-    counted = count(*usual(name), pictures)
+def test_the_published_table_comes_out(name, input_images, forward_tflop, passes, pflop):
+    counted = count(*usual(name), input_images)
     assert counted.forward_flop / 1e12 == pytest.approx(forward_tflop, rel=0.03)
     assert counted.passes == passes
     assert counted.pflop == pytest.approx(pflop, rel=0.03)
@@ -84,7 +84,7 @@ def test_the_published_table_comes_out(name, pictures, forward_tflop, passes, pf
 @pytest.mark.parametrize("name", [name for name in cards() if name.startswith("tiny-") and cards()[name].architecture])
 def test_every_small_card_counts_and_says_what_is_counted(name):
     described, sampler = usual(name)
-    counted = count(described, sampler, usual_pictures(described))
+    counted = count(described, sampler, usual_input_images(described))
     assert counted.forward_flop > 0
     assert counted.decode_flop > 0
     assert counted.pflop == pytest.approx(described.pflop_per_image, rel=0.03)
@@ -99,7 +99,7 @@ def test_the_sum_is_of_its_parts():
     assert (unguided.denoise_flop, unguided.encode_flop) == (whole.denoise_flop // 2, whole.encode_flop // 2)
 
 
-def test_pictures_and_words_cost():
+def test_images_and_words_cost():
     described, sampler = usual("tiny-qwen-image-edit-plus")
     one, two = count(described, sampler, 1), count(described, sampler, 2)
     assert two.forward_flop > 1.5 * one.forward_flop
@@ -188,8 +188,8 @@ def test_every_card_ships_its_counts(name, monkeypatch):
     monkeypatch.setattr(counting, "count_modules", lambda *_: pytest.fail("run scripts/count_flops.py --write"))
     monkeypatch.setenv("LOCAL_BENCH_CACHE", "/nowhere")
     described, sampler = usual(name)
-    for pictures in arithmetic.shipped_kinds(described):
-        assert count(described, sampler, pictures).steps == sampler.num_inference_steps
+    for input_images in arithmetic.shipped_kinds(described):
+        assert count(described, sampler, input_images).steps == sampler.num_inference_steps
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_every_card_ships_its_counts(name, monkeypatch):
 )
 def test_shipped_counts_are_what_is_counted(name):
     described, sampler = usual(name)
-    pictures = usual_pictures(described)
-    again = counting.count_modules(described, sizes(described, sampler, pictures))
-    assert replace(again, steps=sampler.num_inference_steps) == count(described, sampler, pictures)
+    input_images = usual_input_images(described)
+    again = counting.count_modules(described, sizes(described, sampler, input_images))
+    assert replace(again, steps=sampler.num_inference_steps) == count(described, sampler, input_images)
 
 
 def test_a_folder_of_configs_need_not_ship_counts(monkeypatch, tmp_path):

@@ -13,13 +13,13 @@ from local_bench.generators.numerics import attention_backend, compiles, signatu
 from local_bench.generators.registry import FAMILIES
 from local_bench.models.weights import resolve
 
-from .conftest import brief, encode, small
+from .conftest import encode, request_for, small
 
 
 def drawn(name, machine):
     described, sampler = small(name)
     generator = family(name)(described, resolve(described), machine)
-    items = encode(generator, [brief(described, sampler, i) for i in range(2)])
+    items = encode(generator, [request_for(described, sampler, i) for i in range(2)])
     generator.load_denoiser()
     return [generator.decode(generator.denoise([item]), sampler)[0].tobytes() for item in items]
 
@@ -35,7 +35,7 @@ def test_what_streams_in_gives_the_same_bytes(ready, machine, name):
 def test_random_weights_are_those_that_are_saved(ready, machine, name):
     """`load: random` builds in memory what the small models are on disk: the same architecture, the same seeds.
 
-    Weights are compared and not pictures: on a CPU a matrix product's last bit follows where in memory a weight begins.
+    Weights are compared and not images: on a CPU a matrix product's last bit follows where in memory a weight begins.
     """
     mine = ready(name)
     built = family(name)(mine.card, None, machine)
@@ -51,7 +51,7 @@ def test_random_weights_are_those_that_are_saved(ready, machine, name):
 @pytest.mark.parametrize("lossy", [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.9}])
 def test_a_lossy_model_draws_otherwise_and_the_same_twice(ready, machine, name, lossy):
     mine, asked = ready(name), replace(machine, lossy=lossy)
-    if not {*lossy} <= {*mine.generator.traits.lossy_ways}:
+    if not {*lossy} <= {*mine.generator.traits.lossy_settings}:
         with pytest.raises(ConfigError, match=f"the family {name} supports only"):
             drawn(name, asked)
         return
@@ -66,7 +66,7 @@ def test_compiled_blocks_are_batch_invariant(cache, machine):
     keep_compiled("tests")
     described, sampler = small("flux")
     generator = family("flux")(described, resolve(described), replace(machine, compile=True))
-    items = encode(generator, [brief(described, sampler, i) for i in range(2)])
+    items = encode(generator, [request_for(described, sampler, i) for i in range(2)])
     generator.load_denoiser()
     assert batch_is_neutral(generator, items, 2)
     one, again = (generator.decode(generator.denoise(items), sampler)[0].tobytes() for _ in range(2))

@@ -23,7 +23,7 @@ from local_bench.models.cards import ModelCard, cards
 from local_bench.models.weights import resolve
 from tests.fake_cuda import DEVICE, MIXED_DEVICES, fake_cuda, values
 
-from .conftest import encode, mask, picture, small
+from .conftest import encode, make_image, mask, small
 
 LONG = "three birds above a red boot on a white table by a window " * 3
 FEW_LAYERS = {  # by a config's key; FLUX.2 reads hidden states 10, 20, 30 of Mistral and 9, 18, 27 of Qwen3
@@ -37,12 +37,12 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16) -> Machine:
     return Machine(DEVICE, dtype, "native")
 
 
-def briefs(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
-    """A short prompt with the fewest pictures, none where it takes words alone; a long one with up to two."""
+def requests_for(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
+    """A short prompt with the fewest images, none where it takes words alone; a long one with up to two."""
     fewest, most = 0 if described.takes.text_alone else 1, min(2, described.takes.pictures)
     return [
         GenerationRequest(
-            prompt, sampler, tuple(picture(kind) for kind in range(count)), mask(0) if described.takes.mask else None
+            prompt, sampler, tuple(make_image(kind) for kind in range(count)), mask(0) if described.takes.mask else None
         )
         for prompt, count in (("a red boot", fewest), (LONG, most))
     ]
@@ -51,12 +51,12 @@ def briefs(described: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
 def batches(generator: Staged, items: list[Item]) -> list[list[Item]]:
     """The first item twice, where the family takes batches; the second alone."""
     one, other = items
-    assert not (generator.traits.alone_with_pictures and one.brief.pictures)
+    assert not (generator.traits.unbatched_with_images and one.request.input_images)
     return [[one] if generator.traits.max_batch == 1 else [one, replace(one, seed=7)], [other]]
 
 
 def assert_images(pixels: torch.Tensor, batch: list[Item]) -> None:
-    sampler = batch[0].brief.sampler
+    sampler = batch[0].request.sampler
     assert (pixels.device, pixels.dtype) == (DEVICE, torch.uint8)
     assert pixels.shape == (len(batch), sampler.height, sampler.width, 3)
 
@@ -72,7 +72,7 @@ def encoded(cache, machine):
             sampler = replace(sampler, num_inference_steps=PROBE_STEPS, negative_prompt="a blurred photo")
             with fake_cuda(weights_have_values=False):
                 generator = family(name)(described, resolve(described), on_gpu())
-                made[name] = generator, encode(generator, briefs(described, sampler))
+                made[name] = generator, encode(generator, requests_for(described, sampler))
         return made[name]
 
     return get
@@ -85,7 +85,7 @@ def test_a_family_runs_whole_on_the_device(encoded, name):
     with fake_cuda(weights_have_values=False):
         generator.load_denoiser()
         for batch in batches(generator, items):
-            assert_images(generator.pixels(generator.denoise(batch), batch[0].brief.sampler), batch)
+            assert_images(generator.pixels(generator.denoise(batch), batch[0].request.sampler), batch)
         generator.drop_denoiser()
 
 
@@ -100,7 +100,7 @@ def test_a_vae_that_stays_on_the_cpu_is_an_error(monkeypatch, encoded, name):
     with fake_cuda(weights_have_values=False):
         generator.load_denoiser()
         with pytest.raises(RuntimeError, match=MIXED_DEVICES):
-            generator.pixels(generator.denoise(items[:1]), items[0].brief.sampler)
+            generator.pixels(generator.denoise(items[:1]), items[0].request.sampler)
 
 
 # OmniGen has no encoded text; the pipeline of InstructPix2Pix moves its own.
@@ -143,7 +143,7 @@ def test_values_on_the_fake_device_are_those_of_the_cpu(ready, name):
     mine = ready(name)
     with fake_cuda():
         generator = family(name)(mine.card, mine.weights, on_gpu(torch.float32))
-        items = encode(generator, [item.brief for item in mine.items[:1]])
+        items = encode(generator, [item.request for item in mine.items[:1]])
         generator.load_denoiser()
         pixels = values(generator.pixels(generator.denoise(items), mine.sampler))
     on_cpu = mine.generator.pixels(mine.generator.denoise(mine.items[:1]), mine.sampler)
@@ -197,11 +197,11 @@ def test_a_real_architecture_at_full_width_and_its_own_size_runs_on_the_device(
     if described.family == "omnigen":  # whose masks are quadratic in the tokens
         sampler = replace(sampler, height=512, width=512)
     size = sampler.width, sampler.height
-    pictures = tuple(picture(kind, *size) for kind in range(min(2, described.takes.pictures)))
+    input_images = tuple(make_image(kind, *size) for kind in range(min(2, described.takes.pictures)))
     with fake_cuda(weights_have_values=False):
         generator = family(described.family)(with_few_layers(described), None, on_gpu())
         items = encode(
-            generator, [GenerationRequest(LONG, sampler, pictures, mask(0) if described.takes.mask else None)]
+            generator, [GenerationRequest(LONG, sampler, input_images, mask(0) if described.takes.mask else None)]
         )
         generator.load_denoiser()
         transformer = getattr(generator.pipe, generator.denoiser)

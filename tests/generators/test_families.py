@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from local_bench.generators.base import GenerationRequest, Picture
+from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.registry import FAMILIES, traits
 
@@ -20,17 +20,17 @@ def test_every_family_has_a_small_model():
     assert set(CARDS) == set(FAMILIES)
 
 
-def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
+def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
     """What a user of diffusers would write: everything loaded, one call."""
-    name, sampler = ready.card.family, brief.sampler
+    name, sampler = ready.card.family, request.sampler
     unused = {"safety_checker": None} if name == "instruct_pix2pix" else {}
     pipe = type(ready.generator).pipeline.from_pretrained(
         ready.weights, dtype=torch.float32, local_files_only=True, **unused
     )
     pipe.set_progress_bar_config(disable=True)
-    pictures = [picture.pixels for picture in brief.pictures]
+    input_images = [image.pixels for image in request.input_images]
     asked = {
-        "prompt": brief.prompt,
+        "prompt": request.prompt,
         "height": sampler.height,
         "width": sampler.width,
         "num_inference_steps": sampler.num_inference_steps,
@@ -42,29 +42,29 @@ def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
             asked[setting] = value
     match name:
         case "flux_kontext":
-            asked |= {"image": pictures[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
+            asked |= {"image": input_images[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
         case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint" | "qwen_image_edit_inpaint":
-            assert brief.mask
-            asked |= {"image": pictures[0], "mask_image": brief.mask.pixels, "strength": 1.0}
+            assert request.mask
+            asked |= {"image": input_images[0], "mask_image": request.mask.pixels, "strength": 1.0}
         case "flux_control":
-            asked["control_image"] = pictures[0]
+            asked["control_image"] = input_images[0]
         case "flux_ip_adapter":
             adapter = {"weight_name": "ip_adapter.safetensors", "image_encoder_pretrained_model_name_or_path": None}
             pipe.load_ip_adapter(str(ready.weights / "ip_adapter"), **adapter)
             pipe.set_ip_adapter_scale(sampler.adapter_scale)
-            asked["ip_adapter_image"] = pictures[0]
+            asked["ip_adapter_image"] = input_images[0]
         case "qwen_image_edit":
-            asked["image"] = pictures[0]
+            asked["image"] = input_images[0]
         case "qwen_image_edit_plus" | "flux2" | "flux2_klein":
-            asked["image"] = pictures
+            asked["image"] = input_images
         case "pixart_sigma":
             asked |= {"use_resolution_binning": False, "clean_caption": False}
         case "instruct_pix2pix":
-            asked |= {"image": pictures[0], "image_guidance_scale": sampler.image_guidance_scale}
+            asked |= {"image": input_images[0], "image_guidance_scale": sampler.image_guidance_scale}
             del asked["height"], asked["width"]
         case "omnigen":
-            tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(pictures) + 1))
-            asked |= {"prompt": tags + brief.prompt, "input_images": pictures}
+            tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(input_images) + 1))
+            asked |= {"prompt": tags + request.prompt, "input_images": input_images}
             asked["img_guidance_scale"] = sampler.image_guidance_scale
             torch.manual_seed(seed)  # its VAE samples from the global generator
     return pipe(**asked).images[0].tobytes()
@@ -74,39 +74,39 @@ def one_shot(ready: Ready, brief: GenerationRequest, seed: int) -> bytes:
 def test_the_stages_give_the_bytes_of_the_pipeline_itself(ready, name):
     mine = ready(name)
     item = mine.items[1]
-    assert mine.draw([item]) == [one_shot(mine, item.brief, item.seed)]
+    assert mine.draw([item]) == [one_shot(mine, item.request, item.seed)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_prompt_seed_and_picture_all_matter(ready, name):
+def test_prompt_seed_and_image_all_matter(ready, name):
     mine = ready(name)
     one, other = mine.items[0], mine.items[1]
     drawn = [
         mine.draw([one]),
         mine.draw([replace(one, seed=7)]),
-        mine.draw([replace(one, text=other.text, brief=replace(one.brief, prompt=other.brief.prompt))]),
+        mine.draw([replace(one, text=other.text, request=replace(one.request, prompt=other.request.prompt))]),
     ]
-    if one.brief.pictures:
-        pictures = replace(one.brief, pictures=other.brief.pictures)
-        drawn.append(mine.draw([replace(one, brief=pictures, pictures=other.pictures)]))
-    if one.brief.mask:
-        drawn.append(mine.draw([replace(one, brief=replace(one.brief, mask=other.brief.mask))]))
+    if one.request.input_images:
+        input_images = replace(one.request, input_images=other.request.input_images)
+        drawn.append(mine.draw([replace(one, request=input_images, input_images=other.input_images)]))
+    if one.request.mask:
+        drawn.append(mine.draw([replace(one, request=replace(one.request, mask=other.request.mask))]))
     assert len({images[0] for images in drawn}) == len(drawn)
 
 
 @pytest.mark.parametrize("name", ["flux_fill", "sd3_inpaint", "qwen_image_inpaint", "qwen_image_edit_inpaint"])
 def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(ready, name):
     mine = ready(name)
-    masks = [mask(1, 40, 24), *(Picture(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
-    drawn = [mine.draw([replace(mine.items[0], brief=replace(mine.items[0].brief, mask=m))])[0] for m in masks]
+    masks = [mask(1, 40, 24), *(InputImage(colour, Image.new("RGB", (8, 8), colour)) for colour in ("black", "white"))]
+    drawn = [mine.draw([replace(mine.items[0], request=replace(mine.items[0].request, mask=m))])[0] for m in masks]
     assert len(set(drawn)) == 3
 
 
 def alone(mine: Ready, items):
-    """Items as a batch may hold them: without pictures where those keep an image alone."""
-    if not mine.generator.traits.alone_with_pictures:
+    """Items as a batch may hold them: without images where those keep an image alone."""
+    if not mine.generator.traits.unbatched_with_images:
         return items
-    return [replace(item, brief=replace(item.brief, pictures=()), pictures=()) for item in items]
+    return [replace(item, request=replace(item.request, input_images=()), input_images=()) for item in items]
 
 
 @pytest.mark.parametrize("name", BATCHING)
@@ -161,7 +161,7 @@ def test_no_mask_reaches_qwens_transformer_and_lengths_keep_apart(ready, name, m
     mine.draw(mine.items[:2])
     assert seen
     assert all(mask is None for mask in seen)
-    longer = replace(mine.items[0].brief, prompt=mine.items[0].brief.prompt + " and another")
+    longer = replace(mine.items[0].request, prompt=mine.items[0].request.prompt + " and another")
     (item,) = encode(type(mine.generator)(mine.card, mine.weights, mine.generator.machine), [longer])
     assert item.shape != mine.items[0].shape
 
@@ -171,11 +171,11 @@ def test_qwen_is_guided_by_its_negative_prompt(ready):
     _, sampler = small("qwen_image")
     assert sampler.negative_prompt == " "
     mine = ready("qwen_image")
-    stronger = replace(mine.items[0].brief, sampler=replace(sampler, true_cfg_scale=9.0))
-    assert mine.draw([replace(mine.items[0], brief=stronger)]) != mine.draw([mine.items[0]])
+    stronger = replace(mine.items[0].request, sampler=replace(sampler, true_cfg_scale=9.0))
+    assert mine.draw([replace(mine.items[0], request=stronger)]) != mine.draw([mine.items[0]])
 
 
-def test_a_picture_is_read_once(ready):
+def test_an_image_is_read_once(ready):
     mine = ready("qwen_image_edit")
     memory = mine.generator.pipe._encode_vae_image
     read = memory._read

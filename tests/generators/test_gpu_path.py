@@ -22,14 +22,14 @@ from local_bench.generators.staged import as_rgb8
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 
-from .conftest import brief, encode, small
+from .conftest import encode, request_for, small
 
 WAYS = {"plain": {}, "float8": {"weights": "float8_e4m3fn"}, "cache": {"first_block_cache": 0.08}}
 CASES = [
     (name, way)
     for name in FAMILIES
     for way, settings in WAYS.items()
-    if not set(settings) - set(traits(name).lossy_ways)
+    if not set(settings) - set(traits(name).lossy_settings)
 ]
 
 
@@ -51,7 +51,7 @@ def test_blocks_are_whole_graphs_and_another_prompt_length_is_no_new_one(machine
     compiled = numerics.compiles(None, torch.device("cuda"), (), lossy)
     assert compiled == (way != "float8")  # its hooks on every layer cannot be traced into one graph
     generator = family(name)(described, None, replace(machine, compile=compiled, lossy=lossy))
-    short = brief(described, sampler, 0)
+    short = request_for(described, sampler, 0)
     long = replace(short, prompt="three birds above a red boot on a white table by a window " * 3)
     items = encode(generator, [short, long])
     generator.load_denoiser()
@@ -67,11 +67,11 @@ def test_a_new_size_is_a_graph_of_its_own_and_not_a_dynamic_one(machine, traced)
     """The negative control: sizes stay static, so the count can rise."""
     described, sampler = small("qwen_image")
     generator = family("qwen_image")(described, None, replace(machine, compile=True))
-    (item,) = encode(generator, [brief(described, sampler, 0)])
+    (item,) = encode(generator, [request_for(described, sampler, 0)])
     generator.load_denoiser()
     warm_up(generator, item, 1)
     graphs = traced.frame_count
-    larger = replace(item, brief=replace(item.brief, sampler=replace(sampler, height=2 * sampler.height)))
+    larger = replace(item, request=replace(item.request, sampler=replace(sampler, height=2 * sampler.height)))
     generator.denoise([larger])
     assert traced.frame_count > graphs
 

@@ -10,10 +10,10 @@ from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 
 
-def plan(name, /, pictures=0, batch_size=None, capacity_gb=None, host_gb=None, attempts=1, lossy=None, **other):
+def plan(name, /, input_images=0, batch_size=None, capacity_gb=None, host_gb=None, attempts=1, lossy=None, **other):
     described = card(name, "generator")
     sampler = replace(Sampler(**described.sampler.model_dump()), **other)
-    return plan_memory(described, sampler, batch_size, capacity_gb, host_gb, pictures, attempts, lossy)
+    return plan_memory(described, sampler, batch_size, capacity_gb, host_gb, input_images, attempts, lossy)
 
 
 QWEN = {"height": 1024, "width": 1024}
@@ -113,10 +113,10 @@ def test_memory_makes_batches_smaller():
         ("tiny-qwen-image", {}, 1),  # prompts of other lengths cannot share a batch
         ("tiny-qwen-image", {"attempts": 3}, 2),
         ("tiny-qwen-image", {"attempts": 4}, 4),
-        ("tiny-qwen-image-edit-plus", {"attempts": 4, "pictures": 1}, 1),  # its pipeline makes one a call
+        ("tiny-qwen-image-edit-plus", {"attempts": 4, "input_images": 1}, 1),  # its pipeline makes one a call
         ("tiny-omnigen", {}, 1),
         ("tiny-flux2", {}, 4),
-        ("tiny-flux2", {"pictures": 1}, 1),  # pictures are shared over a batch
+        ("tiny-flux2", {"input_images": 1}, 1),  # images are shared over a batch
         ("tiny-flux", {"lossy": {"first_block_cache": 0.1}}, 1),  # it decides over the batch
         ("tiny-flux", {"batch_size": 16}, 16),  # what is asked for is made
     ],
@@ -137,9 +137,9 @@ def test_eight_bit_weights_fit_where_the_model_does_not():
     assert found.phases["denoise"].weights_gb == pytest.approx(20.4, rel=0.05)
 
 
-def test_pictures_are_read_where_the_family_reads_them():
-    early, late = plan("tiny-flux-kontext", pictures=1), plan("tiny-flux-kontext")
+def test_images_are_read_where_the_family_reads_them():
+    early, late = plan("tiny-flux-kontext", input_images=1), plan("tiny-flux-kontext")
     assert early.phases["encode"].tensors_gb > late.phases["encode"].tensors_gb
-    edit = plan("tiny-qwen-image-edit", pictures=1)
+    edit = plan("tiny-qwen-image-edit", input_images=1)
     assert edit.phases["denoise"].tensors_gb >= edit.operations.picture_live_bytes / 1e9
     assert edit.phases["encode"].weights_gb == pytest.approx(edit.operations.encoder_bytes / 1e9)

@@ -158,10 +158,10 @@ def base(kept: Path | None = None) -> None:
     if kept is not None:
         shutil.copytree(kept, "own")
     write("tasks.jsonl", _task())
-    layouts.picture(Path("made/mug.png"))
-    layouts.picture(Path("pictures/a.png"))
+    layouts.write_image(Path("made/mug.png"))
+    layouts.write_image(Path("pictures/a.png"))
     Path("manifest").mkdir(exist_ok=True)
-    layouts.picture(Path("manifest/mug.png"))
+    layouts.write_image(Path("manifest/mug.png"))
     write("run.yaml", CONFIG)
     write("sheet/annotations.jsonl", SERVIMAGE)
     write("sheet/tasks.jsonl", SHEET_TASK)

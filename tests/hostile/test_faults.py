@@ -28,7 +28,7 @@ def prepare() -> None:
     ]
     write("tasks.jsonl", "".join(json.dumps(task) + "\n" for task in tasks))
     for i in range(3):
-        layouts.picture(Path(f"made/t{i}.png"), i)
+        layouts.write_image(Path(f"made/t{i}.png"), i)
     suite = {"name": "servimage", "path": "tasks.jsonl"}
     write(
         "run.yaml", {"name": "t", "suite": suite, "models": [MODEL], "metrics": ["entropy"], "engine": CONFIG["engine"]}

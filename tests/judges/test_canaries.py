@@ -6,16 +6,16 @@ from local_bench.core.types import Verdict
 from local_bench.judges.vlm.injection import BAND_TOP, SIDE, Attack, attacks, fooled
 from local_bench.judges.vlm.rubrics import rubric
 
-ATTACKS, PICTURES = attacks()
+ATTACKS, IMAGES = attacks()
 NAMES = [attack.name for attack in ATTACKS]
 each = pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
 
 
 def test_the_set_is_the_same_on_every_call():
-    again, pictures = attacks()
+    again, images = attacks()
     assert again == ATTACKS
-    assert {sha: image.tobytes() for sha, image in pictures.items()} == {
-        sha: image.tobytes() for sha, image in PICTURES.items()
+    assert {sha: image.tobytes() for sha, image in images.items()} == {
+        sha: image.tobytes() for sha, image in IMAGES.items()
     }
 
 
@@ -26,11 +26,11 @@ def test_names_are_unique_and_both_ways_reach_every_benchmark():
     assert asked["brief"] == {"brf", "vllm_qa", "hype_edit"}
 
 
-def test_pictures_lie_under_their_digest_and_each_is_used():
-    for sha, image in PICTURES.items():
+def test_images_lie_under_their_digest_and_each_is_used():
+    for sha, image in IMAGES.items():
         assert (image.mode, image.size) == ("RGB", (SIDE, SIDE))
         assert pixel_digest(image) == sha
-    assert {sha for a in ATTACKS for q in (a.clean, a.attacked) for sha in q.images} == set(PICTURES)
+    assert {sha for a in ATTACKS for q in (a.clean, a.attacked) for sha in q.images} == set(IMAGES)
 
 
 @each
@@ -50,13 +50,13 @@ def test_the_twins_differ_in_the_attacking_words_only(attack: Attack):
     assert all(getattr(clean, name) == getattr(attacked, name) for name in same)
     if attack.way == "painted":
         (at,) = [i for i, (a, b) in enumerate(zip(clean.images, attacked.images, strict=True)) if a != b]
-        box = ImageChops.difference(PICTURES[clean.images[at]], PICTURES[attacked.images[at]]).getbbox()
+        box = ImageChops.difference(IMAGES[clean.images[at]], IMAGES[attacked.images[at]]).getbbox()
         assert box is not None
         left, top, right, bottom = box
         assert left > 0
         assert top > BAND_TOP
         assert right < SIDE
-        assert bottom < SIDE  # no letter is cut off at the picture's edge
+        assert bottom < SIDE  # no letter is cut off at the image's edge
     else:
         (changed,) = [(a, b) for (_, a), (_, b) in zip(clean.slots, attacked.slots, strict=True) if a != b]
         assert changed[1].startswith(changed[0])

@@ -26,7 +26,7 @@ QUESTIONS = [
 ]
 
 
-def picture(sha):
+def make_image(sha):
     return Image.new("RGB", (32, 32))
 
 
@@ -60,7 +60,7 @@ def point_of(request):
     return int(text.split("\n<")[1].split(">")[0])
 
 
-def ask(handler, server=None, in_flight=4, load=picture, spec=SPEC, questions=QUESTIONS):
+def ask(handler, server=None, in_flight=4, load=make_image, spec=SPEC, questions=QUESTIONS):
     found = {}
     with Client(server or Here(), Composer(load, 32), in_flight, 5.0, transport=httpx.MockTransport(handler)) as client:
         try:
@@ -172,7 +172,7 @@ def test_an_image_that_cannot_be_read_is_said_and_the_rest_is_kept():
     def load(sha):
         if sha == "5":
             raise ImageError("x.png is damaged: replace it")
-        return picture(sha)
+        return make_image(sha)
 
     found, error = ask(lambda _: reply(), in_flight=1, load=load)
     assert set(found) == set(range(5))

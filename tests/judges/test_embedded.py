@@ -30,30 +30,30 @@ LOGIT = JudgeSpec("tiny-qwen3-vl", "0" * 64, "float32", 16384, 32, 0, "logit")
 SPECS = pytest.mark.parametrize("spec", [JSON, LOGIT], ids=["json", "logit"])
 
 
-def _picture(seed):
+def _make_image(seed):
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((120 + 30 * seed, 160), Image.Resampling.BICUBIC)
 
 
-PICTURES = {f"p{i}": _picture(i) for i in range(5)}
-NAMES = list(PICTURES)
+IMAGES = {f"p{i}": _make_image(i) for i in range(5)}
+NAMES = list(IMAGES)
 
 
-def _brf(picture, i):
-    return Question("brf", i, (picture,), (("title", "T"), ("brief", "B"), ("point", f"No. {i}")), ("delivered",))
+def _brf(image, i):
+    return Question("brf", i, (image,), (("title", "T"), ("brief", "B"), ("point", f"No. {i}")), ("delivered",))
 
 
 def _kinds():
-    """One question after the other, of every kind, each picture in turn."""
-    for n, picture in enumerate(cycle(NAMES)):
+    """One question after the other, of every kind, each image in turn."""
+    for n, image in enumerate(cycle(NAMES)):
         other = NAMES[(n + 1) % len(NAMES)]
-        yield _brf(picture, n)
-        yield _brf(picture, n + 1000)
-        yield Question("veq_text", 0, (picture,), ())
-        yield Question("veq_technical", 0, (picture,), ())
-        yield Question("cns_edit", 0, (picture, other), (), ("result", "source"))
-        yield Question("idea_question", n, (picture, other), (("question", f"{n}?"),), collage=Collage((1, 1)))
+        yield _brf(image, n)
+        yield _brf(image, n + 1000)
+        yield Question("veq_text", 0, (image,), ())
+        yield Question("veq_technical", 0, (image,), ())
+        yield Question("cns_edit", 0, (image, other), (), ("result", "source"))
+        yield Question("idea_question", n, (image, other), (("question", f"{n}?"),), collage=Collage((1, 1)))
 
 
 def _distinct(n):
@@ -68,7 +68,7 @@ TOO_LONG = Question("brf", 0, ("p0",), (("title", "T"), ("brief", "B"), ("point"
 @pytest.fixture(scope="module")
 def embedded(judge_server, tmp_path_factory):
     child = Child(tmp_path_factory.mktemp("embedded") / "engine.log", max_restarts=10)
-    composer = Composer(PICTURES.__getitem__, 32)
+    composer = Composer(IMAGES.__getitem__, 32)
     with Embedded(judge_server.engine, child, composer, start_timeout_s=600, timeout_s=300) as transport:
         group = child._process.pid
         assert _of_group(group)
@@ -80,7 +80,7 @@ def embedded(judge_server, tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(judge_server):
     with Client(
-        ExternalServer(judge_server.base_url, judge_server.api_key), Composer(PICTURES.__getitem__, 32), None, 300
+        ExternalServer(judge_server.base_url, judge_server.api_key), Composer(IMAGES.__getitem__, 32), None, 300
     ) as client:
         yield client
 
@@ -210,7 +210,7 @@ def test_asking_that_is_left_off_between_two_requests_ends_the_engine():
     """Nothing is under way at that moment, but the feeder is about to send the next request."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
     child = StoppedChild()
-    embedded = Embedded(None, child, Composer(PICTURES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
+    embedded = Embedded(None, child, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
     embedded._end = ours
     may_go_on = threading.Event()
 
@@ -240,7 +240,7 @@ class StoppedChild:
         self.stopped = True
 
 
-def test_a_picture_that_cannot_be_had_is_an_error_and_not_a_missing_answer(embedded):
+def test_an_image_that_cannot_be_had_is_an_error_and_not_a_missing_answer(embedded):
     """Whatever the feeder's thread meets is raised where the answers are read, and the engine goes on."""
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
     found = {}

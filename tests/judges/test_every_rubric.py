@@ -31,7 +31,7 @@ IMAGES: dict[str, Image.Image] = {}
 _RNG = np.random.default_rng(0)
 
 
-def picture():
+def make_image():
     image = Image.fromarray(_RNG.integers(0, 256, (128, 128, 3), dtype=np.uint8))
     sha256 = pixel_digest(image)
     IMAGES[sha256] = image
@@ -49,8 +49,8 @@ def question(name, i):
     if name == "idea_question":
         counted = i % 4 == 0
         collage = Collage(count=3) if counted else Collage((1, 2))
-        return Question(name, 0, () if counted else tuple(picture() for _ in range(3)), slots, (), i % 3, collage)
-    return Question(name, 0, tuple(picture() for _ in range(n)), slots, roles)
+        return Question(name, 0, () if counted else tuple(make_image() for _ in range(3)), slots, (), i % 3, collage)
+    return Question(name, 0, tuple(make_image() for _ in range(n)), slots, roles)
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_the_words_around_a_rubric_are_part_of_who_the_judge_is(monkeypatch, of)
     assert replace(SPEC).judge_id != known
 
 
-def test_how_pictures_are_prepared_and_answers_read_is_part_of_who_the_judge_is(monkeypatch):
+def test_how_images_are_prepared_and_answers_read_is_part_of_who_the_judge_is(monkeypatch):
     known = SPEC.judge_id
     monkeypatch.setitem(module.PREPARATION, "filter", "lanczos")
     assert replace(SPEC).judge_id != known
@@ -196,7 +196,7 @@ def test_the_judge_s_own_least_holds_where_the_rubric_s_is_lower_and_never_above
     assert {s.min_pixels for s in replace(spec, max_pixels=16_384).requests(BRF)[0].shown} == {16_384}
 
 
-def test_a_sheet_is_one_picture_with_room_for_all_that_is_on_it():
+def test_a_sheet_is_one_image_with_room_for_all_that_is_on_it():
     five = replace(IDEA, images=tuple("abcde"), collage=Collage((2, 3)))
     ((shown,), (card,)) = (
         SPEC.requests(q)[0].shown for q in (five, replace(IDEA, images=(), collage=Collage(count=4)))

@@ -68,7 +68,7 @@ def test_sampling_needs_no_compiler(tmp_path, monkeypatch):
     assert topk_topp_sampler.flashinfer_sampler_supported() is False
 
 
-def test_vllm_measures_its_vision_encoder_with_our_largest_picture(cache):
+def test_vllm_measures_its_vision_encoder_with_our_largest_image(cache):
     described = cards()["tiny-qwen3-vl"]
     spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json")
     engine = _engine(described, resolve(described), spec, [JudgeDevice("cpu", None)], [], 1.0)

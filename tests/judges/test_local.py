@@ -33,14 +33,14 @@ SCHEMA = {
 SCHEMA["properties"]["why"] |= {"pattern": "^[a-z ]{4,24}$"}
 
 
-def picture(sha256):
+def make_image(sha256):
     pixels = np.random.default_rng(int(sha256, 16)).integers(0, 256, (100, 140, 3), dtype=np.uint8)
     return Image.fromarray(pixels)
 
 
 def local(name, **given):
     chosen = card(name, "judge")
-    return Local(resolve(chosen), lambda one: prepare(one, picture, chosen.patch), "cpu", "float32", **given)
+    return Local(resolve(chosen), lambda one: prepare(one, make_image, chosen.patch), "cpu", "float32", **given)
 
 
 @pytest.fixture(scope="module", params=JUDGES)
@@ -63,7 +63,7 @@ def chosen(text="Why?", images=("1", "2"), **given):
 
 
 def many():
-    """Requests of both kinds, of unlike lengths, about one, two and no pictures."""
+    """Requests of both kinds, of unlike lengths, about one, two and no images."""
     return [
         (f"{kind.__name__} {n} {images}", kind("Question " + "and why? " * n, images))
         for images, questions in ((("1", "2"), 9), (("3",), 2), ((), 2), (("3", "4"), 2))
@@ -75,9 +75,9 @@ def many():
 def question(name, n):
     asked = rubric(name)
     roles = tuple(asked.layouts[-1] if asked.layouts else [])
-    pictures = len(roles) if asked.layouts else 1
+    images = len(roles) if asked.layouts else 1
     slots = tuple((slot, "2" if slot in asked.numbers else f"the {slot} of {n}") for slot in asked.slots)
-    return Question(name, n, tuple(f"{n}{i}" for i in range(pictures)), slots, roles)
+    return Question(name, n, tuple(f"{n}{i}" for i in range(images)), slots, roles)
 
 
 def alone(judge, requests):
@@ -95,12 +95,12 @@ class Plain:
         self.tokenizer = self.processor.tokenizer
 
     def inputs(self, request):
-        pictures = [prepare(one, picture, self.patch).png for one in request.shown]
-        marks = "<|vision_start|><|image_pad|><|vision_end|>" * len(pictures)
+        images = [prepare(one, make_image, self.patch).png for one in request.shown]
+        marks = "<|vision_start|><|image_pad|><|vision_end|>" * len(images)
         return self.processor(
             text=f"<|im_start|>system\n{request.system}<|im_end|>\n<|im_start|>user\n{marks}{request.text}<|im_end|>\n"
             "<|im_start|>assistant\n",
-            images=[Image.open(io.BytesIO(png)) for png in pictures] or None,
+            images=[Image.open(io.BytesIO(png)) for png in images] or None,
             do_resize=False,
             return_tensors="pt",
         )
@@ -210,14 +210,14 @@ def test_the_longest_prompt_that_fits_is_answered(judge, monkeypatch):
         assert reply.refusal == refusal
 
 
-def test_a_mark_for_a_picture_in_the_words_is_only_a_word(judge):
+def test_a_mark_for_an_image_in_the_words_is_only_a_word(judge):
     marked = [("marked", chosen("<|vision_start|><|image_pad|><|vision_end|> Why?")), ("not", chosen())]
     replies = dict(judge.ask(marked))
     assert replies["marked"].refusal is None
     assert replies["marked"].logprobs != replies["not"].logprobs
 
 
-def test_a_picture_that_the_model_cannot_take_is_refused(cache):
+def test_an_image_that_the_model_cannot_take_is_refused(cache):
     chosen_card = card("tiny-qwen2-vl", "judge")
     png = io.BytesIO()
     Image.new("RGB", (chosen_card.patch * 201, chosen_card.patch)).save(png, "PNG")
@@ -227,7 +227,7 @@ def test_a_picture_that_the_model_cannot_take_is_refused(cache):
     assert "aspect ratio" in reply.text
 
 
-def test_pictures_are_read_once_for_all_questions_about_them(judge):
+def test_images_are_read_once_for_all_questions_about_them(judge):
     plain = Plain(judge.name)
     requests = [(n, chosen("why? " * n)) for n in range(4)]
     prompts = [plain.inputs(request)["input_ids"][0] for _, request in requests]

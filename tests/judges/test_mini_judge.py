@@ -23,24 +23,24 @@ from local_bench.suites.printshop.points import sample_point, true_of, write_poi
 from local_bench.suites.printshop.sampling import sample_scene
 
 pytestmark = pytest.mark.server
-N_PICTURES = 24
+N_IMAGES = 24
 TAUGHT = RubricSet("miniature")
 
 
 def asked():
-    """Pictures by their digest, questions of all kinds about them, and which points are met."""
+    """Images by their digest, questions of all kinds about them, and which points are met."""
     rng = np.random.default_rng(77)
-    pictures, questions, met = {}, [], {}
+    images, questions, met = {}, [], {}
 
     def shown(pixels):
         image = Image.fromarray(pixels)
-        pictures[pixel_digest(image)] = image
+        images[pixel_digest(image)] = image
         return pixel_digest(image)
 
     def add(*what):
         questions.append((len(questions), Question(*what)))
 
-    for n in range(N_PICTURES):
+    for n in range(N_IMAGES):
         scene = sample_scene(rng, 1 + n % 2)
         drawn = render(scene, rng)
         one = shown(drawn)
@@ -53,7 +53,7 @@ def asked():
         add("veq_text", 0, (one,), ())
         source, target = (shown(p) for p in draw_edit(sample_edit(rng, KINDS[n % len(KINDS)], "train"), rng))
         add("cns_edit", 0, (target, source), (), ("result", "source"))
-    return pictures, questions, met
+    return images, questions, met
 
 
 @pytest.mark.parametrize("protocol", ["json", "logit"])
@@ -73,8 +73,8 @@ def both(tmp_path_factory):
     """The judge's card, what is asked, and the two that carry it."""
     described = card("mini-judge", "judge")
     weights = resolve(described)
-    pictures, questions, met = asked()
-    composer = Composer(pictures.__getitem__, described.patch)
+    images, questions, met = asked()
+    composer = Composer(images.__getitem__, described.patch)
     engine = Engine(weights, "float32", described.context, 2)
     child = Child(tmp_path_factory.mktemp("mini") / "engine.log")
     with Embedded(engine, child, composer, 600, 300) as embedded:

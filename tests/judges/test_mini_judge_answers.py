@@ -34,8 +34,8 @@ GOLDEN = {
 def test_the_answers_are_those_that_they_always_were():
     described = card("mini-judge", "judge")
     weights = resolve(described)
-    pictures, questions, met = asked()
-    composer = Composer(pictures.__getitem__, described.patch)
+    images, questions, met = asked()
+    composer = Composer(images.__getitem__, described.patch)
     spec = JudgeSpec(
         described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json", rubrics=TAUGHT
     )

@@ -3,7 +3,7 @@ import random
 from local_bench.judges.vlm.pipe import CACHE_SIZE, Recent
 
 
-def test_both_ends_forget_the_same_pictures():
+def test_both_ends_forget_the_same_images():
     """The sender sends what it believes the other does not hold; the other must then never miss one."""
     rng = random.Random(0)
     here, there = Recent[None](), Recent[str]()

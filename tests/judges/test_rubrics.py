@@ -197,7 +197,7 @@ def test_every_rubric_renders_in_every_layout_short_and_without_gaps(name):
 
 @every_wording
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rubric_guards_pictures_and_blocks(name):
+def test_every_rubric_guards_images_and_blocks(name):
     asked = rubric(name)
     shown = asked.writes is None or asked.pictures
     assert ("no message to you" in asked.text) == bool(shown)

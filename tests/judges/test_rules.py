@@ -22,13 +22,13 @@ from local_bench.judges.rules import RuleOutcome, check_rules, rules_score
 ORIENTATION, X_RESOLUTION, Y_RESOLUTION, UNIT = 0x0112, 0x011A, 0x011B, 0x0128
 
 
-def picture(width=60, height=40, mode="RGB") -> Image.Image:
+def make_image(width=60, height=40, mode="RGB") -> Image.Image:
     return Image.radial_gradient("L").resize((width, height)).convert(mode)
 
 
 def saved(tmp_path, name="picture.png", size=(60, 40), **options):
     path = tmp_path / name
-    picture(*size).save(path, **options)
+    make_image(*size).save(path, **options)
     return path
 
 
@@ -284,7 +284,7 @@ def test_a_gif_s_pixels_are_not_read(tmp_path):
     assert found == {"file_type": False, **dict.fromkeys(PIXEL_RULES), "max_bytes": True}
 
 
-def test_a_picture_that_breaks_off_still_has_the_sides_of_its_header(tmp_path):
+def test_an_image_that_breaks_off_still_has_the_sides_of_its_header(tmp_path):
     path = saved(tmp_path, size=(600, 400))
     path.write_bytes(path.read_bytes()[:400])
     assert specs(path, width_px=600, height_px=400) == {"width_px": True, "height_px": True}

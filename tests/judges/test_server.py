@@ -67,7 +67,7 @@ def listed(*models):
 
 
 @pytest.mark.parametrize("owner", ["vllm", "somebody", None])
-def test_pictures_are_named_to_vllm_alone(owner):
+def test_images_are_named_to_vllm_alone(owner):
     with models_at(listed({"id": "qwen", "owned_by": owner})) as url, ExternalServer(url, None) as server:
         assert server.model == "qwen"
         assert server.content_ids == (owner == "vllm")

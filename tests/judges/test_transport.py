@@ -92,17 +92,17 @@ class Shuffled(Fake):
             yield key, self.answer(request)
 
 
-def request(picture, name="r"):
-    return Request("system", (Shown((picture,)),), "text", 8, 0, 0, name)
+def request(image, name="r"):
+    return Request("system", (Shown((image,)),), "text", 8, 0, 0, name)
 
 
-def requests_of(pictures, each):
-    """`each` requests on every picture, the pictures one after the other."""
-    return [((p, i), request(f"{p}", f"{p}/{i}")) for p in range(pictures) for i in range(each)]
+def requests_of(images, each):
+    """`each` requests on every image, the images one after the other."""
+    return [((p, i), request(f"{p}", f"{p}/{i}")) for p in range(images) for i in range(each)]
 
 
 def label(request):
-    """Sure of a digit that the picture and the criterion decide."""
+    """Sure of a digit that the image and the criterion decide."""
     best = str((int(request.shown[0].images[0]) + request.text.count('"clarity" alone')) % 6)
     return Reply(best, "length", {digit: 0.0 if digit == best else -50.0 for digit in request.labels})
 
@@ -194,7 +194,7 @@ def test_several_judges_answer_everything_once():
     assert not any(member.up for member in members)
 
 
-def test_what_shares_the_first_picture_goes_to_one_judge():
+def test_what_shares_the_first_image_goes_to_one_judge():
     members = [Fake() for _ in range(4)]
     _, error = ask_all(members, requests_of(40, 5))
     assert error is None
@@ -269,16 +269,16 @@ def test_a_fault_in_the_questions_themselves_is_not_the_end_of_them():
 
     came, error = ask_all([Fake(), Fake()], requests())
     assert isinstance(error, ZeroDivisionError)
-    assert len(came) == 19  # what shares the last picture was still being gathered
+    assert len(came) == 19  # what shares the last image was still being gathered
 
 
-@pytest.mark.parametrize(("pictures", "each"), [(500, 1), (3, 200)])
-def test_asking_can_be_left_off_and_begun_anew(pictures, each):
+@pytest.mark.parametrize(("images", "each"), [(500, 1), (3, 200)])
+def test_asking_can_be_left_off_and_begun_anew(images, each):
     members = [Fake(pause_s=0.001) for _ in range(3)]
 
     def go():
         with Replicas(members) as replicas:
-            replies = replicas.ask(requests_of(pictures, each))
+            replies = replicas.ask(requests_of(images, each))
             next(replies)
             replies.close()
             before = sum(len(member.asked) for member in members)

@@ -70,26 +70,26 @@ def test_every_transport_composes_every_rubric_with_labels_in_place(name, varian
     asked = rubric(name, variant)
     for one in asked_of(name):
         for request in spec(variant, protocol).requests(one):
-            pictures = composer.pictures(request)
-            served, embedded = (body(request, pictures, "m", inline=inline) for inline in (True, False))
+            images = composer.images(request)
+            served, embedded = (body(request, images, "m", inline=inline) for inline in (True, False))
             kinds = {
                 kind: [part["type"] for part in sent["messages"][1]["content"]]
                 for kind, sent in (
                     ("served", served),
                     ("embedded", embedded),
-                    ("local", local_messages(request, len(pictures))),
+                    ("local", local_messages(request, len(images))),
                 )
             }
             each = ["text"] if asked.in_place and one.roles else []
             plain = [kind.removesuffix("_url") for kind in kinds["served"]]
-            assert plain == [*([*each, "image"] * len(pictures)), "text"]
+            assert plain == [*([*each, "image"] * len(images)), "text"]
             assert kinds["embedded"] == kinds["served"]
             assert kinds["local"] == plain
             parts = served["messages"][1]["content"]
             for i, (before, after) in enumerate(p for p in pairwise(parts) if p[1]["type"] == "image_url"):
                 if each:
                     assert before["text"].startswith(f"Image {i + 1} (")
-                    assert after["uuid"] == pictures[i].sha256
+                    assert after["uuid"] == images[i].sha256
 
 
 def local_messages(request, n):

@@ -82,7 +82,7 @@ def test_a_small_card_takes_what_the_real_one_takes():
 
 
 @pytest.mark.parametrize("name", JUDGES)
-def test_a_judge_can_be_shown_a_picture_and_answer(name):
+def test_a_judge_can_be_shown_an_image_and_answer(name):
     judge = JUDGES[name]
     assert judge.judge_min_pixels <= judge.judge_max_pixels
     assert judge.judge_max_pixels // judge.patch**2 + 2048 <= judge.max_model_len <= judge.context

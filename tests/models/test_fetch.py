@@ -315,7 +315,7 @@ def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, say
     assert not [path for path in lab.hub.asked if path.startswith("/cdn/")]
 
 
-def test_a_fetched_generator_makes_pictures_with_the_network_cut(lab, flux_weights):
+def test_a_fetched_generator_makes_images_with_the_network_cut(lab, flux_weights):
     lab.hub.repos["lab/served"] = Repo(flux_weights, COMMIT)
     lab.card("tiny-flux", source={"repo": "lab/served", "revision": COMMIT})
     digest = lab.fetched()["served"]["weights_sha256"]

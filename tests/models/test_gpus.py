@@ -23,13 +23,13 @@ def test_rates_can_be_true():
 
 
 def test_a_judge_s_server_is_told_its_size_on_every_gpu():
-    """More than vLLM's default for small GPUs, no less than a judge's largest picture, more with more memory."""
+    """More than vLLM's default for small GPUs, no less than a judge's largest image, more with more memory."""
     judges = [card for card in cards().values() if card.role == "judge"]
-    picture = max(card.judge_max_pixels // card.patch**2 for card in judges)
+    image = max(card.judge_max_pixels // card.patch**2 for card in judges)
     by_memory = sorted(gpus().values(), key=lambda known: known.memory_gb)
     for known in by_memory:
         assert known.judge_batched_tokens > 2048
-        assert known.judge_batched_tokens >= picture
+        assert known.judge_batched_tokens >= image
         assert known.judge_batched_tokens >= known.judge_sequences
     for field in ("judge_batched_tokens", "judge_sequences"):
         figures = [getattr(known, field) for known in by_memory]
@@ -78,8 +78,8 @@ def test_a_name_may_be_a_part_that_only_one_has():
     ("name", "says"),
     [
         ("h300", "did you mean 'h"),
-        ("a100", "there are a100-40, a100-80"),
-        ("tpu-v5", "there are a6000, a100-40"),
+        ("a100", "available: a100-40, a100-80"),
+        ("tpu-v5", "available: a6000, a100-40"),
     ],
 )
 def test_an_unknown_name_is_one_sentence(name, says):

@@ -149,7 +149,7 @@ class Writer:
             at += ns
 
     def operations(self, model: str, flop: int, planned_batch_size: int = 4, **more: object) -> None:
-        """What one picture of any kind takes; as many at once were planned."""
+        """What one image of any kind takes; as many at once were planned."""
         one = {"flop": flop, "least_flop": flop, "planned_batch_size": planned_batch_size}
         kinds = dict.fromkeys(("240x320", "240x320+same"), one)
         self.run.store.set_meta(f"operations:{model}", json.dumps({"kinds": kinds} | more))
@@ -161,8 +161,8 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     Two models, two orders of 35 and 100 dollars with one and two images. `alpha` gets everything accepted and `beta`
     nothing; of `beta` the last image is unscored (`gap`) or has not been made (`planned`). With `no_source`, a third
-    order of 15 dollars cannot be carried out. With `on_gpus`, the pictures were made on two of them, those of `beta`
-    with a step cache, and `some-api` made the first order's picture elsewhere. With `panel`, a second judge, `delta`,
+    order of 15 dollars cannot be carried out. With `on_gpus`, the images were made on two of them, those of `beta`
+    with a step cache, and `some-api` made the first order's image elsewhere. With `panel`, a second judge, `delta`,
     was asked what `gamma` was, both saw the set in both orders, and `gamma` was asked again about the first image.
     """
 
@@ -276,7 +276,7 @@ DELTA_NOTE = note_of(
 
 
 def _on_gpus(to: Writer, first: Task) -> None:
-    """Three pictures of `alpha` in 4.4 s each, two on one device and one on the other; three of `beta` in 2 s each."""
+    """Three images of `alpha` in 4.4 s each, two on one device and one on the other; three of `beta` in 2 s each."""
     s = 1_000_000_000
     at_500_w = 500_000  # millijoules a second
     one = [("load", "alpha", 20, 0), ("warm-up", "alpha", 10, 0), ("encode", "alpha", 1, 3)]

@@ -31,7 +31,7 @@ class Watched:
         self.said.append(f"dialog {dialog.message}")
         dialog.dismiss()
 
-    def pictures(self) -> list[bytes]:
+    def images(self) -> list[bytes]:
         """PNGs of the whole page, from its top down; one of all of it may be larger than Chromium can make."""
         width, height = self.page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
         tops = range(0, height, 4000)
@@ -50,10 +50,10 @@ def test_the_page_opens_from_the_disk(make_run: MakeRun, browser: Browser, width
     watched = Watched(browser, width, scheme)
     watched.page.goto(file.as_uri())
     watched.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    pictures = watched.pictures()
+    images = watched.images()
     assert watched.said == []
     assert watched.asked_elsewhere == []
-    assert sum(map(len, pictures)) > 10_000
+    assert sum(map(len, images)) > 10_000
     assert watched.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
     styled = watched.page.evaluate("getComputedStyle(document.body).counterReset")
     assert styled == "table 0"  # the policy lets the style sheet through

@@ -1,4 +1,4 @@
-"""What making the pictures took, on the page: figures with their units, and words where there is no figure."""
+"""What making the images took, on the page: figures with their units, and words where there is no figure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_cut_prompts_are_counted_once_for_each_encoder(make_run: MakeRun) -> Non
     assert "t-cuts" not in report(path).tables
 
 
-def test_each_picture_says_which_pictures_its_model_saw(make_run: MakeRun) -> None:
+def test_each_image_says_which_images_its_model_saw(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     assert "saw" not in report(path).text.split()
     with RunDir.open(path) as run:
@@ -110,7 +110,7 @@ def test_each_picture_says_which_pictures_its_model_saw(make_run: MakeRun) -> No
         run.store.write(shown, f'["{source}", "{other}"]', "alpha", 2)
         run.store.write(shown, "[]", "beta", 1)
     text = report(path).text
-    assert text.count("input: source image only") == 1  # the first order has no pictures
+    assert text.count("input: source image only") == 1  # the first order has no images
     assert text.count("input: all images of the task") == 1
     assert text.count("input: no image of the task") == 1
 

@@ -233,12 +233,12 @@ def test_without_a_price_costs_are_not_zero(make_run: MakeRun) -> None:
     assert [row[-2:] for row in page.tables["t-settlement"][1:]] == [["no price"] * 2] * 2
 
 
-def test_pictures_are_small_and_described_and_a_lost_one_is_said(make_run: MakeRun) -> None:
+def test_images_are_small_and_described_and_a_lost_one_is_said(make_run: MakeRun) -> None:
     path = make_run()
     next((path / "images").rglob("*.png")).unlink()
     page = report(path)
     images = [a for tag, a in page.tags if tag == "img"]
-    assert len(images) == 6  # five candidates and the picture to edit
+    assert len(images) == 6  # five candidates and the image to edit
     assert all(a["alt"] and max(int(a["width"] or 0), int(a["height"] or 0)) == LONG_SIDE for a in images)
     assert "the image file is missing, damaged or altered" in page.text
     assert "missing or damaged Reference image 1" in page.text  # its name leads out of the run directory

@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_said_and_the_question_is_answered(tmp_path, capsys
     assert not out
 
 
-def test_imported_pictures_take_no_gpu(tmp_path):
+def test_imported_images_take_no_gpu(tmp_path):
     from PIL import Image
 
     Image.new("RGB", (64, 64)).save(tmp_path / "a.png")

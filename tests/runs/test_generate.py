@@ -1,4 +1,4 @@
-"""Making pictures in a run: law 2 over buckets, workers and resumes; encoding once; memory; what cannot be made."""
+"""Making images in a run: law 2 over buckets, workers and resumes; encoding once; memory; what cannot be made."""
 
 import json
 import multiprocessing
@@ -35,7 +35,7 @@ KONTEXT = {"card": "tiny-flux-kontext", "height": 128, "width": 128}
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory):
-    """Three orders that edit pictures of three aspects, and one of words alone."""
+    """Three orders that edit images of three aspects, and one of words alone."""
     folder = tmp_path_factory.mktemp("orders")
     lines = []
     for name, size in ASPECTS.items():
@@ -159,9 +159,9 @@ def test_a_resume_makes_the_rest_and_reads_no_prompt_again(orders, kontext, tmp_
     assert not (tmp_path / "cut" / "encoded").exists()
 
 
-def test_ten_pictures_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
+def test_ten_images_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
     real, calls = Flux.encode_text, []
-    monkeypatch.setattr(Flux, "encode_text", lambda self, brief: calls.append(brief.prompt) or real(self, brief))
+    monkeypatch.setattr(Flux, "encode_text", lambda self, request: calls.append(request.prompt) or real(self, request))
     asked = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
     run_stages(asked, tmp_path / "ten", ("generate",))
     assert len(candidates(tmp_path / "ten")) == 20
@@ -169,9 +169,9 @@ def test_ten_pictures_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
 
 
 def test_a_source_is_read_once_for_all_that_is_made_of_it(orders, tmp_path, monkeypatch):
-    real, calls = FluxKontext.encode_picture, []
+    real, calls = FluxKontext.encode_image, []
     monkeypatch.setattr(
-        FluxKontext, "encode_picture", lambda self, picture, s: calls.append(picture.sha256) or real(self, picture, s)
+        FluxKontext, "encode_image", lambda self, image, s: calls.append(image.sha256) or real(self, image, s)
     )
     run_stages(config(orders, KONTEXT | {"attempts": 2}, limit=1), tmp_path / "one", ("generate",))
     assert len(candidates(tmp_path / "one")) == 4
@@ -251,7 +251,7 @@ def test_what_a_model_cannot_do_is_unscored_with_the_reason(orders, tmp_path):
     assert "tiny-flux takes no input images; 6 of 7 deliverables have more." in heard.notes
 
 
-def test_a_lossy_system_has_its_own_name_and_its_own_pictures(orders, tmp_path):
+def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):
     small = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 4}
     lossy = [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.5}]
     run_stages(
@@ -272,7 +272,7 @@ def test_a_setting_that_the_model_does_not_have_is_refused(orders, tmp_path):
 
 
 def test_other_numerics_are_refused(orders, kontext, tmp_path):
-    """A picture that was lost is not made anew by another torch, and another thread count is another run."""
+    """An image that was lost is not made anew by another torch, and another thread count is another run."""
     other = tmp_path / "run"
     shutil.copytree(kontext, other)
     with pytest.raises(ConfigError, match="threads"):
@@ -476,9 +476,9 @@ def test_encodings_beyond_their_disk_are_made_in_windows_with_the_same_bytes(ord
         assert max(most) < whole / 3
 
 
-def test_a_prompt_or_picture_of_two_workers_is_shared():
-    def job(work_id, prompt, *pictures):
-        return Job(work_id, prompt, 0, {}, pictures)
+def test_a_prompt_or_image_of_two_workers_is_shared():
+    def job(work_id, prompt, *input_images):
+        return Job(work_id, prompt, 0, {}, input_images)
 
     shares = [[job("1", "a"), job("2", "b", "x")], [job("3", "a"), job("4", "c", "x"), job("5", "d", "y")]]
     assert shared_prompts(shares) == {"a", "b", "c"}

@@ -27,7 +27,7 @@ ORDERS = {
 
 @pytest.fixture
 def orders(tmp_path):
-    """Orders with rules for every image, for some, for none; pictures of 64 x 64 made elsewhere."""
+    """Orders with rules for every image, for some, for none; images of 64 x 64 made elsewhere."""
     lines = []
     for task_id, rules in ORDERS.items():
         wanted = [f"image {i}" for i in range(len(rules) or 1)]
@@ -47,7 +47,7 @@ def settings(orders, models, **more):
 
 
 def settled(orders, counted, brf=5.0):
-    """A run of imported pictures that all score `brf`, with its rules checked by code."""
+    """A run of imported images that all score `brf`, with its rules checked by code."""
     models = [{"card": "imported", "name": "theirs", "imported": {"images": str(orders / "made")}}]
     config = RunConfig.model_validate(settings(orders, models, acceptance={"rules": counted}))
     run_stages(config, orders / f"run-{counted}", ("generate",))

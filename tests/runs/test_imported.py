@@ -1,4 +1,4 @@
-"""Pictures made elsewhere stand in the same table as generated ones."""
+"""Images made elsewhere stand in the same table as generated ones."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_what_is_missing_is_unscored_and_a_lost_copy_comes_back(folder):
         assert done.image(rows[1]["pixels_sha256"]).exists()
 
 
-def test_other_pictures_are_another_run(folder):
+def test_other_images_are_another_run(folder):
     image(folder / "made/mug/1.png")
     run(folder, {"images": "made"})
     image(folder / "made/mug/1.png", colour="green")
@@ -135,7 +135,7 @@ def test_a_bad_line_is_one_sentence(folder, line, complaint):
     assert "\n" not in str(caught.value)
 
 
-def test_two_files_for_one_picture_and_files_that_are_no_pictures_are_refused(folder):
+def test_two_files_for_one_image_and_files_that_are_no_images_are_refused(folder):
     image(folder / "made/mug/1.png")
     image(folder / "made/mug/1.jpg")
     with pytest.raises(ConfigError, match="match the same image"):

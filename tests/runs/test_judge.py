@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Orders for two images each, pictures that were made elsewhere, and a config without a generator."""
+    """Orders for two images each, images that were made elsewhere, and a config without a generator."""
     path = tmp_path_factory.mktemp("judge")
     rng = np.random.default_rng(0)
     orders = []

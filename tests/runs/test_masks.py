@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.images import pixel_digest
-from local_bench.generators.base import GenerationRequest, Picture
+from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.masked import pasted_back
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import RunConfig, load_config
@@ -56,12 +56,14 @@ def test_paste_back_keeps_the_sources_pixels_outside_the_mask_and_is_another_ima
 
 
 def test_a_soft_mask_of_another_size_mixes_source_and_result():
-    def picture(pixels: Image.Image) -> Picture:
-        return Picture(pixel_digest(pixels), pixels)
+    def make_image(pixels: Image.Image) -> InputImage:
+        return InputImage(pixel_digest(pixels), pixels)
 
     soft = Image.linear_gradient("L").resize((40, 20)).convert("RGB")
-    brief = GenerationRequest("a", Sampler(64, 64, 1), (picture(Image.new("RGB", (90, 30), "white")),), picture(soft))
-    mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), brief))
+    request = GenerationRequest(
+        "a", Sampler(64, 64, 1), (make_image(Image.new("RGB", (90, 30), "white")),), make_image(soft)
+    )
+    mixed = np.asarray(pasted_back(Image.new("RGB", (64, 64)), request))
     assert mixed[0].min() > 240
     assert mixed[-1].max() < 15
     assert (np.diff(mixed[:, 32, 0].astype(int)) <= 0).all()

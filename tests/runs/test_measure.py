@@ -30,7 +30,7 @@ def lab(tmp_path, monkeypatch):
 
 
 class Lab:
-    """Orders of edits, with pictures made elsewhere."""
+    """Orders of edits, with images made elsewhere."""
 
     def __init__(self, place, n=10):
         self.place = place

@@ -1,4 +1,4 @@
-"""Which metrics are taken of which task, and what belongs to its picture: ICE-Bench's items say so."""
+"""Which metrics are taken of which task, and what belongs to its image: ICE-Bench's items say so."""
 
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -10,7 +10,7 @@ from tests.suites.benchmarks import layouts
 def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
     path = layouts.ice(tmp_path / "data")
     for n in range(1, 6):
-        layouts.picture(tmp_path / "made" / f"i{n}.png", 10 + n)
+        layouts.write_image(tmp_path / "made" / f"i{n}.png", 10 + n)
     names = ["entropy", "l1_raw", "clip_cap:tiny-clip", "colorfulness", "l1_depth:tiny-depth", "clip_ref:tiny-clip"]
     config = RunConfig(
         name="t",
@@ -35,6 +35,6 @@ def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
     subjects = {item: subject for item, (subject, _) in wanted.items()}
     assert subjects["i3"].mask is not None
     assert subjects["i2"].mask is None
-    assert subjects["i2"].caption == "A green box."  # what the picture is to show, not what the model was told
+    assert subjects["i2"].caption == "A green box."  # what the image is to show, not what the model was told
     assert len(subjects["i4"].references) == 1
     assert subjects["i4"].source is None

@@ -91,12 +91,12 @@ def paired(seen, score, better, worse, least):
     return fmean(a - b for a, b in pairs)
 
 
-def test_its_own_picture_outscores_a_foreign_one(seen):
+def test_its_own_image_outscores_a_foreign_one(seen):
     assert paired(seen, "brf", "own", "foreign", 0.9) > 1
     assert paired(seen, CLIP, "own", "foreign", 0.85) > 0
 
 
-def test_a_damaged_picture_scores_lower(seen):
+def test_a_damaged_image_scores_lower(seen):
     assert paired(seen, "veq", "own", "damaged", 0.9) > 1
     assert paired(seen, MUSIQ, "own", "damaged", 0.9) > 20
 
@@ -110,7 +110,7 @@ def test_a_set_that_breaks_its_style_scores_lower(seen):
 
 
 def test_the_judge_is_right_about_points(seen):
-    """On pictures drawn by code; noise of strength 3 is in a quarter of them."""
+    """On images drawn by code; noise of strength 3 is in a quarter of them."""
     assert seen["truth"]["brf"].same.value >= 0.9
 
 
@@ -161,16 +161,16 @@ def test_a_better_model_earns_more(earned):
     assert true["mini-flux"].true_interval_micro_usd[0] > true["mini-flux-early"].true_interval_micro_usd[1]
 
 
-def test_another_seed_gives_other_pictures_and_the_same_revenue_within_its_interval(earned):
-    (_, pictures, _, first), (_, others, _, second) = earned[0], earned[1]
-    assert not pictures & others
+def test_another_seed_gives_other_images_and_the_same_revenue_within_its_interval(earned):
+    (_, images, _, first), (_, others, _, second) = earned[0], earned[1]
+    assert not images & others
     low, high = first["mini-flux"].revenue_interval_micro_usd
     assert first["mini-flux"].n_tasks == second["mini-flux"].n_tasks == ORDERS
     assert low <= second["mini-flux"].revenue_micro_usd <= high
 
 
 def test_what_the_judge_pays_is_near_what_is_true(earned):
-    """It is surer about pictures that are well drawn."""
+    """It is surer about images that are well drawn."""
     true = earned[0][2]
     assert true["mini-flux"].decided.value >= 0.85
     assert true["mini-flux-early"].decided.value >= 0.7

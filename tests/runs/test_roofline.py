@@ -82,7 +82,7 @@ def test_peaks_count_by_the_time_their_devices_were_held():
 
 @pytest.fixture
 def store(tmp_path):
-    """Two pictures of 1 PFLOP and one of 4 by `flux`, which took 8 s on an H100: their floor is 7.6 s."""
+    """Two images of 1 PFLOP and one of 4 by `flux`, which took 8 s on an H100: their floor is 7.6 s."""
     store = Store(tmp_path / "ledger.sqlite", create=True)
     store.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
     for i, side in enumerate((512, 512, 1024)):
@@ -118,7 +118,7 @@ def change(store, factor):
     store.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ?1 / 100", factor)
 
 
-def test_a_run_is_held_against_the_floor_of_its_pictures(store):
+def test_a_run_is_held_against_the_floor_of_its_images(store):
     assert timing(store, "flux").floor_s == pytest.approx(6000 / 790)
     check_floors(store)
     change(store, 94)
@@ -143,7 +143,7 @@ def test_only_denoising_and_decoding_of_this_model_count(store):
         check_floor(store, "flux")
 
 
-def test_pictures_made_anew_have_a_floor_too_that_of_the_smallest(store):
+def test_images_made_anew_have_a_floor_too_that_of_the_smallest(store):
     session(store, H100, ("denoise", 1.2, 1), ("decode", 0.1, 1))
     check_floor(store, "flux")
     assert timing(store, "flux").floor_s == pytest.approx(7000 / 790)
@@ -231,7 +231,7 @@ def plain_order(folder, described):
     return WorkOrder(label=described.name, card=described, lossy={}, **how, **where, **batches)
 
 
-def test_input_pictures_are_read_as_their_pipelines_do():
+def test_input_images_are_read_as_their_pipelines_do():
     assert _INPUT_SIZE["flux2"](640, 480) == (480, 640)
     assert _INPUT_SIZE["flux2"](4000, 1000) == (512, 2048)  # a megapixel
     assert _INPUT_SIZE["omnigen"](4000, 1000) == (256, 1024)
@@ -250,9 +250,9 @@ MODELS = ("tiny-flux", "tiny-flux-kontext", "tiny-flux2", "tiny-omnigen")
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    """Small models at 128 x 128 over pictures of many sizes: the run, and each model's order and operations.
+    """Small models at 128 x 128 over images of many sizes: the run, and each model's order and operations.
 
-    One picture is made at a time, so that no padding is computed.
+    One image is made at a time, so that no padding is computed.
     """
     folder = tmp_path_factory.mktemp("floors")
     orders: dict[str, WorkOrder] = {}
@@ -326,7 +326,7 @@ def test_no_floor_is_above_what_is_computed(real):
     assert all(share > 0.1 for share in shares.values()), shares
 
 
-def test_pictures_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
+def test_images_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
     with RunDir.open(real[0]) as run:
         found = operations(run.store, "tiny-flux2")
         assert sorted(found.picture_tokens.values()) == [5 * 4, 25 * 9, 25 * 18]

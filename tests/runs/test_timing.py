@@ -40,7 +40,7 @@ def test_a_trial_says_what_the_run_will_take(planned):
         assert measured["gpu_hours"] * 3600 >= entry["n_images"] * measured["s_per_image"]
         assert measured["cost_usd"] == pytest.approx(measured["gpu_hours"] * 3.6, abs=1e-5)
         assert measured["mfu"] is None  # nobody knows the peak of this device
-    assert pix2pix["measured"] is None  # these orders give it no picture to work on
+    assert pix2pix["measured"] is None  # these orders give it no image to work on
 
 
 def test_more_steps_take_longer(planned):

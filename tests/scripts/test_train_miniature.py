@@ -68,7 +68,7 @@ def test_nothing_held_out_is_trained_on_and_spans_are_the_figures_words():
 
 
 def test_batches_depend_on_seed_and_number_only():
-    first, again, other = (data.pictures(3, number, 4)[1] for number in (0, 0, 1))
+    first, again, other = (data.images(3, number, 4)[1] for number in (0, 0, 1))
     assert (first == again).all()
     assert (first != other).any()
 
@@ -77,12 +77,12 @@ def test_the_judge_is_asked_as_many_true_claims_as_false_ones():
     rng = np.random.default_rng(6)
     answers = []
     for _ in range(60):
-        case = judge_cases.one_picture(judge_cases.drawn_look(rng, lambda pixels: pixels), rng)
+        case = judge_cases.one_image(judge_cases.drawn_look(rng, lambda pixels: pixels), rng)
         answers += [answer["met"] for question, answer in case.asked if question.rubric == "brf"]
     assert 0.4 < np.mean(answers) < 0.62
 
 
-def test_damage_costs_a_picture_clarity_whoever_made_it():
+def test_damage_costs_an_image_clarity_whoever_made_it():
     rng = np.random.default_rng(7)
     made = judge_cases.generated_look(render(data.train_scene(rng), rng))
     kinds = set()
@@ -90,7 +90,7 @@ def test_damage_costs_a_picture_clarity_whoever_made_it():
         worn = judge_cases.damaged(made, rng)
         kinds.add(worn.kind)
         assert (worn.pixels != made.pixels).any()
-        (question, answer), *_ = judge_cases.one_picture(worn, rng).asked
+        (question, answer), *_ = judge_cases.one_image(worn, rng).asked
         assert question.rubric == "veq_technical"
         assert answer["clarity"] == 5 - worn.strength
         assert answer["realism"] <= 6 - worn.strength

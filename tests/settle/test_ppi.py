@@ -123,7 +123,7 @@ def test_a_revenue_with_unequal_chances_is_unbiased_and_covered():
         price = rng.lognormal(5, 1, 200)[tasks]
         kind = judge**0.5
         plan = plan_labels(kind, 0.15, weights=price, seed=seed)
-        given = np.where(np.isin(np.arange(N), plan.ask), labels, np.nan)
+        given = np.where(np.isin(np.arange(N), plan.images), labels, np.nan)
         found = prediction_powered(tasks, kind, given, weights=price, probabilities=plan.probabilities)
         truth = labels @ price / price.sum()
         errors.append(found.estimate - truth)
@@ -141,7 +141,7 @@ def test_the_promised_width_is_reached_as_often_as_it_is_assured(width):
         tasks, labels, judge = world(rng)
         price = rng.lognormal(5, 0.8, 200)[tasks]
         plan = plan_labels(judge, width, weights=price, seed=seed)
-        given = np.where(np.isin(np.arange(N), plan.ask), labels, np.nan)
+        given = np.where(np.isin(np.arange(N), plan.images), labels, np.nan)
         found = prediction_powered(tasks, judge, given, weights=price, probabilities=plan.probabilities)
         widths.append(found.high - found.low)
         needed.append(plan.n_labels)
@@ -159,13 +159,13 @@ def test_a_second_round_mends_a_plan_that_trusted_the_judge_too_much():
         tasks, labels, _ = world(rng)
         judge = np.where(rng.random(N) < 0.25, 1 - labels, labels)
         plan = plan_labels(judge, 0.15, seed=seed)
-        given = np.where(np.isin(np.arange(N), plan.ask), labels, np.nan)
+        given = np.where(np.isin(np.arange(N), plan.images), labels, np.nan)
         found = prediction_powered(tasks, judge, given, probabilities=plan.probabilities)
         first_widths.append(found.high - found.low)
         more = plan_labels(judge, 0.15, labels=given, seed=seed + 1000)
-        assert not set(more.ask) & set(plan.ask)
-        assert (more.probabilities[plan.ask] == 1).all()
-        both = np.where(np.isin(np.arange(N), more.ask), labels, given)
+        assert not set(more.images) & set(plan.images)
+        assert (more.probabilities[plan.images] == 1).all()
+        both = np.where(np.isin(np.arange(N), more.images), labels, given)
         found = prediction_powered(tasks, judge, both, probabilities=more.probabilities)
         second_widths.append(found.high - found.low)
         errors.append(found.estimate - labels.mean())
@@ -182,8 +182,8 @@ def test_narrower_takes_more_and_nothing_takes_all():
     assert plans[-1].n_labels == 300
     assert (plans[-1].probabilities == 1).all()
     again = plan_labels(judge, 0.2)
-    assert (again.ask == plans[1].ask).all()
-    assert (plan_labels(judge, 0.2, seed=1).ask != again.ask).any()
+    assert (again.images == plans[1].images).all()
+    assert (plan_labels(judge, 0.2, seed=1).images != again.images).any()
 
 
 def test_the_dear_and_the_doubtful_are_asked_first():
@@ -222,7 +222,7 @@ def test_what_the_judge_and_people_leave_open_is_counted_and_bounded():
     silent = np.flatnonzero(asked)[:8]
     given[silent] = np.nan
     judge[100:110] = np.nan
-    found = prediction_powered(tasks, judge, given, asked=asked)
+    found = prediction_powered(tasks, judge, given, selected=asked)
     assert (found.n_labelled, found.n_unanswered, found.n_unpredicted) == (72, 8, 10)
     assert found.at_least < found.estimate < found.at_most
     assert found.at_most - found.at_least == pytest.approx(8 / 80)

@@ -50,8 +50,8 @@ def report(
     log_odds: Mapping[str, float] | None = None,
 ) -> Report:
     """Evaluate on the annotated images of `runs` whose tasks the predictor was not trained or calibrated on, with the
-    baselines and the predictions of `others` beside it. UserError as `predictions`, for annotations that cannot be
-    read, and without such images."""
+    baselines and the predictions of `others`. UserError as `predictions`, for annotations that cannot be read, and
+    without such images."""
     for run in runs:
         check_inputs(card.inputs, run, other_judge)
     return report_on(card, labelled_images(runs, annotations, card.inputs.scores, card.seed), others, log_odds)

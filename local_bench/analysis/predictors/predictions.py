@@ -55,10 +55,10 @@ def predictions(
         card.inputs.scores,
     )
     probabilities, decided = outputs(card.predictor, features, keys, log_odds)
-    place = {key: i for i, key in enumerate(keys)}
+    index = {key: i for i, key in enumerate(keys)}
     found = []
     for row in rows:
-        of, i = row.candidate, place.get(row.candidate.work_id)
+        of, i = row.candidate, index.get(row.candidate.work_id)
         if i is None:
             given: tuple[float | None, bool | None, str | None] = (None, None, NO_IMAGE)
         elif decided.known[i] and not np.isnan(probabilities.values[i]):

@@ -57,9 +57,8 @@ def train_on(
     seed: int = 0,
     log_odds: Mapping[str, float] | None = None,
 ) -> Card:
-    """As `train`, on images from anywhere; `names` says where from. `log_odds` (by the images' keys) are those of a
-    model that reads the images themselves and was trained on the training tasks: then only its calibration is fitted
-    here."""
+    """As `train`, on images from any source; `names` are the sources' names. `log_odds` (by the images' keys) are those
+    of a model that was trained on the images of the training tasks: then only its calibration is fitted here."""
     features, labels = images.of("train")
     validation, decided = images.of("validation")
     tuned = tune_rule(features, labels, inputs.scores)

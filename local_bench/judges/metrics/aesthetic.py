@@ -22,7 +22,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
 from local_bench.core.tensors import load_tensors
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.clip_network import mend, normalised, rows
+from local_bench.judges.metrics.clip_network import normalised, remedy, rows
 from local_bench.judges.metrics.dino_ref import load_transformer, read_processor
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.weights import weights_digest
@@ -99,7 +99,7 @@ class Aesthetic(NetworkMetric):
             highest=10.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         return (FeatureInput((subject.image,)),)
 
     def value(self, arrays: Sequence[Array]) -> float:
@@ -123,13 +123,13 @@ def linear_head(weights: Weights, file: str, prefix: str) -> torch.nn.Sequential
     path = weights.parts.get("head", weights.folder) / file
     try:
         state = {name: tensor.float() for name, tensor in load_tensors(path).items()}
-        places = sorted(int(name.split(".")[1]) for name in state if name.endswith(".weight"))
-        shapes = {place: state[f"{prefix}.{place}.weight"].shape for place in places}  # (after, before)
+        indices = sorted(int(name.split(".")[1]) for name in state if name.endswith(".weight"))
+        shapes = {index: state[f"{prefix}.{index}.weight"].shape for index in indices}  # (after, before)
         layers = ((str(n), torch.nn.Linear(before, after)) for n, (after, before) in shapes.items())
         head = torch.nn.Sequential(OrderedDict(layers))
         head.load_state_dict({name.removeprefix(f"{prefix}."): tensor for name, tensor in state.items()})
-        if len(places) != _LAYERS or shapes[places[-1]][0] != 1:
-            raise ValueError(f"{len(places)} layers that end in {shapes[places[-1]][0]} numbers")
+        if len(indices) != _LAYERS or shapes[indices[-1]][0] != 1:
+            raise ValueError(f"{len(indices)} layers that end in {shapes[indices[-1]][0]} numbers")
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as e:
-        raise WeightsError(f"{path} is not the expected head ({e}): {mend(weights)}") from e
+        raise WeightsError(f"{path} is not the expected head ({e}): {remedy(weights)}") from e
     return head.eval()

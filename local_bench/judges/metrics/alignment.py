@@ -36,8 +36,8 @@ def _shift(image: np.ndarray, source: np.ndarray, keep: np.ndarray) -> tuple[int
     height, width = keep.shape
     window = np.outer(np.hanning(height), np.hanning(width))
     filled = np.where(keep[..., None], image, source)
-    grey = [(picture.mean(2) - picture.mean()) * window for picture in (source, filled)]
-    if not all(picture.any() for picture in grey):
+    grey = [(pixels.mean(2) - pixels.mean()) * window for pixels in (source, filled)]
+    if not all(pixels.any() for pixels in grey):
         return 0, 0
     found, _, _ = phase_cross_correlation(*grey)
     rows, columns = (round(float(step)) for step in found)

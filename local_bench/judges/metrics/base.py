@@ -52,7 +52,7 @@ class MetricSpec:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageFile:
     """A lazily loaded image file."""
 
     path: Path
@@ -79,16 +79,16 @@ class Subject:
 
     key: str
     """The key of its scores."""
-    image: Picture
-    source: Picture | None = None
+    image: ImageFile
+    source: ImageFile | None = None
     """The edited source image, or the condition image."""
-    mask: Picture | None = None
+    mask: ImageFile | None = None
     """White where the source should be changed."""
-    references: tuple[Picture, ...] = ()
+    references: tuple[ImageFile, ...] = ()
     caption: str | None = None
 
     @property
-    def pictures(self) -> tuple[Picture, ...]:
+    def images(self) -> tuple[ImageFile, ...]:
         """All images of the subject, the measured image first."""
         return (self.image, *(p for p in (self.source, self.mask) if p), *self.references)
 
@@ -102,13 +102,13 @@ class Subject:
 class FeatureInput:
     """Input to one feature extraction: an ordered list of images, or a text."""
 
-    pictures: tuple[Picture, ...] = ()
+    images: tuple[ImageFile, ...] = ()
     text: str | None = None
 
     @cached_property
     def key(self) -> str:
         """sha256 of the content. Raises ImageError if an image cannot be read."""
-        return digest({"pictures": [picture.sha256 for picture in self.pictures], "text": self.text})
+        return digest({"pictures": [image.sha256 for image in self.images], "text": self.text})
 
 
 class Network(ABC):
@@ -116,7 +116,7 @@ class Network(ABC):
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 1, "cuda": 1}
     """The fixed batch size by device type, chosen by measurement; 1 for inputs of different sizes."""
-    reads_words: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
     """Whether it also accepts text."""
     max_pixels: ClassVar[int] = MAX_PIXELS
     """Maximum pixels of an image; larger ones are unscored. Below the loader's limit if images are not resized."""
@@ -177,7 +177,7 @@ class NetworkMetric(Metric):
     network: Network
 
     @abstractmethod
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         """The inputs of the network, in the order of `value`'s arrays; `subject` has all inputs in `spec.needs`."""
 
     @abstractmethod

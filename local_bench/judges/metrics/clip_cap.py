@@ -35,7 +35,7 @@ class ClipCap(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.caption
         return FeatureInput((subject.image,)), FeatureInput(text=subject.caption)
 

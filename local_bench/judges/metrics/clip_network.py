@@ -31,7 +31,7 @@ class ClipNetwork(Network):
     """A CLIP model from a local folder in open_clip's layout; each feature input is one image or one text."""
 
     batch_size: ClassVar[dict[str, int]] = {"cpu": 8, "cuda": 64}
-    reads_words: ClassVar[bool] = True
+    reads_text: ClassVar[bool] = True
 
     def __init__(self, weights: Weights) -> None:
         """WeightsError if the folder's open_clip_config.json does not describe a CLIP model."""
@@ -47,7 +47,7 @@ class ClipNetwork(Network):
             """The image transformation, and its description."""
         except (KeyError, TypeError, AttributeError, ValueError) as e:
             raise WeightsError(
-                f"{weights.folder / CONFIG} does not describe a CLIP model ({e!r}): {mend(weights)}"
+                f"{weights.folder / CONFIG} does not describe a CLIP model ({e!r}): {remedy(weights)}"
             ) from e
 
     @property
@@ -69,7 +69,7 @@ class ClipNetwork(Network):
     def open(self, device: str) -> None:
         self._device = torch.device(device)
         self._model = open_clip.create_model(self._location, precision="fp32", device=device).eval()
-        self._tokenizer = open_clip.get_tokenizer(self._location) if self.reads_words else None
+        self._tokenizer = open_clip.get_tokenizer(self._location) if self.reads_text else None
         if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
             self._tokenizer.clean_fn = as_clip_reads
 
@@ -139,13 +139,13 @@ def cosine(a: Array, b: Array) -> float:
 def read_json(weights: Weights, name: str) -> dict[str, Any]:
     """A model's JSON configuration. WeightsError if it is missing or not a JSON object."""
     path: Path = weights.folder / name
-    value = strictjson.read(path, WeightsError, missing=mend(weights))
+    value = strictjson.read(path, WeightsError, missing=remedy(weights))
     if not isinstance(value, dict):
-        raise WeightsError(f"{path} is not a JSON object: {mend(weights)}")
+        raise WeightsError(f"{path} is not a JSON object: {remedy(weights)}")
     return value
 
 
-def mend(weights: Weights) -> str:
+def remedy(weights: Weights) -> str:
     """The remedy for model files that the metric cannot read."""
     return (
         f"choose a card that this metric supports, or fetch its model again "

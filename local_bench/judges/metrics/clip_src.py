@@ -32,7 +32,7 @@ class ClipSrc(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.source
         return FeatureInput((subject.image,)), FeatureInput((subject.source,))
 

@@ -24,7 +24,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from local_bench.core.errors import WeightsError
 from local_bench.core.quiet import quiet_transformers
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
-from local_bench.judges.metrics.clip_network import cosine, mend, normalised, read_json, refuse_slender, rows
+from local_bench.judges.metrics.clip_network import cosine, normalised, read_json, refuse_slender, remedy, rows
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.weights import weights_digest
 
@@ -115,10 +115,10 @@ def load_transformer(weights: Weights, kind: Any) -> Any:
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as e:
-        raise WeightsError(f"{weights.folder} is not a {kind.__name__} ({e}): {mend(weights)}") from e
+        raise WeightsError(f"{weights.folder} is not a {kind.__name__} ({e}): {remedy(weights)}") from e
     lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if lacking:  # transformers would initialise it randomly
-        raise WeightsError(f"{weights.folder} lacks {lacking[0]} of a {kind.__name__}: {mend(weights)}")
+        raise WeightsError(f"{weights.folder} lacks {lacking[0]} of a {kind.__name__}: {remedy(weights)}")
     return model.eval()
 
 
@@ -135,7 +135,9 @@ def read_processor(weights: Weights, kind: Any, size: tuple[str, ...], also: tup
     specified |= {"resample": config.get("resample")}
     expected = dict.fromkeys(steps, True) | {"size": sorted(size), "resample": _BICUBIC}
     if specified != expected or abs(255 * config.get("rescale_factor", 0) - 1) > 1e-6:
-        raise WeightsError(f"{weights.folder / name} specifies preprocessing other than the metric's: {mend(weights)}")
+        raise WeightsError(
+            f"{weights.folder / name} specifies preprocessing other than the metric's: {remedy(weights)}"
+        )
     return kind.from_pretrained(weights.folder, local_files_only=True)
 
 
@@ -161,7 +163,7 @@ class DinoRef(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         image = (subject.image, subject.mask) if subject.mask else (subject.image,)
         return FeatureInput(image), FeatureInput((subject.references[0],))
 

@@ -54,13 +54,13 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Told:
+class Note:
     """A message for the user."""
 
     sentence: str
 
 
-Step = Opened | Scored | Told
+Step = Opened | Scored | Note
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Evaluator:
         with FeatureExtractor(first.network, pool, self.io_workers, self.device, self.numerics, size) as reader:
             rows = (
                 self._compare(subject, own_names, arrays)
-                for (subject, own_names), arrays in reader.read(self._looks(todo))
+                for (subject, own_names), arrays in reader.read(self._inputs(todo))
             )
             reported = False
             for step in _in_parts(rows):
@@ -124,23 +124,23 @@ class Evaluator:
                     reported = True
                     yield Opened(names, reader.opened_ns)
                 yield step
-            yield from (Told(f"{names[0]}: {sentence}") for sentence in reader.sentences)
+            yield from (Note(f"{names[0]}: {sentence}") for sentence in reader.sentences)
 
-    def _looks(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[FeatureInput, ...]]]:
+    def _inputs(self, todo: Sequence[Wanted]) -> Iterator[tuple[Wanted, tuple[FeatureInput, ...]]]:
         for subject, names in todo:
-            looks: list[FeatureInput] = []
+            inputs: list[FeatureInput] = []
             for name in names:
                 metric = self.metrics[name]
                 assert isinstance(metric, NetworkMetric)
                 if subject.absent(metric.spec.needs) is None:
-                    looks += metric.looks(subject)
-            yield (subject, names), tuple(dict.fromkeys(looks))
+                    inputs += metric.inputs(subject)
+            yield (subject, names), tuple(dict.fromkeys(inputs))
 
     def _compare(
         self, subject: Subject, names: tuple[str, ...], arrays: Mapping[FeatureInput, "Array | Unscorable"]
     ) -> list[tuple[str, Score]]:
         def value(metric: NetworkMetric) -> float:
-            features = [arrays[look] for look in metric.looks(subject)]
+            features = [arrays[one] for one in metric.inputs(subject)]
             for array in features:
                 if isinstance(array, Unscorable):
                     raise array
@@ -168,7 +168,7 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
     except Unscorable as e:
         return Score(name, None, str(e))
     except ImageError as e:
-        return Score(name, None, unreadable(e, subject.pictures))
+        return Score(name, None, unreadable(e, subject.images))
     return Score(name, found) if math.isfinite(found) else Score(name, None, "the metric gave no finite number")
 
 

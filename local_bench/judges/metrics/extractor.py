@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
-from local_bench.judges.metrics.base import Array, FeatureInput, Network, Picture, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Network, Unscorable
 from local_bench.judges.metrics.feature_cache import FeatureCache
 
 Found = Mapping[FeatureInput, "Array | Unscorable"]
@@ -85,32 +85,32 @@ class FeatureExtractor:
 
         def drain(most: int) -> None:
             while len(fetching) > most:
-                look, future = fetching.popleft()
+                feature_input, future = fetching.popleft()
                 fetched = future.result()
                 if fetched.array is not None:
-                    found[look] = fetched.array
+                    found[feature_input] = fetched.array
                     continue
-                batch = ready[look.text is not None]
-                batch.append((look, fetched))
+                batch = ready[feature_input.text is not None]
+                batch.append((feature_input, fetched))
                 if len(batch) == self._batch_size:
                     found.update(self._run(batch))
                     batch.clear()
 
         def complete() -> Iterator[tuple[A, Found]]:
-            while waiting and all(look in found for look in waiting[0][1]):
-                item, looks = waiting.popleft()
-                yield item, {look: found[look] for look in looks}
-                for look in looks:
-                    uses[look] -= 1
-                    if not uses[look]:
-                        del found[look], uses[look]
+            while waiting and all(feature_input in found for feature_input in waiting[0][1]):
+                item, inputs = waiting.popleft()
+                yield item, {feature_input: found[feature_input] for feature_input in inputs}
+                for feature_input in inputs:
+                    uses[feature_input] -= 1
+                    if not uses[feature_input]:
+                        del found[feature_input], uses[feature_input]
 
-        for item, looks in items:
-            waiting.append((item, looks))
-            for look in looks:
-                if not uses[look]:
-                    fetching.append((look, self._pool.submit(self._fetch, look)))
-                uses[look] += 1
+        for item, inputs in items:
+            waiting.append((item, inputs))
+            for feature_input in inputs:
+                if not uses[feature_input]:
+                    fetching.append((feature_input, self._pool.submit(self._fetch, feature_input)))
+                uses[feature_input] += 1
             drain(2 * self._batch_size + 2 * self._io_workers)
             yield from complete()
         drain(0)
@@ -119,25 +119,25 @@ class FeatureExtractor:
         yield from complete()
         assert not waiting, "every feature input has been processed"
 
-    def _fetch(self, look: FeatureInput) -> _Fetched:
+    def _fetch(self, feature_input: FeatureInput) -> _Fetched:
         """Look up or preprocess one input; runs in the thread pool."""
         try:
-            digests_known = all(picture.known_sha256 for picture in look.pictures)
-            images = None if digests_known else self._load(look.pictures)
-            cached = self._cache.get(look.key)
+            digests_known = all(image.known_sha256 for image in feature_input.images)
+            images = None if digests_known else self._load(feature_input.images)
+            cached = self._cache.get(feature_input.key)
             if cached is not None:
-                return _Fetched(look.key, cached)
+                return _Fetched(feature_input.key, cached)
             if images is None:
-                images = self._load(look.pictures)
+                images = self._load(feature_input.images)
             self._open()
-            return _Fetched(look.key, None, self._network.prepare(images, look.text))
+            return _Fetched(feature_input.key, None, self._network.prepare(images, feature_input.text))
         except ImageError as e:
-            return _Fetched("", Unscorable(unreadable(e, look.pictures)))
+            return _Fetched("", Unscorable(unreadable(e, feature_input.images)))
         except Unscorable as e:
             return _Fetched("", e)
 
-    def _load(self, pictures: Sequence[Picture]) -> list[Image.Image]:
-        return [picture.load(self._network.max_pixels) for picture in pictures]
+    def _load(self, images: Sequence[ImageFile]) -> list[Image.Image]:
+        return [image.load(self._network.max_pixels) for image in images]
 
     def _run(self, batch: Sequence[tuple[FeatureInput, _Fetched]]) -> Found:
         if not batch:
@@ -155,10 +155,10 @@ class FeatureExtractor:
             return {batch[0][0]: Unscorable("the device has not enough memory for a picture of this size")}
         except Unscorable as e:
             if len(batch) > 1:
-                return {look: array for one in batch for look, array in self._run([one]).items()}
+                return {feature_input: array for one in batch for feature_input, array in self._run([one]).items()}
             return {batch[0][0]: e}
         self._cache.put({fetched.key: array for (_, fetched), array in zip(batch, arrays, strict=False)})
-        return {look: array for (look, _), array in zip(batch, arrays, strict=False)}
+        return {feature_input: array for (feature_input, _), array in zip(batch, arrays, strict=False)}
 
     def _open(self) -> None:
         with self._opening:
@@ -176,7 +176,7 @@ class FeatureExtractor:
         """Whether permuting a batch leaves the bytes of every array unchanged on this machine."""
         noise = np.random.default_rng(0).integers(0, 256, (self._batch_size, _PROBE_SIDE, _PROBE_SIDE, 3), np.uint8)
         inputs = [[self._network.prepare([Image.fromarray(pixels)], None) for pixels in noise]]
-        if self._network.reads_words:
+        if self._network.reads_text:
             inputs.append([self._network.prepare([], "word " * i) for i in range(1, self._batch_size + 1)])
         for batch in inputs:
             rotated = [*batch[1:], batch[0]]
@@ -196,9 +196,9 @@ class FeatureExtractor:
         )
 
 
-def unreadable(error: ImageError, pictures: Iterable[Picture]) -> str:
+def unreadable(error: ImageError, images: Iterable[ImageFile]) -> str:
     """The reason why an image cannot be read, with file names instead of paths."""
     sentence = str(error)
-    for picture in pictures:
-        sentence = sentence.replace(str(picture.path), picture.path.name)
+    for image in images:
+        sentence = sentence.replace(str(image.path), image.path.name)
     return f"{FAULTY}{error.fault}: {sentence}" if isinstance(error, RunImageError) else sentence

@@ -173,7 +173,7 @@ class FaceRef(NetworkMetric):
         )
         self.network = FaceNetwork(weights)
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
 
     def value(self, arrays: Sequence[Array]) -> float:

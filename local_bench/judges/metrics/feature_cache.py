@@ -61,22 +61,22 @@ class FeatureCache:
     def alone(self, holds: bool) -> None:
         self._insert("INSERT OR REPLACE INTO about VALUES ('alone', ?)", [("yes" if holds else "no",)])
 
-    def get(self, look: str) -> Array | None:
-        """The cached array for the feature input with key `look`; None if it is missing or damaged."""
-        row = self._select("SELECT shape, data, sha256 FROM arrays WHERE look = ?", look)
+    def get(self, key: str) -> Array | None:
+        """The cached array for the feature input with key `key`; None if it is missing or damaged."""
+        row = self._select("SELECT shape, data, sha256 FROM arrays WHERE look = ?", key)
         if row is None:
             return None
         shape, data, sha256 = row
-        if _checksum(look, shape, data) != sha256:
+        if _checksum(key, shape, data) != sha256:
             return None
         return np.frombuffer(data, np.float32).reshape(json.loads(shape))
 
     def put(self, arrays: Mapping[str, Array]) -> None:
         """Store arrays by the keys of their feature inputs."""
         rows = []
-        for look, array in arrays.items():
+        for key, array in arrays.items():
             shape, data = json.dumps(array.shape), np.ascontiguousarray(array, np.float32).tobytes()
-            rows.append((look, shape, data, _checksum(look, shape, data)))
+            rows.append((key, shape, data, _checksum(key, shape, data)))
         self._insert("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)", rows)
 
     def _select(self, query: str, *values: Any) -> tuple[Any, ...] | None:
@@ -116,5 +116,5 @@ def _open(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _checksum(look: str, shape: str, data: bytes) -> str:
-    return hashlib.sha256(f"{look}{shape}".encode() + data).hexdigest()
+def _checksum(key: str, shape: str, data: bytes) -> str:
+    return hashlib.sha256(f"{key}{shape}".encode() + data).hexdigest()

@@ -23,7 +23,7 @@ class L1Pose(NetworkMetric):
         self.spec = MetricSpec(name, True, PREPROCESSING, source, ("source",), 0.0, 1.0)
         self.network = PoseNetwork(weights)
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         assert subject.source
         return (FeatureInput((subject.image, subject.source)),)
 

@@ -28,7 +28,7 @@ def make(name: str, weights: Weights) -> "LaionAesthetic":
 class LaionNetwork(ClipNetwork):
     """CLIP and the head; arrays are (1,), the score. Each feature input is one image."""
 
-    reads_words: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class LaionAesthetic(NetworkMetric):
             highest=10.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         return (FeatureInput((subject.image,)),)
 
     def value(self, arrays: Sequence[Array]) -> float:

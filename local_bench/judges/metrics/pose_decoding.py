@@ -48,7 +48,7 @@ class TooMany(Exception):
 class Joints:
     """All peaks of one joint's map, row by row."""
 
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
     """(n, 2), x and y in pixels."""
     scores: NDArray[np.float64]
     """(n,)"""
@@ -83,12 +83,12 @@ def draw(found: Sequence[Joints], everyone: Sequence[Sequence[int | None]], heig
     for part, colour in enumerate(COLOURS):
         for person in everyone:
             if (at := person[part]) is not None:
-                x, y = (int(v) for v in found[part].places[at])
+                x, y = (int(v) for v in found[part].positions[at])
                 cv2.circle(canvas, (x, y), RADIUS, colour, thickness=-1)
     for (start, end), colour in zip(LIMBS[:DRAWN], COLOURS, strict=False):
         for person in everyone:
             if (a := person[start]) is not None and (b := person[end]) is not None:
-                canvas = _limb(canvas, found[start].places[a], found[end].places[b], colour)
+                canvas = _limb(canvas, found[start].positions[a], found[end].positions[b], colour)
     return canvas
 
 
@@ -104,14 +104,14 @@ def _peaks(map_HW: NDArray[np.float64]) -> Joints:
 def _connections(found: Sequence[Joints], affinity: Maps, limb: int, height: int) -> list[tuple[int, int, float]]:
     """(start, end, score) of this limb, best first; no joint occurs in two of them."""
     start, end = (found[joint] for joint in LIMBS[limb])
-    if not len(start.places) or not len(end.places):
+    if not len(start.positions) or not len(end.positions):
         return []
-    if len(start.places) * len(end.places) > MOST_PAIRS:
+    if len(start.positions) * len(end.positions) > MOST_PAIRS:
         raise TooMany
     field = np.stack([affinity(FIELDS[limb]), affinity(FIELDS[limb] + 1)], -1).astype(np.float64)
-    away = (end.places[None] - start.places[:, None]).astype(np.float64)  # (starts, ends, 2)
+    away = (end.positions[None] - start.positions[:, None]).astype(np.float64)  # (starts, ends, 2)
     length = np.maximum(np.hypot(away[..., 0], away[..., 1]), 0.001)
-    steps = np.linspace(start.places[:, None].repeat(len(end.places), 1), end.places[None], POINTS)
+    steps = np.linspace(start.positions[:, None].repeat(len(end.positions), 1), end.positions[None], POINTS)
     steps = np.rint(steps).astype(np.int64)  # (points, starts, ends, 2)
     along = (field[steps[..., 1], steps[..., 0]] * (away / length[..., None])).sum(-1)
     scores = along.mean(0) + np.minimum(0.5 * height / length - 1, 0)

@@ -23,5 +23,5 @@ class Psnr(HostMetric):
         self.spec = MetricSpec(name, True, _PREPARED, "pyiqa 0.1.16 `psnr`, in float64", ("source",), 0.0, 80.0)
 
     def measure(self, seen: LoadedSubject) -> float:
-        image, source = (np.asarray(picture, np.float64) / 255 for picture in (seen.image_as_source, seen.source))
+        image, source = (np.asarray(pixels, np.float64) / 255 for pixels in (seen.image_as_source, seen.source))
         return float(10 * np.log10(1 / (((image - source) ** 2).mean() + EPSILON)))

@@ -19,11 +19,11 @@ from local_bench.models.cards import ModelCard, Source
 GATHER = "local_bench.judges.metrics.pyiqa_store:gather"
 _TABLE = "default_model_configs"
 
-_SETS = "it compares two sets of pictures and has no number for one"
+_SETS = "it compares two sets of images and has no value for a single image"
 _LANGUAGE = "it is a language model whose code comes with its weights, and such code is never run"
 _TRANSFORMERS = "pyiqa loads a backbone of it through transformers by the name of a repository, without a commit"
-_SEVERAL = "it says several things of a pair of pictures and no single number"
-_CAPTIONS = "it wants captions, which pyiqa's interface does not take from us: use clip_cap"
+_SEVERAL = "it returns several values for a pair of images, not one"
+_CAPTIONS = "it needs captions, which pyiqa's interface does not accept: use clip_cap"
 _REFUSED = {
     "clipscore": _CAPTIONS,
     "compare2score": _LANGUAGE,
@@ -32,7 +32,7 @@ _REFUSED = {
     "fid": _SETS,
     "fid_dinov2": _SETS,
     "inception_score": _SETS,
-    "maclip": "pyiqa wrote it for CUDA alone, and it has no number on another device",
+    "maclip": "pyiqa implements it for CUDA only",
     "qalign": _LANGUAGE,
     "qalign_4bit": _LANGUAGE,
     "qalign_8bit": _LANGUAGE,

@@ -58,7 +58,7 @@ class PyiqaMetric(NetworkMetric):
         self.network: PyiqaNetwork = PyiqaNetwork(weights.card.name, store, height)
         self.spec = _spec(name, store, source, height, bounds)
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         if "source" in self.spec.needs:
             assert subject.source is not None
             return (FeatureInput((subject.image, subject.source)),)
@@ -87,9 +87,9 @@ class PyiqaFormula(HostMetric):
     def measure(self, seen: LoadedSubject) -> float:
         if min(seen.image.size) < self._min_side:
             raise Unscorable(f"the image is smaller than {self._min_side} pixels on a side")
-        pictures = [seen.image, seen.source] if "source" in self.spec.needs else [seen.image]
+        images = [seen.image, seen.source] if "source" in self.spec.needs else [seen.image]
         with torch.inference_mode():
-            inputs = [as_tensor(image, torch.float64) for image in sized(pictures)]
+            inputs = [as_tensor(image, torch.float64) for image in sized(images)]
             return _finite(called(self._network(), inputs))
 
     def _network(self) -> Any:

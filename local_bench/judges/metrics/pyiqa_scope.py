@@ -82,8 +82,8 @@ def local_files(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
         stack.enter_context(redirect_stdout(io.StringIO()))
         _import(kind)
         _quiet(stack)
-        place = stack.enter_context(scratch())
-        for holder, name, replacement in _replacements(_Answers(paths, place)):
+        folder = stack.enter_context(scratch())
+        for holder, name, replacement in _replacements(_Answers(paths, folder)):
             stack.enter_context(patch.object(holder, name, replacement))
         stack.enter_context(seeded())
         yield
@@ -92,8 +92,8 @@ def local_files(kind: str, paths: Mapping[str, Path | None]) -> Iterator[None]:
 class _Answers:
     """Replacements of the download and load functions."""
 
-    def __init__(self, paths: Mapping[str, Path | None], place: Path) -> None:
-        self._paths, self._place = paths, place
+    def __init__(self, paths: Mapping[str, Path | None], folder: Path) -> None:
+        self._paths, self._folder = paths, folder
         self._behind: dict[str, Path] = {}
 
     def placeholder_for(self, url: str, target: str | None = None) -> str:
@@ -104,8 +104,8 @@ class _Answers:
             raise Missing(url)
         if path.suffix == ".safetensors" and url.endswith(".safetensors"):
             return str(path)
-        placeholder = Path(target) if target else self._place / f"{len(self._behind)}-{path.name}"
-        assert placeholder.is_relative_to(self._place), placeholder
+        placeholder = Path(target) if target else self._folder / f"{len(self._behind)}-{path.name}"
+        assert placeholder.is_relative_to(self._folder), placeholder
         placeholder.parent.mkdir(parents=True, exist_ok=True)
         placeholder.touch()
         self._behind[str(placeholder)] = path
@@ -142,11 +142,11 @@ class _Answers:
 
     def folder(self, *_: Any) -> str:
         """torch.hub.get_dir."""
-        return str(self._place)
+        return str(self._folder)
 
     @property
-    def place(self) -> str:
-        return str(self._place)
+    def cache_folder(self) -> str:
+        return str(self._folder)
 
     def _found(self, url: str) -> Path | None:
         path = self._paths.get(url)
@@ -228,7 +228,7 @@ def _replacements(answers: _Answers) -> Iterator[tuple[Any, str, Any]]:
             if id(value) in ours:
                 yield module, attribute, ours[id(value)]
             elif attribute == "DEFAULT_CACHE_DIR" and value == default_cache:
-                yield module, attribute, answers.place
+                yield module, attribute, answers.cache_folder
     yield socket.socket, "connect", _here(socket.socket.connect, _no_socket)
     yield socket, "getaddrinfo", _here(socket.getaddrinfo, _no_socket)
 

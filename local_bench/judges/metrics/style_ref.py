@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from local_bench.core.errors import WeightsError
 from local_bench.core.tensors import open_tensors
 from local_bench.judges.metrics.base import Array, FeatureInput, MetricSpec, Network, NetworkMetric, Subject
-from local_bench.judges.metrics.clip_network import clip_transform, cosine, mend, refuse_slender, rows
+from local_bench.judges.metrics.clip_network import clip_transform, cosine, refuse_slender, remedy, rows
 from local_bench.judges.metrics.registry import Weights
 from local_bench.models.weights import weights_digest
 
@@ -101,7 +101,7 @@ def load_tower(weights: Weights) -> Any:
         )
         tower.load_state_dict(state, strict=True)
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as e:
-        raise WeightsError(f"{path} is not CSD's checkpoint ({e}): {mend(weights)}") from e
+        raise WeightsError(f"{path} is not CSD's checkpoint ({e}): {remedy(weights)}") from e
     return tower.eval()
 
 
@@ -127,7 +127,7 @@ class StyleRef(NetworkMetric):
             highest=1.0,
         )
 
-    def looks(self, subject: Subject) -> tuple[FeatureInput, ...]:
+    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
         return FeatureInput((subject.image,)), FeatureInput((subject.references[0],))
 
     def value(self, arrays: Sequence[Array]) -> float:

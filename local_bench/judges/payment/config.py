@@ -144,7 +144,7 @@ class PaymentConfig(Strict):
     def row(self, name: str) -> "PaymentConfig":
         """The settings of a row of table 4. ConfigError for an unknown row."""
         if name not in TABLE_4:
-            raise ConfigError(f"there is no row {name!r} of table 4: the rows are {', '.join(TABLE_4)}")
+            raise ConfigError(f"table 4 has no row {name!r}: the rows are {', '.join(TABLE_4)}")
         data = self.model_dump()
         changes = TABLE_4[name]
         return PaymentConfig.model_validate(data | changes | {"lora": data["lora"] | changes["lora"]})

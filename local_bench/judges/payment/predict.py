@@ -27,7 +27,7 @@ NOT_JUDGED = "no judge has scored it, and the payment model reads a judge's scor
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one image."""
+    """The model's prediction for one image."""
 
     work_id: str
     log_odds: float | None
@@ -92,10 +92,10 @@ def load(
     card = load_card(artefact)
     folder = folder_of(card.config, weights)
     check(card, Base(card=card.config.card, **base_digests(folder)), other_libraries)
-    place = device_of(device)
+    torch_device = device_of(device)
     with torch.random.fork_rng():
-        base = load_backbone(folder, place, card.precision)
-        network = PaymentNetwork(base, card.config, len(card.measured_names)).to(place)
+        base = load_backbone(folder, torch_device, card.precision)
+        network = PaymentNetwork(base, card.config, len(card.measured_names)).to(torch_device)
     try:
         network.load_trained(load_state(artefact))
     except RuntimeError as e:
@@ -104,4 +104,4 @@ def load(
         ) from None
     network.begin(2)
     network.eval()
-    return PaymentModel(card, network, _EncoderOf(folder, card), place)
+    return PaymentModel(card, network, _EncoderOf(folder, card), torch_device)

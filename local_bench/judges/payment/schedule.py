@@ -21,10 +21,10 @@ def total_steps(n_examples: int, stage: Stage) -> int:
 
 def step_examples(n_examples: int, stage: Stage, stage_number: int, step: int, seed: int) -> list[int]:
     """The indices of the examples of an optimiser step, from 0; every epoch has its own permutation."""
-    epoch, place = divmod(step, steps_per_epoch(n_examples, stage))
+    epoch, position = divmod(step, steps_per_epoch(n_examples, stage))
     generator = torch.Generator().manual_seed(seed_at(seed, stage_number, epoch, "order"))
     order = torch.randperm(n_examples, generator=generator).tolist()
-    start = place * stage.effective_batch
+    start = position * stage.effective_batch
     return [order[i % n_examples] for i in range(start, start + stage.effective_batch)]
 
 

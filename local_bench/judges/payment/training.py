@@ -96,8 +96,8 @@ def train(
     real size without a GPU, for too few labels, and for a folder with something else.
     """
     card = card_of(config)
-    place = device_of(device)
-    require_gpu(card, torch.cuda.device_count() if place.type == "cuda" else 0)
+    torch_device = device_of(device)
+    require_gpu(card, torch.cuda.device_count() if torch_device.type == "cuda" else 0)
     _check_data(data, config)
     prepare_folder(out)
     folder = folder_of(config, weights)
@@ -106,14 +106,14 @@ def train(
         checkpoint.remove(out / CHECKPOINTS, CONSTANTS)
         return done
     fingerprint = digest(
-        [config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision_of(config, place)]
+        [config.digest, data.manifest_sha256, base.model_dump(), libraries(), precision_of(config, torch_device)]
     )
     job = Job(data, config, base, fingerprint)
     threads = torch.get_num_threads()
     try:
-        if place.type == "cpu":
+        if torch_device.type == "cpu":
             torch.set_num_threads(1)  # with several, sums depend on their number
-        return _Trainer(job, images, folder, out, place, report, after_step).run()
+        return _Trainer(job, images, folder, out, torch_device, report, after_step).run()
     finally:
         torch.set_num_threads(threads)
 

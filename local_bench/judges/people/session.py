@@ -70,7 +70,7 @@ class Session:
                 raise InvalidAnswer("an answer has values or a reason why it cannot be judged, not both")
             return
         if (given.left is None) == (protocol.shows == "pair"):
-            raise InvalidAnswer("only the answer to a pair says which side was on the left, and it must")
+            raise InvalidAnswer("an answer to a pair must state which image was on the left; other answers must not")
         if set(given.values) != set(self.keys(item)):
             raise InvalidAnswer("not every image is answered")
         for values in given.values.values():

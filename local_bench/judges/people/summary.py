@@ -22,7 +22,7 @@ MAX_LISTED = 50
 
 @dataclass(frozen=True)
 class Figure:
-    """A statistic with the number of units behind it; `value` is None where it is undefined."""
+    """A statistic with the number of units behind it; `value` is None if it is undefined."""
 
     value: float | None
     n: int

@@ -11,7 +11,7 @@ NOT_ITS_FORMAT = "the judge did not reply in its own format"
 
 
 def body(
-    request: Request, pictures: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
+    request: Request, images: Sequence[Prepared], model: str, *, content_ids: bool = True, inline: bool = True
 ) -> dict[str, Any]:
     """The body for `/v1/chat/completions`: system prompt, images (each after its caption, if any), then the rubric.
 
@@ -22,9 +22,9 @@ def body(
         request,
         [
             {"type": "image_url"}
-            | ({"image_url": {"url": picture.data_uri}} if inline else {})
-            | ({"uuid": picture.sha256} if content_ids else {})
-            for picture in pictures
+            | ({"image_url": {"url": image.data_uri}} if inline else {})
+            | ({"uuid": image.sha256} if content_ids else {})
+            for image in images
         ],
     )
     sent: dict[str, Any] = {
@@ -43,12 +43,12 @@ def body(
     return sent
 
 
-def interleaved(request: Request, pictures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def interleaved(request: Request, images: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The parts of the user message in order: each image after its caption, then the text."""
-    captions = request.captions or ("",) * len(pictures)
+    captions = request.captions or ("",) * len(images)
     parts: list[dict[str, Any]] = []
-    for caption, picture in zip(captions, pictures, strict=True):
-        parts += [{"type": "text", "text": caption}, picture] if caption else [picture]
+    for caption, image in zip(captions, images, strict=True):
+        parts += [{"type": "text", "text": caption}, image] if caption else [image]
     return [*parts, {"type": "text", "text": request.text}]
 
 

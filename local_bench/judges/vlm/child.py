@@ -12,7 +12,7 @@ from pathlib import Path
 from local_bench.core.errors import ServerError
 
 STOP_S = 4.0
-"""A server that has not ended by then is killed: its state is of no use to anyone."""
+"""A server that has not ended after this time is killed; it has no state to save."""
 TAIL_LINES = 15
 
 

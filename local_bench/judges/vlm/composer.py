@@ -26,8 +26,8 @@ class Composer:
 
     def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
         """The request body; see `chat_api.body`."""
-        return body(request, self.pictures(request), model, content_ids=content_ids)
+        return body(request, self.images(request), model, content_ids=content_ids)
 
-    def pictures(self, request: Request) -> list[Prepared]:
+    def images(self, request: Request) -> list[Prepared]:
         """The request's images, in order."""
         return [self.prepared(shown) for shown in request.shown]

@@ -11,7 +11,7 @@ from local_bench.judges.vlm.transport import Unreachable
 
 K = TypeVar("K")
 MAX_CONCURRENCY = 128
-"""Requests at a time where a config names no number; vLLM queues what exceeds its batch."""
+"""Concurrent requests if a config sets no number; vLLM queues what exceeds its batch."""
 
 
 class ConcurrentRequests(Generic[K]):

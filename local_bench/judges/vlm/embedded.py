@@ -17,7 +17,7 @@ from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.flags import Engine, arguments, environment, require_vllm
 from local_bench.judges.vlm.images import Prepared
-from local_bench.judges.vlm.pipe import PICTURE, Recent
+from local_bench.judges.vlm.pipe import IMAGE, Recent
 from local_bench.judges.vlm.protocols import Reply, Request
 from local_bench.judges.vlm.transport import Unreachable
 
@@ -157,21 +157,21 @@ class _Feeder(threading.Thread):
                 self._slots.acquire()
                 if self._stopped:
                     return
-                pictures = self._composer.pictures(request)
-                message = json.dumps([number, body(request, pictures, "", inline=False)]).encode()
+                images = self._composer.images(request)
+                message = json.dumps([number, body(request, images, "", inline=False)]).encode()
                 self.under_way[number] = key
-                if not all(map(self._send, [*self._new(pictures), message])):
+                if not all(map(self._send, [*self._new(images), message])):
                     return
         except Exception as e:  # noqa: BLE001  # raised again in the main thread
             self.fault = e
         finally:
             self.ended.set()
 
-    def _new(self, pictures: Sequence[Prepared]) -> list[bytes]:
+    def _new(self, images: Sequence[Prepared]) -> list[bytes]:
         """Messages with the images that are not in the child's cache."""
         new: list[bytes] = []
-        for picture in pictures:
-            self._sent_images.use(picture.sha256, partial(new.append, PICTURE + picture.sha256.encode() + picture.png))
+        for image in images:
+            self._sent_images.use(image.sha256, partial(new.append, IMAGE + image.sha256.encode() + image.png))
         return new
 
     def _send(self, message: bytes) -> bool:

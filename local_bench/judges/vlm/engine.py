@@ -20,7 +20,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from local_bench.judges.vlm.pipe import PICTURE, Recent
+from local_bench.judges.vlm.pipe import IMAGE, Recent
 
 MAX_REQUESTS = 256
 """Maximum number of unfinished requests: one full batch of vLLM."""
@@ -39,11 +39,11 @@ def main(fd: int, arguments: list[str]) -> None:
     llm = LLM.from_engine_args(engine_args)
     end.send_bytes(b"ready")
     pending: dict[str, int] = {}
-    pictures = _Pictures()
+    images = _ReceivedImages()
     counters = {"prompt_tokens": 0, "cached_tokens": 0}
     wait_s = 0.0
     while True:
-        refused = _take(llm, end, pending, pictures, wait_s)
+        refused = _take(llm, end, pending, images, wait_s)
         begun = time.perf_counter()
         finished: list[Any] = llm.llm_engine.step() if pending else []  # final outputs only
         wait_s = EMPTY_STEP_WAIT_S if time.perf_counter() - begun < EMPTY_STEP_S else 0.0
@@ -55,20 +55,22 @@ def main(fd: int, arguments: list[str]) -> None:
             end.send_bytes(json.dumps({"replies": refused + replies, "counters": counters}).encode())
 
 
-def _take(llm: LLM, end: Connection, pending: dict[str, int], pictures: "_Pictures", wait_s: float) -> list[list[Any]]:
+def _take(
+    llm: LLM, end: Connection, pending: dict[str, int], images: "_ReceivedImages", wait_s: float
+) -> list[list[Any]]:
     """Enqueue the available requests, up to `MAX_REQUESTS`; block if there is no work. Returns replies for the requests
     that vLLM rejects."""
     refused: list[list[Any]] = []
     while len(pending) < MAX_REQUESTS and (not (pending or refused) or end.poll(wait_s)):
         received = end.recv_bytes()
-        if received.startswith(PICTURE):
-            pictures.received[received[1:65].decode()] = received[65:]
+        if received.startswith(IMAGE):
+            images.received[received[1:65].decode()] = received[65:]
             continue
         number, body = json.loads(received)
         settings = json.dumps({key: value for key, value in body.items() if key != "messages"})
         try:
             system, user = body["messages"]
-            user["content"] = [pictures.part(part) for part in user["content"]]
+            user["content"] = [images.part(part) for part in user["content"]]
             (request_id,) = llm.enqueue_chat([[system, user]], [sampling(settings)], use_tqdm=False)
         except (VLLMClientError, ValueError) as e:  # vLLM's errors for an invalid request
             refused.append([number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": True}])
@@ -77,7 +79,7 @@ def _take(llm: LLM, end: Connection, pending: dict[str, int], pictures: "_Pictur
     return refused
 
 
-class _Pictures:
+class _ReceivedImages:
     """The received images; each is decoded once for all criteria of a candidate."""
 
     def __init__(self) -> None:

@@ -32,10 +32,10 @@ def prepare(shown: Shown, load: Callable[[str], Image.Image], multiple: int) -> 
     """Encode `shown` as a PNG whose sides are multiples of `multiple`; `load` returns an image by its pixel digest."""
     if shown.collage is None:
         (sha256,) = shown.images
-        picture = load(sha256)
+        image = load(sha256)
     elif shown.collage.count is not None:
-        picture = count_card(shown.collage.count)
+        image = count_card(shown.collage.count)
     else:
-        picture = stitched([load(sha256) for sha256 in shown.images], shown.collage)
-    png = png_bytes(fit_pixels(picture, shown.max_pixels, multiple, shown.min_pixels))
+        image = stitched([load(sha256) for sha256 in shown.images], shown.collage)
+    png = png_bytes(fit_pixels(image, shown.max_pixels, multiple, shown.min_pixels))
     return Prepared(png, hashlib.sha256(png).hexdigest())

@@ -44,7 +44,7 @@ class _Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Pictures:
+class _ImageInputs:
     """The image processor's output for the images of a request."""
 
     pixel_values: torch.Tensor | None
@@ -144,19 +144,19 @@ class Local:
     def _answer_group(
         self, shown: tuple[Shown, ...], requests: Iterable[tuple[K, Request]], most: int
     ) -> Iterator[tuple[K, Reply]]:
-        pictures: _Pictures | None = None
+        inputs: _ImageInputs | None = None
         prefix: Prefix | None = None
         waiting: list[tuple[K, Request, list[int]]] = []
         for key, request in requests:
             try:
-                pictures = pictures or self._preprocess(shown)
-                ids = self._prompt(request, pictures)
+                inputs = inputs or self._preprocess(shown)
+                ids = self._prompt(request, inputs)
             except _Refused as e:
                 yield key, Reply(str(e), refusal=REFUSED)
                 continue
             self._prompt_tokens += len(ids)
             if prefix is None:
-                prefix = self._prefill(ids, pictures)
+                prefix = self._prefill(ids, inputs)
             else:
                 self._cached_tokens += len(prefix.ids)
             assert ids[: len(prefix.ids)] == prefix.ids
@@ -190,10 +190,10 @@ class Local:
             yield from zip((key for key, _, _ in now), replies, strict=True)
             batch = batch[len(now) :]
 
-    def _preprocess(self, shown: tuple[Shown, ...]) -> _Pictures:
+    def _preprocess(self, shown: tuple[Shown, ...]) -> _ImageInputs:
         """Preprocess the images at their given sizes; the processor's own resizing is disabled."""
         if not shown:
-            return _Pictures(None, None, ())
+            return _ImageInputs(None, None, ())
         processor = self._processor.image_processor
         images = [Image.open(io.BytesIO(self._load(one).png), formats=["PNG"]) for one in shown]
         largest = max(image.width * image.height for image in images)
@@ -206,18 +206,18 @@ class Local:
         expected = [(1, image.height // processor.patch_size, image.width // processor.patch_size) for image in images]
         assert [tuple(row) for row in grid.tolist()] == expected, (grid, size)
         tokens = (grid.prod(dim=1) // processor.merge_size**2).tolist()
-        return _Pictures(inputs["pixel_values"].to(self._device, self._dtype), grid.to(self._device), tuple(tokens))
+        return _ImageInputs(inputs["pixel_values"].to(self._device, self._dtype), grid.to(self._device), tuple(tokens))
 
-    def _prompt(self, request: Request, pictures: _Pictures) -> list[int]:
+    def _prompt(self, request: Request, inputs: _ImageInputs) -> list[int]:
         """The token ids of the prompt with the judge's chat template: images first, each after its caption."""
-        pieces = interleaved(request, [{"type": "image"} for _ in pictures.tokens])
+        pieces = interleaved(request, [{"type": "image"} for _ in inputs.tokens])
         messages = [
             {"role": "system", "content": [{"type": "text", "text": request.system}]},
             {"role": "user", "content": pieces},
         ]
         text = self._processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids = list(_with_pictures(ids, self._config.image_token_id, pictures.tokens))
+        ids = list(_with_image_tokens(ids, self._config.image_token_id, inputs.tokens))
         if len(ids) + request.max_tokens > self._longest:
             raise _Refused(
                 f"the prompt has {len(ids)} tokens, which with {request.max_tokens} for the answer exceeds the judge's "
@@ -226,23 +226,23 @@ class Local:
         return ids
 
     @torch.inference_mode()
-    def _prefill(self, ids: list[int], pictures: _Pictures) -> Prefix:
+    def _prefill(self, ids: list[int], inputs: _ImageInputs) -> Prefix:
         """Prefill the prompt up to the last image; without images the prefix is empty."""
-        if pictures.grid_thw is None:
+        if inputs.grid_thw is None:
             return Prefix([], DynamicCache(), 0)
         image = self._config.image_token_id
         marks = [at for at, i in enumerate(ids) if i == image]
-        ids = ids[: marks[sum(pictures.tokens) - 1] + 1]
+        ids = ids[: marks[sum(inputs.tokens) - 1] + 1]
         row = torch.tensor([ids], device=self._device)  # (1, prefix)
         kinds = (row == image).int()
         positions, _ = self._model.model.get_rope_index(
-            input_ids=row, mm_token_type_ids=kinds, image_grid_thw=pictures.grid_thw
+            input_ids=row, mm_token_type_ids=kinds, image_grid_thw=inputs.grid_thw
         )  # (3, 1, prefix)
         out = self._model.model(
             input_ids=row,
             position_ids=positions,
-            pixel_values=pictures.pixel_values,
-            image_grid_thw=pictures.grid_thw,
+            pixel_values=inputs.pixel_values,
+            image_grid_thw=inputs.grid_thw,
             mm_token_type_ids=kinds,
             past_key_values=DynamicCache(),
             use_cache=True,
@@ -309,7 +309,7 @@ class Local:
             torch.cuda.empty_cache()
 
 
-def _with_pictures(ids: Iterable[int], mark: int, tokens: Iterable[int]) -> Iterator[int]:
+def _with_image_tokens(ids: Iterable[int], mark: int, tokens: Iterable[int]) -> Iterator[int]:
     """Repeat each of the first `len(tokens)` image tokens to the number of tokens of its image. Later occurrences of
     `mark` are part of the text and unchanged."""
     sizes = iter(tokens)

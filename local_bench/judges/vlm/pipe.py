@@ -1,6 +1,6 @@
 """The protocol of the pipe to an embedded judge. Imports nothing heavy.
 
-A message is JSON, or an image for a later message: `PICTURE`, 64 characters of its sha256, a PNG file. Both ends
+A message is JSON, or an image for a later message: `IMAGE`, 64 characters of its sha256, a PNG file. Both ends
 process a request's images in order and evict by the same rule, so the sender can compute which images the receiver
 has cached.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-PICTURE = b"P"
+IMAGE = b"P"
 CACHE_SIZE = 256
 
 

@@ -1,4 +1,4 @@
-"""Where rubrics are: the shipped ones, those of a lab's config folders, and those of installed packages."""
+"""Locations of rubrics: the shipped ones, those in config folders, and those of installed packages."""
 
 import importlib.util
 from functools import cache
@@ -21,7 +21,7 @@ def rubric_file(name: str, variant: str) -> Path:
         return own if own.is_file() else FOLDER / f"{name}.yaml"
     added = _added()
     if name not in added:
-        raise ConfigError(f"there is no rubric {name!r}: there are {', '.join((*shipped_rubric_names(), *added))}")
+        raise ConfigError(f"unknown rubric {name!r}: use one of {', '.join((*shipped_rubric_names(), *added))}")
     return added[name]
 
 

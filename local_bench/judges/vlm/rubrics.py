@@ -22,7 +22,7 @@ VARIANTS: tuple[Variant, ...] = ("improved", "paper", "miniature")
 """`improved`: the default wording, with evidence before the labels and a caption before every image. `paper`: the
 criteria and anchors of each benchmark's paper. `miniature`: the wording that the miniature judge was trained on."""
 DEFAULT: Variant = "improved"
-PICTURES = "{pictures}"
+LEGEND = "{pictures}"
 OPTIONS = "{options}"
 _LATER = ("defaults", "evidence", "in_place", "options")
 """Fields that are part of a rubric's digest only if they are set, so that older digests do not change."""
@@ -111,8 +111,8 @@ class Rubric(Strict):
                 raise ValueError(f"the slot {{{slot}}} must occur once in the text")
         if (set(self.numbers) | set(self.defaults)) - set(self.slots):
             raise ValueError("numbers and defaults must be among the slots")
-        if self.text.count(PICTURES) != bool(self.pictures and not self.in_place):
-            raise ValueError(f"{PICTURES} must occur in the text once if the images have a legend, and not otherwise")
+        if self.text.count(LEGEND) != bool(self.pictures and not self.in_place):
+            raise ValueError(f"{LEGEND} must occur in the text once if the images have a legend, and not otherwise")
         if self.text.count(OPTIONS) != bool(self.options):
             raise ValueError(f"{OPTIONS} must occur in the text once if the rubric has options, and not otherwise")
         if {role for layout in self.layouts for role in layout} != set(self.pictures):
@@ -238,7 +238,7 @@ class Rubric(Strict):
         parts = []
         rest = self.text
         if self.pictures and not self.in_place:
-            rest = rest.replace(PICTURES, self._legend(roles)).lstrip("\n")
+            rest = rest.replace(LEGEND, self._legend(roles)).lstrip("\n")
         for name in sorted(self.slots, key=lambda slot: rest.index(f"{{{slot}}}")):
             before, _, rest = rest.partition(f"{{{name}}}")
             parts += [before, str(int(slots[name])) if name in self.numbers else _marked(name, slots[name])]

@@ -5,7 +5,7 @@ from functools import partial
 from local_bench.report.papers.entry import Entry, Kind
 
 _PEOPLE = ("people",)
-_LITERATURE = "it compares the benchmark with others by their publications, and holds nothing that a run measures"
+_LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
 _ILLUSTRATION = "it is an illustration by the authors"
 _PROMPT = "it is a prompt, not a result: the rubrics in use are in local_bench/judges/vlm/rubrics/paper"
 _TABLE: Kind = "table"
@@ -59,7 +59,7 @@ SERVIMAGE = (
             n,
             f"task case {n - 5}",
             reason="it shows an order of the authors' data; RUN/report/index.html shows every order of a run with its "
-            "pictures",
+            "images",
         )
         for n in (6, 7, 8)
     ),
@@ -111,7 +111,7 @@ IDEA_BENCH = (
         _FIGURE,
         3,
         "examples of generated images",
-        reason="it shows a selection by the authors; RUN/report/index.html shows every task of a run with its pictures",
+        reason="it shows a selection by the authors; RUN/report/index.html shows every task of a run with its images",
     ),
 )
 
@@ -123,8 +123,8 @@ HYPE_EDIT_1 = (
     _hype(_TABLE, 2, "statistics of the benchmark", "hype_edit_1:table_2", sources="runs"),
     _hype(_TABLE, 3, "cost per candidate", "hype_edit_1:table_3", sources="anything", options=_HYPE),
     _hype(_TABLE, 4, "reliability and effective cost", "hype_edit_1:table_4", options=_RICHER),
-    _hype(_FIGURE, 1, "ten attempts at one task", "hype_pictures:figure_1", sources="runs", options=("task",)),
-    _hype(_FIGURE, 2, "examples of tasks", "hype_pictures:figure_2", sources="runs"),
+    _hype(_FIGURE, 1, "ten attempts at one task", "hype_images:figure_1", sources="runs", options=("task",)),
+    _hype(_FIGURE, 2, "examples of tasks", "hype_images:figure_2", sources="runs"),
     *(
         _hype(
             _FIGURE,

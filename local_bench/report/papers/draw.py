@@ -12,13 +12,13 @@ import numpy as np
 from local_bench.core.errors import UserError
 from local_bench.core.storage import write_atomic
 from local_bench.core.tables import clean
-from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Lines, Panel, Pictures, Points
+from local_bench.report.papers.table import DASH, Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SUFFIXES = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {"Software": None}}
-"""With the metadata that would differ from one time or release to another."""
+"""Metadata that would differ between times or releases; omitted."""
 _SETTINGS = {"svg.hashsalt": "local-bench", "text.parse_math": False, "pdf.fonttype": 42, "axes.unicode_minus": True}
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 """Distinguishable with all common kinds of colour blindness (Okabe and Ito 2008)."""
@@ -38,14 +38,13 @@ def check_suffix(out: Path) -> None:
 
 
 def draw(figure: Figure, out: Path) -> None:
-    """Writes the figure, in the format of the ending of `out`. UserError as `check_suffix`, StorageError if the disk
-    refuses."""
+    """Write the figure in the format of `out`'s suffix. UserError as `check_suffix`, StorageError if writing fails."""
     check_suffix(out)
     draw_all(figure, [out])
 
 
 def draw_all(figure: Figure, files: Sequence[Path]) -> None:
-    """Draws the figure once and writes it to each of `files`, in the format of its ending. Raises as `draw`."""
+    """Draw the figure once and write it to each of `files`, in the format of its suffix. Raises as `draw`."""
     import matplotlib as mpl
 
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
@@ -59,20 +58,20 @@ def draw_all(figure: Figure, files: Sequence[Path]) -> None:
 
 
 def canvas_of(figure: Figure) -> "Canvas":
-    """The figure as matplotlib's."""
+    """The figure as a matplotlib figure."""
     from matplotlib.figure import Figure as Canvas
 
     across = min(figure.columns, len(figure.panels))
     down = -(-len(figure.panels) // across)
-    inches = _INCHES * (1.5 if any(isinstance(panel, Pictures) for panel in figure.panels) else 1)
+    inches = _INCHES * (1.5 if any(isinstance(panel, Images) for panel in figure.panels) else 1)
     wide = max(_labels_inches(panel) for panel in figure.panels)
     tall = max(inches, *(_rows_inches(panel) for panel in figure.panels))
     canvas = Canvas(figsize=(max(6.4, inches * across, wide * across), tall * down + 0.4), layout="constrained")
-    places = canvas.subplots(down, across, squeeze=False).flatten()
-    for axes, panel in zip(places, figure.panels, strict=False):
+    grid = canvas.subplots(down, across, squeeze=False).flatten()
+    for axes, panel in zip(grid, figure.panels, strict=False):
         axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=9, wrap=True)
         _draw(axes, panel)
-    for axes in places[len(figure.panels) :]:
+    for axes in grid[len(figure.panels) :]:
         axes.set_axis_off()
     canvas.suptitle(clean(figure.data.title), fontsize=10)
     return canvas
@@ -100,8 +99,8 @@ def _draw(axes: Any, panel: Panel) -> None:
             _bars(axes, panel)
         case Histogram():
             _histogram(axes, panel)
-        case Pictures():
-            _pictures(axes, panel)
+        case Images():
+            _images(axes, panel)
         case Points():
             _points(axes, panel)
         case Lines():
@@ -111,11 +110,11 @@ def _draw(axes: Any, panel: Panel) -> None:
 
 
 def _bars(axes: Any, panel: Bars) -> None:
-    places = np.arange(len(panel.labels))
+    positions = np.arange(len(panel.labels))
     width = 0.8 if panel.stacked else 0.8 / max(1, len(panel.series))
     bottom = np.zeros(len(panel.labels))
     for i, series in enumerate(panel.series):
-        at = places if panel.stacked else places + (i - (len(panel.series) - 1) / 2) * width
+        at = positions if panel.stacked else positions + (i - (len(panel.series) - 1) / 2) * width
         heights = np.array([np.nan if value is None else value for value in series.values])
         colour = _COLOURS[i % len(_COLOURS)]
         hatch = "///" if i >= len(_COLOURS) else None
@@ -127,7 +126,7 @@ def _bars(axes: Any, panel: Bars) -> None:
             if ends is not None:
                 axes.plot([x, x], ends, color="black", linewidth=1)
                 axes.plot([x], [height], color="black", marker="_")
-    axes.set_xticks(places, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=7)
+    axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=7)
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylabel(panel.unit, fontsize=8)
@@ -227,13 +226,13 @@ def _grid(axes: Any, panel: Grid) -> None:
     axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=7)
 
 
-def _pictures(axes: Any, panel: Pictures) -> None:
+def _images(axes: Any, panel: Images) -> None:
     axes.set_axis_off()
     across = min(_ACROSS, len(panel.images)) or 1
     down = -(-len(panel.images) // across)
     for i, (image, caption) in enumerate(zip(panel.images, panel.captions, strict=True)):
-        place = (i % across / across, 1 - (i // across + 1) / down + 0.1 / down, 0.96 / across, 0.88 / down)
-        inner = axes.inset_axes(place)
+        bounds = (i % across / across, 1 - (i // across + 1) / down + 0.1 / down, 0.96 / across, 0.88 / down)
+        inner = axes.inset_axes(bounds)
         inner.set_xticks([])
         inner.set_yticks([])
         inner.set_xlabel(clean(caption), fontsize=6)

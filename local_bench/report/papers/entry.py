@@ -32,14 +32,14 @@ class Entry:
     argument: str | None = None
     """A second argument of the function."""
     reason: str = ""
-    """Why it cannot be created here, in one sentence without its full stop."""
+    """Why it cannot be created here, as a sentence without a full stop."""
     sources: Literal["runs", "run", "runs or files", "anything"] = "runs or files"
     """`run`: exactly one; `anything`: also nothing."""
     options: tuple[str, ...] = ()
-    """Those that it takes."""
+    """Options that apply to it."""
     required: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
-    """Options of which one is needed."""
+    """Options of which one is required."""
 
     @property
     def name(self) -> str:

@@ -102,7 +102,7 @@ def gathered(given: Given) -> Gathered:
 def table_2(given: Given) -> Table:
     """Statistics of the runs' tasks."""
     tasks = {task.task_id: task for run in given.runs for task in run.store.tasks()}
-    pictures = [len(t.reference_sha256) + (t.source_sha256 is not None) for t in tasks.values()]
+    images = [len(t.reference_sha256) + (t.source_sha256 is not None) for t in tasks.values()]
     types = [kind for task in tasks.values() for kind in task.category.split("+")]
     splits = [str(task.own["dataset"]) for task in tasks.values()]
     sizes = [task.size for task in tasks.values() if task.size is not None]
@@ -111,14 +111,14 @@ def table_2(given: Given) -> Table:
     repeats = max(row.attempt for run in given.runs for row in image_results(run))
     rows: list[tuple[Cell, ...]] = [("Total tasks", str(len(tasks)))]
     rows += [(f"{split.capitalize()} tasks", str(splits.count(split))) for split in dict.fromkeys(splits)]
-    rows += [("Single-image tasks", str(pictures.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in pictures)))]
+    rows += [("Single-image tasks", str(images.count(1))), ("Multi-image tasks", str(sum(n > 1 for n in images)))]
     rows.append((f"Task types ({'/'.join(kinds)})", "/".join(str(counted[kind]) for kind in kinds)))
     rows.append(("Resolution range (width x height)", _range(sizes)))
     rows.append(("Repeats per task", str(repeats)))
     notes = [
         "the resolution is the target's width and height, as the task file has them",
         *(["a task of several types counts in each of them"] if len(types) > len(tasks) else []),
-        *([f"{n} tasks lack their images and are in neither count"] if (n := pictures.count(0)) else []),
+        *([f"{n} tasks lack their images and are in neither count"] if (n := images.count(0)) else []),
     ]
     columns = (Column("statistic", "Statistic"), Column("value", "Value"))
     return Table("HYPE-EDIT-1, table 2: statistics of the benchmark", columns, tuple(rows), tuple(notes))
@@ -130,7 +130,7 @@ def _range(sizes: Sequence[tuple[int, int]]) -> str:
 
 
 def table_3(given: Given) -> Table:
-    """What an attempt cost, by the meter or as given; without sources what the paper assumed."""
+    """The cost of an attempt, metered or given; without sources, as assumed in the paper."""
     columns = (MODEL, Column("usd_per_candidate", "Cost per candidate ($)", ".6g"))
     if not given.runs and not given.files:
         prices = api_prices("hype-edit-1")

@@ -22,7 +22,7 @@ class Options:
     scores: Path | None = None
     """servimage: BRF, VEQ and CNS of result files."""
     costs: Mapping[str, Decimal] | None = None
-    """US dollars per image by model, in the place of what a run found."""
+    """US dollars per image by model, instead of the costs measured by a run."""
     people: tuple[Path, ...] = ()
     """Human labels; if they replace the runs' own decisions, one file per run, in the runs' order."""
     predictor: tuple[Path, ...] = ()
@@ -73,7 +73,7 @@ class Given:
 
 @contextmanager
 def opened(paper: str, paths: Sequence[Path], options: Options) -> Iterator[Given]:
-    """Opens the folders as runs and takes the rest as result files. UserError where both are given, for a path that
+    """Open folders as runs, and the rest as result files. UserError if both are given, for a path that
     does not exist, and for a run of another benchmark or without a plan; the errors of `RunDir.open`."""
     absent = next((path for path in paths if not path.exists()), None)
     if absent is not None:

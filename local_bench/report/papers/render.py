@@ -117,7 +117,7 @@ def _marked(text: str, mark: Mark | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that does not become markup."""
+    """Text with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", clean(text).replace("\n", " "))
 
 

@@ -73,8 +73,8 @@ def category_name(category: str) -> str:
 
 def in_order(categories: Sequence[str]) -> list[str]:
     """Categories in the paper's order."""
-    place = {name: i for i, name in enumerate(ORDER)}
-    return sorted(set(categories), key=lambda c: (place.get(category_name(c), len(ORDER)), c))
+    index = {name: i for i, name in enumerate(ORDER)}
+    return sorted(set(categories), key=lambda c: (index.get(category_name(c), len(ORDER)), c))
 
 
 def percent(share: float | None) -> float | None:
@@ -136,7 +136,7 @@ def table_3(given: Given) -> Table:
 
 
 def table_6(given: Given) -> Table:
-    """The metered cost per image; without sources what the paper assumed for its APIs."""
+    """The metered cost per image; without sources, the prices that the paper assumed for its APIs."""
     columns = (MODEL, Column("usd_per_image", "Price per image ($)", ".9g"))
     if not given.runs and not given.files:
         prices = api_prices("servimage")

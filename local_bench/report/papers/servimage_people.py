@@ -47,7 +47,7 @@ def _name(score: str) -> str:
 
 
 def table_9(given: Given) -> Table:
-    """Table 2 with predicted decisions in the place of the run's own: by a trained predictor, or by one that is fitted
+    """Table 2 with predicted decisions instead of the run's own: by a trained predictor, or by one that is fitted
     to the run's own annotations."""
     folders = given.options.predictor
     if len(folders) + bool(given.options.people) != 1:
@@ -86,7 +86,7 @@ def _rates(pairs: list[Pair], of: str) -> dict[str, Agreement | None]:
 
 
 def table_10(given: Given) -> Table:
-    """How often each judge and people decide alike."""
+    """Agreement of each judge with the annotators' decisions."""
     found = agreement(given.run, _people(given), intervals=False)
     columns = (
         Column("judge", "Judge"),
@@ -158,8 +158,8 @@ def table_13(given: Given) -> Table:
     for name, image in found.items():
         others = ", ".join(f"{_name(k)} {value:.2f}" for k, value in image.scores.items() if k != name)
         remark = f"lowest of its scores; {others}" if others else "its only score"
-        place = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
-        rows.append((_name(name), *place, image.scores[name], remark))
+        known = (image.model, category_name(image.category), image.task_id, titles[image.task_id])
+        rows.append((_name(name), *known, image.scores[name], remark))
     notes = (
         "the paper's authors chose the examples and wrote the notes: here they are the lowest score and the others",
     )

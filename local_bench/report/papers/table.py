@@ -36,14 +36,14 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    """What is missing, estimated or read otherwise than printed: a sentence each."""
+    """Notes on values that are missing, estimated or interpreted, one sentence each."""
     marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
     """(row, column) -> how LaTeX and Markdown mark the cell."""
 
     @property
     def keys(self) -> list[str]:
-        """The columns' keys; one that an earlier column has (the names of models and categories are anybody's) with its
-        place behind it."""
+        """The columns' keys; a key that an earlier column has is followed by the column's number (models and categories
+        can have any name)."""
         own = [column.key for column in self.columns]
         return [key if own.index(key) == i else f"{key}_{i + 1}" for i, key in enumerate(own)]
 
@@ -83,7 +83,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Images:
     """Images in rows, under a heading."""
 
     title: str
@@ -156,7 +156,7 @@ class Grid:
     """A colour map with a neutral middle at 0.5."""
 
 
-Panel = Bars | Histogram | Pictures | Points | Lines | Grid
+Panel = Bars | Histogram | Images | Points | Lines | Grid
 
 
 @dataclass(frozen=True)

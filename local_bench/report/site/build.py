@@ -14,8 +14,8 @@ from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.report.papers.draw import SUFFIXES
 from local_bench.report.site.details import RunDetails
+from local_bench.report.site.images import write_images
 from local_bench.report.site.paper import figures, tables, write_figures, write_tables
-from local_bench.report.site.pictures import write_pictures
 from local_bench.report.site.run_figures import numbered, run_figures
 from local_bench.report.site.summary import accounts_of, summary
 from local_bench.runs.rundir import RunDir
@@ -61,7 +61,7 @@ def write_site(
     n_candidates = n_missing = 0
     for i, run in enumerate(runs):
         note(f"writing the images of {run.path}")
-        n_missing += write_pictures(run, out, workers)
+        n_missing += write_images(run, out, workers)
         note(f"writing the data of {run.path}")
         truths = check_ground_truth(run)
         details = RunDetails(run, {w: truth.right for w, truth in truths.truths.items()} if truths else {}, out)

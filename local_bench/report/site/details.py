@@ -14,7 +14,7 @@ from local_bench.core.types import Task
 from local_bench.judges.people.database import FILE
 from local_bench.judges.vlm.variants import wordings
 from local_bench.report.scores import score_names
-from local_bench.report.site.pictures import preview_path
+from local_bench.report.site.images import preview_path
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow, VerdictRow

@@ -31,13 +31,13 @@ def create_app(folder: Path, token: str, runs: Sequence[LiveRun], write_again: C
         sha = request.path_params["sha"]
         file = next((found for one in runs if (found := one.image(sha)) is not None), None)
         if file is None or not file.is_file():
-            return PlainTextResponse("there is no such image", 404)
+            return PlainTextResponse("no such image", 404)
         return FileResponse(file, media_type="image/png")
 
     async def refresh(request: "Request") -> "Response":
         nonlocal writing
         if writing:
-            return PlainTextResponse("the site is being written already", 409)
+            return PlainTextResponse("the site is already being written", 409)
         writing = True
         try:
             await run_in_threadpool(write_again)

@@ -77,8 +77,8 @@ def letters(names: Sequence[Model], pairs: Sequence[Mapping[str, Any]]) -> dict[
     same.add_edges_from(
         (tuple(one["a"]), tuple(one["b"])) for one in pairs if one["p_holm"] is None or one["p_holm"] >= ALPHA
     )
-    place = {name: i for i, name in enumerate(names)}
-    cliques = sorted(sorted(place[name] for name in clique) for clique in nx.find_cliques(same))
+    index = {name: i for i, name in enumerate(names)}
+    cliques = sorted(sorted(index[name] for name in clique) for clique in nx.find_cliques(same))
     found: dict[Model, str] = defaultdict(str)
     for i, clique in enumerate(cliques):
         letter = "abcdefghijklmnopqrstuvwxyz"[i] if len(cliques) <= 26 else f"{'' if i == 0 else ' '}{i + 1}"

@@ -1,1 +1,1 @@
-"""Where a run's work is executed: on this machine, or on the nodes of a Ray cluster."""
+"""Execution of a run's work on this machine, or on the nodes of a Ray cluster."""

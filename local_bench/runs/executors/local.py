@@ -44,7 +44,9 @@ class LocalExecutor:
         self._devices = devices
         self._logs = logs
         self.judge_devices: Sequence[JudgeDevice] = [_judge_device(device) for device in devices]
-        self._meters = [Meter(store, place.device, place.cuda_index) for place in self.judge_devices]
+        self._meters = [
+            Meter(store, judge_device.device, judge_device.cuda_index) for judge_device in self.judge_devices
+        ]
 
     @contextmanager
     def workers(self) -> Iterator["LocalWorkers"]:

@@ -11,7 +11,7 @@ _STORE_BYTES = 80 * 1024 * 1024
 
 
 class LocalNodes:
-    """A head node without places for workers, and `n` nodes with four CPUs each; a context manager."""
+    """A head node without slots for workers, and `n` nodes with four CPUs each; a context manager."""
 
     def __init__(self, folder: Path, n: int) -> None:
         """The cluster's token is written to `folder`."""

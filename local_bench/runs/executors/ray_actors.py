@@ -109,7 +109,7 @@ class RayWorker(_Actor):
     """Generates images or computes metrics on one device."""
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of `function(place, *args, **kwargs)`, or Failed."""
+        """The result of `function(worker_device, *args, **kwargs)`, or Failed."""
         try:
             return function(WorkerDevice(self._device, self._setting.workers), *args, **kwargs)
         except Exception as e:  # noqa: BLE001  # the process boundary

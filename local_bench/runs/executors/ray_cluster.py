@@ -52,14 +52,14 @@ def _ignore(*_: object, **__: object) -> None:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one worker or judge on a node."""
+    """A slot for one worker or judge on a node."""
 
     node_id: str
     host: str
     gpus: int
     """Number of GPUs; 0 for a worker on the CPU."""
     workers: int
-    """Number of workers that the node has places for."""
+    """Number of slots for workers on the node."""
 
 
 class Cluster:
@@ -135,9 +135,10 @@ class Cluster:
         ]
 
     def slots(self, gpus: int = 1) -> list[Slot]:
-        """All places of workers with `gpus` GPUs each, busy or not: one per node and then the next, in a fixed order.
+        """All slots for workers with `gpus` GPUs each, busy or not: the first of every node, then the second, in a
+        fixed order.
 
-        On CPUs a node has one place, or `engine.workers` of them.
+        On CPUs a node has one slot, or `engine.workers` of them.
         """
         slots = []
         for node in self.nodes():
@@ -150,7 +151,7 @@ class Cluster:
         return [slot for _, slot in sorted(slots, key=lambda entry: (entry[0], entry[1].node_id))]
 
     def free(self, taken: Sequence[Slot], refused: set[str], gpus: int = 1) -> list[Slot]:
-        """Places that are not `taken`, on nodes that are not `refused`."""
+        """Slots that are not `taken`, on nodes that are not `refused`."""
         counts = Counter(slot.node_id for slot in taken)
         free = []
         for slot in self.slots(gpus):
@@ -231,7 +232,7 @@ def lost_error(ray: Any, error: Exception) -> str:
     known = {
         of.ActorUnavailableError: "it cannot be reached",
         of.ActorDiedError: "its process ended",
-        of.NodeDiedError: "its node has left",
+        of.NodeDiedError: "its node left the cluster",
         of.WorkerCrashedError: "its process ended",
     }
     return next((why for kind, why in known.items() if isinstance(error, kind)), _first_line(error))

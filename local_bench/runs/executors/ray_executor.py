@@ -85,8 +85,8 @@ class RayExecutor:
         log: Path,
         progress: Progress,
     ) -> Iterator[Transport]:
-        """Open one replica on every place of the cluster; nodes that join get one too. An external server is asked by
-        this process."""
+        """Open one replica on every free slot of the cluster; nodes that join get one too. This process queries an
+        external server itself."""
         if config.base_url is not None:
             with open_judge(config, spec, self.judge_devices, questions, load, log, progress) as transport:
                 yield transport

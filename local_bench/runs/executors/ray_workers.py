@@ -63,7 +63,7 @@ class Membership:
         if isinstance(facts, Failed):
             why = str(facts.error or facts.trace.strip().splitlines()[-1])
         elif not facts.sees_run:
-            why = f"does not see {self.run.path}: put the run directory on a file system that all nodes share"
+            why = f"cannot access {self.run.path}: put the run directory on a file system that all nodes share"
         elif self.facts is not None and (changed := _difference(self.facts.numerics, facts.numerics)):
             why = f"would compute other bytes ({changed}): choose nodes of one type with engine.ray.gpu_type"
         else:
@@ -75,7 +75,7 @@ class Membership:
         return False
 
     def free(self, taken: Sequence[Slot], gpus: int = 1) -> list[Slot]:
-        """Free places on nodes on which a worker may be started now."""
+        """Free slots on nodes on which a worker may be started now."""
         now = time.monotonic()
         resting = {node_id for node_id, until in self._resting.items() if now < until}
         return self.cluster.free(taken, self.refused | resting, gpus)
@@ -125,8 +125,8 @@ class RayWorkers:
 
     @property
     def n(self) -> int:
-        places = len(self._nodes.cluster.free([], self._nodes.refused))
-        return max(1, min(places, self._most))
+        slots = len(self._nodes.cluster.free([], self._nodes.refused))
+        return max(1, min(slots, self._most))
 
     @property
     def n_shares(self) -> int:
@@ -207,7 +207,7 @@ class RayWorkers:
                 self._greet(worker)
 
     def _grow(self, n_waiting: int) -> None:
-        """Ask for workers on nodes that have a free place, without waiting for them."""
+        """Request workers on nodes that have a free slot, without waiting for them."""
         if time.monotonic() - self._grown < _GROW_S:
             return
         self._grown = time.monotonic()

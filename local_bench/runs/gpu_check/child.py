@@ -41,7 +41,7 @@ def generate(name: str, device: torch.device, side: int) -> ChildResult:
         compile_s = session.synchronize() - begun
         denoiser = getattr(generator.pipe, generator.denoiser)
         latents, kernels = attention_kernels(denoiser, lambda: generator.denoise(items[:1]))
-        (image,) = generator.decode(latents, items[0].brief.sampler)
+        (image,) = generator.decode(latents, items[0].request.sampler)
         attention = generator.machine.attention
     return ChildResult(_sha256(_bytes(latents)), _sha256(image.tobytes()), compile_s, attention, kernels)
 

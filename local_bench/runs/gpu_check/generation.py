@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from local_bench.generators.arithmetic import usual_pictures
+from local_bench.generators.arithmetic import usual_input_images
 from local_bench.generators.batches import batch_is_neutral
 from local_bench.generators.memory import RESERVE_GB, plan_memory
 from local_bench.generators.sampler import Sampler
@@ -95,4 +95,4 @@ def check_memory(session: Session) -> CheckPassed:
 
 def planned_gb(of: ModelCard, sampler: Sampler) -> float:
     """The planner's estimate for one image of this card, in decimal GB."""
-    return plan_memory(of, sampler, batch_size=1, pictures=usual_pictures(of)).peak_gb
+    return plan_memory(of, sampler, batch_size=1, input_images=usual_input_images(of)).peak_gb

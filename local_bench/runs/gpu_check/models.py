@@ -12,8 +12,8 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.generators import numerics
-from local_bench.generators.arithmetic import usual_pictures
-from local_bench.generators.base import GenerationRequest, Item, Machine, Picture
+from local_bench.generators.arithmetic import usual_input_images
+from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
 from local_bench.generators.families import family
 from local_bench.generators.masked import half_mask
 from local_bench.generators.pieces import piece, with_config
@@ -115,19 +115,19 @@ def machine_of(session: Session, of: ModelCard, compiled: bool = False) -> Machi
 
 def requests_for(of: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
     """One request per prompt, with input images for editing models."""
-    pictures = [_picture(i, sampler) for i in range(usual_pictures(of))]
+    input_images = [_input_image(i, sampler) for i in range(usual_input_images(of))]
     mask = half_mask(sampler) if of.takes.mask else None
-    return [GenerationRequest(prompt, sampler, tuple(pictures), mask) for prompt in PROMPTS]
+    return [GenerationRequest(prompt, sampler, tuple(input_images), mask) for prompt in PROMPTS]
 
 
 def encode(generator: Staged, requests: list[GenerationRequest]) -> list[Item]:
     """Load the encoders, encode the requests, drop the encoders."""
     generator.load_encoder()
     items = []
-    for i, brief in enumerate(requests):
-        read = brief.pictures if generator.traits.encodes_pictures else ()
-        pictures = tuple(generator.encode_picture(picture, brief.sampler) for picture in read)
-        items.append(Item(brief, generator.encode_text(brief), pictures, seed=i))
+    for i, request in enumerate(requests):
+        read = request.input_images if generator.traits.encodes_images else ()
+        input_images = tuple(generator.encode_image(input_image, request.sampler) for input_image in read)
+        items.append(Item(request, generator.encode_text(request), input_images, seed=i))
     generator.drop_encoder()
     return items
 
@@ -152,10 +152,10 @@ def noise(seed: int, side: int) -> Image.Image:
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
 
 
-def _picture(kind: int, sampler: Sampler) -> Picture:
+def _input_image(kind: int, sampler: Sampler) -> InputImage:
     bands = [Image.linear_gradient("L").rotate(90 * (kind + k)) for k in range(3)]
     pixels = Image.merge("RGB", bands).resize((sampler.width, sampler.height))
-    return Picture(pixel_digest(pixels), pixels)
+    return InputImage(pixel_digest(pixels), pixels)
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from local_bench.generators.arithmetic import count, usual_pictures
+from local_bench.generators.arithmetic import count, usual_input_images
 from local_bench.generators.operations import Operations
 from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
@@ -28,7 +28,7 @@ def check_recovery(session: Session) -> CheckPassed:
         raise CheckSkipped("the device is a CPU, whose memory must not be filled")
     of, _ = reduced_card(FAMILY, small=False)
     sampler = sampler_of(of, small=False)
-    counted = count(of, sampler, usual_pictures(of))
+    counted = count(of, sampler, usual_input_images(of))
     free_memory = free_bytes(counted)
     size = too_large(counted, free_memory)
     ballast: list[torch.Tensor] = []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from local_bench.generators.architecture import components
-from local_bench.generators.arithmetic import count, usual_pictures
+from local_bench.generators.arithmetic import count, usual_input_images
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
 from local_bench.generators.numerics import compiles, device_name
@@ -47,7 +47,7 @@ def check_speed(session: Session) -> CheckPassed:
         for i in range(n):
             generator.decode(generator.denoise([replace(items[i % len(items)], seed=i)]), sampler)
         ours_s = session.synchronize() - begun
-    counted = count(of, sampler, usual_pictures(of))
+    counted = count(of, sampler, usual_input_images(of))
     mfu = n * (counted.denoise_flop + counted.decode_flop) / ours_s / ceiling
     figures = {
         "card": of.name,

@@ -1,7 +1,7 @@
 """What a ledger must satisfy before a row of it is used: it may come from someone else.
 
 SQLite keeps a database's own definitions, so that a forged file can lack every type, key and check of the schema, or
-have a view that never ends in the place of a table. `fault_of_schema` is checked before the first query, the rest after
+have a view that never ends instead of a table. `fault_of_schema` is checked before the first query, the rest after
 migration."""
 
 import sqlite3
@@ -86,7 +86,7 @@ def fault_of_tables(db: sqlite3.Connection, *, references: bool = True) -> str |
     if db.execute(gap).fetchone():
         return "the deliverables of a task are not numbered from 1"
     broken = db.execute("PRAGMA foreign_key_check").fetchone() if references else None
-    return None if broken is None else f"a row of the table {broken[0]!r} belongs to nothing"
+    return None if broken is None else f"a row of the table {broken[0]!r} refers to a row that does not exist"
 
 
 def _definitions(db: sqlite3.Connection) -> dict[str, tuple[bool, frozenset[tuple[str, str, int, int, int]]]]:

@@ -73,9 +73,9 @@ class PlanStore(ContentStore):
 
     def _remove_replaced(self, work_ids: set[str]) -> None:
         rows = self.rows("SELECT work_id FROM candidates WHERE state = 'unscored'")
-        gone = [(row["work_id"],) for row in rows if row["work_id"] not in work_ids]
+        removed = [(row["work_id"],) for row in rows if row["work_id"] not in work_ids]
         for table in ("verdicts", "retests", "scores", "decisions", "candidates"):
-            self.write_many(f"DELETE FROM {table} WHERE work_id = ?", gone)
+            self.write_many(f"DELETE FROM {table} WHERE work_id = ?", removed)
 
     @property
     def planned(self) -> bool:

@@ -15,7 +15,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Measured:
-    """A statistic with its 95 % interval; None where undefined."""
+    """A statistic with its 95 % interval; None if undefined."""
 
     value: float | None
     low: float | None
@@ -149,8 +149,8 @@ def _pr_auc(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measur
 
 def _ece(p: Floats, yes: Bools, tasks: NDArray[np.intp], seed: int) -> Measured:
     """Sum over bins of |sum of probabilities - number accepted|, over the number of images."""
-    places = np.clip((p * BINS).astype(int), 0, BINS - 1)
-    columns = [(places == i) * (p - yes) for i in range(BINS)]
+    bins = np.clip((p * BINS).astype(int), 0, BINS - 1)
+    columns = [(bins == i) * (p - yes) for i in range(BINS)]
     sums = _sums(tasks, np.column_stack([*columns, np.ones(len(p))]).astype(np.float64))
     (found,) = bootstrap(
         sums, lambda s: (np.abs(s[..., :BINS]).sum(axis=-1) / s[..., BINS])[..., None], n_resamples=RESAMPLES, seed=seed

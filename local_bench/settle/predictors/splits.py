@@ -14,8 +14,8 @@ TRAIN, VALIDATION = 0.70, 0.15
 
 def split_of(task: str, seed: int = 0) -> Split:
     """The split of a task, by a digest of its content: all its images, of all models, attempts and runs, share it."""
-    place = int.from_bytes(sha256(f"{seed}\n{task}".encode()).digest()[:8], "big") / 2**64
-    return "train" if place < TRAIN else "validation" if place < TRAIN + VALIDATION else "test"
+    fraction = int.from_bytes(sha256(f"{seed}\n{task}".encode()).digest()[:8], "big") / 2**64
+    return "train" if fraction < TRAIN else "validation" if fraction < TRAIN + VALIDATION else "test"
 
 
 def task_digest(task: Task) -> str:

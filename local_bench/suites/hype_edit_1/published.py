@@ -118,10 +118,10 @@ def open_votes(n_raters: int, rows: Sequence[Judgement]) -> Published:
 def outcomes(rows: Sequence[Judgement], task_ids: Sequence[str], attempts: int) -> Outcomes:
     """One model's judgements as a table; MISSING if an attempt has none."""
     table = np.full((len(task_ids), attempts), MISSING, dtype=np.int8)
-    place = {task_id: t for t, task_id in enumerate(task_ids)}
+    index = {task_id: t for t, task_id in enumerate(task_ids)}
     for row in rows:
         verdict = UNSCORED if row.passed is None else PASS if row.passed else FAIL
-        table[place[row.task_id], row.attempt - 1] = verdict
+        table[index[row.task_id], row.attempt - 1] = verdict
     return table
 
 
@@ -131,10 +131,10 @@ def _workflows(
     workflows = [single_shot(table), retry_until_pass(table, review.retry_cap)]
     if ratings is not None:
         scores: NDArray[np.float64] = np.full(table.shape, np.nan)
-        place = {task_id: t for t, task_id in enumerate(judgements.task_ids)}
+        index = {task_id: t for t, task_id in enumerate(judgements.task_ids)}
         for row in ratings:
             if row.model == model and row.score is not None:
-                scores[place[row.task_id], row.attempt - 1] = row.score
+                scores[index[row.task_id], row.attempt - 1] = row.score
         workflows += [
             best_of(table, scores, n) for n in sorted({min(review.retry_cap, table.shape[1]), table.shape[1]})
         ]

@@ -65,14 +65,14 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
 
 
 def _task(entry: EditTask, path: Path, keep: KeepImage) -> Task:
-    pictures, absent = [], []
+    images, absent = [], []
     for name in entry.input_images:
         candidates = [safe_join(path.parent, f"{folder}{entry.task_id}/{name}") for folder in _FOLDERS]
         found = next((candidate for candidate in candidates if candidate.exists()), None)
         if found is None:
             absent.append(name)
         else:
-            pictures.append(keep(load_image(found)))
+            images.append(keep(load_image(found)))
     unscored = f"Its picture {absent[0]} is not at {entry.task_id}/{absent[0]} beside {path.name}." if absent else None
     return Task(
         task_id=entry.task_id,
@@ -82,8 +82,8 @@ def _task(entry: EditTask, path: Path, keep: KeepImage) -> Task:
         brief=entry.instruction,
         deliverables=("The edited picture",),
         evaluation_points=(),
-        source_sha256=None if absent else pictures[0],
-        reference_sha256=() if absent else tuple(pictures[1:]),
+        source_sha256=None if absent else images[0],
+        reference_sha256=() if absent else tuple(images[1:]),
         size=(entry.width, entry.height),
         unscored=unscored,
         own={"dataset": path.stem, "parts": [path.stem, *entry.types]},

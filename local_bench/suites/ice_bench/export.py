@@ -88,12 +88,12 @@ def write(results: RunResults, out: Path) -> list[Path]:
     files = []
     for model in results.models:
         folder = f"results/{model}"
-        places = {}
+        paths = {}
         for row in (row for row in rows if row.model == model and row.attempt == 1 and row.pixels_sha256):
             path = results.write_image(row.pixels_sha256 or "", out, f"{folder}/images/{row.task.task_id}.png")
             if path is not None:
-                places[row.task.task_id] = path.relative_to(out).as_posix()
-        write_text(out, f"{folder}/gen_info.json", json.dumps(places, indent=1) + "\n")
+                paths[row.task.task_id] = path.relative_to(out).as_posix()
+        write_text(out, f"{folder}/gen_info.json", json.dumps(paths, indent=1) + "\n")
         items = found[model].scored if model in found else []
         if items:
             files.append(write_text(out, f"{folder}/eval_result.txt", "".join(f"{_line(item)}\n" for item in items)))

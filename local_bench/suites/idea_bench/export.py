@@ -121,14 +121,14 @@ def _write_sheet(results: RunResults, case: Case, question: int, out: Path, fold
     if not outputs:
         return None
     if collage["card"]:
-        picture = count_card(len(outputs))
+        collage_image = count_card(len(outputs))
     else:
         try:
             given = [results.load_input(sha) for sha in collage["given"]]
             shown = [*given, *(results.load(sha) for sha in outputs)]
         except RunImageError:
             return None  # reported elsewhere
-        picture = stitched(shown, Collage(rows=(len(given), len(outputs))))
+        collage_image = stitched(shown, Collage(rows=(len(given), len(outputs))))
     buffer = io.BytesIO()
-    picture.save(buffer, **FORMATS["jpg"])
+    collage_image.save(buffer, **FORMATS["jpg"])
     return write_bytes(out, f"{folder}/{question:04d}.jpg", buffer.getvalue())

@@ -125,18 +125,18 @@ def _task(folder: Path, keep: KeepImage) -> Task:
         safe_join(folder, file.name)  # a link out of the case is refused
     data, _ = read_object(folder / "meta.json", "case's meta.json", TaskFileError)
     meta = _checked(Meta, data, str(folder / "meta.json"))
-    pictures = {
+    images = {
         file.name: keep(load_image(file))
         for file in sorted(folder.iterdir())
         if file.suffix.lower() in _SUFFIXES and file.stem.isdigit()
     }
     absent = []
-    if meta.image_reference and not pictures:
+    if meta.image_reference and not images:
         absent.append("picture that its brief goes with")
-    questions, kind = _questions(folder, meta, pictures)
+    questions, kind = _questions(folder, meta, images)
     for entry in questions:
-        absent += [name for name in entry["given"] if name not in pictures]
-        entry["given"] = [pictures[name] for name in entry["given"] if name in pictures]
+        absent += [name for name in entry["given"] if name not in images]
+        entry["given"] = [images[name] for name in entry["given"] if name in images]
     name = folder.name if is_safe_id(folder.name) else f"{meta.uid}_{meta.case_id}"
     return Task(
         task_id=name,
@@ -146,7 +146,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
         brief=_text(folder / "instruction.txt"),
         deliverables=tuple(f"Image {i} of {meta.output_image_count}" for i in range(1, meta.output_image_count + 1)),
         evaluation_points=tuple(entry["question"] for entry in questions),
-        reference_sha256=tuple(pictures.values()),
+        reference_sha256=tuple(images.values()),
         unscored=f"Of the case {folder.name} this is not there: {', '.join(dict.fromkeys(absent))}."
         if absent
         else None,
@@ -160,7 +160,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     )
 
 
-def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
+def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
     """(the case's questions with the images of each, `auto_eval` or `eval`)."""
     file = folder / "auto_eval.jsonl"
     if file.exists():
@@ -175,7 +175,7 @@ def _questions(folder: Path, meta: Meta, pictures: dict[str, str]) -> tuple[list
         file, kind = folder / "eval.json", "eval"
         outputs = list(range(1, meta.output_image_count + 1))
         found = [
-            {"question": text, "given": list(pictures), "outputs": outputs, "card": False} for text in _for_people(file)
+            {"question": text, "given": list(images), "outputs": outputs, "card": False} for text in _for_people(file)
         ]
     if len(found) != QUESTIONS:
         raise TaskFileError(f"{file} has {len(found)} questions instead of {QUESTIONS}: restore the published file")

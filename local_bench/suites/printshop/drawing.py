@@ -63,8 +63,8 @@ def sample_variation(rng: np.random.Generator, figures: int) -> Variation:
 def draw(scene: Scene, variation: Variation) -> Pixels:
     """Render the image: uint8, 64x64x3. Equal arguments give equal bytes."""
     assert len(variation.figures) == len(scene.figures)
-    picture = np.empty((SIDE, SIDE, 3), np.int64)
-    picture[:] = _tinted(BACKGROUNDS[scene.background], variation.tint)
+    image = np.empty((SIDE, SIDE, 3), np.int64)
+    image[:] = _tinted(BACKGROUNDS[scene.background], variation.tint)
     for figure, offset in zip(scene.figures, variation.figures, strict=True):
         least, most = SIZES[figure.size]
         radius = min(least + offset.larger, most)
@@ -75,10 +75,10 @@ def draw(scene: Scene, variation: Variation) -> Pixels:
         cover = coverage(figure.shape, radius, x - left * _SUB, y - top * _SUB, side)[..., None]  # [side, side, 1]
         x0, y0, x1, y1 = max(left, 0), max(top, 0), min(left + side, SIDE), min(top + side, SIDE)
         cover = cover[y0 - top : y1 - top, x0 - left : x1 - left]
-        window = picture[y0:y1, x0:x1]
+        window = image[y0:y1, x0:x1]
         colour = _tinted(COLOURS[figure.colour], offset.tint)
-        picture[y0:y1, x0:x1] = (window * (FULL - cover) + colour * cover + FULL // 2) // FULL
-    return picture.astype(np.uint8)
+        image[y0:y1, x0:x1] = (window * (FULL - cover) + colour * cover + FULL // 2) // FULL
+    return image.astype(np.uint8)
 
 
 def render(scene: Scene, rng: np.random.Generator) -> Pixels:

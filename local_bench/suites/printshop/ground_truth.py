@@ -17,24 +17,24 @@ SHAPE = (SIDE, SIDE, 3)
 """The array shape of images with ground truth."""
 
 
-def truths(task: Task, pictures: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
+def truths(task: Task, images: Mapping[int, Pixels]) -> dict[int, GroundTruth]:
     """Ground truth of one model's images for a task: uint8 RGB by deliverable (from 1). Images of other sizes than
     64x64 are left out. TaskFileError if the task's text cannot be parsed."""
-    seen = {i: detect(pixels) for i, pixels in sorted(pictures.items()) if pixels.shape == SHAPE}
+    seen = {i: detect(pixels) for i, pixels in sorted(images.items()) if pixels.shape == SHAPE}
     requested_images = dict(enumerate(requested(task), 1))
     points = [read_point(text) for text in task.evaluation_points]
-    styles = dict(zip(seen, set_scores([style_of(picture) for picture in seen.values()]), strict=True))
+    styles = dict(zip(seen, set_scores([style_of(image) for image in seen.values()]), strict=True))
     found = {}
-    for i, picture in seen.items():
+    for i, image in seen.items():
         answers: dict[tuple[str, int], dict[str, object] | None] = {
-            ("brf", k): None if point is None else {"met": int(holds(point, picture) is True)}
+            ("brf", k): None if point is None else {"met": int(holds(point, image) is True)}
             for k, point in enumerate(points)
         }
         edit = requested_images[i].edit
         if edit is not None:
-            answers["cns_edit", 0] = {"score": edit_score(detected_facts(picture), edit), "flags": []}
+            answers["cns_edit", 0] = {"score": edit_score(detected_facts(image), edit), "flags": []}
         if len(task.deliverables) > 1:
             complete = len(seen) == len(task.deliverables)
             answers["cns_set", 0] = {"score": styles[i], "flags": []} if complete else None
-        found[i] = GroundTruth(answers, match(picture, requested_images[i].scene))
+        found[i] = GroundTruth(answers, match(image, requested_images[i].scene))
     return found

@@ -80,12 +80,12 @@ def edit_score(found: frozenset[Fact], edit: Edit) -> int:
     return 5 if kept == 1 else 1 + int(3 * kept)
 
 
-def set_scores(pictures: Sequence[Style]) -> list[int]:
+def set_scores(images: Sequence[Style]) -> list[int]:
     """The correct consistency score of each image of a set, 1 to 5: 5 if all have one style; else 4 for an image
     with the majority style, 3 if only its size differs, 2 if background or colour differs, 1 if more than one
     differs."""
-    usual = [_most([style[i] for style in pictures]) for i in range(3)]
-    off = [[value is None or value != most for value, most in zip(style, usual, strict=True)] for style in pictures]
+    usual = [_most([style[i] for style in images]) for i in range(3)]
+    off = [[value is None or value != most for value, most in zip(style, usual, strict=True)] for style in images]
     if not any(map(any, off)):
         return [5] * len(off)
     return [4 if not any(own) else 1 if sum(own) > 1 else 3 if own[2] else 2 for own in off]
@@ -102,10 +102,10 @@ def same_but_for(seen: DetectedScene, scene: Scene, but: Sequence[str]) -> bool:
     return all(fact[1] in but for fact in facts(scene) ^ detected_facts(seen))
 
 
-def style_agreement(pictures: Sequence[DetectedScene]) -> float:
+def style_agreement(images: Sequence[DetectedScene]) -> float:
     """Style agreement of images with one figure each, 0 to 1: the fraction with the majority value, averaged over
     background, colour and size. Images with no or several figures have neither colour nor size."""
-    rows = [style_of(seen) for seen in pictures]
+    rows = [style_of(seen) for seen in images]
     return fmean(_majority([row[i] for row in rows]) for i in range(3))
 
 

@@ -32,7 +32,7 @@ class Order:
 
     line: dict[str, Any]
     source: Scene | None = None
-    picture: Pixels | None = None
+    image: Pixels | None = None
 
 
 def orders(seed: int = SEED) -> list[Order]:
@@ -68,8 +68,8 @@ def write(folder: Path) -> None:
     sources = {order.line["task_id"]: order.source.to_json() for order in book if order.source is not None}
     write_atomic(folder / "sources.json", (json.dumps(sources, indent=1) + "\n").encode())
     for order in book:
-        if order.picture is not None:
-            write_atomic(folder / order.line["source_image"], png_bytes(Image.fromarray(order.picture)))
+        if order.image is not None:
+            write_atomic(folder / order.line["source_image"], png_bytes(Image.fromarray(order.image)))
 
 
 def frame(matter: str, language: Language, rng: np.random.Generator, category: str | None = None) -> tuple[str, str]:

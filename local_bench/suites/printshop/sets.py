@@ -13,7 +13,7 @@ STYLE = ("background", "colour", "size")
 
 
 @dataclass(frozen=True)
-class PictureSet:
+class ImageSet:
     """Two to four images with one figure each."""
 
     scenes: tuple[Scene, ...]
@@ -23,7 +23,7 @@ class PictureSet:
     """The attribute of STYLE in which it deviates."""
 
 
-def sample_set(rng: np.random.Generator, count: int, broken: str | None = None) -> PictureSet:
+def sample_set(rng: np.random.Generator, count: int, broken: str | None = None) -> ImageSet:
     """A random set of `count` images; with `broken` (one of STYLE) one image deviates in that attribute (count > 2)."""
     assert 2 <= count <= len(SHAPES), count
     assert broken is None or count > 2, "in a set of two, the deviating image is ambiguous"
@@ -31,17 +31,17 @@ def sample_set(rng: np.random.Generator, count: int, broken: str | None = None) 
     shapes = [SHAPES[i] for i in rng.permutation(len(SHAPES))[:count]]
     scenes = [Scene(background, (Figure(shape, colour, choose(rng, PLACES), size),)) for shape in shapes]
     if broken is None:
-        return PictureSet(tuple(scenes), None, None)
+        return ImageSet(tuple(scenes), None, None)
     breaker = int(rng.integers(count))
     scenes[breaker] = _break(scenes[breaker], broken, rng)
-    return PictureSet(tuple(scenes), breaker, broken)
+    return ImageSet(tuple(scenes), breaker, broken)
 
 
-def draw_set(pictures: PictureSet, rng: np.random.Generator) -> list[Pixels]:
+def draw_set(images: ImageSet, rng: np.random.Generator) -> list[Pixels]:
     """Render the images, uint8 64x64x3 each, with variations that share tints and sizes."""
     style = sample_variation(rng, 1)
-    variations = [_with_style(sample_variation(rng, 1), style) for _ in pictures.scenes]
-    return [draw(scene, variation) for scene, variation in zip(pictures.scenes, variations, strict=True)]
+    variations = [_with_style(sample_variation(rng, 1), style) for _ in images.scenes]
+    return [draw(scene, variation) for scene, variation in zip(images.scenes, variations, strict=True)]
 
 
 def style_of(scene: Scene) -> tuple[str, str, str]:

@@ -49,7 +49,7 @@ def truth(task: Task) -> list[Scene]:
     return [each.scene for each in requested(task)]
 
 
-def points_met(task: Task, pictures: Sequence[DetectedScene]) -> list[bool | None]:
+def points_met(task: Task, images: Sequence[DetectedScene]) -> list[bool | None]:
     """For each evaluation point, whether any of the images meets it; None if undetermined.
 
     TaskFileError if a point cannot be parsed.
@@ -59,7 +59,7 @@ def points_met(task: Task, pictures: Sequence[DetectedScene]) -> list[bool | Non
         point = read_point(text)
         if point is None:
             raise TaskFileError(f"{task.task_id}: the evaluation point {text!r} cannot be parsed")
-        each = [holds(point, seen) for seen in pictures]
+        each = [holds(point, seen) for seen in images]
         met.append(True if True in each else None if None in each else False)
     return met
 

@@ -77,7 +77,7 @@ def tabulated(
         [o.deliverables for o in requested],
     )
     number = {name: m for m, name in enumerate(dict.fromkeys([*models, *(image.model for image in images)]))}
-    place = {task_id: t for t, task_id in enumerate(table.task_ids)}
+    index = {task_id: t for t, task_id in enumerate(table.task_ids)}
     codes = {True: ACCEPTED, False: REJECTED, None: UNSCORED}
     totals = {} if scores is None else {(s.model, s.task_id, s.deliverable): s.total for s in scores}
     found = [totals.get((i.model, i.task_id, i.deliverable)) for i in images]
@@ -85,7 +85,7 @@ def tabulated(
         table,
         list(number),
         np.array([number[i.model] for i in images], dtype=np.int64),
-        np.array([place[i.task_id] for i in images], dtype=np.int64),
+        np.array([index[i.task_id] for i in images], dtype=np.int64),
         np.array([codes[i.accepted] for i in images], dtype=np.int64),
         None if scores is None else amounts([Decimal(0) if f is None else f for f in found]),
         None if scores is None else np.array([f is not None for f in found]),
@@ -98,12 +98,12 @@ def _by_threshold(images: Sequence[Image], table: OutcomeTable, scores: Sequence
     lowest = {(s.model, s.task_id, s.deliverable): s.lowest for s in scores}
     found = [lowest.get((i.model, i.task_id, i.deliverable)) for i in images]
     units, whole_values = whole([Decimal(0) if f is None else f for f in found], at_least=10)
-    models, place = ({name: n for n, name in enumerate(of)} for of in (table.models, table.orders.task_ids))
+    models, index = ({name: n for n, name in enumerate(of)} for of in (table.models, table.orders.task_ids))
     return revenues(
         table.orders,
         table.models,
         np.array([models[i.model] for i in images], dtype=np.int64),
-        np.array([place[i.task_id] for i in images], dtype=np.int64),
+        np.array([index[i.task_id] for i in images], dtype=np.int64),
         np.array(whole_values),
         np.array([f is not None for f in found]),
         [(threshold, int(threshold * units)) for threshold in THRESHOLDS],

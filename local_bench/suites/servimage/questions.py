@@ -36,9 +36,9 @@ Key = tuple[int, str, int, int]
 def deliverables(task: Task) -> list[Deliverable]:
     """The images that an order requests, each with its prompt: the deliverable, then the order."""
     source = () if task.source_sha256 is None else (task.source_sha256,)
-    pictures = (*source, *task.reference_sha256)
+    images = (*source, *task.reference_sha256)
     return [
-        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", pictures, task.mask_sha256)
+        Deliverable(task.task_id, i, f"{what}. {task.title}. {task.brief}", images, task.mask_sha256)
         for i, what in enumerate(task.deliverables, 1)
     ]
 

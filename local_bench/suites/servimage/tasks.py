@@ -128,9 +128,9 @@ def published_orders(path: Path) -> list[tuple[PublishedOrder, Path, str]]:
 def deliverables(task: Task) -> list[Deliverable]:
     """The images that an order requests, each with its prompt."""
     source = () if task.source_sha256 is None else (task.source_sha256,)
-    pictures = (*source, *task.reference_sha256)
+    images = (*source, *task.reference_sha256)
     return [
-        Deliverable(task.task_id, i, _prompt(task, i), pictures, task.mask_sha256)
+        Deliverable(task.task_id, i, _prompt(task, i), images, task.mask_sha256)
         for i in range(1, len(task.deliverables) + 1)
     ]
 
@@ -177,8 +177,8 @@ def _order(data: Any, where: str) -> PublishedOrder:
 
 def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Task:
     try:
-        inputs = [keep(load_image(p)) for p in _pictures(file.parent, "inputs", order.task_id)]
-        refs = [keep(load_image(p)) for p in _pictures(file.parent, "refs", order.task_id)]
+        inputs = [keep(load_image(p)) for p in _input_images(file.parent, "inputs", order.task_id)]
+        refs = [keep(load_image(p)) for p in _input_images(file.parent, "refs", order.task_id)]
     except UserError as e:
         raise type(e)(f"{where}: {e}") from e
     rules = [_rules(deliverable.rules) for deliverable in order.hard_rules.deliverables]
@@ -197,7 +197,7 @@ def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Tas
     )
 
 
-def _pictures(root: Path, kind: str, order: str) -> list[Path]:
+def _input_images(root: Path, kind: str, order: str) -> list[Path]:
     """The images in `root/kind`/task_N, sorted by the number in their name. UserError for a link out of `root`."""
     folder = root / kind
     number = re.search(r"([0-9]+)$", order)

@@ -10,13 +10,13 @@ from local_bench.cli.main import main
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ice", "f"], "there is no suite 'ice' with official result files: did you mean 'ice-bench'?"),
-        (["studio", "f"], "there are ice-bench, idea-bench, hype-edit-1, servimage"),
+        (["ice", "f"], "suite 'ice' has no official result files: did you mean 'ice-bench'?"),
+        (["studio", "f"], "use ice-bench, idea-bench, hype-edit-1, servimage"),
         (
             ["ice-bench", "f", "--costs", "c"],
-            "--costs applies to servimage and hype-edit-1: leave it out for ice-bench",
+            "--costs applies only to servimage and hype-edit-1: omit it for ice-bench",
         ),
-        (["servimage", "f", "--retry-cap", "3"], "--retry-cap applies to hype-edit-1"),
+        (["servimage", "f", "--retry-cap", "3"], "--retry-cap applies only to hype-edit-1"),
         (["servimage", "f"], "give the orders with --tasks"),
         (["ice-bench", "f", "g"], "ice-bench results are in one file, but 2 are given"),
         (
@@ -65,7 +65,7 @@ def test_half_a_character_is_refused_and_a_whole_one_is_not(capsys, tmp_path, na
     assert ended == status
     if status:
         assert "a.jsonl, line 1" in (said := capsys.readouterr().err)
-        assert "half a character" in said
+        assert "an unpaired surrogate" in said
 
 
 def test_an_exponent_beyond_all_measure_is_refused(capsys, tmp_path):

@@ -147,7 +147,7 @@ def test_random_judgements(score, tmp_path, seed):
             "line 6: the alias 'M01' must map to the name of one model",
         ),
         (lambda d: d | {"models": {}}, "the alias 'M01' is not defined"),
-        (lambda d: d | {"judgements": []}, "judgements must be a JSON object, not list"),
+        (lambda d: d | {"judgements": []}, "judgements must be a JSON object, not a list"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": "MAYBE"}}}}}, "not 'MAYBE'"),
         (lambda d: d | {"judgements": {"t": {"M01": {"001.webp": {"verdict": ["PASS"]}}}}}, "not ['PASS']"),
         (
@@ -170,11 +170,11 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, change,
     assert said.count("\n") == 1
 
 
-def test_a_key_that_stands_there_twice_is_refused(score, tmp_path):
+def test_a_duplicate_key_is_refused(score, tmp_path):
     path = tmp_path / "judgements.json"
     path.write_text('{"schema_version": 2, "judgements": {"t": {}, "t": {}}, "models": {}}')
     status, _, said = score("hype-edit-1", path)
-    assert (status, "the key 't' stands there twice" in said) == (2, True)
+    assert (status, "the key 't' is duplicated" in said) == (2, True)
 
 
 @pytest.mark.parametrize("cost", ["-1", '"1"', "true", "null"])

@@ -88,7 +88,7 @@ def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path
         ("id1#;#Text2Image#;#{", "line 2: the metrics are not valid JSON"),
         (
             'id1#;#Text2Image#;#{"clip_cap": NaN}',
-            "line 2: the metrics are not valid JSON (NaN is not a number of JSON)",
+            "line 2: the metrics are not valid JSON (NaN is not a JSON number)",
         ),
         ('id1#;#Text2Image#;#{"clip_cap": "1"}', "line 2: clip_cap must be a finite number"),
         ('id1#;#Text2Image#;#{"clip_cap": 1e999}', "line 2: clip_cap must be a finite number"),

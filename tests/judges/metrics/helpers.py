@@ -1,4 +1,4 @@
-"""Pictures, and metrics taken of them as a run takes them."""
+"""Images, and metrics taken of them as a run takes them."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.types import Score
-from local_bench.judges.metrics.base import Array, FeatureInput, Metric, Network, Picture, Subject, Unscorable
+from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
 from local_bench.judges.metrics.evaluator import Evaluator, Scored
 from local_bench.judges.metrics.extractor import FeatureExtractor
 
@@ -18,9 +18,9 @@ _FRESH = itertools.count()
 """So that no call finds what an earlier one has read."""
 
 
-def saved(image: Image.Image, path: Path) -> Picture:
+def saved(image: Image.Image, path: Path) -> ImageFile:
     image.save(path)
-    return Picture(path)
+    return ImageFile(path)
 
 
 def noise(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
@@ -31,20 +31,20 @@ def noise(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
 
 
 def without_halves(pixels: np.ndarray) -> np.ndarray:
-    """(H, W, 3) uint8 of the same picture, moved by a step of blue wherever luma would be exactly .5."""
+    """(H, W, 3) uint8 of the same image, moved by a step of blue wherever luma would be exactly .5."""
     pixels = pixels.astype(np.uint8)
     half = (pixels.astype(int) @ np.array([299, 587, 114])) % 1000 == 500
     pixels[half, 2] ^= 1
     return pixels
 
 
-def picture(folder: Path, seed: int, size: tuple[int, int] = (96, 80)) -> Picture:
-    """A saved picture of noise; another seed is another picture."""
+def make_image(folder: Path, seed: int, size: tuple[int, int] = (96, 80)) -> ImageFile:
+    """A saved image of noise; another seed is another image."""
     return saved(noise(seed, size), folder / f"{seed}-{size[0]}x{size[1]}.png")
 
 
 def drawing(size: tuple[int, int] = (160, 128)) -> Image.Image:
-    """The same picture for ever: a sky, a sun, a house; what golden values are of."""
+    """The same image for ever: a sky, a sun, a house; what golden values are of."""
     width, height = size
     down, across = np.mgrid[0:height, 0:width]
     sky = np.stack([80 + down // 2, 120 + across // 4, 220 - down // 3], 2)
@@ -60,7 +60,7 @@ def drawing(size: tuple[int, int] = (160, 128)) -> Image.Image:
     return image
 
 
-def drawn(path: Path, size: tuple[int, int] = (160, 128)) -> Picture:
+def drawn(path: Path, size: tuple[int, int] = (160, 128)) -> ImageFile:
     return saved(drawing(size), path)
 
 
@@ -69,14 +69,17 @@ def blurred(image: Image.Image, radius: float = 3) -> Image.Image:
 
 
 def read(
-    network: Network, looks: Sequence[FeatureInput], batch_size: int | None = None, device: str = "cpu"
+    network: Network, inputs: Sequence[FeatureInput], batch_size: int | None = None, device: str = "cpu"
 ) -> list[Array]:
     """The arrays of looks, as a survey reads them; Unscorable where one has none."""
     with (
         ThreadPoolExecutor(2) as pool,
         FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,
     ):
-        found = [arrays[look] for look, arrays in reader.read((look, (look,)) for look in looks)]
+        found = [
+            arrays[feature_input]
+            for feature_input, arrays in reader.read((feature_input, (feature_input,)) for feature_input in inputs)
+        ]
     for one in found:
         if isinstance(one, Unscorable):
             raise one
@@ -99,7 +102,7 @@ def values(metric: Metric, subjects: Sequence[Subject], batch_size: int | None =
     return [one.value for one in score(metric, subjects, batch_size)]
 
 
-def alone(key: str, image: Picture, **belongs: object) -> Subject:
+def alone(key: str, image: ImageFile, **belongs: object) -> Subject:
     return Subject(key, image, **belongs)  # type: ignore[arg-type]
 
 

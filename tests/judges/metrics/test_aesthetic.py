@@ -20,8 +20,8 @@ from .helpers import (
     assert_alone_as_together,
     assert_order_and_neighbours_change_nothing,
     drawn,
+    make_image,
     noise,
-    picture,
     read,
     values,
 )
@@ -60,7 +60,7 @@ def by_hand(image):
 
 
 def subjects(folder, n):
-    return [Subject(str(i), picture(folder, i, (96 + 16 * i, 80))) for i in range(n)]
+    return [Subject(str(i), make_image(folder, i, (96 + 16 * i, 80))) for i in range(n)]
 
 
 def test_it_is_siglips_own_embedding_and_the_head_by_hand(tmp_path):
@@ -84,7 +84,7 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_its_array_is_the_score_in_float32(tmp_path):
     network = metric_of(NAME).network
-    (array,) = read(network, [FeatureInput((picture(tmp_path, 1),))])
+    (array,) = read(network, [FeatureInput((make_image(tmp_path, 1),))])
     assert array.dtype == np.float32
     assert array.shape == (1,)
     assert network.identity["dtype"] == "float32"
@@ -104,7 +104,7 @@ def test_the_height_becomes_1024_first_and_that_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 1100), (100000, 8)])
-def test_a_picture_as_slender_as_a_hair_is_unscored(size):
+def test_an_image_as_slender_as_a_hair_is_unscored(size):
     with pytest.raises(Unscorable, match="too slender"):
         to_height(Image.new("RGB", size))
 

@@ -20,8 +20,8 @@ from .helpers import (
     assert_alone_as_together,
     assert_order_and_neighbours_change_nothing,
     drawn,
+    make_image,
     noise,
-    picture,
     read,
     saved,
     score,
@@ -48,9 +48,9 @@ def subjects(folder, n):
     return [
         Subject(
             str(i),
-            picture(folder, i, (96, 80)),
-            picture(folder, 100 + i, (64, 120)),
-            references=(picture(folder, 200 + i, (72, 72)), picture(folder, 300 + i)),
+            make_image(folder, i, (96, 80)),
+            make_image(folder, 100 + i, (64, 120)),
+            references=(make_image(folder, 200 + i, (72, 72)), make_image(folder, 300 + i)),
             caption=f"{CAPTION} {i}",
         )
         for i in range(n)
@@ -76,8 +76,8 @@ def test_it_is_open_clips_own_cosine(tmp_path, model, name):
     subject = subjects(tmp_path, 1)[0]
 
     @torch.no_grad()
-    def embedding(picture):
-        return clip.encode_image(prepare(picture.load()).unsqueeze(0))
+    def embedding(image):
+        return clip.encode_image(prepare(image.load()).unsqueeze(0))
 
     with torch.no_grad():
         other = {
@@ -115,16 +115,16 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
     network.close()
 
 
-def test_an_embedding_is_float32_of_length_1_for_words_and_pictures(tmp_path):
+def test_an_embedding_is_float32_of_length_1_for_words_and_images(tmp_path):
     network = metric_of("clip_cap:tiny-clip").network
-    looks = [
-        FeatureInput((picture(tmp_path, 1),)),
+    inputs = [
+        FeatureInput((make_image(tmp_path, 1),)),
         FeatureInput(text=CAPTION),
-        FeatureInput((picture(tmp_path, 2),)),
+        FeatureInput((make_image(tmp_path, 2),)),
         FeatureInput(text=""),
     ]
-    arrays = read(network, looks, 2)
-    for array, alone in zip(arrays, read(network, looks, 1), strict=True):
+    arrays = read(network, inputs, 2)
+    for array, alone in zip(arrays, read(network, inputs, 1), strict=True):
         assert array.dtype == np.float32
         assert array.shape == (64,)
         assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)
@@ -138,7 +138,7 @@ def test_the_three_share_one_network():
 
 
 @pytest.mark.parametrize("name", ["clip_src", "clip_ref"])
-def test_a_picture_is_most_like_itself(tmp_path, name):
+def test_an_image_is_most_like_itself(tmp_path, name):
     one = drawn(tmp_path / "a.png")
     assert values(metric_of(f"{name}:tiny-clip"), [Subject("a", one, one, references=(one,))]) == [
         pytest.approx(1, abs=1e-6)
@@ -151,7 +151,7 @@ def test_rounding_never_leaves_the_range():
 
 
 def test_the_first_reference_counts(tmp_path):
-    one, other = picture(tmp_path, 1), picture(tmp_path, 2)
+    one, other = make_image(tmp_path, 1), make_image(tmp_path, 2)
     first, second = values(
         metric_of("clip_ref:tiny-clip"),
         [Subject("a", one, references=(one, other)), Subject("b", one, references=(other, one))],
@@ -162,7 +162,7 @@ def test_the_first_reference_counts(tmp_path):
 
 def test_marks_in_a_caption_are_read_as_they_stand(tmp_path):
     metric = metric_of("clip_cap:tiny-clip")
-    image = picture(tmp_path, 1)
+    image = make_image(tmp_path, 1)
     texts = ("<REF_1> on <SOURCE>", "reference image on source image")
     marked, worded = values(metric, [Subject(text, image, caption=text) for text in texts])
     assert marked != worded
@@ -171,19 +171,19 @@ def test_marks_in_a_caption_are_read_as_they_stand(tmp_path):
 def test_a_caption_is_cut_at_77_tokens(tmp_path):
     metric = metric_of("clip_cap:tiny-clip")
     long = " ".join(["hut"] * 75)
-    image = picture(tmp_path, 1)
+    image = make_image(tmp_path, 1)
     found = values(metric, [Subject(text, image, caption=text) for text in (long, f"{long} hill", "hut " * 74)])
     assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize(("name", "what"), [("clip_cap", "caption"), ("clip_src", "source picture")])
 def test_what_is_not_there_is_said(tmp_path, name, what):
-    (one,) = score(metric_of(f"{name}:tiny-clip"), [Subject("a", picture(tmp_path, 1))])
+    (one,) = score(metric_of(f"{name}:tiny-clip"), [Subject("a", make_image(tmp_path, 1))])
     assert one.value is None
     assert one.unscored == f"there is no {what} to compare it with"
 
 
-def test_a_picture_as_slender_as_a_hair_is_unscored(tmp_path):
+def test_an_image_as_slender_as_a_hair_is_unscored(tmp_path):
     network = metric_of("clip_src:tiny-clip").network
     with pytest.raises(Unscorable, match="30000x1 is too slender"):
         network.prepare([noise(1, (240000, 8)).resize((30000, 1))], None)

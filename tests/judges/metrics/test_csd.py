@@ -20,8 +20,8 @@ from .helpers import (
     assert_alone_as_together,
     assert_order_and_neighbours_change_nothing,
     drawn,
+    make_image,
     noise,
-    picture,
     read,
     saved,
     score,
@@ -61,8 +61,8 @@ def subjects(folder, n):
     return [
         Subject(
             str(i),
-            picture(folder, i, (96, 80)),
-            references=(picture(folder, 200 + i, (64, 120)), picture(folder, 300 + i)),
+            make_image(folder, i, (96, 80)),
+            references=(make_image(folder, 200 + i, (64, 120)), make_image(folder, 300 + i)),
         )
         for i in range(n)
     ]
@@ -70,7 +70,7 @@ def subjects(folder, n):
 
 def test_it_is_openais_tower_with_the_projection_for_style(tmp_path):
     network = metric_of(NAME).network
-    images = [picture(tmp_path, 1, (96, 80)), picture(tmp_path, 2, (40, 96)), drawn(tmp_path / "a.png")]
+    images = [make_image(tmp_path, 1, (96, 80)), make_image(tmp_path, 2, (40, 96)), drawn(tmp_path / "a.png")]
     for array, image in zip(read(network, [FeatureInput((image,)) for image in images]), images, strict=True):
         assert array.dtype == np.float32
         assert array.shape == (64,)
@@ -103,17 +103,17 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
     network.close()
 
 
-def test_a_picture_is_most_like_itself(tmp_path):
+def test_an_image_is_most_like_itself(tmp_path):
     one = drawn(tmp_path / "a.png")
     assert values(metric_of(NAME), [Subject("a", one, references=(one,))]) == [pytest.approx(1, abs=1e-6)]
 
 
 def test_without_a_reference_it_says_so(tmp_path):
-    (one,) = score(metric_of(NAME), [Subject("a", picture(tmp_path, 1))])
+    (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
     assert one.unscored == "there is no reference picture to compare it with"
 
 
-def test_a_picture_as_slender_as_a_hair_is_unscored():
+def test_an_image_as_slender_as_a_hair_is_unscored():
     with pytest.raises(Unscorable, match="too slender"):
         metric_of(NAME).network.prepare([noise(1, (24000, 8)).resize((30000, 8))], None)
 

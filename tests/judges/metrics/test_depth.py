@@ -1,4 +1,4 @@
-"""Depth: equal to transformers' own call where it takes a picture, and to its pieces put together by hand elsewhere."""
+"""Depth: equal to transformers' own call where it takes an image, and to its pieces put together by hand elsewhere."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from local_bench.judges.metrics.l1_depth import DepthNetwork, _input_size
 from local_bench.judges.metrics.registry import make_metric
 from local_bench.models.weights import resolve
 
-from .helpers import drawn, noise, picture, read, saved, score, values
+from .helpers import drawn, make_image, noise, read, saved, score, values
 
 
 @pytest.fixture
@@ -70,29 +70,29 @@ SIZES = [
 
 
 def test_equals_the_evaluators_steps(metric, own, tmp_path):
-    looks = [
-        FeatureInput((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
+    inputs = [
+        FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
-    for look, (found,) in zip(looks, read(metric.network, looks, 1), strict=True):
-        image, condition = (one.load() for one in look.pictures)
+    for feature_input, (found,) in zip(inputs, read(metric.network, inputs, 1), strict=True):
+        image, condition = (one.load() for one in feature_input.images)
         assert found.dtype == np.float32
         assert float(found) == pytest.approx(official(own, image, condition), abs=1e-4)
 
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    looks = [
-        FeatureInput((picture(tmp_path, n, of_image), picture(tmp_path, 100 + n, of_condition)))
+    inputs = [
+        FeatureInput((make_image(tmp_path, n, of_image), make_image(tmp_path, 100 + n, of_condition)))
         for n, (of_image, of_condition) in enumerate(SIZES)
     ]
     metric.network.open("cpu")
-    prepared = [metric.network.prepare([one.load() for one in look.pictures], None) for look in looks]
+    prepared = [metric.network.prepare([one.load() for one in feature_input.images], None) for feature_input in inputs]
     together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
     alone = [metric.network.run([one])[0] for one in prepared]
     metric.network.close()
-    assert [float(array[0]) for array in read(metric.network, looks, 3)] == [float(array[0]) for array in alone]
+    assert [float(array[0]) for array in read(metric.network, inputs, 3)] == [float(array[0]) for array in alone]
     assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
-    assert len({float(a[0]) for a in alone}) == len(looks)
+    assert len({float(a[0]) for a in alone}) == len(inputs)
 
 
 def test_its_own_depth_map_is_followed_wholly(metric, tmp_path):
@@ -110,7 +110,7 @@ def test_its_own_depth_map_is_followed_wholly(metric, tmp_path):
 
 
 def test_golden(metric, tmp_path):
-    subject = Subject("golden", drawn(tmp_path / "drawn.png"), picture(tmp_path, 5, (160, 128)))
+    subject = Subject("golden", drawn(tmp_path / "drawn.png"), make_image(tmp_path, 5, (160, 128)))
     assert values(metric, [subject])[0] == pytest.approx(GOLDEN, abs=2e-4)
 
 
@@ -118,7 +118,7 @@ GOLDEN = 0.733645
 
 
 def test_what_cannot_be_read_is_unscored(metric, tmp_path):
-    small = score(metric, [Subject("small", picture(tmp_path, 1), picture(tmp_path, 2, (300, 32)))])[0]
+    small = score(metric, [Subject("small", make_image(tmp_path, 1), make_image(tmp_path, 2, (300, 32)))])[0]
     assert small.value is None
     assert "300x32 pixels is too small" in str(small.unscored)
     assert _input_size(300, 33) == (320, 64)

@@ -19,8 +19,8 @@ from .helpers import (
     assert_alone_as_together,
     assert_order_and_neighbours_change_nothing,
     drawn,
+    make_image,
     noise,
-    picture,
     read,
     saved,
     score,
@@ -59,9 +59,9 @@ def subjects(folder, n):
     return [
         Subject(
             str(i),
-            picture(folder, i, (96, 80)),
+            make_image(folder, i, (96, 80)),
             mask=mask if i % 2 else None,
-            references=(picture(folder, 200 + i, (64, 120)), picture(folder, 300 + i)),
+            references=(make_image(folder, 200 + i, (64, 120)), make_image(folder, 300 + i)),
         )
         for i in range(n)
     ]
@@ -84,8 +84,8 @@ def test_outside_the_mask_the_image_is_white_and_the_reference_is_whole(tmp_path
     assert values(metric, [subject]) == [pytest.approx(expected, abs=1e-6)]
     bare = Subject("bare", subject.image, references=subject.references)
     assert values(metric, [bare]) != [pytest.approx(expected, abs=1e-3)]
-    assert metric.looks(subject)[0].key != metric.looks(bare)[0].key
-    assert metric.looks(subject)[1] == metric.looks(bare)[1]
+    assert metric.inputs(subject)[0].key != metric.inputs(bare)[0].key
+    assert metric.inputs(subject)[1] == metric.inputs(bare)[1]
 
 
 def test_a_mask_of_another_size_is_brought_to_the_images():
@@ -112,8 +112,8 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_an_embedding_is_float32_of_length_1(tmp_path):
     network = metric_of(NAME).network
-    looks = [FeatureInput((picture(tmp_path, i),)) for i in range(3)]
-    for array, alone in zip(read(network, looks, 2), read(network, looks, 1), strict=True):
+    inputs = [FeatureInput((make_image(tmp_path, i),)) for i in range(3)]
+    for array, alone in zip(read(network, inputs, 2), read(network, inputs, 1), strict=True):
         assert array.dtype == np.float32
         assert array.shape == (48,)
         assert np.linalg.norm(array) == pytest.approx(1, abs=1e-6)
@@ -122,18 +122,18 @@ def test_an_embedding_is_float32_of_length_1(tmp_path):
     assert "shortest side to 64 px (PIL bicubic, antialiased), centre crop 56x56" in network.description
 
 
-def test_a_picture_is_most_like_itself(tmp_path):
+def test_an_image_is_most_like_itself(tmp_path):
     one, whole = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
     same = [Subject("a", one, references=(one,)), Subject("b", one, mask=whole, references=(one,))]
     assert values(metric_of(NAME), same) == pytest.approx([1, 1], abs=1e-6)
 
 
 def test_without_a_reference_it_says_so(tmp_path):
-    (one,) = score(metric_of(NAME), [Subject("a", picture(tmp_path, 1))])
+    (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
     assert one.unscored == "there is no reference picture to compare it with"
 
 
-def test_a_picture_as_slender_as_a_hair_is_unscored():
+def test_an_image_as_slender_as_a_hair_is_unscored():
     with pytest.raises(Unscorable, match="30000x1 is too slender"):
         metric_of(NAME).network.prepare([Image.new("RGB", (30000, 1))], None)
 

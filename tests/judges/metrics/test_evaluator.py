@@ -10,19 +10,19 @@ import torch
 
 from local_bench.core.errors import LocalBenchError
 from local_bench.judges.metrics.base import FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Evaluator, Opened, Scored, Told
+from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored
 from local_bench.judges.metrics.extractor import FeatureExtractor
 from local_bench.judges.metrics.feature_cache import FeatureCache
 from local_bench.judges.metrics.registry import make_metric
 
-from .helpers import picture
+from .helpers import make_image
 
 
 class Means(Network):
-    """The mean of a picture's channels, or the length of words: a network as small as they come."""
+    """The mean of an image's channels, or the length of words: a network as small as they come."""
 
     batch_size: ClassVar = {"cpu": 4}
-    reads_words = True
+    reads_text = True
 
     def __init__(self, name="means", *, swayed=False, memory=99, max_pixels=10_000):
         self.name, self.swayed, self.memory, self.max_pixels = name, swayed, memory, max_pixels
@@ -62,7 +62,7 @@ class Likeness(NetworkMetric):
         self.network, self._caption = network, caption
         self.spec = MetricSpec(name, True, "none", "a test", needs)
 
-    def looks(self, subject):
+    def inputs(self, subject):
         other = FeatureInput(text=subject.caption) if self._caption else FeatureInput((subject.source,))
         return FeatureInput((subject.image,)), other
 
@@ -71,8 +71,8 @@ class Likeness(NetworkMetric):
 
 
 def subjects(folder, n=9, sources=2):
-    shared = [picture(folder, 100 + i) for i in range(sources)]
-    return [Subject(str(i), picture(folder, i), shared[i % sources], caption="c" * (i + 1)) for i in range(n)]
+    shared = [make_image(folder, 100 + i) for i in range(sources)]
+    return [Subject(str(i), make_image(folder, i), shared[i % sources], caption="c" * (i + 1)) for i in range(n)]
 
 
 def run(survey, made, names=None):
@@ -87,7 +87,7 @@ def tried(network):
     return network.batches[4:] if network.batch_size["cpu"] > 1 else network.batches
 
 
-def test_each_picture_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_path):
+def test_each_image_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_path):
     network, made = Means("once"), subjects(tmp_path)
     metrics = {"a": Likeness(network, "a"), "b": Likeness(network, "b", ("source",), caption=True)}
     rows, steps = run(Evaluator(metrics), made)
@@ -127,7 +127,7 @@ def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path)
     network = Means("swayed", swayed=True)
     _, steps = run(Evaluator({"a": Likeness(network, "a")}), made)
     assert set(network.batches[2:]) == {1}
-    assert any(isinstance(step, Told) and "the batch size is 1" in step.sentence for step in steps)
+    assert any(isinstance(step, Note) and "the batch size is 1" in step.sentence for step in steps)
     again = Means("swayed", swayed=True)  # remembered: no second trial, and what was read is found
     run(Evaluator({"a": Likeness(again, "a")}), made)
     assert again.batches == []
@@ -135,7 +135,7 @@ def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path)
 
 def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
     network, made = Means("faults"), subjects(tmp_path, 6)
-    large = picture(tmp_path, 50, (160, 160))
+    large = make_image(tmp_path, 50, (160, 160))
     made[1] = Subject("1", large, made[0].source)
     made[2] = Subject("2", made[2].image, type(large)(tmp_path / "gone.png"))
     made[3] = Subject("3", made[3].image, None)
@@ -163,7 +163,7 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
     assert found["z"].unscored == "there is no caption to compare it with"
 
 
-def test_a_device_without_room_for_a_batch_ends_with_what_to_do_and_for_one_picture_is_unscored(tmp_path):
+def test_a_device_without_room_for_a_batch_ends_with_what_to_do_and_for_one_image_is_unscored(tmp_path):
     made = subjects(tmp_path, 4)
     crowded = Means("crowded", memory=99)
     with ThreadPoolExecutor(1) as pool, FeatureExtractor(crowded, pool, 1, "cpu", {}) as reader:
@@ -190,7 +190,7 @@ def test_a_damaged_row_or_file_is_done_without(tmp_path):
     without = Means("damaged")
     found, steps = run(Evaluator({"a": Likeness(without, "a")}), made)
     assert found == there
-    assert any(isinstance(step, Told) and "cannot be used" in step.sentence for step in steps)
+    assert any(isinstance(step, Note) and "cannot be used" in step.sentence for step in steps)
 
 
 def test_arrays_keep_shapes_and_emptiness():

@@ -39,8 +39,8 @@ def with_faces(*boxes, size=(240, 180), ground=(90, 120, 90)):
 TWO = ((40, 50, 70, 80), (150, 80, 190, 130))
 
 
-def pictures(tmp_path):
-    """Faces, a face that only small inputs of the detector show, nobody, and one that fills the picture."""
+def images(tmp_path):
+    """Faces, a face that only small inputs of the detector show, nobody, and one that fills the image."""
     made = {
         "two": with_faces(*TWO),
         "one": with_faces((90, 60, 130, 100), ground=(20, 60, 60)),
@@ -68,9 +68,9 @@ def official(folder, image):
 
 def test_equals_the_librarys_own_analysis(folder, metric, tmp_path):
     found = {}
-    for name, picture in pictures(tmp_path).items():
-        (ours,) = read(metric.network, [FeatureInput((picture,))], 1)
-        theirs = official(folder, picture.load())
+    for name, image in images(tmp_path).items():
+        (ours,) = read(metric.network, [FeatureInput((image,))], 1)
+        theirs = official(folder, image.load())
         assert ours.dtype == np.float32
         assert ours.shape == theirs.shape
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
@@ -83,7 +83,7 @@ def test_a_face_too_large_for_the_first_size_is_found_at_a_later_one(folder, tmp
     from insightface.model_zoo import SCRFD
 
     detector = SCRFD(str(folder / DETECTOR), static_shape_sessions=False)
-    pixels = np.asarray(pictures(tmp_path)["big"].load())
+    pixels = np.asarray(images(tmp_path)["big"].load())
     found = [len(detector.detect(pixels, (size, size))[0]) for size in SIZES]
     assert found[0] == 0
     assert any(found)
@@ -92,24 +92,24 @@ def test_a_face_too_large_for_the_first_size_is_found_at_a_later_one(folder, tmp
 def test_colours_are_exchanged_as_the_evaluator_exchanges_them(folder, metric, tmp_path):
     image = with_faces(TWO[0], ground=(150, 110, 20))
     swapped = Image.fromarray(np.asarray(image)[..., ::-1].copy())
-    one, other = (saved(picture, tmp_path / name) for picture, name in ((image, "a.png"), (swapped, "b.png")))
+    one, other = (saved(image, tmp_path / name) for image, name in ((image, "a.png"), (swapped, "b.png")))
     ours, mirrored = read(metric.network, [FeatureInput((one,)), FeatureInput((other,))], 1)
     np.testing.assert_allclose(ours, official(folder, image), atol=1e-6)
     assert np.abs(ours - mirrored).max() > 1e-3
 
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    looks = [FeatureInput((picture,)) for picture in pictures(tmp_path).values()]
-    alone = read(metric.network, looks, 1)
-    together = read(metric.network, looks, 4)
-    turned = read(metric.network, looks[::-1], 3)[::-1]
+    inputs = [FeatureInput((image,)) for image in images(tmp_path).values()]
+    alone = read(metric.network, inputs, 1)
+    together = read(metric.network, inputs, 4)
+    turned = read(metric.network, inputs[::-1], 3)[::-1]
     for one, two, three in zip(alone, together, turned, strict=True):
         assert one.dtype == np.float32
         assert one.tobytes() == two.tobytes() == three.tobytes()
 
 
 def test_the_likest_face_counts_against_the_references_first(metric, folder, tmp_path):
-    made = pictures(tmp_path)
+    made = images(tmp_path)
     subjects = [
         Subject("same", made["two"], references=(made["two"],)),
         Subject("other", made["two"], references=(made["one"], made["two"])),
@@ -124,7 +124,7 @@ def test_the_likest_face_counts_against_the_references_first(metric, folder, tmp
 
 
 def test_a_reference_without_a_face_is_unscored(metric, tmp_path):
-    made = pictures(tmp_path)
+    made = images(tmp_path)
     references = (made["nobody"],)
     both = [Subject("a", made["one"], references=references), Subject("b", made["nobody"], references=references)]
     for one in score(metric, both):
@@ -132,7 +132,7 @@ def test_a_reference_without_a_face_is_unscored(metric, tmp_path):
         assert one.unscored == "no face was found in the reference"
 
 
-def test_nobody_is_in_a_picture_that_is_all_length(metric, tmp_path):
+def test_nobody_is_in_an_image_that_is_all_length(metric, tmp_path):
     lines = [saved(Image.new("RGB", size, FACE_COLOUR), tmp_path / f"{size}.png") for size in ((9, 5000), (5000, 1))]
     assert [one.shape for one in read(metric.network, [FeatureInput((line,)) for line in lines])] == [
         (0, 512),
@@ -141,7 +141,7 @@ def test_nobody_is_in_a_picture_that_is_all_length(metric, tmp_path):
 
 
 def test_golden(metric, tmp_path):
-    made = pictures(tmp_path)
+    made = images(tmp_path)
     (value,) = values(metric, [Subject("golden", made["two"], references=(made["one"],))])
     assert value == pytest.approx(GOLDEN, abs=1e-4)
 

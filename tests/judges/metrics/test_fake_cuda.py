@@ -40,7 +40,7 @@ def network_of(name: str) -> tuple[Network, Sequence[str]]:
 
 
 def prepared(network: Network, needs: Sequence[str]):
-    """One input as a survey prepares it: two pictures where a source is compared."""
+    """One input as a survey prepares it: two images where a source is compared."""
     return network.prepare([noise(i, SIZE) for i in range(2 if "source" in needs else 1)], None)
 
 
@@ -53,7 +53,7 @@ def test_a_network_runs_whole_on_the_device_and_reads_what_it_reads_on_the_cpu(c
         with fake_cuda():
             network.open(device)
             inputs = [[prepared(network, needs)]]
-            if network.reads_words:
+            if network.reads_text:
                 inputs.append([network.prepare([], "a red boot")])
             read[device] = [network.run(one)[0] for one in inputs]
             network.close()

@@ -22,7 +22,7 @@ from .helpers import (
     assert_alone_as_together,
     assert_order_and_neighbours_change_nothing,
     drawn,
-    picture,
+    make_image,
     read,
     values,
 )
@@ -54,7 +54,7 @@ def by_hand(image):
 
 
 def subjects(folder, n):
-    return [Subject(str(i), picture(folder, i, (96, 80 + 8 * i))) for i in range(n)]
+    return [Subject(str(i), make_image(folder, i, (96, 80 + 8 * i))) for i in range(n)]
 
 
 def test_it_is_what_the_authors_compute(tmp_path):
@@ -78,7 +78,7 @@ def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
 
 def test_its_array_is_the_score_and_its_identity_knows_the_head(tmp_path):
     network = metric_of(NAME).network
-    (array,) = read(network, [FeatureInput((picture(tmp_path, 1),))])
+    (array,) = read(network, [FeatureInput((make_image(tmp_path, 1),))])
     assert array.dtype == np.float32
     assert array.shape == (1,)
     described = card_of()
@@ -89,7 +89,7 @@ def test_its_array_is_the_score_and_its_identity_knows_the_head(tmp_path):
     assert other.identity != network.identity
     assert other.key != network.key
     assert network.identity["dtype"] == "float32"
-    assert read(other, [FeatureInput((picture(tmp_path, 1),))])[0] == pytest.approx(array + 1, abs=1e-5)
+    assert read(other, [FeatureInput((make_image(tmp_path, 1),))])[0] == pytest.approx(array + 1, abs=1e-5)
 
 
 @pytest.mark.parametrize(

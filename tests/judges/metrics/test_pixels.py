@@ -1,4 +1,4 @@
-"""The metrics that read pixels: equal to computations written here from their formulas, on random pictures."""
+"""The metrics that read pixels: equal to computations written here from their formulas, on random images."""
 
 import json
 
@@ -11,13 +11,13 @@ from local_bench.judges.metrics.base import Subject
 from local_bench.judges.metrics.luma import luma
 from local_bench.judges.metrics.registry import make_metric
 
-from .helpers import drawing, drawn, noise, picture, saved, score, values, without_halves
+from .helpers import drawing, drawn, make_image, noise, saved, score, values, without_halves
 
 SIZES = [((96, 80), (96, 80)), ((64, 120), (96, 80)), ((33, 47), (128, 31))]
 HOST = ["colorfulness", "l1_aligned", "l1_canny", "l1_colorize", "l1_raw", "psnr", "ssim", "ssim_aligned"]
 
 
-def random_picture(rng, size, grey=False):
+def random_image(rng, size, grey=False):
     pixels = rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     return Image.fromarray(pixels[..., :1].repeat(3, 2) if grey else pixels)
 
@@ -31,8 +31,8 @@ def subjects(tmp_path, n=6, grey=False):
         made.append(
             Subject(
                 str(i),
-                saved(random_picture(rng, size, grey), tmp_path / f"i{i}.png"),
-                saved(random_picture(rng, of_source, grey), tmp_path / f"s{i}.png"),
+                saved(random_image(rng, size, grey), tmp_path / f"i{i}.png"),
+                saved(random_image(rng, of_source, grey), tmp_path / f"s{i}.png"),
                 saved(mask, tmp_path / f"m{i}.png") if i % 2 else None,
             )
         )
@@ -176,7 +176,7 @@ FLOAT64 = 10 * 3 * 160 * 128 * 2**-53
 
 @pytest.mark.every_cpu
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_drawn_picture_keeps_its_number(tmp_path, name):
+def test_a_drawn_image_keeps_its_number(tmp_path, name):
     source = drawn(tmp_path / "source.png", (200, 150))
     grain = np.random.default_rng(3).normal(0, 12, (150, 200, 3))
     grainy = Image.fromarray((np.asarray(drawing((200, 150))) + grain).clip(0, 255).astype(np.uint8))
@@ -238,7 +238,7 @@ def test_alignment_never_makes_the_distance_greater_and_leaves_far_moves_alone(t
 
 
 def test_what_is_missing_or_broken_is_one_unscored_row_and_the_rest_go_on(tmp_path):
-    good = picture(tmp_path, 1)
+    good = make_image(tmp_path, 1)
     torn = tmp_path / "torn.png"
     torn.write_bytes(good.path.read_bytes()[:200])
     broken = type(good)(torn)
@@ -261,7 +261,7 @@ def test_what_is_missing_or_broken_is_one_unscored_row_and_the_rest_go_on(tmp_pa
     assert "does not exist" in found[5].unscored
 
 
-def test_a_picture_too_small_for_the_window_is_unscored(tmp_path):
+def test_an_image_too_small_for_the_window_is_unscored(tmp_path):
     small = saved(Image.new("RGB", (8, 20)), tmp_path / "small.png")
     assert "smaller than 11 pixels" in score(make_metric("ssim"), [Subject("small", small, small)])[0].unscored
 

@@ -19,7 +19,7 @@ from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.testing.condition_models import FIGURE, joint_colour
 
-from .helpers import noise, picture, read, saved, score, values
+from .helpers import make_image, noise, read, saved, score, values
 
 SIDE = 184
 
@@ -30,7 +30,7 @@ def metric():
 
 
 def dots(size=(SIDE, SIDE), left_out=()):
-    """A picture that the tiny network sees a person in."""
+    """An image that the tiny network sees a person in."""
     image = Image.new("RGB", (SIDE, SIDE))
     for joint, (x, y) in FIGURE.items():
         if joint not in left_out:
@@ -229,32 +229,32 @@ def test_a_drawn_figure_goes_through_the_whole_network(metric, tmp_path):
     assert empty == 1
 
 
-def test_the_picture_is_brought_to_the_conditions_size_first(metric, tmp_path):
-    image, condition = noise(1, (250, 190)), picture(tmp_path, 2, (SIDE, SIDE))
+def test_the_image_is_brought_to_the_conditions_size_first(metric, tmp_path):
+    image, condition = noise(1, (250, 190)), make_image(tmp_path, 2, (SIDE, SIDE))
     image.paste(dots((190, 190)), (30, 0))
     before = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    one, other = (saved(picture, tmp_path / name) for picture, name in ((image, "a.png"), (before, "b.png")))
+    one, other = (saved(image, tmp_path / name) for image, name in ((image, "a.png"), (before, "b.png")))
     first, second = values(metric, [Subject("a", one, condition), Subject("b", other, condition)])
     assert first == second
 
 
 def test_neighbours_and_order_change_nothing(metric, tmp_path):
-    condition = picture(tmp_path, 9, (SIDE, SIDE))
+    condition = make_image(tmp_path, 9, (SIDE, SIDE))
     made = [dots(), dots(left_out=(3, 4)), noise(4, (SIDE, SIDE)), dots(left_out=range(2, 18))]
-    looks = [FeatureInput((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
-    alone = read(metric.network, looks, 1)
+    inputs = [FeatureInput((saved(image, tmp_path / f"{n}.png"), condition)) for n, image in enumerate(made)]
+    alone = read(metric.network, inputs, 1)
     metric.network.open("cpu")
-    prepared = [metric.network.prepare([one.load() for one in look.pictures], None) for look in looks]
+    prepared = [metric.network.prepare([one.load() for one in feature_input.images], None) for feature_input in inputs]
     together, turned = metric.network.run(prepared), metric.network.run(prepared[::-1])[::-1]
     metric.network.close()
     assert all(array.dtype == np.float32 and array.shape == (1,) for array in alone)
     assert [a.tobytes() for a in together] == [a.tobytes() for a in turned] == [a.tobytes() for a in alone]
-    assert [array.tobytes() for array in read(metric.network, looks, 3)] == [a.tobytes() for a in alone]
+    assert [array.tobytes() for array in read(metric.network, inputs, 3)] == [a.tobytes() for a in alone]
     assert float(alone[0][0]) != float(alone[1][0])
 
 
 def test_golden(metric, tmp_path):
-    subject = Subject("golden", saved(dots((300, 211)), tmp_path / "a.png"), picture(tmp_path, 5, (300, 211)))
+    subject = Subject("golden", saved(dots((300, 211)), tmp_path / "a.png"), make_image(tmp_path, 5, (300, 211)))
     assert values(metric, [subject])[0] == pytest.approx(GOLDEN, abs=1e-4)
 
 
@@ -263,7 +263,7 @@ GOLDEN = 0.520069
 
 def test_sides_that_are_too_unlike_are_unscored(metric, tmp_path):
     for n, size in enumerate(((8, 2000), (4000, 8))):
-        one = score(metric, [Subject("a", picture(tmp_path, n), picture(tmp_path, 10 + n, size))])[0]
+        one = score(metric, [Subject("a", make_image(tmp_path, n), make_image(tmp_path, 10 + n, size))])[0]
         assert one.value is None
         assert "too unlike" in str(one.unscored)
 

@@ -26,7 +26,7 @@ from local_bench.models.convert import convert, read_converted
 from local_bench.models.weights import resolve
 from local_bench.testing.pyiqa_models import _MUSIQ
 
-from .helpers import alone, blurred, drawing, drawn, noise, picture, saved, score, values, without_halves
+from .helpers import alone, blurred, drawing, drawn, make_image, noise, saved, score, values, without_halves
 
 TINY = ("brisque", "clipiqa", "lpips", "musiq_koniq:tiny-musiq", "nima", "niqe")
 
@@ -42,7 +42,7 @@ def plain(metric, *images):
         return float(metric(*(to_tensor(image)[None] for image in images)))
 
 
-def picture_of(size, subject, which):
+def image_of(size, subject, which):
     image = (subject.image, subject.source)[which]
     return saved(image.load().resize(size), image.path.with_name(f"{which}-of-{size[0]}.png"))
 
@@ -76,7 +76,7 @@ def theirs():
 @pytest.fixture
 def subjects(tmp_path):
     source = saved(noise(5, (128, 208)), tmp_path / "source.png")
-    images = [drawn(tmp_path / "d.png", (128, 208)), *(picture(tmp_path, seed, (128, 208)) for seed in (1, 2))]
+    images = [drawn(tmp_path / "d.png", (128, 208)), *(make_image(tmp_path, seed, (128, 208)) for seed in (1, 2))]
     return [alone(str(i), image, source=source) for i, image in enumerate(images)]
 
 
@@ -163,10 +163,8 @@ def test_lpips_niqe_and_brisque_are_pyiqas_own(theirs, tmp_path, monkeypatch):
 
 
 def by_pyiqa(own, metric, subject):
-    pictures = (
-        [subject.image.load(), subject.source.load()] if "source" in metric.spec.needs else [subject.image.load()]
-    )
-    return plain(own, *pictures)
+    images = [subject.image.load(), subject.source.load()] if "source" in metric.spec.needs else [subject.image.load()]
+    return plain(own, *images)
 
 
 @pytest.mark.parametrize("name", ["piqe", "entropy", "pyiqa:psnr", "pyiqa:cw_ssim", "pyiqa:gmsd"])
@@ -174,11 +172,11 @@ def test_formulas_are_pyiqas_own(theirs, tmp_path, name):
     """Up to float32: no luma is .5 and nothing is flat here, so all that is left is its rounding. A pixel goes through
     fewer than 200 operations in a row (sums are of blocks), each off by 2^-24."""
     metric, own = make_metric(name), theirs(name.removeprefix("pyiqa:"))
-    pictures = [
+    images = [
         saved(Image.fromarray(without_halves(np.asarray(noise(seed, (128, 208))))), tmp_path / f"{seed}.png")
         for seed in (5, 1, 2)
     ]
-    made = [alone(str(i), image, source=pictures[0]) for i, image in enumerate(pictures[1:])]
+    made = [alone(str(i), image, source=images[0]) for i, image in enumerate(images[1:])]
     expected = [by_pyiqa(own, metric, subject) for subject in made]
     assert values(metric, made) == pytest.approx(expected, rel=200 * 2**-24)
 
@@ -197,7 +195,7 @@ def test_no_formula_computes_in_float32(subjects, name):
 
     moves = {torch.ops.aten._to_copy, torch.ops.aten.detach, torch.ops.aten.detach_, torch.ops.aten.lift_fresh}
     metric = make_metric(f"pyiqa:{name}")
-    seen = LoadedSubject(Subject("a", *(picture_of((256, 208), subjects[0], i) for i in (0, 1))))
+    seen = LoadedSubject(Subject("a", *(image_of((256, 208), subjects[0], i) for i in (0, 1))))
     metric.measure(seen)  # made
     with Watched() as watched:
         metric.measure(seen)
@@ -235,7 +233,7 @@ GOLDEN = {
     "nima": 6.71185,
 }
 # Of float32 networks: `scripts/instruction_sets.py` finds up to 4e-7 for these three kinds (1.6e-5 for musiq on a
-# grey picture, where its score is near 0); the weights are made where the test runs and add as much.
+# grey image, where its score is near 0); the weights are made where the test runs and add as much.
 FLOAT32_NETWORK = 1e-5
 IN_FLOAT64 = {"brisque": 161.57089233398438, "niqe": 5.942986965179443, "entropy": 5.259928186650901}
 IN_FLOAT64 |= {"piqe": 86.89926739859037}
@@ -255,7 +253,7 @@ def test_a_drawing_has_the_score_that_it_always_had(tmp_path, name, expected):
     assert found == pytest.approx(expected, rel=0, abs=tolerance)
 
 
-# One picture's score is its own
+# One image's score is its own
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -272,12 +270,14 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     network.open("cpu")
     assert {p.dtype for p in network._model.parameters()} <= {torch.float32}
     assert network.identity["dtype"] == ("float64" if name in ("brisque", "niqe") else "float32")
-    looks = [look for s in subjects for look in metric.looks(s)]
-    together = network.run([network.prepare([p.load() for p in look.pictures], None) for look in looks])
+    inputs = [feature_input for s in subjects for feature_input in metric.inputs(s)]
+    together = network.run(
+        [network.prepare([p.load() for p in feature_input.images], None) for feature_input in inputs]
+    )
     assert [metric.value([array]) for array in together] == found
 
 
-def test_a_network_that_draws_gives_a_picture_one_score_and_leaves_the_random_numbers_alone(subjects):
+def test_a_network_that_draws_gives_an_image_one_score_and_leaves_the_random_numbers_alone(subjects):
     class Draws(torch.nn.Module):
         def forward(self, x):
             crop = np.random.randint(0, 50)
@@ -298,7 +298,7 @@ def test_a_network_that_draws_gives_a_picture_one_score_and_leaves_the_random_nu
     assert Draws()(inputs[0][0]) != Draws()(inputs[0][0])
 
 
-def test_the_same_picture_is_at_no_distance(tmp_path):
+def test_the_same_image_is_at_no_distance(tmp_path):
     same = drawn(tmp_path / "a.png", (128, 112))
     far = saved(blurred(drawing((128, 112))), tmp_path / "b.png")
     found = values(tiny("lpips"), [alone("a", same, source=same), alone("b", far, source=same)])
@@ -310,7 +310,7 @@ def test_the_same_picture_is_at_no_distance(tmp_path):
 
 
 def test_what_pyiqa_refuses_is_unscored_with_its_reason(tmp_path):
-    small = picture(tmp_path, 1, (24, 16))
+    small = make_image(tmp_path, 1, (24, 16))
     (of_niqe,) = score(tiny("niqe"), [alone("a", small)])
     assert of_niqe.value is None
     assert of_niqe.unscored.startswith("pyiqa cannot measure it (")

@@ -57,7 +57,7 @@ def test_a_card_is_made_without_importing_anything_heavy():
     ("name", "says"),
     [
         ("pyiqa:mussiq", "did you mean 'pyiqa:musiq'?"),
-        ("pyiqa:fid", "it compares two sets of pictures"),
+        ("pyiqa:fid", "it compares two sets of images"),
         ("pyiqa:qalign", "such code is never run"),
         ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, but nima:tiny-musiq needs nima"),
     ],

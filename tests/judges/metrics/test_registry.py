@@ -11,7 +11,7 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.judges.metrics.base import Subject
 from local_bench.judges.metrics.registry import check_metrics, make_metric, metric_card, metric_names
 
-from .helpers import picture, saved, score, values
+from .helpers import make_image, saved, score, values
 
 PLUGIN = """
 from local_bench.judges.metrics.base import HostMetric, MetricSpec
@@ -96,7 +96,7 @@ def test_piqe_finds_more_noise_worse_and_small_images_unscored(tmp_path):
     rng = np.random.default_rng(0)
     noisy = (Image.fromarray((ramp + rng.normal(0, s, ramp.shape)).clip(0, 255).astype(np.uint8)) for s in (3, 60))
     light, heavy = (saved(image, tmp_path / f"{i}.png") for i, image in enumerate(noisy))
-    small = picture(tmp_path, 9, (16, 16))
+    small = make_image(tmp_path, 9, (16, 16))
     found = score(make_metric("piqe"), [Subject("light", light), Subject("heavy", heavy), Subject("small", small)])
     assert found[1].value > found[0].value
     assert "smaller than 32 pixels" in found[2].unscored
@@ -104,7 +104,7 @@ def test_piqe_finds_more_noise_worse_and_small_images_unscored(tmp_path):
 
 @pytest.mark.parametrize("name", ["piqe", "entropy"])
 def test_order_and_neighbours_do_not_matter(tmp_path, name):
-    metric, made = make_metric(name), [Subject(str(i), picture(tmp_path, i, (96, 64 + 16 * i))) for i in range(4)]
+    metric, made = make_metric(name), [Subject(str(i), make_image(tmp_path, i, (96, 64 + 16 * i))) for i in range(4)]
     together = values(metric, made)
     assert values(metric, made[::-1]) == together[::-1]
     assert [values(metric, [one])[0] for one in made] == together

@@ -112,9 +112,13 @@ def test_a_network_prepares_the_same_in_four_threads_and_leaves_random_numbers_a
     assert isinstance(metric, NetworkMetric)
     network = metric.network
     network.open("cpu")
-    looks = [([picture.load() for picture in look.pictures], look.text) for s in subjects for look in metric.looks(s)]
+    inputs = [
+        ([image.load() for image in feature_input.images], feature_input.text)
+        for s in subjects
+        for feature_input in metric.inputs(s)
+    ]
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    assert wrong(lambda look: network.prepare(*look), looks, 32) == 0
+    assert wrong(lambda feature_input: network.prepare(*feature_input), inputs, 32) == 0
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     network.close()

@@ -1,4 +1,4 @@
-"""A few tasks of our own in each benchmark's layout, with pictures of a few pixels."""
+"""A few tasks of our own in each benchmark's layout, with images of a few pixels."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ REFERRED = ("Virtual Try On", "Face Swap", "Subject-guided Inpainting")
 COLOURS = ["#b03030", "#30a050", "#3050b0", "#c0a020", "#803090", "#206070"]
 
 
-def picture(path: Path, number: int = 0, size: tuple[int, int] = (64, 64)) -> Path:
+def write_image(path: Path, number: int = 0, size: tuple[int, int] = (64, 64)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.new("RGB", size, COLOURS[number % len(COLOURS)])
     image.paste("white", (8 + number, 8, 24 + number, 30))
@@ -22,7 +22,7 @@ def picture(path: Path, number: int = 0, size: tuple[int, int] = (64, 64)) -> Pa
 
 
 def hype(folder: Path) -> Path:
-    """Three edits: of one picture, of two, and one whose kind is a list."""
+    """Three edits: of one image, of two, and one whose kind is a list."""
     tasks = [
         {"task_id": "mug-1", "input_images": ["001.png"], "task_type": "change", "instruction": "Paint the mug blue."},
         {"task_id": "two-1", "input_images": ["001.png", "002.png"], "task_type": "restructure"}
@@ -33,7 +33,7 @@ def hype(folder: Path) -> Path:
     for n, task in enumerate(tasks):
         task |= {"width": 4096, "height": 2048}
         for i, name in enumerate(task["input_images"]):
-            picture(folder / str(task["task_id"]) / name, n + i)
+            write_image(folder / str(task["task_id"]) / name, n + i)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "public.json").write_text(json.dumps(tasks, indent=2))
     return folder / "public.json"
@@ -62,7 +62,7 @@ def ice(folder: Path) -> Path:
         names = (item.get("SourceImage"), item.get("SourceMask"), *item.get("ReferenceImages", []))
         for k, name in enumerate(names):
             if name:
-                picture(folder / name, n + k)
+                write_image(folder / name, n + k)
     folder.mkdir(parents=True, exist_ok=True)
     levels = {"TaskLevel1": "L1", "TaskLevel2": "L2", "SourceImageType": "real"}
     (folder / "data.jsonl").write_text("".join(json.dumps(blank | levels | item) + "\n" for item in items))
@@ -70,7 +70,7 @@ def ice(folder: Path) -> Path:
 
 
 def ice_whole(folder: Path) -> Path:
-    """One item of each of the 31 tasks, with the pictures that the benchmark gives for it."""
+    """One item of each of the 31 tasks, with the images that the benchmark gives for it."""
     items = []
     for n, task in enumerate(METRICS_OF):
         created = task == "Text2Image" or task.endswith("Reference Generation")
@@ -85,7 +85,7 @@ def ice_whole(folder: Path) -> Path:
         }
         item |= {"SourceImageType": "real", "SourceCaption": "", "TargetCaption": f"A box, {task}."}
         item |= {"Instruction": "" if created else f"Do this to <SOURCE>: {task}."}
-        item |= {"SourceImage": "" if created else picture(folder / f"images/s{n}.png", n).name}
+        item |= {"SourceImage": "" if created else write_image(folder / f"images/s{n}.png", n).name}
         item |= {"SourceMask": "", "ReferenceImages": ""}
         if item["SourceImage"]:
             item["SourceImage"] = f"images/{item['SourceImage']}"
@@ -96,14 +96,14 @@ def ice_whole(folder: Path) -> Path:
             mask.save(folder / f"masks/m{n}.png")
             item["SourceMask"] = f"masks/m{n}.png"
         if referred:
-            item["ReferenceImages"] = [f"images/{picture(folder / f'images/r{n}.png', n + 1).name}"]
+            item["ReferenceImages"] = [f"images/{write_image(folder / f'images/r{n}.png', n + 1).name}"]
         items.append(item)
     (folder / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     return folder / "data.jsonl"
 
 
 def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
-    """A case for each uid: from words, from a picture, and two images from words."""
+    """A case for each uid: from words, from an image, and two images from words."""
     kinds = [("plain", 0, 1), ("relight", 1, 1), ("pair", 0, 2)]
     cases = [(name, uid, given, count) for uid, (name, given, count) in zip(uids, kinds, strict=False)]
     for n, (name, uid, given, count) in enumerate(cases):
@@ -113,7 +113,7 @@ def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
         meta |= {"multi_image_output": count > 1, "uid": uid, "output_image_count": count, "case_id": "0001"}
         (case / "meta.json").write_text(json.dumps(meta))
         (case / "instruction.txt").write_text(f"Draw {name}.\n")
-        inputs = [picture(case / f"000{i}.jpg", n).name for i in range(1, given + 1)]
+        inputs = [write_image(case / f"000{i}.jpg", n).name for i in range(1, given + 1)]
         outputs = [f"000{i}.jpg" for i in range(1, count + 1)]
         asked = [
             {"input_images": inputs, "output_images": outputs, "question": f"Is it {name}, {k}?"} for k in range(6)
@@ -158,6 +158,6 @@ def servimage(folder: Path) -> Path:
     ):
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps([entry], indent=2))
-    picture(folder / "C-Portrait" / "inputs" / "task_10" / "1.png", 1)
-    picture(folder / "C-Digital" / "refs" / "task_001" / "1.png", 2)
+    write_image(folder / "C-Portrait" / "inputs" / "task_10" / "1.png", 1)
+    write_image(folder / "C-Digital" / "refs" / "task_001" / "1.png", 2)
     return folder

@@ -59,7 +59,7 @@ class TestHypeEdit1:
         assert asked.scores(task, {key: no()})[1][0].unscored == "not JSON"
         assert asked.scores(task, {})[1][0].unscored
 
-    def test_a_model_that_takes_too_few_pictures_is_not_asked(self, tmp_path):
+    def test_a_model_that_takes_too_few_images_is_not_asked(self, tmp_path):
         entry, tasks = suite("hype-edit-1"), read("hype-edit-1", layouts.hype(tmp_path))
         assert entry.fitted(tasks["two-1"], THREE)[0].prompt == tasks["two-1"].brief
         assert "2 pictures, and the model takes 1" in entry.fitted(tasks["two-1"], ONE)
@@ -183,7 +183,7 @@ class TestIceBench:
         tasks = read("ice-bench", layouts.ice(tmp_path))
         masked = tasks["i3"]
         [asked] = entry.fitted(masked, Takes(text_alone=False, pictures=1, mask=True))
-        assert (asked.prompt, asked.pictures, asked.mask) == (
+        assert (asked.prompt, asked.input_images, asked.mask) == (
             "Remove the box.",
             (masked.source_sha256,),
             masked.mask_sha256,
@@ -193,7 +193,7 @@ class TestIceBench:
         assert refused.startswith("not supported: ")
         assert "Color Editing gives no mask" in refused
 
-    def test_a_picture_that_is_not_there_leaves_the_item_unscored(self, tmp_path):
+    def test_an_image_that_is_not_there_leaves_the_item_unscored(self, tmp_path):
         path = layouts.ice(tmp_path)
         (tmp_path / "masks" / "i3.png").unlink()
         assert read("ice-bench", path)["i3"].unscored == "Its picture masks/i3.png is not there."
@@ -237,7 +237,7 @@ class TestIdeaBench:
         assert "2 images, and the model makes one" in entry.fitted(plain["pair_0001"], WORDS)
         assert entry.fitted(plain["relight_0001"], WORDS).startswith(UNSUPPORTED)
         assert [d.prompt for d in entry.fitted(dagger["pair_0001"], WORDS)] == ["A left shoe.", "A right shoe."]
-        assert entry.fitted(dagger["relight_0001"], WORDS)[0].pictures == ()
+        assert entry.fitted(dagger["relight_0001"], WORDS)[0].input_images == ()
         assert entry.fitted(dagger["relight_0001"], ONE)[0].prompt == "Draw relight."
         assert entry.fitted(dagger["pair_0001"], Takes(text_alone=False, pictures=1)).startswith(UNSUPPORTED)
 

@@ -1,4 +1,4 @@
-"""What is done to scenes and pictures: edits, damage, sets, writing."""
+"""What is done to scenes and images: edits, damage, sets, writing."""
 
 import numpy as np
 import pytest
@@ -93,32 +93,32 @@ def test_edits_in_training_touch_no_held_out_pair():
 def test_damage_grows_with_its_strength_and_comes_from_the_generator(kind):
     rng = np.random.default_rng(3)
     for seed in range(20):
-        picture = render(sample_scene(rng), rng)
-        bad = [damage.damage(picture, kind, s, np.random.default_rng(seed)) for s in damage.STRENGTHS]
-        quality = [damage.psnr_db(picture, each) for each in bad]
+        image = render(sample_scene(rng), rng)
+        bad = [damage.damage(image, kind, s, np.random.default_rng(seed)) for s in damage.STRENGTHS]
+        quality = [damage.psnr_db(image, each) for each in bad]
         assert quality == sorted(quality, reverse=True)
         assert len(set(quality)) == 4
         assert quality[0] < 50
-        assert (bad[2] == damage.damage(picture, kind, 3, np.random.default_rng(seed))).all()
-        assert (bad[2] != damage.damage(picture, kind, 3, np.random.default_rng(seed + 100))).any()
+        assert (bad[2] == damage.damage(image, kind, 3, np.random.default_rng(seed))).all()
+        assert (bad[2] != damage.damage(image, kind, 3, np.random.default_rng(seed + 100))).any()
 
 
 @pytest.mark.parametrize("broken", [None, *STYLE])
 def test_a_set_shares_its_style_or_one_of_it_breaks_it(broken):
     rng = np.random.default_rng(4)
     for _ in range(20):
-        pictures = sample_set(rng, int(rng.integers(3, 5)), broken)
-        seen = [detect(picture) for picture in draw_set(pictures, rng)]
-        assert [each.scene() for each in seen] == list(pictures.scenes)
-        styles = [style_of(scene) for scene in pictures.scenes]
-        others = [style for i, style in enumerate(styles) if i != pictures.breaker]
+        images = sample_set(rng, int(rng.integers(3, 5)), broken)
+        seen = [detect(image) for image in draw_set(images, rng)]
+        assert [each.scene() for each in seen] == list(images.scenes)
+        styles = [style_of(scene) for scene in images.scenes]
+        others = [style for i, style in enumerate(styles) if i != images.breaker]
         assert len(set(others)) == 1
-        assert len({scene.figures[0].shape for scene in pictures.scenes}) == len(styles)
+        assert len({scene.figures[0].shape for scene in images.scenes}) == len(styles)
         if broken is None:
-            assert pictures.breaker is None
+            assert images.breaker is None
             assert style_agreement(seen) == 1
         else:
-            differs = [a != b for a, b in zip(styles[pictures.breaker], others[0], strict=True)]
+            differs = [a != b for a, b in zip(styles[images.breaker], others[0], strict=True)]
             assert differs == [name == broken for name in STYLE]
             assert style_agreement(seen) == pytest.approx(1 - 1 / (3 * len(styles)))
 
@@ -128,20 +128,20 @@ def test_writing_is_seen_as_writing_and_hides_no_figure(text):
     rng = np.random.default_rng(5)
     for edge in ("top", "bottom"):
         scene = sample_scene(rng)
-        picture = render(scene, rng)
-        written = writing.draw_text(picture, text, scene.background, edge)
+        image = render(scene, rng)
+        written = writing.draw_text(image, text, scene.background, edge)
         seen = detect(written)
         assert seen.scene() == scene
         assert seen.writing
-        assert not detect(picture).writing
-        assert (written == writing.draw_text(picture, text, scene.background, edge)).all()
-        rows = np.nonzero((written != picture).any((1, 2)))[0]
+        assert not detect(image).writing
+        assert (written == writing.draw_text(image, text, scene.background, edge)).all()
+        rows = np.nonzero((written != image).any((1, 2)))[0]
         assert len(rows) == 10
 
 
 def test_writing_that_cannot_be_drawn_is_said():
-    picture = render(Scene("white", (Figure("ring", "red", "left"),)), np.random.default_rng(6))
+    image = render(Scene("white", (Figure("ring", "red", "left"),)), np.random.default_rng(6))
     with pytest.raises(ValueError, match="does not fit"):
-        writing.draw_text(picture, "10/1010/10", "white")
+        writing.draw_text(image, "10/1010/10", "white")
     with pytest.raises(ValueError, match="'Q'"):
-        writing.draw_text(picture, "Q", "white")
+        writing.draw_text(image, "Q", "white")

@@ -10,7 +10,7 @@ from local_bench.suites.printshop.sampling import sample_scene
 
 
 def right(change, n):
-    """How many of `n` fresh pictures, changed so, are read as their whole scene, and how many as another."""
+    """How many of `n` fresh images, changed so, are read as their whole scene, and how many as another."""
     rng = np.random.default_rng(n)
     found = []
     for _ in range(n):
@@ -19,14 +19,14 @@ def right(change, n):
     return sum(seen == scene for seen, scene in found) / n, sum(seen not in (None, scene) for seen, scene in found) / n
 
 
-def as_if_generated(picture, rng):
+def as_if_generated(image, rng):
     """Soft, a little off in colour, with fine and coarse noise."""
-    coarse = 80 * ndimage.gaussian_filter(rng.normal(0, 1, picture.shape), (3, 3, 0))
-    soft = ndimage.gaussian_filter(picture.astype(float), (1, 1, 0))
-    return np.clip(soft + rng.uniform(-18, 18, 3) + rng.normal(0, 6, picture.shape) + coarse, 0, 255).astype(np.uint8)
+    coarse = 80 * ndimage.gaussian_filter(rng.normal(0, 1, image.shape), (3, 3, 0))
+    soft = ndimage.gaussian_filter(image.astype(float), (1, 1, 0))
+    return np.clip(soft + rng.uniform(-18, 18, 3) + rng.normal(0, 6, image.shape) + coarse, 0, 255).astype(np.uint8)
 
 
-def test_pictures_that_an_autoencoder_gives_back_are_read():
+def test_images_that_an_autoencoder_gives_back_are_read():
     """The best linear one of patches of 8x8 with 16 channels, with and without noise in its latents."""
     rng = np.random.default_rng(0)
     patches = np.concatenate([_patches(render(sample_scene(rng), rng)) for _ in range(300)])
@@ -34,8 +34,8 @@ def test_pictures_that_an_autoencoder_gives_back_are_read():
     basis = np.linalg.eigh((patches - mean).T @ (patches - mean))[1][:, -16:]
     spread = ((patches - mean) @ basis).std(0)
 
-    def through(picture, rng, noise):
-        latents = (_patches(picture) - mean) @ basis + noise * spread * rng.normal(0, 1, (64, 16))
+    def through(image, rng, noise):
+        latents = (_patches(image) - mean) @ basis + noise * spread * rng.normal(0, 1, (64, 16))
         levels = (latents @ basis.T + mean).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 64, 3)
         return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
 
@@ -44,12 +44,12 @@ def test_pictures_that_an_autoencoder_gives_back_are_read():
     assert right(lambda p, rng: through(p, rng, 0.6), 50)[0] < 0.5
 
 
-def _patches(picture):
-    return picture.astype(float).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 192)
+def _patches(image):
+    return image.astype(float).reshape(8, 8, 8, 8, 3).transpose(0, 2, 1, 3, 4).reshape(64, 192)
 
 
-def test_two_thousand_fresh_pictures_are_read_without_a_fault():
-    assert right(lambda picture, rng: picture, 2000) == (1, 0)
+def test_two_thousand_fresh_images_are_read_without_a_fault():
+    assert right(lambda image, rng: image, 2000) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_two_thousand_fresh_pictures_are_read_without_a_fault():
         (lambda p, rng: damage(p, "blocks", 4, rng), 0.9),
     ],
 )
-def test_damaged_and_soft_pictures_are_mostly_read(change, least):
+def test_damaged_and_soft_images_are_mostly_read(change, least):
     assert right(change, 100)[0] >= least
 
 
@@ -77,13 +77,13 @@ def test_what_can_hardly_be_seen_is_rather_not_told_than_told_wrong():
 
 def test_what_is_no_scene_is_none_and_not_sure():
     rng = np.random.default_rng(0)
-    for picture in (
+    for image in (
         np.full((64, 64, 3), 245),
         rng.integers(0, 256, (64, 64, 3)),
         np.broadcast_to(np.arange(64)[:, None, None] * 4, (64, 64, 3)),
         np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((8, 8, 1))),
     ):
-        seen = detect(picture.astype(np.uint8))
+        seen = detect(image.astype(np.uint8))
         assert seen.scene() is None
         assert seen.confidence == 0
     for _ in range(25):

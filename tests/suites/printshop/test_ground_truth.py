@@ -47,11 +47,11 @@ def test_what_another_client_ordered_is_not(tasks):
         assert same or scores_of(task, {1: found})[1]["brf"] < 5, task.task_id
 
 
-def test_a_picture_of_another_size_or_none_is_left_out(tasks):
+def test_an_image_of_another_size_or_none_is_left_out(tasks):
     task = next(task for task in tasks if len(task.deliverables) == 3)
-    pictures = drawn(task)
-    pictures[2] = np.repeat(np.repeat(pictures[2], 2, 0), 2, 1)
-    found = truths(task, pictures)
+    images = drawn(task)
+    images[2] = np.repeat(np.repeat(images[2], 2, 0), 2, 1)
+    found = truths(task, images)
     assert sorted(found) == [1, 3]
     assert all(truth.answers["cns_set", 0] is None for truth in found.values())  # of a part of a set nothing is said
     assert truths(task, {}) == {}

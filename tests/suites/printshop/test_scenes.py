@@ -22,7 +22,7 @@ def all_of_one():
         yield Scene(background, (Figure(*attributes),))
 
 
-def test_pictures_are_the_same_bytes_everywhere():
+def test_images_are_the_same_bytes_everywhere():
     def digests(seed):
         rng = np.random.default_rng(seed)
         return [pixel_digest(Image.fromarray(render(sample_scene(rng), rng))) for _ in range(4)]
@@ -82,7 +82,7 @@ def test_a_tenth_of_one_figure_and_wording_is_held_out_and_every_scene_can_still
 def test_enlarging_adds_nothing():
     rng = np.random.default_rng(2)
     scene = sample_scene(rng)
-    picture = draw(scene, sample_variation(rng, len(scene.figures)))
-    large = enlarged(picture)
+    image = draw(scene, sample_variation(rng, len(scene.figures)))
+    large = enlarged(image)
     assert large.shape == (128, 128, 3)
-    assert all((large[i::2, j::2] == picture).all() for i, j in product(range(2), repeat=2))
+    assert all((large[i::2, j::2] == image).all() for i, j in product(range(2), repeat=2))

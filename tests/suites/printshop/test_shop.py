@@ -50,24 +50,24 @@ def test_it_is_written_again_to_the_same_bytes(tmp_path):
 
 def test_the_points_are_true_of_what_is_wanted_and_not_of_what_another_wants(tasks):
     rng = np.random.default_rng(0)
-    pictures = {task.task_id: [detect(render(scene, rng)) for scene in shop.truth(task)] for task in tasks}
+    images = {task.task_id: [detect(render(scene, rng)) for scene in shop.truth(task)] for task in tasks}
     for task in tasks:
-        assert shop.points_met(task, pictures[task.task_id]) == [True] * len(task.evaluation_points)
+        assert shop.points_met(task, images[task.task_id]) == [True] * len(task.evaluation_points)
         for other in tasks:
             if shop.truth(other) != shop.truth(task):
-                assert not all(shop.points_met(task, pictures[other.task_id]))
+                assert not all(shop.points_met(task, images[other.task_id]))
 
 
-def test_a_source_picture_shows_its_scene_and_does_not_yet_meet_the_order(tasks):
+def test_a_source_image_shows_its_scene_and_does_not_yet_meet_the_order(tasks):
     kinds = Counter()
     for task in tasks:
         if task.source_sha256 is None:
             assert all(requested.edit is None for requested in shop.requested(task))
             continue
         (requested,) = shop.requested(task)
-        picture = load_image(shop.FOLDER / "pictures" / f"{task.task_id}.png")
-        assert pixel_digest(picture) == task.source_sha256
-        seen = detect(np.asarray(picture))
+        image = load_image(shop.FOLDER / "pictures" / f"{task.task_id}.png")
+        assert pixel_digest(image) == task.source_sha256
+        seen = detect(np.asarray(image))
         assert seen.scene() == requested.edit.source == shop.sources()[task.task_id]
         assert False in shop.points_met(task, [seen])
         kinds[requested.edit.kind] += 1

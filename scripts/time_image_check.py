@@ -1,4 +1,4 @@
-"""How long the check of a run's pictures takes: `python -m scripts.time_picture_check [N] [IO_WORKERS]`."""
+"""How long the check of a run's images takes: `python -m scripts.time_image_check [N] [IO_WORKERS]`."""
 
 import sys
 import tempfile
@@ -25,7 +25,7 @@ def main(n: int, io_workers: int) -> None:
         begun = time.perf_counter()
         assert not ImageStore(run).faulty(shas, io_workers)
         seconds = (time.perf_counter() - begun) * 1000 / n
-    print(f"{seconds:.1f} s per 1,000 pictures of {SIDE}x{SIDE} with {io_workers} threads")
+    print(f"{seconds:.1f} s per 1,000 images of {SIDE}x{SIDE} with {io_workers} threads")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_sides_are_multiples_and_the_pixels_within_bounds(size, least, most):
 
 @pytest.mark.parametrize("size", [(5000, 40), (40, 5000)])
 @pytest.mark.parametrize(("least", "most"), [(1, 16_384), (65_536, 65_536)])
-def test_a_picture_too_slender_for_its_bounds_loses_length(size, least, most):
+def test_an_image_too_slender_for_its_bounds_loses_length(size, least, most):
     width, height = shown_as(noise(*size), min_pixels=least, max_pixels=most).size
     assert min(width, height) == 32
     assert width % 32 == height % 32 == 0
@@ -48,23 +48,23 @@ def test_a_picture_too_slender_for_its_bounds_loses_length(size, least, most):
 
 
 @pytest.mark.parametrize(("size", "expected"), [((100, 100), (512, 512)), ((256, 1024), (256, 1024))])
-def test_a_small_picture_is_enlarged_to_the_least_and_no_further(size, expected):
+def test_a_small_image_is_enlarged_to_the_least_and_no_further(size, expected):
     assert shown_as(noise(*size), min_pixels=262_144, max_pixels=1_048_576).size == expected
 
 
 @pytest.mark.parametrize("size", [(100, 90), (520, 505), (333, 200), (33, 31)])
-def test_an_enlarged_picture_keeps_its_shape_as_far_as_multiples_allow(size):
+def test_an_enlarged_image_keeps_its_shape_as_far_as_multiples_allow(size):
     width, height = shown_as(noise(*size), min_pixels=262_144, max_pixels=1_048_576).size
     assert 262_144 <= width * height <= 262_144 * 1.15
     assert width / height == pytest.approx(size[0] / size[1], rel=32 / 400)
 
 
-def test_a_picture_that_fits_is_sent_as_it_is():
+def test_an_image_that_fits_is_sent_as_it_is():
     image = noise(256, 224)
     assert decoded(prepare(Shown(("x",)), {"x": image}.__getitem__, 32)).tobytes() == image.tobytes()
 
 
-def test_what_a_prepared_file_holds_is_the_resized_picture_and_its_name_is_the_file_s_digest():
+def test_what_a_prepared_file_holds_is_the_resized_image_and_its_name_is_the_file_s_digest():
     image = noise(700, 500)
     prepared = prepare(Shown(("x",), None, 1, 65_536), {"x": image}.__getitem__, 32)
     assert prepared.sha256 == hashlib.sha256(prepared.png).hexdigest()
@@ -152,5 +152,5 @@ def test_a_card_is_prepared_without_any_image():
     assert decoded(prepared).tobytes() == count_card(7).tobytes()
 
 
-def test_where_both_bounds_are_one_a_small_picture_comes_as_near_as_multiples_allow():
+def test_where_both_bounds_are_one_a_small_image_comes_as_near_as_multiples_allow():
     assert shown_as(noise(100, 90), min_pixels=16_384, max_pixels=16_384).size == (128, 96)

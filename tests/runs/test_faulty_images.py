@@ -1,4 +1,4 @@
-"""Pictures of a run that are missing, damaged, altered or swapped: noticed by every command, made again where they can
+"""Images of a run that are missing, damaged, altered or swapped: noticed by every command, made again where they can
 be, and nothing else is held up."""
 
 import json
@@ -38,7 +38,7 @@ def noise(seed):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Two orders of two images, each with a picture to edit; one model delivered two attempts, another nothing."""
+    """Two orders of two images, each with an image to edit; one model delivered two attempts, another nothing."""
     folder = tmp_path_factory.mktemp("whole")
     lines = []
     for i in range(2):
@@ -105,7 +105,7 @@ FAULTS = {empty: "damaged", missing: "missing", cut: "damaged", edited: "altered
 
 
 def spoil(fault, where="images"):
-    """Spoils the first of the run's pictures, one of a first attempt; returns it and its bytes before."""
+    """Spoils the first of the run's images, one of a first attempt; returns it and its bytes before."""
     paths = sorted((RUN / where).rglob("*.png"))
     if where == "images":
         with RunDir.open(RUN) as run:
@@ -123,7 +123,7 @@ def count(query, *values):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_picture_is_read_only_with_the_pixels_of_its_name(tmp_path, fault):
+def test_an_image_is_read_only_with_the_pixels_of_its_name(tmp_path, fault):
     sha = store_image(tmp_path, noise(1))
     other = image_path(tmp_path, store_image(tmp_path, noise(2)))
     path = image_path(tmp_path, sha)
@@ -169,7 +169,7 @@ def test_every_command_says_so_and_does_the_rest(folder, judge, fault, where, ca
 
 @pytest.mark.parametrize("fault", [empty, edited])
 @pytest.mark.parametrize("where", ["images", "inputs"])
-def test_what_depends_on_it_is_unscored_until_the_picture_is_back(folder, judge, fault, where, capsys):
+def test_what_depends_on_it_is_unscored_until_the_image_is_back(folder, judge, fault, where, capsys):
     path, before = spoil(fault, where)
     assert main(["measure", "run"]) == 1
     assert served(judge, "judge", "run") == 1
@@ -193,7 +193,7 @@ def test_what_depends_on_it_is_unscored_until_the_picture_is_back(folder, judge,
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_imported_pictures_and_inputs_are_taken_in_again(folder, fault):
+def test_imported_images_and_inputs_are_taken_in_again(folder, fault):
     paths = [spoil(fault, where) for where in ("images", "inputs")]
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
     for path, before in paths:
@@ -201,7 +201,7 @@ def test_imported_pictures_and_inputs_are_taken_in_again(folder, fault):
     assert main(["verify", "run"]) == 0
 
 
-def test_an_imported_picture_without_its_original_stays_faulty(folder, capsys):
+def test_an_imported_image_without_its_original_stays_faulty(folder, capsys):
     path, _ = spoil(edited)
     altered = path.read_bytes()
     shutil.rmtree("theirs")
@@ -212,7 +212,7 @@ def test_an_imported_picture_without_its_original_stays_faulty(folder, capsys):
     assert main(["verify", "run"]) == 1
 
 
-def test_a_faulty_picture_is_not_copied_out(folder, capsys):
+def test_a_faulty_image_is_not_copied_out(folder, capsys):
     spoil(edited)
     assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 1
     there = len(list(Path("out").rglob("*.png")))
@@ -230,7 +230,7 @@ def test_a_ledger_that_names_no_digest_reads_no_file(folder, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [empty, edited])
-def test_a_generated_picture_is_made_again_to_the_same_bytes(tmp_path, monkeypatch, fault, capsys):
+def test_a_generated_image_is_made_again_to_the_same_bytes(tmp_path, monkeypatch, fault, capsys):
     monkeypatch.chdir(tmp_path)
     model = "{card: tiny-flux, height: 64, width: 64, num_inference_steps: 1}"
     Path("flux.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 1}}\nmodels: [{model}]\nmetrics: []\n")

@@ -7,7 +7,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import Task
 from local_bench.report.papers.hype_edit_1 import MODEL
 from local_bench.report.papers.inputs import Given, once
-from local_bench.report.papers.table import Column, Figure, Pictures, Table
+from local_bench.report.papers.table import Column, Figure, Images, Table
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.hype_edit_1.export import WORDS
 from local_bench.suites.run_results import ImageResult
@@ -23,10 +23,10 @@ def _small(image: Image.Image) -> Image.Image:
     return small
 
 
-def _inputs(run: RunDir, task: Task) -> Pictures:
+def _inputs(run: RunDir, task: Task) -> Images:
     shas = (*((task.source_sha256,) if task.source_sha256 else ()), *task.reference_sha256)
     captions = tuple(f"input {i}" for i in range(1, len(shas) + 1))
-    return Pictures("", tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
+    return Images("", tuple(_small(run.image_store.load_input(sha)) for sha in shas), captions)
 
 
 def figure_1(given: Given) -> Figure:
@@ -46,8 +46,8 @@ def figure_1(given: Given) -> Figure:
         of_runs.append((run, by_model))
     once([(run.path, by_model) for run, by_model in of_runs])
     first = next(run for run, _ in of_runs if any(t.task_id == task_id for t in run.store.tasks()))
-    given_pictures = _inputs(first, tasks[task_id])
-    panels = [Pictures(tasks[task_id].brief, given_pictures.images, given_pictures.captions)]
+    given_images = _inputs(first, tasks[task_id])
+    panels = [Images(tasks[task_id].brief, given_images.images, given_images.captions)]
     rows = []
     for run, by_model in of_runs:
         for model, attempts in by_model.items():
@@ -58,7 +58,7 @@ def figure_1(given: Given) -> Figure:
                 for row in attempts
             )
             captions = tuple(f"{r.attempt}: {v or 'no verdict'}" for r, v in zip(attempts, verdicts, strict=True))
-            panels.append(Pictures(model, images, captions))
+            panels.append(Images(model, images, captions))
     columns = (MODEL, Column("attempt", "Attempt", "d"), Column("verdict", "Verdict"))
     title = f"HYPE-EDIT-1, figure 1: every attempt at {task_id}"
     return Figure(Table(title, columns, tuple(rows)), tuple(panels))
@@ -77,7 +77,7 @@ def figure_2(given: Given) -> Figure:
     panels = []
     for run, task in examples:
         inputs = _inputs(run, task)
-        panels.append(Pictures(f"{task.category}: {task.brief}", inputs.images, inputs.captions))
+        panels.append(Images(f"{task.category}: {task.brief}", inputs.images, inputs.captions))
     columns = (
         *(Column("task_id", "Task"), Column("type", "Task type"), Column("instruction", "Instruction")),
         Column("inputs", "Input images", "d"),

@@ -30,7 +30,7 @@ def png(*chunks: bytes, width: int = 8, height: int = 8, depth: int = 8, colour:
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
 
 
-def pictures() -> Iterator[tuple[str, bytes]]:
+def images() -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of files that are images only in part."""
     whole = {kind: encoded(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")}
     for kind, data in whole.items():
@@ -100,12 +100,12 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_pictures(reader, here):
+def test_images(reader, here):
     file, argv = READERS[reader]
     write("manifest/m.jsonl", {"task_id": "mug", "file": "mug.png"})
 
     def cases() -> Iterator[Case]:
-        for n, (name, data) in enumerate(pictures()):
+        for n, (name, data) in enumerate(images()):
             if reader == "measure" and n % 3 and "bomb" not in name:
                 continue  # 0.2 s a case
             yield Case(f"{reader}: {name}", argv, lambda data=data: Path(file).write_bytes(data) and None)

@@ -34,7 +34,7 @@ def preview_path(out: Path, sha: str) -> Path:
     return out / PREVIEWS / sha[:2] / f"{sha}.webp"
 
 
-def write_pictures(run: RunDir, out: Path, workers: int) -> int:
+def write_images(run: RunDir, out: Path, workers: int) -> int:
     """Write thumbnails, previews and links of all images of `run` below `out`; return the number of images that are
     missing or damaged. Existing files are kept: names are digests of the content."""
     shas = [(IMAGES, sha) for sha in run.store.image_digests()]
