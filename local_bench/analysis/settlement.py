@@ -39,8 +39,7 @@ def line_table(store: Store) -> LineTable:
     models = store.models()
     number = {model: i for i, model in enumerate(models)}
     parts = [np.empty((6, 0), np.int64)]
-    for rows in store.attempts():
-        names, ids, *columns, accepted = zip(*rows, strict=True)
+    for names, ids, *columns, accepted in store.attempts():
         decided = [UNSCORED if one is None else one for one in accepted]
         coded = ([number[name] for name in names], [index[task_id] for task_id in ids])
         parts.append(np.array([*coded, *columns, decided], dtype=np.int64))

@@ -297,20 +297,20 @@ def _scores(run: RunDir) -> Faults:
 
 
 def _decisions(run: RunDir) -> Faults:
-    stored = run.store.each_decision()
+    stored = run.store.each_decided()
     if (found := next(stored, None)) is None:
         return
-    for row in decisions_of(run):
-        while found and found.work_id < row.work_id:
-            yield f"decision on {found.work_id}", "belongs to no candidate"
+    for row in chain.from_iterable(decisions_of(run)):
+        while found and found[0] < row[0]:
+            yield f"decision on {found[0]}", "belongs to no candidate"
             found = next(stored, None)
         if found != row:
-            name = _image_name(run, row.work_id)
+            name = _image_name(run, row[0])
             yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
-        if found and found.work_id == row.work_id:
+        if found and found[0] == row[0]:
             found = next(stored, None)
     if found:
-        yield from ((f"decision on {row.work_id}", "belongs to no candidate") for row in chain([found], stored))
+        yield from ((f"decision on {row[0]}", "belongs to no candidate") for row in chain([found], stored))
 
 
 def _meter(run: RunDir) -> Faults:

@@ -13,7 +13,6 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
 
 T = TypeVar("T")
@@ -201,20 +200,15 @@ class PlanStore(ContentStore):
             found = self._typed(decision, accepted, unscored) if decided else None
             yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
 
-    def attempts(self) -> Iterator[list[tuple[str, str, int, int, int, int | None]]]:
-        """(model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if undecided) of
-        every candidate, by work id, some thousand at a time."""
-        decisions = chain.from_iterable(self._chunks("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id"))
-        decided, accepted = "", None
+    def attempts(self) -> Iterator[tuple[Sequence[Any], ...]]:
+        """The columns (model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if
+        undecided) of every candidate, by work id, some thousand rows at a time."""
+        decisions = self._by_work_id("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id")
         for rows in self._chunks(
             """SELECT model, task_id, deliverable, attempt, state = 'done', work_id FROM candidates ORDER BY work_id"""
         ):
-            found = []
-            for *row, work_id in rows:
-                while decided < work_id:
-                    decided, accepted = next(decisions, (AFTER_ALL, None))
-                found.append((*row, accepted if decided == work_id else None))
-            yield found
+            *columns, work_ids = zip(*rows, strict=True)
+            yield (*columns, [None if found is None else found[1] for found in decisions.rows(work_ids)])
 
     def task_prices(self) -> list[tuple[str, str, int]]:
         """(task id, category, price in micro-USD) of every task, by task id."""

@@ -1,7 +1,7 @@
 """The store: all queries and writes of a run's SQLite file."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from typing import Any
@@ -11,6 +11,7 @@ from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.plan import FIRST_CANDIDATES, PlanStore, columns, decision
 from local_bench.runs.store.rows import (
     BusyTime,
+    DecidedRow,
     DecisionRow,
     Kind,
     MeterRow,
@@ -26,6 +27,11 @@ from local_bench.runs.store.rows import (
 
 _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
+_DECISIONS = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions"
+"""The columns of `DecidedRow`."""
+_BETWEEN = "work_id BETWEEN ? AND ?"
+_STATES = 5
+"""States of a score in a case: absent, not applicable, unscored, below its threshold, not below it."""
 _AT_ONCE = 500
 """Work ids in one query; SQLite has a limit on variables."""
 
@@ -182,55 +188,98 @@ class Store(PlanStore):
         rows = self.rows(f"SELECT {_SCORE} FROM scores WHERE work_id = ? AND kind = 'judge' ORDER BY name", work_id)
         return [self._typed(_score, *row).score for row in rows]
 
-    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[SettledRow]:
-        """Every candidate with the case of its judge scores, by work id, read as needed.
+    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[list[SettledRow]]:
+        """Every candidate with the case of its judge scores, by work id, some thousand at a time.
 
         Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
         reason, below its threshold, or not below it for all of them.
         """
         prices = dict(chain.from_iterable(self._chunks("SELECT task_id, price_micro_usd FROM tasks")))
         cases = self._cases(thresholds)
-        case = next(cases)
-        of = case[0]
         for rows in self._chunks("SELECT work_id, state, unscored, task_id FROM candidates ORDER BY work_id"):
-            for own, state, unscored, task_id in rows:
-                while of < own:
-                    case = next(cases)
-                    of = case[0]
-                yield own, state, unscored, prices[task_id], case[1:] if of == own else ()
+            of = cases([row[0] for row in rows])
+            yield [
+                (work_id, state, unscored, prices[task_id], case)
+                for (work_id, state, unscored, task_id), case in zip(rows, of, strict=True)
+            ]
 
-    def _cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Any, ...]]:
-        """(work id, case of each score), by work id; then a row after all work ids."""
-        case = """max(CASE WHEN name <> ? THEN NULL WHEN NOT applies THEN 'not applicable'
-                  WHEN value IS NULL THEN 'unscored ' || unscored WHEN value < ? THEN 'below' ELSE 'reached' END)"""
-        if thresholds:
-            query = f"""SELECT work_id, {", ".join([case] * len(thresholds))} FROM scores WHERE kind = 'judge'
-                        GROUP BY work_id ORDER BY work_id"""
-            yield from chain.from_iterable(self._chunks(query, *chain.from_iterable(thresholds.items())))
-        yield (AFTER_ALL,)
+    def _cases(self, thresholds: Mapping[str, float]) -> Callable[[Sequence[str]], list[int | str | None]]:
+        """A function that gives the cases of ascending work ids. A case is a number with one digit per score, to base
+        `_STATES`, and the reasons of its unscored scores if it has any."""
+        if not thresholds:
+            return lambda work_ids: [None] * len(work_ids)
+        when = " ".join(
+            f"""WHEN ? THEN {_STATES**i} * CASE WHEN NOT applies THEN 1 WHEN value IS NULL THEN 2
+                WHEN value < ? THEN 3 ELSE 4 END"""
+            for i in range(len(thresholds))
+        )
+        named = f"kind = 'judge' AND name IN ({', '.join('?' * len(thresholds))})"
+        digits = self._by_work_id(
+            f"SELECT work_id, sum(CASE name {when} ELSE 0 END) FROM scores WHERE kind = 'judge' GROUP BY work_id "
+            "ORDER BY work_id",
+            *chain.from_iterable(thresholds.items()),
+        )
+        reasons = self._by_work_id(
+            f"""SELECT work_id, group_concat(name || quote(unscored)) FROM scores
+                WHERE {named} AND applies AND value IS NULL GROUP BY work_id ORDER BY work_id""",
+            *thresholds,
+        )
+        open_cases: dict[int, bool] = {}
+
+        def is_open(number: int) -> bool:
+            if number not in open_cases:
+                open_cases[number] = any(number // _STATES**i % _STATES == 2 for i in range(len(thresholds)))
+            return open_cases[number]
+
+        def cases(work_ids: Sequence[str]) -> list[int | str | None]:
+            found: list[int | str | None] = [None if row is None else row[1] for row in digits.rows(work_ids)]
+            unscored = [i for i, number in enumerate(found) if isinstance(number, int) and is_open(number)]
+            for i, row in zip(unscored, reasons.rows([work_ids[i] for i in unscored]), strict=True):
+                found[i] = f"{found[i]} {row and row[1]}"
+            return found
+
+        return cases
 
     def decisions(self) -> list[DecisionRow]:
         """All decisions, by candidate."""
-        return list(self.each_decision())
+        return [
+            DecisionRow(work_id, self._typed(decision, accepted, unscored), price)
+            for work_id, accepted, unscored, price in self.each_decided()
+        ]
 
-    def each_decision(self) -> Iterator[DecisionRow]:
-        """As `decisions`, read as needed."""
-        chunks = self._chunks("SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id")
-        for work_id, accepted, unscored, price in chain.from_iterable(chunks):
-            yield DecisionRow(work_id, self._typed(decision, accepted, unscored), price)
+    def each_decided(self) -> Iterator[DecidedRow]:
+        """As `decisions`, as plain rows, read as needed."""
+        return chain.from_iterable(self._chunks(f"{_DECISIONS} ORDER BY work_id"))
 
     def replace_decisions(self, decisions: Iterable[DecisionRow]) -> None:
         """Replaces all decisions in one transaction."""
-        with self.transaction():
-            self.write("DELETE FROM decisions")
-            self.write_many(
-                "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)",
-                (
+        self.replace_decided(
+            [
+                sorted(
                     (d.work_id, None if d.decision.accepted is None else int(d.decision.accepted), d.decision.unscored,
                      d.price_micro_usd)
                     for d in decisions
-                ),
-            )  # fmt: skip
+                )
+            ]
+        )  # fmt: skip
+
+    def replace_decided(self, parts: Iterable[list[DecidedRow]]) -> None:
+        """Replaces all decisions by these, by work id, in one transaction. Parts that are stored as they are already
+        are not written again."""
+        with self.transaction():
+            first = ""
+            for rows in filter(None, parts):
+                self._replace_decisions(first, rows[-1][0], rows)
+                first = rows[-1][0] + "\0"
+            self._replace_decisions(first, AFTER_ALL, [])
+
+    def _replace_decisions(self, first: str, last: str, rows: list[DecidedRow]) -> None:
+        """Replaces the decisions on the work ids from `first` to `last`."""
+        stored = list(chain.from_iterable(self._chunks(f"{_DECISIONS} WHERE {_BETWEEN} ORDER BY work_id", first, last)))
+        if stored == rows:
+            return
+        self.write(f"DELETE FROM decisions WHERE {_BETWEEN}", first, last)
+        self.write_many("INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)", rows)
 
     def undecided(self, limit: int) -> list[Reason]:
         """Why first attempts have no decision, by model; the most frequent reasons first."""
