@@ -33,7 +33,7 @@ def decide(run: RunDir) -> None:
 
 
 def decisions_of(run: RunDir) -> Iterator[list[DecidedRow]]:
-    """The decision on every candidate that follows from the stored scores, by work id, some thousand at a time. The
+    """The decision on every candidate that follows from the stored scores, by work id, some hundred at a time. The
     rule is applied once to all candidates whose deciding scores compare with the thresholds in the same way."""
     thresholds = thresholds_of(run.config)
     deciding = {**thresholds, RULES: ALL_RULES} if run.config.acceptance.rules else thresholds

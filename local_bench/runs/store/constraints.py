@@ -94,7 +94,7 @@ _GAP = """SELECT 1 FROM (SELECT task_id, deliverable, model, count(*) AS n FROM 
   LIMIT 1"""
 """Finds a first attempt that is there twice or lacks the deliverable before it; answered from the table's unique key,
 in its order."""
-_CHUNK = 5_000
+_CHUNK = 500
 
 
 def _satisfied(db: sqlite3.Connection, table: str, condition: str) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -106,7 +106,7 @@ class ContentStore(Database):
     def rows_to_digest(
         self, kind: Literal["candidates", "verdicts", "scores", "decisions"]
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """The columns that the digest of a kind covers, in identity order, some thousand rows at a time."""
+        """The columns that the digest of a kind covers, in identity order, some hundred rows at a time."""
         where, judges = self._of_judges(None)
         return self._chunks(_TO_DIGEST[kind].format(judges=where), *(judges if kind == "verdicts" else ()))
 
@@ -123,9 +123,9 @@ class ContentStore(Database):
         if kind in _OF_CANDIDATES:
             tasks = self._by_work_id("SELECT work_id, task_id FROM candidates ORDER BY work_id")
         for rows in self._chunks(query, *parameters):
-            groups = list(map(_first, rows))
+            groups: Sequence[Any] = list(map(_first, rows))
             if tasks:  # a row that belongs to no candidate is left out; `verify` finds it
-                groups = [None if of is None else of[1] for of in tasks.rows(groups)]
+                groups = tasks.values(groups)
             text = "\n".join(json_lines([row[1:] for row in rows], _encode)) + "\n"
             for group, line in zip(groups, text.encode().splitlines(keepends=True), strict=True):
                 if group is not None:

@@ -167,7 +167,8 @@ class PlanStore(ContentStore):
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
         rows = self.rows(
             """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
-               WHERE state = 'done' AND json_extract(work, '$.pixels') IS NOT NULL GROUP BY model"""
+               WHERE state = 'done' AND instr(work, '"pixels"') AND json_extract(work, '$.pixels') IS NOT NULL
+               GROUP BY model"""
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
 
@@ -202,13 +203,13 @@ class PlanStore(ContentStore):
 
     def attempts(self) -> Iterator[tuple[Sequence[Any], ...]]:
         """The columns (model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if
-        undecided) of every candidate, by work id, some thousand rows at a time."""
+        undecided) of every candidate, by work id, some hundred rows at a time."""
         decisions = self._by_work_id("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id")
         for rows in self._chunks(
             """SELECT model, task_id, deliverable, attempt, state = 'done', work_id FROM candidates ORDER BY work_id"""
         ):
             *columns, work_ids = zip(*rows, strict=True)
-            yield (*columns, [None if found is None else found[1] for found in decisions.rows(work_ids)])
+            yield (*columns, decisions.values(work_ids))
 
     def task_prices(self) -> list[tuple[str, str, int]]:
         """(task id, category, price in micro-USD) of every task, by task id."""

@@ -189,7 +189,7 @@ class Store(PlanStore):
         return [self._typed(_score, *row).score for row in rows]
 
     def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[list[SettledRow]]:
-        """Every candidate with the case of its judge scores, by work id, some thousand at a time.
+        """Every candidate with the case of its judge scores, by work id, some hundred at a time.
 
         Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
         reason, below its threshold, or not below it for all of them.
@@ -224,18 +224,14 @@ class Store(PlanStore):
                 WHERE {named} AND applies AND value IS NULL GROUP BY work_id ORDER BY work_id""",
             *thresholds,
         )
-        open_cases: dict[int, bool] = {}
-
-        def is_open(number: int) -> bool:
-            if number not in open_cases:
-                open_cases[number] = any(number // _STATES**i % _STATES == 2 for i in range(len(thresholds)))
-            return open_cases[number]
 
         def cases(work_ids: Sequence[str]) -> list[int | str | None]:
-            found: list[int | str | None] = [None if row is None else row[1] for row in digits.rows(work_ids)]
-            unscored = [i for i, number in enumerate(found) if isinstance(number, int) and is_open(number)]
-            for i, row in zip(unscored, reasons.rows([work_ids[i] for i in unscored]), strict=True):
-                found[i] = f"{found[i]} {row and row[1]}"
+            found = list(digits.values(work_ids))
+            is_open = {number: _has_unscored(number) for number in set(found) if number is not None}
+            if any(is_open.values()):
+                unscored = [i for i, number in enumerate(found) if number is not None and is_open[number]]
+                for i, why in zip(unscored, reasons.values([work_ids[i] for i in unscored]), strict=True):
+                    found[i] = f"{found[i]} {why}"
             return found
 
         return cases
@@ -356,6 +352,15 @@ class Store(PlanStore):
                 f"INSERT OR REPLACE INTO {table} ({columns(kind)}) VALUES ({marks})",
                 (tuple(vars(row).values()) for row in rows),
             )
+
+
+def _has_unscored(number: int) -> bool:
+    """Whether a case's number has the digit of an unscored score."""
+    while number:
+        number, digit = divmod(number, _STATES)
+        if digit == 2:
+            return True
+    return False
 
 
 def _of_first(n: int | None) -> str:
