@@ -5,7 +5,7 @@ resample is therefore a count per task, and counts @ sums are its sums, for all 
 are always compared on the same resampled tasks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -124,13 +124,42 @@ def bootstrap(
     and ties with the estimate counted half. Where the correction is undefined (all resamples on one side of the
     estimate, or an undefined jackknife value) the percentile interval is used and `method` says so.
     """
+    return _intervals(sums, statistic, lambda: resampled_sums(sums, n_resamples, seed), method, level)
+
+
+def bootstraps(
+    tables: Sequence[tuple[Floats, Statistic]],
+    *,
+    method: Method = "percentile",
+    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[list[Interval]]:
+    """`bootstrap` of each of several tables with the same number of tasks, which are drawn once for all of them."""
+    parts: list[list[Floats]] = [[] for _ in tables]
+    if tables and len(tables[0][0]) >= 2:
+        for counts in resampled_counts(len(tables[0][0]), n_resamples, seed):
+            for part, (sums, _) in zip(parts, tables, strict=True):
+                part.append(counts @ sums)
+    return [
+        _intervals(sums, statistic, lambda part=part: np.concatenate(part), method, level)  # type: ignore[misc]
+        for part, (sums, statistic) in zip(parts, tables, strict=True)
+    ]
+
+
+def _intervals(
+    sums: Floats, statistic: Statistic, resampled: Callable[[], Floats], method: Method, level: float
+) -> list[Interval]:
+    """Intervals from the sums over the resampled tasks, (n_resamples, columns)."""
     assert sums.ndim == 2, sums.shape
     n_tasks = len(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         estimates = np.atleast_1d(statistic(sums.sum(axis=0)))
         if n_tasks < 2:
             return [Interval(_known(x), None, None, level, method, n_tasks, 0, 0, TOO_FEW_TASKS) for x in estimates]
-        drawn = statistic(resampled_sums(sums, n_resamples, seed)).reshape(n_resamples, -1)
+        totals = resampled()
+        n_resamples = len(totals)
+        drawn = statistic(totals).reshape(n_resamples, -1)
         accelerations = _accelerations(sums, statistic) if method == "bca" else np.full(len(estimates), np.nan)
     tail = (1 - level) / 2
     found = []

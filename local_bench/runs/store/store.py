@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
+from math import nan
 from typing import Any
 
 from local_bench.core.types import Score
@@ -148,6 +149,16 @@ class Store(PlanStore):
         )
         yield from (tuple(row) for row in rows)
 
+    def first_scores(self, name: str) -> Iterator[float | None]:
+        """One value per candidate's first attempt, by work id, read as needed: the score of that name, NaN if it is
+        unscored, None if it does not apply or is absent."""
+        scores = self._by_work_id(
+            "SELECT work_id, ifnull(value, 'unscored') FROM scores WHERE name = ? AND applies ORDER BY work_id", name
+        )
+        for rows in self._chunks("SELECT work_id FROM candidates WHERE attempt = 1 ORDER BY work_id"):
+            for value in scores.values([work_id for (work_id,) in rows]):
+                yield nan if value == "unscored" else value
+
     def has_spreads(self) -> bool:
         """Whether any score has a standard deviation."""
         return bool(self.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1"))
@@ -275,7 +286,9 @@ class Store(PlanStore):
         if stored == rows:
             return
         self.write(f"DELETE FROM decisions WHERE {_BETWEEN}", first, last)
-        self.write_many("INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)", rows)
+        self.write_many(
+            "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)", rows
+        )
 
     def undecided(self, limit: int) -> list[Reason]:
         """Why first attempts have no decision, by model; the most frequent reasons first."""
