@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -54,13 +55,24 @@ class ContentStore(Database):
 
     def contents(self, kinds: Iterable[str] = tuple(_BY_TASK)) -> Contents:
         """Digests of the current rows of these kinds. Memory grows with the number of tasks, not of rows."""
-        return {(kind, key): sha256 for kind in kinds for key, sha256 in self._digests(kind, _BY_TASK[kind])}
+        return {
+            (kind, key): sha256
+            for kind in kinds
+            if kind in _BY_TASK
+            for key, sha256 in self._digests(kind, _BY_TASK[kind])
+        }
 
-    def recorded(self) -> Contents | None:
-        """The digests stored by `record`; None while a command runs and after one that was killed."""
+    def recorded(self, kind: str | None = None) -> Contents | None:
+        """The digests stored by `record`, all or those of a kind; None while a command runs and after one that was
+        killed."""
         if self.meta(RECORDED) != "1":
             return None
-        return {(row["kind"], row["key"]): row["sha256"] for row in self.rows("SELECT * FROM contents")}
+        chunks = self._chunks("SELECT kind, key, sha256 FROM contents WHERE kind = ?1 OR ?1 IS NULL", kind)
+        return {(kind, key): sha256 for kind, key, sha256 in chain.from_iterable(chunks)}
+
+    def kinds(self) -> list[str]:
+        """The kinds of rows and files with recorded or current digests, sorted."""
+        return sorted({*_BY_TASK, "file", *(row["kind"] for row in self.rows("SELECT DISTINCT kind FROM contents"))})
 
     _complete = False
     """Whether the stored digests described all rows when this command started."""

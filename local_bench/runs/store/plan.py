@@ -27,6 +27,8 @@ def columns(kind: type) -> str:
 _CANDIDATE = columns(CandidateRow)
 _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
+AT_ONCE = 500
+"""Ids in one query; SQLite has a limit on variables."""
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
@@ -86,6 +88,24 @@ class PlanStore(ContentStore):
         rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?", _limit(limit))
         return [_task(row) for row in rows]
 
+    def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
+        """Tasks of these ids, by id. LedgerError if one cannot be read."""
+        found: list[Task] = []
+        for at in range(0, len(task_ids), AT_ONCE):
+            part = task_ids[at : at + AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            rows = self.rows(f"SELECT task_id, content FROM tasks WHERE task_id IN ({marks}) ORDER BY task_id", *part)
+            found += [_task(row) for row in rows]
+        return found
+
+    def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
+        """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
+        LedgerError if one cannot be read."""
+        for row in self._stream(
+            "SELECT task_id, content, category, price_micro_usd FROM tasks ORDER BY position, task_id"
+        ):
+            yield _task(row), row["content"], row["category"], row["price_micro_usd"]
+
     def task_contents(self) -> dict[str, str]:
         """Task id -> canonical JSON, in the plan's order. LedgerError if one is not a task."""
         rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id")
@@ -94,11 +114,6 @@ class PlanStore(ContentStore):
     def task_positions(self) -> dict[str, int]:
         """Task id -> index among the tasks of all shards."""
         return {row["task_id"]: row["position"] for row in self.rows("SELECT task_id, position FROM tasks")}
-
-    def task_columns(self) -> list[tuple[str, int]]:
-        """(category, price in micro-USD) of every task, in the plan's order."""
-        rows = self.rows("SELECT category, price_micro_usd FROM tasks ORDER BY position, task_id")
-        return [(row["category"], row["price_micro_usd"]) for row in rows]
 
     def task_totals(self) -> tuple[int, int]:
         """(number of tasks, their value in micro-USD)"""
@@ -121,6 +136,15 @@ class PlanStore(ContentStore):
             self._chunks(
                 """SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)
                    FROM candidates ORDER BY position"""
+            )
+        )
+
+    def images_by_task(self) -> Iterator[tuple[str, str, int, int, str, str | None]]:
+        """As `images`, by task id and deliverable."""
+        return chain.from_iterable(
+            self._chunks(
+                """SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)
+                   FROM candidates ORDER BY task_id, deliverable, model, attempt"""
             )
         )
 

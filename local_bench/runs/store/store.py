@@ -9,7 +9,7 @@ from typing import Any
 
 from local_bench.core.types import Score
 from local_bench.runs.store.database import AFTER_ALL
-from local_bench.runs.store.plan import FIRST_CANDIDATES, PlanStore, columns, decision
+from local_bench.runs.store.plan import AT_ONCE, FIRST_CANDIDATES, PlanStore, columns, decision
 from local_bench.runs.store.rows import (
     BusyTime,
     DecidedRow,
@@ -33,8 +33,6 @@ _DECISIONS = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions
 _BETWEEN = "work_id BETWEEN ? AND ?"
 _STATES = 5
 """States of a score in a case: absent, not applicable, unscored, below its threshold, not below it."""
-_AT_ONCE = 500
-"""Work ids in one query; SQLite has a limit on variables."""
 
 
 class Store(PlanStore):
@@ -66,8 +64,8 @@ class Store(PlanStore):
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
         where, judges = self._of_judges(None)
         found: list[VerdictRow] = []
-        for at in range(0, len(work_ids), _AT_ONCE):
-            part = work_ids[at : at + _AT_ONCE]
+        for at in range(0, len(work_ids), AT_ONCE):
+            part = work_ids[at : at + AT_ONCE]
             rows = self.rows(
                 f"""SELECT {columns(VerdictRow)} FROM verdicts
                     WHERE {where} AND work_id IN ({", ".join("?" * len(part))})
@@ -128,6 +126,17 @@ class Store(PlanStore):
             *((kind,) if first_tasks is None else (kind, first_tasks)),
         )
         return (self._typed(_score, *row) for rows in chunks for row in rows)
+
+    def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
+        """(work id, name) -> judge score, for these candidates."""
+        found: dict[tuple[str, str], Score] = {}
+        for at in range(0, len(work_ids), AT_ONCE):
+            part = work_ids[at : at + AT_ONCE]
+            rows = self.rows(
+                f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN ({', '.join('?' * len(part))})", *part
+            )
+            found |= {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
+        return found
 
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
