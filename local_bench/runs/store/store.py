@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from math import nan
+from operator import itemgetter
 from typing import Any
 
 from local_bench.core.types import Score
@@ -269,15 +270,12 @@ class Store(PlanStore):
 
     def replace_decisions(self, decisions: Iterable[DecisionRow]) -> None:
         """Replaces all decisions in one transaction."""
-        self.replace_decided(
-            [
-                sorted(
-                    (d.work_id, None if d.decision.accepted is None else int(d.decision.accepted), d.decision.unscored,
-                     d.price_micro_usd)
-                    for d in decisions
-                )
-            ]
-        )  # fmt: skip
+        rows: list[DecidedRow] = [
+            (d.work_id, None if d.decision.accepted is None else int(d.decision.accepted), d.decision.unscored,
+             d.price_micro_usd)
+            for d in decisions
+        ]  # fmt: skip
+        self.replace_decided([sorted(rows, key=itemgetter(0))])
 
     def replace_decided(self, parts: Iterable[list[DecidedRow]]) -> None:
         """Replaces all decisions by these, by work id, in one transaction. Parts that are stored as they are already
