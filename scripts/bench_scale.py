@@ -1,11 +1,11 @@
 """Time and memory of planning, settling, digesting and verifying synthetic runs of many candidates.
 
     python -m scripts.bench_scale [--candidates 17000 1000000] [--steps plan store settle ...]
-        [--out benchmarks/scale.json] [--work DIR]
+        [--out benchmarks/scale.json] [--work DIR] [--note TEXT]
 
 A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores
 and a decision. Images are not read. Each step runs in a process of its own; `cpu_s` is its processor time in all
-threads, memory its peak resident size.
+threads, memory its peak resident size. Entries of `--out` for other steps and sizes are kept.
 """
 
 import argparse
@@ -150,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, nargs="+", default=[17_000, 1_000_000])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--note", help="a sentence about the measurement, such as what else ran on the machine")
     parser.add_argument("--work", type=Path, help="keep the synthetic runs in this folder")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--step", help=argparse.SUPPRESS)
@@ -158,24 +159,23 @@ def main() -> None:
     if args.step:
         _step(args.step, args.folder)
         return
-    results: dict[str, Any] = {
-        "command": f"python -m scripts.bench_scale --steps {' '.join(args.steps)}",
-        "processors": os.cpu_count(),
-        "candidates": {},
-    }
+    results: dict[str, Any] = {"candidates": {}}
+    if args.out and args.out.exists():
+        results = json.loads(args.out.read_text())
+    results |= {"command": "python -m scripts.bench_scale", "processors": os.cpu_count()}
+    results |= {"note": args.note} if args.note else {}
     with tempfile.TemporaryDirectory() as scratch:
         for n in args.candidates:
             folder = (args.work or Path(scratch)) / str(n)
             folder.mkdir(parents=True, exist_ok=True)
             write_tasks(folder, n)
-            of: dict[str, Any] = {}
+            of: dict[str, Any] = results["candidates"].setdefault(str(n), {})
             for step in args.steps:
                 command = [sys.executable, "-m", "scripts.bench_scale", "--step", step, "--folder", str(folder)]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 lines = done.stdout.strip().splitlines()
                 of[step] = json.loads(lines[-1]) if not done.returncode else {"error": done.stderr[-400:]}
                 print(f"{n:>9,} {step:8}{of[step]}", flush=True)
-            results["candidates"][str(n)] = of
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -6,19 +6,18 @@ from itertools import combinations
 
 import numpy as np
 
-from local_bench.analysis.settlement import lines
+from local_bench.analysis.settlement import line_table
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.bootstrap import Floats, Method, task_sums
-from local_bench.settle.paired import Difference, adjusted_bh, adjusted_holm, paired_differences
-from local_bench.settle.table import Line
+from local_bench.settle.paired import Difference, Statistics, adjusted_bh, adjusted_holm, differences
+from local_bench.settle.table import ACCEPTED, REJECTED, Ints
 
 REVENUE, ORDERS, IMAGES = "revenue", "orders accepted", "images accepted"
 _TOP = 5
 """The judges' scores run from 0 to this."""
-
-Key = tuple[str, int]
-"""(order, deliverable)"""
+_MAX_DELIVERABLES = 2**20
+"""More than the deliverables of any order."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,41 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class _Side:
-    """One model's outcomes and scores on the shared tasks."""
+class _Scores:
+    """One score of a model's images that it applies to, in order of work ids."""
 
-    lines: Mapping[Key, Line]
-    scores: Mapping[str, Mapping[Key, float | None]]
-    """Name -> image -> value, None if unscored; no entry if it does not apply."""
+    image: Ints
+    """(N,), as `_Side.image`."""
+    value: Floats
+    """(N,), NaN if unscored."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One model's outcomes and scores on the shared tasks, as columns in order of work ids."""
+
+    task: Ints
+    """(N,) number of the shared task."""
+    image: Ints
+    """(N,) number of the task and deliverable, the same in both runs."""
+    part: Ints
+    """(N,) revenue if accepted, in micro-USD."""
+    decision: Ints
+    """(N,)"""
+    scores: Mapping[str, _Scores]
+    """By name."""
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A statistic of a pair of models, to be compared."""
+
+    name: str
+    statistics: Statistics
+    n: int
+    n_unscored: int
+    bounds: tuple[float | None, float | None] | None = None
+    """Of the difference, if they do not follow from the bounds of `statistics`."""
 
 
 def compare(
@@ -77,17 +105,20 @@ def compare(
     UserError if the runs share no task, or if a task of the same id differs between them.
     """
     shared, only_a, only_b = _shared_tasks(a, b)
-    first, second = _sides(a, shared), _sides(b, shared)
+    names = [name for name in _score_names(a) if name in set(_score_names(b))]
+    first = _sides(a, shared, names)
+    itself = a.path.resolve() == b.path.resolve()
+    second = first if itself else _sides(b, shared, names)
     same = [(model, model) for model in first if model in second]
     pairs = [(x, y) for x in first for y in second] if every_pair or not same else same
-    if every_pair and a.path.resolve() == b.path.resolve():
+    if every_pair and itself:
         pairs = list(combinations(first, 2))  # each pair of the run's models once
-    names = [name for name in _score_names(a) if name in set(_score_names(b))]
     judged = {name for kind, name in a.store.score_names() if kind == "judge"}
+    figures = [found for x, y in pairs for found in _figures((x, y), first[x], second[y], names, judged)]
+    compared = differences([of.statistics for of in figures], method=method, level=level, seed=seed)
     by_figure: dict[str, list[FigureComparison]] = {figure: [] for figure in (REVENUE, ORDERS, IMAGES, *names)}
-    for x, y in pairs:
-        for found in _figures((x, y), first[x], second[y], names, judged, (method, level, seed)):
-            by_figure[found.figure].append(found)
+    for of, (difference,) in zip(figures, compared, strict=True):
+        by_figure[of.name].append(_compared(of, difference))
     rows = [row for figure in by_figure.values() for row in _adjusted(figure)]
     return Comparison(rows, len(shared), only_a, only_b, [*_notes(a, b, only_a, only_b)])
 
@@ -105,94 +136,98 @@ def _shared_tasks(a: RunDir, b: RunDir) -> tuple[list[str], int, int]:
     return shared, len(first) - len(shared), len(second) - len(shared)
 
 
-def _sides(run: RunDir, shared: Sequence[str]) -> dict[str, _Side]:
-    keys = set(shared)
-    by_model: dict[str, dict[Key, Line]] = {}
-    for line in lines(run.store):
-        if line.task_id in keys:
-            by_model.setdefault(line.model, {})[line.task_id, line.deliverable] = line
-    scores: dict[str, dict[str, dict[Key, float | None]]] = {}
-    by_candidate = run.store.scores_by_candidate()
-    for row in sorted(run.store.candidates(), key=lambda row: row.work_id):
-        for name, score in by_candidate.get(row.work_id, {}).items():
-            if row.attempt == 1 and score.applies:
-                of_model = scores.setdefault(row.model, {}).setdefault(name, {})
-                of_model[row.task_id, row.deliverable] = score.value
-    return {model: _Side(of, scores.get(model, {})) for model, of in sorted(by_model.items())}
+def _sides(run: RunDir, shared: Sequence[str], names: Sequence[str]) -> dict[str, _Side]:
+    table = line_table(run.store)
+    numbers = {task_id: i for i, task_id in enumerate(shared)}
+    task = np.array([numbers.get(task_id, -1) for task_id in table.task_ids], dtype=np.int64)[table.task]
+    image = task * _MAX_DELIVERABLES + table.deliverable
+    part = table.part_micro_usd
+    rows = {i: np.flatnonzero((table.model == i) & (task >= 0)) for i in range(len(table.models))}
+    scores: dict[int, dict[str, _Scores]] = {i: {} for i in rows}
+    for name in names:
+        given = np.array([*run.store.first_scores(name)], dtype=object)
+        applies = np.array([value is not None for value in given], dtype=np.bool_)
+        for i, of in rows.items():
+            own = of[applies[of]]
+            if len(own):
+                scores[i][name] = _Scores(image[own], given[own].astype(np.float64))
+    return {
+        model: _Side(task[rows[i]], image[rows[i]], part[rows[i]], table.decision[rows[i]], scores[i])
+        for i, model in sorted(enumerate(table.models), key=lambda one: one[1])
+        if len(rows[i])
+    }
 
 
 def _score_names(run: RunDir) -> list[str]:
     return [name for _, name in run.store.score_names()]
 
 
-def _figures(
-    models: tuple[str, str],
-    x: _Side,
-    y: _Side,
-    names: Sequence[str],
-    judged: set[str],
-    how: tuple[Method, float, int],
-) -> Iterator[FigureComparison]:
-    keys = [key for key in x.lines if key in y.lines]
-    if not keys:
+def _figures(models: tuple[str, str], x: _Side, y: _Side, names: Sequence[str], judged: set[str]) -> Iterator[_Figure]:
+    of_x, of_y = _in_both(x.image, y.image)
+    if not len(of_x):
         return
-    tasks = _numbers(keys)
-    n_tasks = len(set(tasks))
-    part = np.array([x.lines[key].part_micro_usd for key in keys], dtype=np.float64)
-    decisions = np.array([[_decision(side.lines[key]) for side in (x, y)] for key in keys])  # images x 2; NaN: open
-    yes, no, open_ = decisions == 1, decisions == 0, np.isnan(decisions)
+    tasks, n_tasks = _numbers(x.task[of_x])
+    part = x.part[of_x].astype(np.float64)
+    decisions = np.stack([x.decision[of_x], y.decision[of_y]], axis=1)  # images x 2
+    yes, no = decisions == ACCEPTED, decisions == REJECTED
+    n_images, n_open = len(of_x), int((~yes & ~no).any(axis=1).sum())
     paid, payable = (task_sums(tasks, part[:, None] * which, n_tasks) for which in (yes, ~no))
-    yield _compared(REVENUE, models, paid, payable, None, how, len(keys), int(open_.any(axis=1).sum()))
+    yield _Figure(REVENUE, _statistics(models, paid, payable, None), n_images, n_open)
     size = np.bincount(tasks, minlength=n_tasks)[:, None]
     accepted, acceptable = (task_sums(tasks, which, n_tasks) for which in (yes, ~no))
     complete, completable = ((side == size).astype(np.float64) for side in (accepted, acceptable))
-    n_open = int((complete != completable).any(axis=1).sum())
-    yield _compared(ORDERS, models, complete, completable, np.ones_like(complete), how, n_tasks, n_open)
+    open_orders = int((complete != completable).any(axis=1).sum())
+    yield _Figure(ORDERS, _statistics(models, complete, completable, np.ones_like(complete)), n_tasks, open_orders)
     requested = np.repeat(size.astype(np.float64), 2, axis=1)
-    yield _compared(IMAGES, models, accepted, acceptable, requested, how, len(keys), int(open_.any(axis=1).sum()))
+    yield _Figure(IMAGES, _statistics(models, accepted, acceptable, requested), n_images, n_open)
     for name in names:
-        found = _score(name, models, x, y, name in judged, how)
-        if found:
-            yield found
+        if name in x.scores and name in y.scores:
+            yield from _score(name, models, x.scores[name], y.scores[name], name in judged)
 
 
-def _score(
-    name: str, models: tuple[str, str], x: _Side, y: _Side, judged: bool, how: tuple[Method, float, int]
-) -> FigureComparison | None:
-    first, second = x.scores.get(name, {}), y.scores.get(name, {})
-    keys = [key for key in first if key in second]
-    if not keys:
-        return None
-    tasks = _numbers(keys)
-    values = np.array([[first[key], second[key]] for key in keys], dtype=np.float64)
+def _score(name: str, models: tuple[str, str], x: _Scores, y: _Scores, judged: bool) -> Iterator[_Figure]:
+    of_x, of_y = _in_both(x.image, y.image)
+    if not len(of_x):
+        return
+    tasks, n_tasks = _numbers(x.image[of_x] // _MAX_DELIVERABLES)
+    values = np.stack([x.value[of_x], y.value[of_y]], axis=1)
     both = np.asarray(~np.isnan(values).any(axis=1, keepdims=True))
-    n_tasks = len(set(tasks))
     sums = task_sums(tasks, np.where(both, values, 0.0), n_tasks)
     counts = task_sums(tasks, np.repeat(both, 2, axis=1), n_tasks)
-    found = _compared(name, models, sums, sums, counts, how, int(both.sum()), int((~both).sum()))
     worst, best = ((np.where(np.isnan(values), end, values)).mean(axis=0) for end in (0, _TOP))
     bounds = (float(worst[0] - best[1]), float(best[0] - worst[1])) if judged else (None, None)
-    return replace(found, difference=replace(found.difference, at_least=bounds[0], at_most=bounds[1]))
+    yield _Figure(name, _statistics(models, sums, sums, counts), int(both.sum()), int((~both).sum()), bounds)
 
 
-def _compared(
-    figure: str,
-    models: tuple[str, str],
-    sure: Floats,
-    possible: Floats,
-    below: Floats | None,
-    how: tuple[Method, float, int],
-    n: int,
-    n_unscored: int,
-) -> FigureComparison:
+def _in_both(x: Ints, y: Ints) -> tuple[Ints, Ints]:
+    """The places in `x` and in `y` of the numbers that both have, in the order of `x`."""
+    order = np.argsort(y)
+    at = np.searchsorted(y, x, sorter=order)
+    places = order[np.minimum(at, len(y) - 1)]
+    found = y[places] == x
+    return np.flatnonzero(found), places[found]
+
+
+def _numbers(tasks: Ints) -> tuple[Ints, int]:
+    """Numbers from 0 of the tasks of images, in the order in which they first occur, and how many there are."""
+    distinct, first, index = np.unique(tasks, return_index=True, return_inverse=True)
+    rank = np.empty(len(distinct), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(distinct))
+    return rank[index], len(distinct)
+
+
+def _statistics(models: tuple[str, str], sure: Floats, possible: Floats, below: Floats | None) -> Statistics:
     total = np.ones(2) if below is None else below.sum(axis=0)
     with np.errstate(invalid="ignore"):
         ends = [side.sum(axis=0) / np.where(total == 0, np.nan, total) for side in (sure, possible)]
-    bounds = [(float(low), float(high)) for low, high in zip(*ends, strict=True)]
-    method, level, seed = how
-    (difference,) = paired_differences(models, sure, below, bounds=bounds, method=method, level=level, seed=seed)
-    known = [None if np.isnan(low) else low for low, _ in bounds]
-    return FigureComparison(figure, known[0], known[1], difference, n, n_unscored)
+    return Statistics(models, sure, below, [(float(low), float(high)) for low, high in zip(*ends, strict=True)])
+
+
+def _compared(of: _Figure, difference: Difference) -> FigureComparison:
+    if of.bounds is not None:
+        difference = replace(difference, at_least=of.bounds[0], at_most=of.bounds[1])
+    known = [None if np.isnan(low) else low for low, _ in of.statistics.bounds or ()]
+    return FigureComparison(of.name, known[0], known[1], difference, of.n, of.n_unscored)
 
 
 def _adjusted(rows: Sequence[FigureComparison]) -> list[FigureComparison]:
@@ -202,15 +237,6 @@ def _adjusted(rows: Sequence[FigureComparison]) -> list[FigureComparison]:
         replace(row, difference=replace(row.difference, p_holm=holm, p_bh=bh))
         for row, holm, bh in zip(rows, adjusted_holm(p), adjusted_bh(p), strict=True)
     ]
-
-
-def _numbers(keys: Sequence[Key]) -> list[int]:
-    indices = {task_id: i for i, task_id in enumerate(dict.fromkeys(task_id for task_id, _ in keys))}
-    return [indices[task_id] for task_id, _ in keys]
-
-
-def _decision(line: Line) -> float:
-    return np.nan if line.decision.accepted is None else float(line.decision.accepted)
 
 
 def _notes(a: RunDir, b: RunDir, only_a: int, only_b: int) -> Iterator[str]:

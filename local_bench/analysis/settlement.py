@@ -39,11 +39,10 @@ def line_table(store: Store) -> LineTable:
     models = store.models()
     number = {model: i for i, model in enumerate(models)}
     parts = [np.empty((6, 0), np.int64)]
-    for rows in store.attempts():
-        names, ids, *columns, accepted = zip(*rows, strict=True)
+    for names, ids, *columns, accepted in store.attempts():
+        coded = [number[name] for name in names], [index[task_id] for task_id in ids], *columns
         decided = [UNSCORED if one is None else one for one in accepted]
-        coded = ([number[name] for name in names], [index[task_id] for task_id in ids])
-        parts.append(np.array([*coded, *columns, decided], dtype=np.int64))
+        parts.append(np.stack([np.fromiter(column, np.int64, len(ids)) for column in (*coded, decided)]))
     model, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
     cell = model * len(tasks) + task
     first = attempt == 1

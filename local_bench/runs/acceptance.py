@@ -6,7 +6,7 @@ from local_bench.core.types import Decision, Score
 from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import DecisionRow
+from local_bench.runs.store import DecidedRow
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.suites.registry import suite
 
@@ -27,25 +27,27 @@ def decision_of(config: RunConfig, scores: Sequence[Score], thresholds: Mapping[
 
 
 def decide(run: RunDir) -> None:
-    """The settle phase: recompute all decisions from the stored scores and replace them in one transaction."""
-    run.store.replace_decisions(decisions_of(run))
+    """The settle phase: compute all decisions from the stored scores, and replace those that differ in one
+    transaction."""
+    run.store.replace_decided(decisions_of(run))
 
 
-def decisions_of(run: RunDir) -> Iterator[DecisionRow]:
-    """The decision on every candidate that follows from the stored scores, by work id. The rule is applied once to all
-    candidates whose deciding scores compare with the thresholds in the same way."""
+def decisions_of(run: RunDir) -> Iterator[list[DecidedRow]]:
+    """The decision on every candidate that follows from the stored scores, by work id, some hundred at a time. The
+    rule is applied once to all candidates whose deciding scores compare with the thresholds in the same way."""
     thresholds = thresholds_of(run.config)
     deciding = {**thresholds, RULES: ALL_RULES} if run.config.acceptance.rules else thresholds
-    by_case: dict[tuple[str | None, ...], Decision] = {}
-    for work_id, state, unscored, price, scores in run.store.candidates_to_decide(deciding):
-        match state:
-            case "done":
-                decision = by_case.get(scores)
-                if decision is None:
+    by_case: dict[int | str | None, tuple[int | None, str | None]] = {}
+    for rows in run.store.candidates_to_decide(deciding):
+        decided: list[DecidedRow] = []
+        for work_id, state, unscored, price, case in rows:
+            if state == "done":
+                found = by_case.get(case)
+                if found is None:
                     decision = decision_of(run.config, run.store.judge_scores_of(work_id), thresholds)
-                    by_case[scores] = decision
-            case "unscored":
-                decision = Decision(None, unscored)
-            case _:
-                decision = Decision(None, "its image has not been made")
-        yield DecisionRow(work_id, decision, price)
+                    found = None if decision.accepted is None else int(decision.accepted), decision.unscored
+                    by_case[case] = found
+            else:
+                found = None, unscored if state == "unscored" else "its image has not been made"
+            decided.append((work_id, *found, price))
+        yield decided

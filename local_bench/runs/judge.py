@@ -69,7 +69,7 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
             JudgeSession(run, config, spec, executor, progress).run(pending, StoreVerdicts(run, spec))
     labels = {spec.judge_id: config.label for config, spec in judges}
     run.store.enter_judges(labels)
-    score(run, tasks, list(labels))
+    score(run, list(labels))
 
 
 def judge_requests(

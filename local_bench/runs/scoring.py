@@ -1,7 +1,8 @@
 """Computes scores from verdicts by the suite's rules, for each judge and for the panel."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import pstdev
 
 from local_bench.core import strictjson
@@ -15,6 +16,8 @@ from local_bench.settle.agreement import majority, panel_mean
 from local_bench.suites.questions_from import borrowed_scores, pass_fail
 from local_bench.suites.registry import suite
 
+Sets = Mapping[tuple[str, str, int], dict[int, tuple[str, str | None]]]
+"""(task, model, attempt) -> deliverable -> (work id, pixel digest or None where there is no image)."""
 VerdictKey = tuple[str, int, int]
 """(rubric, point, repeat)"""
 VerdictsByWork = Mapping[str, Mapping[VerdictKey, Verdict]]
@@ -23,20 +26,63 @@ ScoresByWork = dict[str, dict[str, Score]]
 """Work id -> score name -> score."""
 
 
-def sets(store: Store) -> dict[tuple[str, str, int], dict[int, tuple[str, str | None]]]:
-    """(task, model, attempt) -> deliverable -> (work id, pixel digest or None if there is no image)."""
+def sets(store: Store) -> Sets:
+    """The images of all candidates, in the plan's order."""
+    return _sets(store.images())
+
+
+def _sets(images: Iterable[tuple[str, str, int, int, str, str | None]]) -> Sets:
     found: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
-    for task_id, model, attempt, deliverable, work_id, image in store.images():
+    for task_id, model, attempt, deliverable, work_id, image in images:
         found[task_id, model, attempt][deliverable] = (work_id, image)
     return dict(found)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some tasks with all of their candidates."""
+
+    tasks: Mapping[str, Task]
+    images: Sets
+
+    @property
+    def work_ids(self) -> list[str]:
+        return [work_id for images in self.images.values() for work_id, _ in images.values()]
+
+
+_PART = 500
+"""Images from which on a part ends."""
+
+
+def parts(store: Store) -> Iterator[Part]:
+    """All tasks with candidates, by task id, some hundred images at a time, so that memory does not grow with them."""
+    images: list[tuple[str, str, int, int, str, str | None]] = []
+    for row in store.images_by_task():
+        if len(images) >= _PART and row[0] != images[-1][0]:
+            yield _part(store, images)
+            images = []
+        images.append(row)
+    if images:
+        yield _part(store, images)
+
+
+def _part(store: Store, images: Sequence[tuple[str, str, int, int, str, str | None]]) -> Part:
+    tasks = store.tasks_of(list(dict.fromkeys(task_id for task_id, *_ in images)))
+    return Part({task.task_id: task for task in tasks}, _sets(images))
+
+
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
     """All verdicts of one judge."""
-    found: dict[str, dict[VerdictKey, Verdict]] = defaultdict(dict)
-    for row in store.verdicts(judge_id):
-        found[row.work_id][row.rubric, row.point, row.repeat] = verdict_of(row)
-    return found
+    return _by_judge(store.each_verdict(judge_id)).get(judge_id, {})
+
+
+def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:
+    """Judge -> its verdicts."""
+    found: dict[str, dict[str, dict[VerdictKey, Verdict]]] = {}
+    for row in rows:
+        of_image = found.setdefault(row.judge, {}).setdefault(row.work_id, {})
+        of_image[row.rubric, row.point, row.repeat] = verdict_of(row)
+    return {**found}
 
 
 def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
@@ -49,29 +95,33 @@ def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
     return Verdict(answer, fault, row.raw, labels if answer else None)
 
 
-def scores_of(run: RunDir, tasks: Mapping[str, Task], verdicts: VerdictsByWork) -> ScoresByWork:
-    """Scores of every existing image from one judge's verdicts."""
+def scores_of(
+    run: RunDir, tasks: Mapping[str, Task], verdicts: VerdictsByWork, images: Sets | None = None
+) -> ScoresByWork:
+    """Scores of every existing image, or of those in `images`, from one judge's verdicts."""
     entry = suite(run.config.suite.name)
     scored: ScoresByWork = {}
-    for (task_id, _, _), images in sets(run.store).items():
-        answers = {(i, *key): v for i, (work_id, _) in images.items() for key, v in verdicts.get(work_id, {}).items()}
+    for (task_id, _, _), of_task in (sets(run.store) if images is None else images).items():
+        answers = {(i, *key): v for i, (work_id, _) in of_task.items() for key, v in verdicts.get(work_id, {}).items()}
         further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
         for deliverable, scores in entry.scores(tasks[task_id], answers).items():
-            work_id, sha = images[deliverable]
+            work_id, sha = of_task[deliverable]
             if sha:
                 scored[work_id] = {score.name: score for score in (*scores, *further[deliverable])}
     return scored
 
 
-def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
+def _rules(run: RunDir, part: Part) -> list[tuple[str, Score]]:
     """Scores of the tasks' hard rules, checked by code on the image files; unscored if a file is faulty."""
     images_with_rules = [
-        (work_id, sha, tasks[task_id].rules[i - 1])
-        for (task_id, _, _), images in sets(run.store).items()
-        if tasks[task_id].rules
+        (work_id, sha, part.tasks[task_id].rules[i - 1])
+        for (task_id, _, _), images in part.images.items()
+        if part.tasks[task_id].rules
         for i, (work_id, sha) in images.items()
         if sha
     ]
+    if not images_with_rules:
+        return []
     faulty = run.image_store.faulty((sha for _, sha, _ in images_with_rules), run.config.engine.io_workers)
     return [
         (work_id, Score(RULES, None, faulty[sha].sentence))
@@ -81,24 +131,26 @@ def _rules(run: RunDir, tasks: Mapping[str, Task]) -> list[tuple[str, Score]]:
     ]
 
 
-def score(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> None:
+def score(run: RunDir, judge_ids: Sequence[str]) -> None:
     """Store the run's scores, replacing all earlier ones."""
-    run.store.enter_scores("judge", computed_scores(run, tasks, judge_ids), replace_all=True)
+    scores = (one for part in parts(run.store) for one in computed_scores(run, part, judge_ids))
+    run.store.enter_scores("judge", scores, replace_all=True)
 
 
-def computed_scores(run: RunDir, tasks: Mapping[str, Task], judge_ids: Sequence[str]) -> list[tuple[str, Score]]:
+def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[tuple[str, Score]]:
     """(work id, score) from the stored verdicts and the hard rules: the judge's scores, or the panel's combined scores
     if there are several judges."""
-    verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_ids]
-    each = [scores_of(run, tasks, one) for one in verdicts]
+    by_judge = _by_judge(run.store.verdicts_of(part.work_ids))
+    verdicts = [by_judge.get(judge_id, {}) for judge_id in judge_ids]
+    each = [scores_of(run, part.tasks, one, part.images) for one in verdicts]
     combined = each[0]
     if len(verdicts) > 1:
         by_majority = run.config.panel_word == "majority"
-        graded = scores_of(run, tasks, majority_verdicts(verdicts)) if by_majority else _mean(each)
+        graded = scores_of(run, part.tasks, majority_verdicts(verdicts), part.images) if by_majority else _mean(each)
         own = suite(run.config.suite.name).pass_fail
         combined = with_votes(graded, each, (*own, *pass_fail(run.config.suite.questions_from)))
     judged = [(work_id, score) for work_id, of in combined.items() for score in of.values()]
-    return judged + _rules(run, tasks)
+    return judged + _rules(run, part)
 
 
 def _mean(each: Sequence[ScoresByWork]) -> ScoresByWork:

@@ -17,7 +17,6 @@ from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.files import read_bytes
 from local_bench.core.identity import canonical_json, digest, full_identity, seed_of
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
-from local_bench.core.types import Score, Task
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
 from local_bench.runs.acceptance import decisions_of
@@ -26,7 +25,7 @@ from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.judge_config import JudgeConfig
 from local_bench.runs.meter import PHASES
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import computed_scores, sets
+from local_bench.runs.scoring import Part, computed_scores, parts
 from local_bench.runs.store import CandidateRow, VerdictRow
 from local_bench.suites.questions_from import borrowed_questions
 from local_bench.suites.registry import suite
@@ -77,20 +76,20 @@ def _database(run: RunDir) -> Faults:
 
 def _record(run: RunDir) -> Faults:
     """Every row and file against the digests of the last command."""
-    recorded = run.store.recorded()
-    if recorded is None:
+    if run.store.recorded("meta") is None:
         yield (
             "ledger.sqlite",
             "has no record of its contents: its last command did not finish, or it is of an earlier release; run the "
             "same command again",
         )
         return
-    current = run.store.contents() | {("file", name): sha256 for name, sha256 in file_digests(run).items()}
-    for kind, key in sorted({*recorded, *current}):
-        before, now = recorded.get((kind, key)), current.get((kind, key))
-        if before != now:
-            change = "was added" if before is None else "is missing" if now is None else "was changed"
-            yield _name(kind, key), f"{change} since it was recorded"
+    for kind in run.store.kinds():
+        recorded, current = run.store.recorded(kind) or {}, run.store.contents([kind])
+        if kind == "file":
+            current |= {("file", name): sha256 for name, sha256 in file_digests(run).items()}
+        for key in sorted({key for key, _ in recorded.items() ^ current.items()}):
+            change = "was added" if key not in recorded else "is missing" if key not in current else "was changed"
+            yield _name(*key), f"{change} since it was recorded"
 
 
 def _name(kind: str, key: str) -> str:
@@ -152,17 +151,16 @@ def _png_fault(path: Path) -> str | None:
 
 
 def _tasks(run: RunDir) -> Faults:
-    contents = run.store.task_contents()
-    for task, (category, price) in zip(run.store.tasks(), run.store.task_columns(), strict=True):
+    for task, content, category, price in run.store.each_task():
         if (category, price) != (task.category, task.price_micro_usd):
             yield f"task {task.task_id}", "has another category or price than its content"
-        if canonical_json(task.content) != contents[task.task_id]:
+        if canonical_json(task.content) != content:
             yield f"task {task.task_id}", "has content that is not canonical"
 
 
 def _candidates(run: RunDir) -> Faults:
     """Rows against their identities."""
-    tasks = run.store.task_contents()
+    tasks = run.store.task_positions()
     models = {model.label: model for model in run.config.models}
     numerics = run.store.notes("numerics")
     for position, row in enumerate(run.store.each_candidate()):
@@ -213,31 +211,37 @@ def _verdicts(run: RunDir) -> Faults:
     """Question ids against the questions of the suite; answers against their rubrics."""
     provenance = run.store.json_meta("provenance") or {}
     entries = [provenance.get("judge"), *provenance.get("panel", [])]
-    tasks = {task.task_id: task for task in run.store.tasks()}
-    checked: dict[str, tuple[JudgeSpec, dict[tuple[str, str, int, int], str]]] = {}
+    specs: dict[str, tuple[JudgeSpec, dict[str, Any]]] = {}
     for config, entry in zip(run.config.judges, entries, strict=False):
         if entry:
             spec = spec_of(config, entry)
-            checked[spec.judge_id] = spec, _question_ids(run, tasks, spec, entry["numerics"])
+            specs[spec.judge_id] = spec, entry["numerics"]
             if spec.judge_id != entry["judge_id"]:
                 yield f"judge {config.label}", "has another identity than in provenance.json"
-    for row in run.store.each_verdict():
-        if row.judge not in checked:
-            if checked:
+    if not specs:
+        return
+    for part in parts(run.store):
+        ids = {judge: _question_ids(run, part, *of) for judge, of in specs.items()}
+        for row in run.store.verdicts_of(sorted(part.work_ids)):
+            if row.judge not in specs:
                 yield _verdict_name(run, row), "is by a judge that is not in provenance.json"
-            continue
-        spec, ids = checked[row.judge]
-        key = row.work_id, row.rubric, row.point, row.repeat
-        if key not in ids:
-            yield _verdict_name(run, row), "answers a question that the suite does not have"
-        elif row.question_id and row.question_id != ids[key]:
-            yield _verdict_name(run, row), "has a question id that does not follow from its question"
-        if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
-            yield _verdict_name(run, row), "is by another version of its rubric"
-        if row.answer_json is not None:
-            answer, fault = spec.rubrics[row.rubric].read(strictjson.stored(row.answer_json), {}, labels_only=True)
-            if answer is None:
-                yield _verdict_name(run, row), f"has an answer that its rubric does not allow: {fault}"
+                continue
+            for fault in _verdict_faults(row, specs[row.judge][0], ids[row.judge]):
+                yield _verdict_name(run, row), fault
+
+
+def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, str, int, int], str]) -> Iterator[str]:
+    key = row.work_id, row.rubric, row.point, row.repeat
+    if key not in ids:
+        yield "answers a question that the suite does not have"
+    elif row.question_id and row.question_id != ids[key]:
+        yield "has a question id that does not follow from its question"
+    if row.rubric_sha256 != spec.rubrics[row.rubric].sha256:
+        yield "is by another version of its rubric"
+    if row.answer_json is not None:
+        answer, fault = spec.rubrics[row.rubric].read(strictjson.stored(row.answer_json), {}, labels_only=True)
+        if answer is None:
+            yield f"has an answer that its rubric does not allow: {fault}"
 
 
 def _verdict_name(run: RunDir, row: VerdictRow) -> str:
@@ -264,13 +268,13 @@ def spec_of(config: JudgeConfig, entry: Mapping[str, Any]) -> JudgeSpec:
 
 
 def _question_ids(
-    run: RunDir, tasks: Mapping[str, Task], spec: JudgeSpec, numerics: dict[str, Any]
+    run: RunDir, part: Part, spec: JudgeSpec, numerics: dict[str, Any]
 ) -> dict[tuple[str, str, int, int], str]:
     entry, found = suite(run.config.suite.name), {}
-    for (task_id, _, _), images in sets(run.store).items():
+    for (task_id, _, _), images in part.images.items():
         shown = {deliverable: sha for deliverable, (_, sha) in images.items() if sha}
-        own = entry.questions(tasks[task_id], shown, run.config.order_swap)
-        for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, tasks[task_id], shown)):
+        own = entry.questions(part.tasks[task_id], shown, run.config.order_swap)
+        for key, question in (*own, *borrowed_questions(run.config.suite.questions_from, part.tasks[task_id], shown)):
             work_id = images[key[0]][0]
             found[work_id, question.rubric, question.point, question.repeat] = spec.question_id(question, numerics)
     return found
@@ -285,32 +289,30 @@ def _scores(run: RunDir) -> Faults:
     labels = run.store.json_meta("judges")
     if not labels:
         return
-    tasks = {task.task_id: task for task in run.store.tasks()}
-    expected: dict[tuple[str, str], Score] = {
-        (work_id, score.name): score for work_id, score in computed_scores(run, tasks, list(labels))
-    }
-    stored = {(work_id, score.name): score for work_id, _, score in run.store.scores("judge")}
-    for key in sorted({*expected, *stored}):
-        if expected.get(key) != stored.get(key):
-            fault = "is missing" if key not in stored else "does not follow from the verdicts"
-            yield f"{key[1]} of {_image_name(run, key[0])}", fault
+    for part in parts(run.store):
+        expected = {(work_id, score.name): score for work_id, score in computed_scores(run, part, list(labels))}
+        stored = run.store.judge_scores(part.work_ids)
+        for key in sorted({*expected, *stored}):
+            if expected.get(key) != stored.get(key):
+                fault = "is missing" if key not in stored else "does not follow from the verdicts"
+                yield f"{key[1]} of {_image_name(run, key[0])}", fault
 
 
 def _decisions(run: RunDir) -> Faults:
-    stored = run.store.each_decision()
+    stored = run.store.each_decided()
     if (found := next(stored, None)) is None:
         return
-    for row in decisions_of(run):
-        while found and found.work_id < row.work_id:
-            yield f"decision on {found.work_id}", "belongs to no candidate"
+    for row in chain.from_iterable(decisions_of(run)):
+        while found and found[0] < row[0]:
+            yield f"decision on {found[0]}", "belongs to no candidate"
             found = next(stored, None)
         if found != row:
-            name = _image_name(run, row.work_id)
+            name = _image_name(run, row[0])
             yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
-        if found and found.work_id == row.work_id:
+        if found and found[0] == row[0]:
             found = next(stored, None)
     if found:
-        yield from ((f"decision on {row.work_id}", "belongs to no candidate") for row in chain([found], stored))
+        yield from ((f"decision on {row[0]}", "belongs to no candidate") for row in chain([found], stored))
 
 
 def _meter(run: RunDir) -> Faults:

@@ -5,11 +5,11 @@ resample is therefore a count per task, and counts @ sums are its sums, for all 
 are always compared on the same resampled tasks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,8 @@ Method = Literal["percentile", "bca"]
 RESAMPLES = 1000
 _CHUNK_BYTES = 64_000_000
 _DRAWN_AT_ONCE = 250_000
+_MANY_TASKS, _FEWER = 10_000, 8
+"""Kinds of tasks are counted for this many tasks if there are this many times fewer kinds."""
 TOO_FEW_TASKS = "fewer than two tasks"
 NOTHING_BELOW = "the denominator is 0"
 SELDOM_DEFINED = "undefined on more than half of the resamples"
@@ -55,13 +57,17 @@ def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
     return np.stack([np.bincount(codes, column, n_tasks) for column in columns], axis=1)
 
 
-def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Floats]:
-    """Yield counts of each task per resample, in chunks (chunk, n_tasks) of one reused array. The draws depend on the
-    seed and the number of tasks only."""
+def resampled_counts(
+    n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0, kinds: NDArray[Any] | None = None
+) -> Iterator[Floats]:
+    """Yield counts of each task per resample, in chunks (chunk, n_tasks) of one reused array, or with `kinds`
+    (n_tasks,), numbers from 0, counts of each kind of task (chunk, kinds). The draws depend on the seed and the number
+    of tasks only."""
     rng = np.random.default_rng(seed)
     step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
     rows = max(1, min(step, _DRAWN_AT_ONCE // n_tasks))
-    counts = np.empty((step, n_tasks))
+    width = n_tasks if kinds is None else int(kinds.max()) + 1
+    counts = np.empty((step, width))
     parts = [
         (start, first, min(rows, n_resamples - start - first, step - first))
         for start in range(0, n_resamples, step)
@@ -73,16 +79,34 @@ def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) 
             drawn = following.result()
             if i + 1 < len(parts):
                 following = pool.submit(rng.integers, 0, n_tasks, (parts[i + 1][2], n_tasks))
+            if kinds is not None:
+                drawn = kinds.take(drawn)
             if n > 1:
-                drawn += np.arange(n)[:, None] * n_tasks
-            counts[first : first + n] = np.bincount(drawn.ravel(), minlength=n * n_tasks).reshape(n, n_tasks)
+                drawn = drawn + np.arange(n)[:, None] * width
+            counts[first : first + n] = np.bincount(drawn.ravel(), minlength=n * width).reshape(n, width)
             if first + n == min(step, n_resamples - start):
                 yield counts[: first + n]
 
 
 def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:
     """Sums (n_resamples, columns) over `n_tasks` tasks drawn with replacement from `sums` (tasks, columns)."""
-    return np.concatenate([counts @ sums for counts in resampled_counts(len(sums), n_resamples, seed)])
+    distinct, kinds = _kinds_of_tasks(sums)
+    return np.concatenate([counts @ distinct for counts in resampled_counts(len(sums), n_resamples, seed, kinds)])
+
+
+def _kinds_of_tasks(sums: Floats) -> tuple[Floats, NDArray[Any] | None]:
+    """The distinct rows of `sums` (kinds, columns) and the number of each task's row (n_tasks,), if there are so few of
+    them that counting them is faster, and if all are integers whose sums are exact in any order; else `sums` and
+    None."""
+    if len(sums) < _MANY_TASKS or not (np.abs(sums).max() * len(sums) < 2**53 and (sums == np.rint(sums)).all()):
+        return sums, None
+    kinds, first = np.zeros(len(sums), np.int64), np.zeros(1, np.int64)
+    for column in sums.T:
+        values, numbers = np.unique(column, return_inverse=True)
+        _, first, kinds = np.unique(kinds * len(values) + numbers, return_index=True, return_inverse=True)
+        if len(first) > len(sums) // _FEWER:
+            return sums, None
+    return sums[first], kinds.astype(np.min_scalar_type(len(first)))
 
 
 def bootstrap(
@@ -100,13 +124,42 @@ def bootstrap(
     and ties with the estimate counted half. Where the correction is undefined (all resamples on one side of the
     estimate, or an undefined jackknife value) the percentile interval is used and `method` says so.
     """
+    return _intervals(sums, statistic, lambda: resampled_sums(sums, n_resamples, seed), method, level)
+
+
+def bootstraps(
+    tables: Sequence[tuple[Floats, Statistic]],
+    *,
+    method: Method = "percentile",
+    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[list[Interval]]:
+    """`bootstrap` of each of several tables with the same number of tasks, which are drawn once for all of them."""
+    parts: list[list[Floats]] = [[] for _ in tables]
+    if tables and len(tables[0][0]) >= 2:
+        for counts in resampled_counts(len(tables[0][0]), n_resamples, seed):
+            for part, (sums, _) in zip(parts, tables, strict=True):
+                part.append(counts @ sums)
+    return [
+        _intervals(sums, statistic, lambda part=part: np.concatenate(part), method, level)  # type: ignore[misc]
+        for part, (sums, statistic) in zip(parts, tables, strict=True)
+    ]
+
+
+def _intervals(
+    sums: Floats, statistic: Statistic, resampled: Callable[[], Floats], method: Method, level: float
+) -> list[Interval]:
+    """Intervals from the sums over the resampled tasks, (n_resamples, columns)."""
     assert sums.ndim == 2, sums.shape
     n_tasks = len(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         estimates = np.atleast_1d(statistic(sums.sum(axis=0)))
         if n_tasks < 2:
             return [Interval(_known(x), None, None, level, method, n_tasks, 0, 0, TOO_FEW_TASKS) for x in estimates]
-        drawn = statistic(resampled_sums(sums, n_resamples, seed)).reshape(n_resamples, -1)
+        totals = resampled()
+        n_resamples = len(totals)
+        drawn = statistic(totals).reshape(n_resamples, -1)
         accelerations = _accelerations(sums, statistic) if method == "bca" else np.full(len(estimates), np.nan)
     tail = (1 - level) / 2
     found = []

@@ -6,14 +6,14 @@ random. With few tasks all flips are enumerated and the test is exact; otherwise
 2010: the observed table counts as one of them, so p is never 0).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.settle.bootstrap import RESAMPLES, Floats, Method, bootstrap
+from local_bench.settle.bootstrap import RESAMPLES, Floats, Interval, Method, bootstraps
 
 FLIPS = 9_999
 EXACT_UP_TO = 13
@@ -47,6 +47,19 @@ class Difference:
     at_most: float | None = None
 
 
+@dataclass(frozen=True)
+class Statistics:
+    """One statistic of several models, as sums by task."""
+
+    models: Sequence[str]
+    above: Floats
+    """(tasks, models): the statistic of each task, or its numerator."""
+    below: Floats | None = None
+    """(tasks, models): its denominator, such as the requested images."""
+    bounds: Sequence[tuple[float, float]] | None = None
+    """Each model's value with everything unscored at its worst and at its best."""
+
+
 def paired_differences(
     models: Sequence[str],
     above: Floats,
@@ -64,35 +77,76 @@ def paired_differences(
     value with everything unscored at its worst and at its best; they bound the difference. Where two models have
     different denominators, their ratios are tested by linearised contributions: a_g - r b_g, r the pooled ratio.
     """
-    n = len(models)
-    assert above.shape[1] == n
-    pairs = list(combinations(range(n), 2))
-    if not pairs:
-        return []
-    first, second = np.asarray(pairs).T
+    of = Statistics(models, above, below, bounds)
+    return differences([of], method=method, level=level, n_resamples=n_resamples, seed=seed)[0]
+
+
+def differences(
+    statistics: Sequence[Statistics],
+    *,
+    method: Method = "percentile",
+    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[list[Difference]]:
+    """`paired_differences` of each statistic. The draws depend on the number of tasks and the seed alone and are made
+    once for all statistics with the same number of tasks."""
+    found: list[list[Difference]] = [[] for _ in statistics]
+    by_size: dict[int, list[int]] = {}
+    for i, of in enumerate(statistics):
+        assert of.above.shape[1] == len(of.models)
+        if len(of.models) > 1:
+            by_size.setdefault(len(of.above), []).append(i)
+    for members in by_size.values():
+        pairs = [np.asarray(list(combinations(range(len(statistics[i].models)), 2))).T for i in members]
+        tables = [_with_denominators(statistics[i]) for i in members]
+        by_table = bootstraps(
+            [(sums, _pairwise(statistics[i], *of)) for i, sums, of in zip(members, tables, pairs, strict=True)],
+            method=method, level=level, n_resamples=n_resamples, seed=seed,
+        )  # fmt: skip
+        contributions = [
+            _contributions(statistics[i].above, statistics[i].below, *of) for i, of in zip(members, pairs, strict=True)
+        ]
+        p = iter(sign_flip(np.hstack(contributions), seed))
+        for i, sums, both, intervals in zip(members, tables, pairs, by_table, strict=True):
+            found[i] = _differences(statistics[i], sums, both, intervals, [next(p) for _ in intervals])
+    return found
+
+
+def _with_denominators(of: Statistics) -> Floats:
+    return of.above if of.below is None else np.hstack([of.above, of.below])
+
+
+def _pairwise(of: Statistics, first: NDArray[np.intp], second: NDArray[np.intp]) -> Callable[[Floats], Floats]:
+    """The statistic's differences from sums (..., columns of `_with_denominators`)."""
+    n = len(of.models)
 
     def difference(sums: Floats) -> Floats:
-        figures = sums if below is None else sums[..., :n] / np.where(sums[..., n:] == 0, np.nan, sums[..., n:])
+        figures = sums if of.below is None else sums[..., :n] / np.where(sums[..., n:] == 0, np.nan, sums[..., n:])
         return np.asarray(figures[..., first] - figures[..., second], dtype=np.float64)
 
-    sums = above if below is None else np.hstack([above, below])
-    intervals = bootstrap(sums, difference, method=method, level=level, n_resamples=n_resamples, seed=seed)
-    contributions = _contributions(above, below, first, second)
+    return difference
+
+
+def _differences(
+    of: Statistics, sums: Floats, pairs: NDArray[np.intp], intervals: Sequence[Interval], tested: Sequence[float]
+) -> list[Difference]:
+    first, second = pairs
+    n = len(of.models)
     # column i - n is the denominator, or i itself without denominators
     differ = (sums[:, first] != sums[:, second]) | (sums[:, first - n] != sums[:, second - n])
-    defined = [interval.estimate is not None for interval in intervals]
-    p = [value if ok else None for value, ok in zip(sign_flip(contributions, seed), defined, strict=True)]
+    p = [None if known.estimate is None else value for known, value in zip(intervals, tested, strict=True)]
     holm, bh = adjusted_holm(p), adjusted_bh(p)
     found = []
-    for k, (i, j) in enumerate(pairs):
+    for k, (i, j) in enumerate(pairs.T.tolist()):
         at_least, at_most = (None, None)
-        if bounds is not None:
-            at_least, at_most = bounds[i][0] - bounds[j][1], bounds[i][1] - bounds[j][0]
+        if of.bounds is not None:
+            at_least, at_most = of.bounds[i][0] - of.bounds[j][1], of.bounds[i][1] - of.bounds[j][0]
         known, n_differ = intervals[k], int(differ[:, k].sum())
         ends = (known.estimate, known.low, known.high, known.method)
         found.append(
             Difference(
-                models[i], models[j], *ends, p[k], holm[k], bh[k], len(above), n_differ, at_least, at_most
+                of.models[i], of.models[j], *ends, p[k], holm[k], bh[k], len(of.above), n_differ, at_least, at_most
             )
         )  # fmt: skip
     return found

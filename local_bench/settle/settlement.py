@@ -103,7 +103,8 @@ def settle(
         open=table.per_cell(np.where(table.decision == UNSCORED, part, 0)),
     )
     names = sorted(set(table.category))
-    category = np.array([{name: i for i, name in enumerate(names)}[c] for c in table.category], dtype=np.int64)
+    number = {name: i for i, name in enumerate(names)}
+    category = np.array([number[c] for c in table.category], dtype=np.int64)
     groups: dict[tuple[int, str | None], Ints] = {}
     for model, n in enumerate(cells.n):
         groups[model, None] = np.flatnonzero(n)

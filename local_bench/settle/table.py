@@ -24,6 +24,8 @@ Mask = NDArray[np.bool_]
 
 ACCEPTED, REJECTED, UNSCORED = 1, 0, -1
 _SAFE = 2**62
+_DENSE = 16
+"""Up to this many cells per row a table of all cells is faster than sorting the rows."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,10 @@ def distinct_per_group(group: Ints, value: Ints) -> Ints:
     if not len(group):
         return np.empty(0, dtype=np.int64)
     width = int(value.max()) + 1
+    if (int(group.max()) + 1) * width <= _DENSE * len(group):
+        found = np.zeros((int(group.max()) + 1, width), dtype=np.bool_)
+        found[group, value] = True
+        return np.asarray(found.sum(axis=1)[group])
     groups, counts = np.unique(np.unique(group * width + value) // width, return_counts=True)
     return np.asarray(counts[np.searchsorted(groups, group)])
 

@@ -84,7 +84,7 @@ def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
             run.store.write_many(f"INSERT INTO verdicts VALUES ({', '.join('?' * 11)})", rows)
             run.store.set_meta("judges", json.dumps({JUDGE: "dice"}))
         run.store.enter_scores("metric", metrics)
-        score(run, tasks, [JUDGE])
+        score(run, [JUDGE])
         decide(run)
         record_contents(run)
 

@@ -65,7 +65,7 @@ def run(made, path, kind):
             for (task_id, _, _), images in sets(begun.store).items():
                 for work_id, _ in images.values():
                     _say(begun, tasks[task_id], work_id, found.truths[work_id].answers, kind)
-        score(begun, tasks, [JUDGE])
+        score(begun, [JUDGE])
         decide(begun)
     return path
 

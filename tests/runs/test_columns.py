@@ -3,8 +3,10 @@
 import hashlib
 import json
 import random
+import sqlite3
 from collections import defaultdict
 
+import numpy as np
 import pytest
 
 from local_bench.analysis.digest import digests
@@ -17,9 +19,11 @@ from local_bench.runs.acceptance import decide, decision_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow
+from local_bench.runs.store import CandidateRow, constraints
+from local_bench.runs.store.database import Lookup
 from local_bench.runs.store.rows import VerdictRow
 from local_bench.runs.verify import verify
+from local_bench.settle.bootstrap import _kinds_of_tasks, resampled_sums
 from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
 from local_bench.settle.settlement import Total, settle
 
@@ -238,3 +242,114 @@ def test_a_ledger_of_an_earlier_release_gets_its_index_when_it_is_written(tmp_pa
     with RunDir.begin(tmp_path / "run", config) as run:
         assert run.store.rows("SELECT 1 FROM sqlite_master WHERE name = 'candidates_results'")
         assert digests(run) == expected
+
+
+def test_decisions_that_are_stored_already_are_not_written(tmp_path):
+    with random_run(tmp_path / "run", 7) as run:
+        decide(run)
+        record_contents(run)
+        expected = run.store.recorded()
+        decide(run)
+        assert "decisions" not in run.store.written
+        run.store.write("UPDATE decisions SET price_micro_usd = 1")
+        run.store.write("DELETE FROM decisions WHERE work_id = (SELECT max(work_id) FROM decisions)")
+        run.store.written.clear()
+        decide(run)
+        assert run.store.written == {"decisions"}
+        record_contents(run)
+        assert run.store.recorded() == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 500])
+def test_values_are_found_for_any_gaps_and_repetitions(chunk):
+    rng = random.Random(chunk)
+    for _ in range(50):
+        ids = sorted({f"{rng.randrange(40):02}" for _ in range(30)})
+        stored = [(key, rng.choice((None, key, 1))) for key in ids if rng.random() < 0.8]
+        asked = sorted(key for key in ids for _ in range(rng.randint(0, 3)))
+        found = Lookup(stored[i : i + chunk] for i in range(0, len(stored), chunk))
+        parts = [found.values(asked[i : i + 4]) for i in range(0, len(asked), 4)]
+        assert [value for part in parts for value in part] == [dict(stored).get(key) for key in asked]
+
+
+def test_revenues_of_many_equal_tasks_are_resampled_alike(monkeypatch):
+    """Counting the kinds of tasks gives the sums of the tasks themselves, and only exact sums are counted so."""
+    rng = np.random.default_rng(0)
+    sums = np.column_stack([rng.integers(0, 2, 900) * 5e6, rng.integers(1, 4, 900) * 5e6])
+    expected = resampled_sums(sums, 50)
+    monkeypatch.setattr("local_bench.settle.bootstrap._MANY_TASKS", 0)
+    distinct, kinds = _kinds_of_tasks(sums)
+    assert len(distinct) == 6
+    assert (distinct[kinds] == sums).all()
+    assert (resampled_sums(sums, 50) == expected).all()
+    assert _kinds_of_tasks(sums + 0.5)[1] is None
+    assert _kinds_of_tasks(sums * 2.0**40)[1] is None
+
+
+def test_a_large_ledger_is_checked_once_and_again_after_every_change(tmp_path, monkeypatch):
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    read = []
+    satisfied = constraints._satisfied
+    monkeypatch.setattr(
+        constraints, "_satisfied", lambda db, table, *of: read.append(table) or satisfied(db, table, *of)
+    )
+    path = tmp_path / "run"
+    with random_run(path, 3) as run:
+        decide(run)
+    read.clear()
+    for expected in (["candidates", "decisions", "scores", "tasks", "verdicts"], []):
+        with RunDir.open(path):
+            assert sorted(read) == expected  # what this process has written, and then nothing
+            read.clear()
+    with RunDir.begin(path, RunDir.open(path).config) as run:
+        run.store.write("UPDATE decisions SET price_micro_usd = -1")
+    with pytest.raises(LedgerDamaged, match="'decisions' has values"):
+        RunDir.open(path)
+    assert read == ["decisions"]
+    db = sqlite3.connect(path / "ledger.sqlite")
+    db.execute("UPDATE decisions SET price_micro_usd = 1")
+    db.commit()
+    RunDir.open(path)
+    db.execute("UPDATE candidates SET position = -1")
+    db.commit()
+    db.close()
+    with pytest.raises(LedgerDamaged, match="'candidates' has values"):
+        RunDir.open(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("UPDATE candidates SET pixels_sha256 = upper(pixels_sha256)", "has values"),
+        ("UPDATE candidates SET pixels_sha256 = substr(pixels_sha256, 2)", "has values"),
+        ("UPDATE candidates SET deliverable = deliverable + 10", "not numbered from 1"),
+    ],
+)
+def test_a_candidate_that_no_release_writes_is_refused(tmp_path, change, fault):
+    path = tmp_path / "run"
+    with random_run(path, 4):
+        pass
+    db = sqlite3.connect(path / "ledger.sqlite")
+    db.execute(change)
+    db.commit()
+    db.close()
+    with pytest.raises(LedgerDamaged, match=fault):
+        RunDir.open(path)
+
+
+def test_a_ledger_without_the_key_of_candidates_is_refused(tmp_path):
+    path = tmp_path / "run"
+    with random_run(path, 4):
+        pass
+    db = sqlite3.connect(path / "ledger.sqlite")
+    sql = db.execute("SELECT sql FROM sqlite_master WHERE name = 'candidates'").fetchone()[0]
+    db.execute("PRAGMA foreign_keys = OFF")
+    db.execute("PRAGMA legacy_alter_table = ON")
+    db.execute("ALTER TABLE candidates RENAME TO c")
+    db.execute(sql.replace(",\n  UNIQUE (task_id, deliverable, model, attempt)", ""))
+    db.execute("INSERT INTO candidates SELECT * FROM c")
+    db.execute("DROP TABLE c")
+    db.commit()
+    db.close()
+    with pytest.raises(LedgerDamaged, match="'candidates' has other columns, types or keys"):
+        RunDir.open(path)

@@ -1,7 +1,9 @@
-"""Runs grow: an extended config adds models, attempts, tasks and metrics to a run; everything else is refused."""
+"""Runs grow: an extended config adds models, attempts, tasks, metrics and judges to a run, and annotators add labels;
+everything else is refused."""
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,24 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from local_bench.analysis.digest import digests
+from local_bench.analysis.stored_annotations import stored_lines
 from local_bench.core.errors import ConfigError
+from local_bench.judges.people.database import FILE as ANNOTATIONS
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
+from tests.judges.people.conftest import answer_all
+
+from .dying_server import DyingServer
 
 TASKS = {"mug": 2, "logo": 1, "hat": 1}
 COLOURS = {"alpha": "red", "beta": "green", "gamma": "blue"}
 STAGES = ("generate", "measure", "settle")
-ADDITIONS = ("beta", "gamma", "attempts alpha", "attempts beta", "tasks", "entropy", "l1_raw")
+ADDITIONS = (
+    *("beta", "gamma", "attempts alpha", "attempts beta", "tasks", "entropy", "l1_raw"),
+    *("second judge", "labels first", "labels second"),
+)
 
 
 class Notes(Quiet):
@@ -56,7 +66,10 @@ def folder(tmp_path_factory):
     return path
 
 
-def config_of(folder: Path, added: set[str], *, seed: int = 0, reverse: bool = False) -> RunConfig:
+def config_of(
+    folder: Path, added: set[str], *, seed: int = 0, reverse: bool = False, judge_url: str | None = None
+) -> RunConfig:
+    judge = {"card": "qwen3-vl-2b", "canaries": False} | ({"base_url": judge_url} if judge_url else {})
     models = [name for name in COLOURS if name == "alpha" or name in added]
     return RunConfig(
         name="t",
@@ -73,7 +86,40 @@ def config_of(folder: Path, added: set[str], *, seed: int = 0, reverse: bool = F
         ],
         metrics=[name for name in ("entropy", "l1_raw") if name in added],
         engine={"device": "cpu"},
+        **({"judge": judge} if judge_url else {}),
+        panel=[judge | {"name": "second", "seed": 1}] if "second judge" in added else [],
     )
+
+
+def grow(folder: Path, path: Path, added: set[str], server: DyingServer, reverse: bool = False) -> None:
+    """Everything of `added` in the run at `path`, labels included."""
+    config = config_of(folder, added, reverse=reverse, judge_url=server.url)
+    run_stages(config, path, ("generate", "measure", "judge", "settle"))
+    people = {name: "annotator" for name in ("first", "second") if f"labels {name}" in added}
+    if people:
+        answer_all(path, "accept", people, lambda name, item, *_: int(item.item_id[0], 16) > 7 + (name == "first"))
+
+
+def judged(path: Path, server: DyingServer) -> tuple[dict[str, str], list, list, Counter]:
+    """What a run has, and how often each question was put since the server was last cleared."""
+    with RunDir.open(path) as run:
+        labels = sorted(map(str, stored_lines(path / ANNOTATIONS, run)))
+    put = Counter(server.seen)
+    server.seen.clear()
+    return *results(path), labels, put
+
+
+@pytest.fixture(scope="module")
+def question_server():
+    with DyingServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def whole(folder, question_server):
+    question_server.seen.clear()
+    grow(folder, folder / "whole", set(ADDITIONS), question_server)
+    return judged(folder / "whole", question_server)
 
 
 def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
@@ -82,18 +128,19 @@ def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
 
 
 @settings(
-    max_examples=12, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=6, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(order=st.permutations(ADDITIONS), cuts=st.sets(st.integers(1, len(ADDITIONS) - 1), max_size=3), data=st.data())
-def test_any_order_of_additions_ends_in_the_digests_of_the_whole(folder, tmp_path_factory, order, cuts, data):
+def test_any_order_of_additions_ends_in_the_digests_of_the_whole(
+    folder, tmp_path_factory, question_server, whole, order, cuts, data
+):
     path = tmp_path_factory.mktemp("grown") / "run"
     for end in (0, *sorted(cuts), len(order)):
-        run_stages(config_of(folder, set(order[:end]), reverse=data.draw(st.booleans())), path, STAGES)
-    run_stages(config_of(folder, set(ADDITIONS)), path, STAGES)
-    whole = folder / "whole"
-    if not whole.exists():
-        run_stages(config_of(folder, set(ADDITIONS)), whole, STAGES)
-    assert results(path) == results(whole)
+        grow(folder, path, set(order[:end]), question_server, reverse=data.draw(st.booleans()))
+    grow(folder, path, set(ADDITIONS), question_server)
+    assert judged(path, question_server) == whole
+    assert whole[2]
+    assert sum(whole[3].values()) > 100
 
 
 def test_a_run_says_how_long_additions_take(folder, tmp_path):

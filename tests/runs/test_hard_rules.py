@@ -14,7 +14,7 @@ from local_bench.runs.config import RunConfig, load_config
 from local_bench.runs.engine import run_stages
 from local_bench.runs.plan import make_plan
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import _rules
+from local_bench.runs.scoring import _rules, parts
 
 SQUARE, EXACT, PRINT = {"aspect_ratio": "square"}, {"width_px": 128, "height_px": 64}, {"aspect_ratio": "1:1.4"}
 ORDERS = {
@@ -52,11 +52,12 @@ def settled(orders, counted, brf=5.0):
     config = RunConfig.model_validate(settings(orders, models, acceptance={"rules": counted}))
     run_stages(config, orders / f"run-{counted}", ("generate",))
     run = RunDir.open(orders / f"run-{counted}")
-    tasks = {task.task_id: task for task in run.store.tasks()}
     scores = [(row["work_id"], Score("brf", brf)) for row in run.store.rows("SELECT work_id FROM candidates")]
     for name in ("veq", "cns"):
         scores += [(work_id, Score(name, 5.0)) for work_id, score in scores if score.name == "brf"]
-    run.store.enter_scores("judge", scores + _rules(run, tasks), replace_all=True)
+    run.store.enter_scores(
+        "judge", scores + [score for part in parts(run.store) for score in _rules(run, part)], replace_all=True
+    )
     decide(run)
     return run
 

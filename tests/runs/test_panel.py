@@ -34,14 +34,11 @@ def verdict(answer: str | None) -> Verdict:
 def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch):
     answers, expected = ANSWERS[case]
     said = {f"judge{i}": {"w": {("hype_edit", 0, 0): verdict(a)}} for i, a in enumerate(answers)}
-    written: list[tuple[str, Score]] = []
-    monkeypatch.setattr(scoring, "verdicts_of", lambda store, judge_id: said[judge_id])
-    monkeypatch.setattr(scoring, "sets", lambda store: {("t", "m", 1): {1: ("w", "sha")}})
-    monkeypatch.setattr(scoring, "_rules", lambda run, tasks: [])
-    store = SimpleNamespace(enter_scores=lambda kind, scores, replace_all: written.extend(scores))
+    monkeypatch.setattr(scoring, "_by_judge", lambda rows: said)
     config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1", questions_from=[]), panel_word=word)
-    scoring.score(SimpleNamespace(config=config, store=store), {"t": TASK}, list(said))
-    scores = {score.name: score for _, score in written}
+    run = SimpleNamespace(config=config, store=SimpleNamespace(verdicts_of=lambda work_ids: []))
+    part = scoring.Part({"t": TASK}, {("t", "m", 1): {1: ("w", "sha")}})
+    scores = {score.name: score for _, score in scoring.computed_scores(run, part, list(said))}
     assert scores["pass"].value == expected
     assert (scores["pass"].unscored is not None) == (expected is None)
 

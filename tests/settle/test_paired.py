@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.settle.paired import adjusted_bh, adjusted_holm, paired_differences, sign_flip
+from local_bench.settle.paired import (
+    Statistics,
+    adjusted_bh,
+    adjusted_holm,
+    differences,
+    paired_differences,
+    sign_flip,
+)
 
 
 def test_corrections_are_those_of_r():
@@ -91,3 +98,15 @@ def test_a_model_that_was_asked_for_nothing_has_no_difference_and_no_test():
     assert [d.p for d in found] == [None, 2 / 2**5, None]
     assert [d.p_holm for d in found] == [None, 2 / 2**5, None]
     assert paired_differences(["p"], np.ones((5, 1))) == []
+
+
+def test_statistics_that_share_their_draws_get_the_same_differences():
+    rng = np.random.default_rng(4)
+    of = [
+        Statistics(["a", "b"], rng.normal(size=(n, 2)), below, [(0.0, 1.0)] * 2)
+        for n in (60, 40)
+        for below in (None, np.ones((n, 2)), rng.integers(1, 4, (n, 2)).astype(float))
+    ]
+    alone = [paired_differences(one.models, one.above, one.below, bounds=one.bounds, seed=2) for one in of]
+    assert repr(differences([*of, Statistics(["a"], np.ones((5, 1)))], seed=2)) == repr([*alone, []])
+    assert repr(differences(of, seed=3)) != repr(alone)

@@ -5,6 +5,7 @@ have a view that never ends instead of a table. `fault_of_schema` is checked bef
 migration."""
 
 import sqlite3
+from collections.abc import Collection, Sequence
 
 from local_bench.runs.store.schema import SCHEMA
 
@@ -22,16 +23,14 @@ def _name(column: str, more: str = "") -> str:
     )
 
 
-def _digest(column: str) -> str:
-    return f"(length({column}) = 64 AND {column} NOT GLOB '*[^0-9a-f]*')"
-
-
+_PIXELS = "pixels_sha256"
+"""The one digest of every candidate; checked in Python, which is four times faster than a pattern of SQLite."""
 _ANSWERED = "(answer IS NULL) <> (unscored IS NULL) AND point >= 0 AND repeat >= 0"
 CONDITIONS: dict[str, str] = {
     "tasks": f"position >= 0 AND price_micro_usd BETWEEN 0 AND {_MAX_MICRO_USD} AND {_name('task_id')}",
     "candidates": f"position >= 0 AND deliverable BETWEEN 1 AND 1000000 AND attempt BETWEEN 1 AND 1000000 "
     f"AND state IN ('planned', 'done', 'unscored') AND {_name('model', '+:')} "
-    f"AND (pixels_sha256 IS NULL OR {_digest('pixels_sha256')}) AND (state <> 'done' OR pixels_sha256 IS NOT NULL) "
+    f"AND (state <> 'done' OR {_PIXELS} IS NOT NULL) "
     "AND (height IS NULL OR height BETWEEN 1 AND 100000) AND (width IS NULL OR width BETWEEN 1 AND 100000) "
     f"AND (batch_size IS NULL OR batch_size BETWEEN 1 AND 100000) "
     f"AND (cost_micro_usd IS NULL OR cost_micro_usd BETWEEN 0 AND {_MAX_MICRO_USD})",
@@ -68,40 +67,81 @@ def fault_of_schema(db: sqlite3.Connection) -> str | None:
     return None if row is None else f"it has the {row[0]} {str(row[1])[:60]!r}, which no release writes"
 
 
-def fault_of_tables(db: sqlite3.Connection, *, references: bool = True) -> str | None:
+def fault_of_tables(
+    db: sqlite3.Connection, *, references: bool = True, unchanged: Collection[str] = frozenset()
+) -> str | None:
     """The first table whose columns, types or keys differ from the schema's, or that has a row that `CONDITIONS` or
     (with `references`, which takes several lookups per row) the schema's references do not allow. None if there is
-    none."""
+    none. The rows of tables in `unchanged` have been checked before."""
     expected = _definitions_of_schema()
     found = _definitions(db)
     for table, definition in expected.items():
         if found.get(table) != definition:
             return f"the table {table!r} has other columns, types or keys"
     for table, condition in CONDITIONS.items():
-        if db.execute(f"SELECT 1 FROM {table} WHERE ({condition}) IS NOT TRUE LIMIT 1").fetchone():
+        if table not in unchanged and not _satisfied(db, table, condition):
             return f"the table {table!r} has values that no release writes"
-    gap = (
-        "SELECT 1 FROM candidates WHERE attempt = 1 GROUP BY task_id, model HAVING max(deliverable) <> count(*) LIMIT 1"
-    )
-    if db.execute(gap).fetchone():
+    if "candidates" not in unchanged and db.execute(_GAP).fetchone():
         return "the deliverables of a task are not numbered from 1"
     broken = db.execute("PRAGMA foreign_key_check").fetchone() if references else None
     return None if broken is None else f"a row of the table {broken[0]!r} refers to a row that does not exist"
 
 
-def _definitions(db: sqlite3.Connection) -> dict[str, tuple[bool, frozenset[tuple[str, str, int, int, int]]]]:
+_GAP = """SELECT 1 FROM (SELECT task_id, deliverable, model, count(*) AS n FROM candidates WHERE attempt = 1
+    GROUP BY task_id, deliverable, model) AS own
+  WHERE n > 1 OR (deliverable > 1 AND NOT EXISTS (SELECT 1 FROM candidates AS before WHERE before.attempt = 1
+    AND before.task_id = own.task_id AND before.model = own.model AND before.deliverable = own.deliverable - 1))
+  LIMIT 1"""
+"""Finds a first attempt that is there twice or lacks the deliverable before it; answered from the table's unique key,
+in its order."""
+_CHUNK = 500
+
+
+def _satisfied(db: sqlite3.Connection, table: str, condition: str) -> bool:
+    """Whether every row of a table satisfies its condition; the table is read once."""
+    if table != "candidates":
+        return db.execute(f"SELECT 1 FROM {table} WHERE ({condition}) IS NOT TRUE LIMIT 1").fetchone() is None
+    cursor = db.cursor()
+    cursor.row_factory = None
+    cursor.execute(f"SELECT iif(({condition}) IS TRUE, {_PIXELS}, 0) FROM {table}")
+    while rows := cursor.fetchmany(_CHUNK):
+        if not all_digests([value for (value,) in rows if value is not None]):
+            return False
+    return True
+
+
+def all_digests(values: Sequence[object]) -> bool:
+    """Whether every value is the text of a sha256: 64 hex digits in lower case."""
+    try:
+        text = "".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return set(map(len, values)) <= {64} and not text.strip(_HEX)  # type: ignore[arg-type]
+
+
+_HEX = "0123456789abcdef"
+_Definition = tuple[bool, frozenset[tuple[str, str, int, int, int]], frozenset[tuple[str, ...]]]
+"""Whether the table is strict, its columns, and the columns of each unique key."""
+
+
+def _definitions(db: sqlite3.Connection) -> dict[str, _Definition]:
     strict = {row[1]: bool(row[5]) for row in db.execute("PRAGMA table_list") if row[0] == "main"}
     return {
         table: (
             is_strict,
             frozenset((c[1], c[2].upper(), c[3], c[5], c[6]) for c in db.execute(f"PRAGMA table_xinfo({table})")),
+            frozenset(
+                tuple(c[2] for c in db.execute("SELECT * FROM pragma_index_info(?)", (index[1],)))
+                for index in db.execute(f"PRAGMA index_list({table})").fetchall()
+                if index[2] and not index[4]
+            ),
         )
         for table, is_strict in strict.items()
         if table.isidentifier()
     }
 
 
-def _definitions_of_schema() -> dict[str, tuple[bool, frozenset[tuple[str, str, int, int, int]]]]:
+def _definitions_of_schema() -> dict[str, _Definition]:
     db = sqlite3.connect(":memory:")
     try:
         db.executescript(SCHEMA)

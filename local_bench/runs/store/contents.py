@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from itertools import chain, groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
 
 from local_bench.core.identity import digest, json_lines
-from local_bench.runs.store.database import AFTER_ALL, Database
+from local_bench.runs.store.database import Database
 
 RECORDED = "recorded"
 """The key in `meta` that says whether `contents` describes the current rows: "1", or "0" while a command runs."""
@@ -24,8 +24,7 @@ _BY_TASK = {
     "meta": f"SELECT key, * FROM meta WHERE key <> '{RECORDED}' ORDER BY key",
 }
 _OF_CANDIDATES = {"verdicts", "retests", "scores", "decisions"}
-"""Kinds whose queries give the work id instead of the group; they are ordered by it, as are the candidates. Reading
-both in this order is several times faster than a join, which looks up every row."""
+"""Kinds whose queries give the work id instead of the group, and are ordered by it."""
 _TABLES = {"task": "tasks", "session": "sessions"}
 """Table of each kind of row, if its name differs."""
 _OF_RESULTS = {
@@ -56,13 +55,24 @@ class ContentStore(Database):
 
     def contents(self, kinds: Iterable[str] = tuple(_BY_TASK)) -> Contents:
         """Digests of the current rows of these kinds. Memory grows with the number of tasks, not of rows."""
-        return {(kind, key): sha256 for kind in kinds for key, sha256 in self._digests(kind, _BY_TASK[kind])}
+        return {
+            (kind, key): sha256
+            for kind in kinds
+            if kind in _BY_TASK
+            for key, sha256 in self._digests(kind, _BY_TASK[kind])
+        }
 
-    def recorded(self) -> Contents | None:
-        """The digests stored by `record`; None while a command runs and after one that was killed."""
+    def recorded(self, kind: str | None = None) -> Contents | None:
+        """The digests stored by `record`, all or those of a kind; None while a command runs and after one that was
+        killed."""
         if self.meta(RECORDED) != "1":
             return None
-        return {(row["kind"], row["key"]): row["sha256"] for row in self.rows("SELECT * FROM contents")}
+        chunks = self._chunks("SELECT kind, key, sha256 FROM contents WHERE kind = ?1 OR ?1 IS NULL", kind)
+        return {(kind, key): sha256 for kind, key, sha256 in chain.from_iterable(chunks)}
+
+    def kinds(self) -> list[str]:
+        """The kinds of rows and files with recorded or current digests, sorted."""
+        return sorted({*_BY_TASK, "file", *(row["kind"] for row in self.rows("SELECT DISTINCT kind FROM contents"))})
 
     _complete = False
     """Whether the stored digests described all rows when this command started."""
@@ -89,7 +99,7 @@ class ContentStore(Database):
             else:
                 self.write("DELETE FROM contents")
             self.write_many(
-                "INSERT INTO contents VALUES (?, ?, ?)", ((kind, key, sha) for (kind, key), sha in contents.items())
+                "INSERT INTO contents VALUES (?, ?, ?)", ((*key, sha256) for key, sha256 in sorted(contents.items()))
             )
             self.set_meta(RECORDED, "1")
         self.written.clear()
@@ -108,7 +118,7 @@ class ContentStore(Database):
     def rows_to_digest(
         self, kind: Literal["candidates", "verdicts", "scores", "decisions"]
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """The columns that the digest of a kind covers, in identity order, some thousand rows at a time."""
+        """The columns that the digest of a kind covers, in identity order, some hundred rows at a time."""
         where, judges = self._of_judges(None)
         return self._chunks(_TO_DIGEST[kind].format(judges=where), *(judges if kind == "verdicts" else ()))
 
@@ -121,24 +131,18 @@ class ContentStore(Database):
     def _digests(self, kind: str, query: str, *parameters: str) -> Iterator[tuple[str, str]]:
         """(group, sha256 of its rows in the order of `query`); the first column is the group or the work id."""
         hashes: dict[Any, Any] = {}
-        candidates = self._tasks_of() if kind in _OF_CANDIDATES else None
-        work_id, task_id = "", None
+        tasks = None
+        if kind in _OF_CANDIDATES:
+            tasks = self._by_work_id("SELECT work_id, task_id FROM candidates ORDER BY work_id")
         for rows in self._chunks(query, *parameters):
-            lines, end = json_lines([row[1:] for row in rows], _encode), 0
-            for group, own in groupby(rows, _first):
-                begin, end = end, end + sum(1 for _ in own)
-                if candidates:
-                    while work_id < group:
-                        work_id, task_id = next(candidates, (AFTER_ALL, None))
-                    if work_id != group:
-                        continue  # it belongs to no candidate, which `verify` finds
-                key = task_id if candidates else group
-                hashed = hashes.get(key)
-                if hashed is None:
-                    hashed = hashes[key] = hashlib.sha256()
-                hashed.update(("\n".join(lines[begin:end]) + "\n").encode())
+            groups: Sequence[Any] = list(map(_first, rows))
+            if tasks:  # a row that belongs to no candidate is left out; `verify` finds it
+                groups = tasks.values(groups)
+            text = "\n".join(json_lines([row[1:] for row in rows], _encode)) + "\n"
+            for group, line in zip(groups, text.encode().splitlines(keepends=True), strict=True):
+                if group is not None:
+                    hashed = hashes.get(group)
+                    if hashed is None:
+                        hashed = hashes[group] = hashlib.sha256()
+                    hashed.update(line)
         return ((str(group), hashed.hexdigest()) for group, hashed in hashes.items())
-
-    def _tasks_of(self) -> Iterator[tuple[str, str]]:
-        """(work id, task) of every candidate, by work id."""
-        return chain.from_iterable(self._chunks("SELECT work_id, task_id FROM candidates ORDER BY work_id"))

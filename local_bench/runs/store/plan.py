@@ -13,7 +13,6 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
 
 T = TypeVar("T")
@@ -28,6 +27,8 @@ def columns(kind: type) -> str:
 _CANDIDATE = columns(CandidateRow)
 _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
+AT_ONCE = 500
+"""Ids in one query; SQLite has a limit on variables."""
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
@@ -87,6 +88,24 @@ class PlanStore(ContentStore):
         rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?", _limit(limit))
         return [_task(row) for row in rows]
 
+    def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
+        """Tasks of these ids, by id. LedgerError if one cannot be read."""
+        found: list[Task] = []
+        for at in range(0, len(task_ids), AT_ONCE):
+            part = task_ids[at : at + AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            rows = self.rows(f"SELECT task_id, content FROM tasks WHERE task_id IN ({marks}) ORDER BY task_id", *part)
+            found += [_task(row) for row in rows]
+        return found
+
+    def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
+        """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
+        LedgerError if one cannot be read."""
+        for row in self._stream(
+            "SELECT task_id, content, category, price_micro_usd FROM tasks ORDER BY position, task_id"
+        ):
+            yield _task(row), row["content"], row["category"], row["price_micro_usd"]
+
     def task_contents(self) -> dict[str, str]:
         """Task id -> canonical JSON, in the plan's order. LedgerError if one is not a task."""
         rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id")
@@ -95,11 +114,6 @@ class PlanStore(ContentStore):
     def task_positions(self) -> dict[str, int]:
         """Task id -> index among the tasks of all shards."""
         return {row["task_id"]: row["position"] for row in self.rows("SELECT task_id, position FROM tasks")}
-
-    def task_columns(self) -> list[tuple[str, int]]:
-        """(category, price in micro-USD) of every task, in the plan's order."""
-        rows = self.rows("SELECT category, price_micro_usd FROM tasks ORDER BY position, task_id")
-        return [(row["category"], row["price_micro_usd"]) for row in rows]
 
     def task_totals(self) -> tuple[int, int]:
         """(number of tasks, their value in micro-USD)"""
@@ -122,6 +136,15 @@ class PlanStore(ContentStore):
             self._chunks(
                 """SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)
                    FROM candidates ORDER BY position"""
+            )
+        )
+
+    def images_by_task(self) -> Iterator[tuple[str, str, int, int, str, str | None]]:
+        """As `images`, by task id and deliverable."""
+        return chain.from_iterable(
+            self._chunks(
+                """SELECT task_id, model, attempt, deliverable, work_id, iif(state = 'done', pixels_sha256, NULL)
+                   FROM candidates ORDER BY task_id, deliverable, model, attempt"""
             )
         )
 
@@ -168,7 +191,8 @@ class PlanStore(ContentStore):
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
         rows = self.rows(
             """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
-               WHERE state = 'done' AND json_extract(work, '$.pixels') IS NOT NULL GROUP BY model"""
+               WHERE state = 'done' AND instr(work, '"pixels"') AND json_extract(work, '$.pixels') IS NOT NULL
+               GROUP BY model"""
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
 
@@ -201,20 +225,15 @@ class PlanStore(ContentStore):
             found = self._typed(decision, accepted, unscored) if decided else None
             yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
 
-    def attempts(self) -> Iterator[list[tuple[str, str, int, int, int, int | None]]]:
-        """(model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if undecided) of
-        every candidate, by work id, some thousand at a time."""
-        decisions = chain.from_iterable(self._chunks("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id"))
-        decided, accepted = "", None
+    def attempts(self) -> Iterator[tuple[Sequence[Any], ...]]:
+        """The columns (model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if
+        undecided) of every candidate, by work id, some hundred rows at a time."""
+        decisions = self._by_work_id("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id")
         for rows in self._chunks(
             """SELECT model, task_id, deliverable, attempt, state = 'done', work_id FROM candidates ORDER BY work_id"""
         ):
-            found = []
-            for *row, work_id in rows:
-                while decided < work_id:
-                    decided, accepted = next(decisions, (AFTER_ALL, None))
-                found.append((*row, accepted if decided == work_id else None))
-            yield found
+            *columns, work_ids = zip(*rows, strict=True)
+            yield (*columns, decisions.values(work_ids))
 
     def task_prices(self) -> list[tuple[str, str, int]]:
         """(task id, category, price in micro-USD) of every task, by task id."""

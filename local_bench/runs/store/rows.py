@@ -154,10 +154,12 @@ class ScoreRow(NamedTuple):
     score: Score
 
 
-SettledRow = tuple[str, State, str | None, int, tuple[str | None, ...]]
+SettledRow = tuple[str, State, str | None, int, int | str | None]
 """What the settle phase needs of a candidate, a plain tuple because there are many: work id, state, why it is unscored,
-price of the task, and how each deciding score compares with its threshold (None if it is absent; empty without judge
-scores)."""
+price of the task, and its case: candidates with equal cases have equal decisions; None without judge scores."""
+DecidedRow = tuple[str, int | None, str | None, int]
+"""A row of `decisions`, plain for the same reason: work id, 1 if accepted, 0 if not, None if undecided, why it is
+undecided, price of the task in micro-USD."""
 
 
 class DecisionRow(NamedTuple):

@@ -1,16 +1,19 @@
 """The store: all queries and writes of a run's SQLite file."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
+from math import nan
+from operator import itemgetter
 from typing import Any
 
 from local_bench.core.types import Score
 from local_bench.runs.store.database import AFTER_ALL
-from local_bench.runs.store.plan import FIRST_CANDIDATES, PlanStore, columns, decision
+from local_bench.runs.store.plan import AT_ONCE, FIRST_CANDIDATES, PlanStore, columns, decision
 from local_bench.runs.store.rows import (
     BusyTime,
+    DecidedRow,
     DecisionRow,
     Kind,
     MeterRow,
@@ -26,8 +29,11 @@ from local_bench.runs.store.rows import (
 
 _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
-_AT_ONCE = 500
-"""Work ids in one query; SQLite has a limit on variables."""
+_DECISIONS = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions"
+"""The columns of `DecidedRow`."""
+_BETWEEN = "work_id BETWEEN ? AND ?"
+_STATES = 5
+"""States of a score in a case: absent, not applicable, unscored, below its threshold, not below it."""
 
 
 class Store(PlanStore):
@@ -59,8 +65,8 @@ class Store(PlanStore):
         """Verdicts of all judges of the run on these candidates, in the order of `verdicts`."""
         where, judges = self._of_judges(None)
         found: list[VerdictRow] = []
-        for at in range(0, len(work_ids), _AT_ONCE):
-            part = work_ids[at : at + _AT_ONCE]
+        for at in range(0, len(work_ids), AT_ONCE):
+            part = work_ids[at : at + AT_ONCE]
             rows = self.rows(
                 f"""SELECT {columns(VerdictRow)} FROM verdicts
                     WHERE {where} AND work_id IN ({", ".join("?" * len(part))})
@@ -122,6 +128,17 @@ class Store(PlanStore):
         )
         return (self._typed(_score, *row) for rows in chunks for row in rows)
 
+    def judge_scores(self, work_ids: Sequence[str]) -> dict[tuple[str, str], Score]:
+        """(work id, name) -> judge score, for these candidates."""
+        found: dict[tuple[str, str], Score] = {}
+        for at in range(0, len(work_ids), AT_ONCE):
+            part = work_ids[at : at + AT_ONCE]
+            rows = self.rows(
+                f"SELECT {_SCORE} FROM scores WHERE kind = 'judge' AND work_id IN ({', '.join('?' * len(part))})", *part
+            )
+            found |= {(row["work_id"], row["name"]): self._typed(_score, *row).score for row in rows}
+        return found
+
     def scores_by_candidate(self, kind: Kind | None = None) -> dict[str, dict[str, Score]]:
         """Work id -> name -> score, for candidates with scores."""
         found: dict[str, dict[str, Score]] = {}
@@ -141,6 +158,16 @@ class Store(PlanStore):
             model,
         )
         yield from (tuple(row) for row in rows)
+
+    def first_scores(self, name: str) -> Iterator[float | None]:
+        """One value per candidate's first attempt, by work id, read as needed: the score of that name, NaN if it is
+        unscored, None if it does not apply or is absent."""
+        scores = self._by_work_id(
+            "SELECT work_id, ifnull(value, 'unscored') FROM scores WHERE name = ? AND applies ORDER BY work_id", name
+        )
+        for rows in self._chunks("SELECT work_id FROM candidates WHERE attempt = 1 ORDER BY work_id"):
+            for value in scores.values([work_id for (work_id,) in rows]):
+                yield nan if value == "unscored" else value
 
     def has_spreads(self) -> bool:
         """Whether any score has a standard deviation."""
@@ -182,55 +209,93 @@ class Store(PlanStore):
         rows = self.rows(f"SELECT {_SCORE} FROM scores WHERE work_id = ? AND kind = 'judge' ORDER BY name", work_id)
         return [self._typed(_score, *row).score for row in rows]
 
-    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[SettledRow]:
-        """Every candidate with the case of its judge scores, by work id, read as needed.
+    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[list[SettledRow]]:
+        """Every candidate with the case of its judge scores, by work id, some hundred at a time.
 
         Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
         reason, below its threshold, or not below it for all of them.
         """
         prices = dict(chain.from_iterable(self._chunks("SELECT task_id, price_micro_usd FROM tasks")))
         cases = self._cases(thresholds)
-        case = next(cases)
-        of = case[0]
         for rows in self._chunks("SELECT work_id, state, unscored, task_id FROM candidates ORDER BY work_id"):
-            for own, state, unscored, task_id in rows:
-                while of < own:
-                    case = next(cases)
-                    of = case[0]
-                yield own, state, unscored, prices[task_id], case[1:] if of == own else ()
+            of = cases([row[0] for row in rows])
+            yield [
+                (work_id, state, unscored, prices[task_id], case)
+                for (work_id, state, unscored, task_id), case in zip(rows, of, strict=True)
+            ]
 
-    def _cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Any, ...]]:
-        """(work id, case of each score), by work id; then a row after all work ids."""
-        case = """max(CASE WHEN name <> ? THEN NULL WHEN NOT applies THEN 'not applicable'
-                  WHEN value IS NULL THEN 'unscored ' || unscored WHEN value < ? THEN 'below' ELSE 'reached' END)"""
-        if thresholds:
-            query = f"""SELECT work_id, {", ".join([case] * len(thresholds))} FROM scores WHERE kind = 'judge'
-                        GROUP BY work_id ORDER BY work_id"""
-            yield from chain.from_iterable(self._chunks(query, *chain.from_iterable(thresholds.items())))
-        yield (AFTER_ALL,)
+    def _cases(self, thresholds: Mapping[str, float]) -> Callable[[Sequence[str]], list[int | str | None]]:
+        """A function that gives the cases of ascending work ids. A case is a number with one digit per score, to base
+        `_STATES`, and the reasons of its unscored scores if it has any."""
+        if not thresholds:
+            return lambda work_ids: [None] * len(work_ids)
+        when = " ".join(
+            f"""WHEN ? THEN {_STATES**i} * CASE WHEN NOT applies THEN 1 WHEN value IS NULL THEN 2
+                WHEN value < ? THEN 3 ELSE 4 END"""
+            for i in range(len(thresholds))
+        )
+        named = f"kind = 'judge' AND name IN ({', '.join('?' * len(thresholds))})"
+        digits = self._by_work_id(
+            f"SELECT work_id, sum(CASE name {when} ELSE 0 END) FROM scores WHERE kind = 'judge' GROUP BY work_id "
+            "ORDER BY work_id",
+            *chain.from_iterable(thresholds.items()),
+        )
+        reasons = self._by_work_id(
+            f"""SELECT work_id, group_concat(name || quote(unscored)) FROM scores
+                WHERE {named} AND applies AND value IS NULL GROUP BY work_id ORDER BY work_id""",
+            *thresholds,
+        )
+
+        def cases(work_ids: Sequence[str]) -> list[int | str | None]:
+            found = list(digits.values(work_ids))
+            is_open = {number: _has_unscored(number) for number in set(found) if number is not None}
+            if any(is_open.values()):
+                unscored = [i for i, number in enumerate(found) if number is not None and is_open[number]]
+                for i, why in zip(unscored, reasons.values([work_ids[i] for i in unscored]), strict=True):
+                    found[i] = f"{found[i]} {why}"
+            return found
+
+        return cases
 
     def decisions(self) -> list[DecisionRow]:
         """All decisions, by candidate."""
-        return list(self.each_decision())
+        return [
+            DecisionRow(work_id, self._typed(decision, accepted, unscored), price)
+            for work_id, accepted, unscored, price in self.each_decided()
+        ]
 
-    def each_decision(self) -> Iterator[DecisionRow]:
-        """As `decisions`, read as needed."""
-        chunks = self._chunks("SELECT work_id, accepted, unscored, price_micro_usd FROM decisions ORDER BY work_id")
-        for work_id, accepted, unscored, price in chain.from_iterable(chunks):
-            yield DecisionRow(work_id, self._typed(decision, accepted, unscored), price)
+    def each_decided(self) -> Iterator[DecidedRow]:
+        """As `decisions`, as plain rows, read as needed."""
+        return chain.from_iterable(self._chunks(f"{_DECISIONS} ORDER BY work_id"))
 
     def replace_decisions(self, decisions: Iterable[DecisionRow]) -> None:
         """Replaces all decisions in one transaction."""
+        rows: list[DecidedRow] = [
+            (d.work_id, None if d.decision.accepted is None else int(d.decision.accepted), d.decision.unscored,
+             d.price_micro_usd)
+            for d in decisions
+        ]  # fmt: skip
+        self.replace_decided([sorted(rows, key=itemgetter(0))])
+
+    def replace_decided(self, parts: Iterable[list[DecidedRow]]) -> None:
+        """Replaces all decisions by these, by work id, in one transaction. Parts that are stored as they are already
+        are not written again."""
         with self.transaction():
-            self.write("DELETE FROM decisions")
-            self.write_many(
-                "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)",
-                (
-                    (d.work_id, None if d.decision.accepted is None else int(d.decision.accepted), d.decision.unscored,
-                     d.price_micro_usd)
-                    for d in decisions
-                ),
-            )  # fmt: skip
+            first = ""
+            for rows in filter(None, parts):
+                self._replace_decisions(first, rows[-1][0], rows)
+                first = rows[-1][0] + "\0"
+            self._replace_decisions(first, AFTER_ALL, [])
+
+    def _replace_decisions(self, first: str, last: str, rows: list[DecidedRow]) -> None:
+        """Replaces the decisions on the work ids from `first` to `last`."""
+        stored = list(chain.from_iterable(self._chunks(f"{_DECISIONS} WHERE {_BETWEEN} ORDER BY work_id", first, last)))
+        if stored == rows:
+            return
+        self.write(f"DELETE FROM decisions WHERE {_BETWEEN}", first, last)
+        self.write_many(
+            "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)", rows
+        )
 
     def undecided(self, limit: int) -> list[Reason]:
         """Why first attempts have no decision, by model; the most frequent reasons first."""
@@ -307,6 +372,15 @@ class Store(PlanStore):
                 f"INSERT OR REPLACE INTO {table} ({columns(kind)}) VALUES ({marks})",
                 (tuple(vars(row).values()) for row in rows),
             )
+
+
+def _has_unscored(number: int) -> bool:
+    """Whether a case's number has the digit of an unscored score."""
+    while number:
+        number, digit = divmod(number, _STATES)
+        if digit == 2:
+            return True
+    return False
 
 
 def _of_first(n: int | None) -> str:
