@@ -22,6 +22,11 @@ def collect() -> None:
         gc.freeze()
 
 
+def collect_rarely() -> None:
+    """Collect after 50,000 new objects instead of 700: importing torch and diffusers takes an eighth less time."""
+    gc.set_threshold(50_000, 20, 20)
+
+
 @contextmanager
 def paused() -> Iterator[None]:
     """No collections within this context: importing thousands of modules makes no garbage, but a fifth of its time is
