@@ -3,7 +3,8 @@
 import importlib.metadata
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
+from typing import Any
 
 PACKAGES = (
     *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers"),
@@ -39,5 +40,5 @@ def _entry_points(path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
 
 
 @cache
-def _all_entry_points(path: tuple[str, ...]) -> EntryPoints:
+def _all_entry_points(path: tuple[str, ...]) -> Any:  # SelectableGroups in Python 3.11, EntryPoints later
     return importlib.metadata.entry_points()
