@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from local_bench.core.collector import collect_rarely, paused
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.flags import Engine
 from local_bench.judges.vlm.server import ManagedServer
@@ -56,8 +57,16 @@ def _shares_a_module_fixture(item: pytest.Item) -> bool:
     )
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Collecting imports the tests and the libraries that they use."""
+    with paused():
+        return (yield)
+
+
 def pytest_collection_finish() -> None:
     _freeze()
+    collect_rarely()
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -2,9 +2,9 @@
 family's class."""
 
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.packages import entry_points
 
 PLUGINS = "local_bench.families"
 """Entry-point group, `name = "package.module:TRAITS"`, each a `Traits`. Built-in families cannot be replaced."""
@@ -65,9 +65,9 @@ def traits(name: str) -> Traits:
     """A family's traits, without importing torch. Raises ConfigError if the family does not exist."""
     if name in FAMILIES:
         return FAMILIES[name]
-    point = next((point for point in entry_points(group=PLUGINS) if point.name == name), None)
+    point = next((point for point in entry_points(PLUGINS) if point.name == name), None)
     if point is None:
-        plugins = sorted({point.name for point in entry_points(group=PLUGINS)})
+        plugins = sorted({point.name for point in entry_points(PLUGINS)})
         raise ConfigError(f"unknown generator family {name!r}: use one of {', '.join((*FAMILIES, *plugins))}")
     try:
         loaded = point.load()

@@ -1,6 +1,5 @@
 """Base class of the generator families: staged loading, denoising with the pipeline's own loop, decoding."""
 
-import gc
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 from diffusers.utils import dummy_onnx_objects
 from PIL import Image
 
+from local_bench.core.collector import collect
 from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
@@ -182,7 +182,7 @@ class Staged(ABC):
 
     def _drop(self) -> None:
         self.pipe = None
-        gc.collect()
+        collect()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()
 

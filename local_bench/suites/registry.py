@@ -1,11 +1,10 @@
 """The suites of local-bench and of installed packages, by name."""
 
 import importlib
-import sys
 from functools import cache
-from importlib.metadata import entry_points
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.packages import entry_points
 from local_bench.core.suggest import hint
 from local_bench.suites.base import Suite
 
@@ -56,11 +55,5 @@ def _loaded(name: str, where: str) -> Suite:
 
 
 def _known() -> dict[str, str]:
-    return _SUITES | {name: where for name, where in _plugins(tuple(sys.path)) if name not in _SUITES}
-
-
-@cache
-def _plugins(path: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(name, location) of the suites of installed packages. Reading the metadata of all packages takes milliseconds,
-    and a suite is looked up for every row; `path` is sys.path, whose change is the only way to new packages."""
-    return sorted((point.name, point.value) for point in entry_points(group=PLUGINS))
+    plugins = sorted((point.name, point.value) for point in entry_points(PLUGINS))
+    return _SUITES | {name: where for name, where in plugins if name not in _SUITES}

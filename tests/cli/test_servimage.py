@@ -15,7 +15,7 @@ def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server
     ended = cli(
         *("run", ROOT / "configs/runs/servimage-tiny.yaml", "--json"),
         *("--set", f"suite.path={tasks}", "--set", f"judge.base_url={judge_server.base_url}"),
-        VLLM_API_KEY=str(judge_server.api_key),
+        VLLM_API_KEY=judge_server.api_key.get_secret_value(),
     )
     assert ended.returncode == 0, ended.stderr
     said = ended.stderr.splitlines()
@@ -45,7 +45,7 @@ def test_a_port_in_use_is_said_before_anything_is_made(cli, judge_server, tmp_pa
 
 def test_the_stages_one_by_one_come_to_the_same(judge_server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VLLM_API_KEY", str(judge_server.api_key))
+    monkeypatch.setenv("VLLM_API_KEY", judge_server.api_key.get_secret_value())
 
     def said(*arguments):
         capsys.readouterr()

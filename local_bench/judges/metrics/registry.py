@@ -9,10 +9,10 @@ precedence.
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from local_bench.core.errors import ConfigError, WeightsError
+from local_bench.core.packages import entry_points
 from local_bench.core.suggest import hint
 from local_bench.judges.metrics.base import Metric
 from local_bench.models.cards import ModelCard, card
@@ -140,5 +140,5 @@ def make_metric(name: str) -> Metric:
 
 def _known() -> dict[str, _Entry]:
     """Built-in metrics and those of plugins; a plugin cannot replace a built-in metric."""
-    plugins = {point.name: _Entry(point.value) for point in entry_points(group=PLUGINS)}
+    plugins = {point.name: _Entry(point.value) for point in entry_points(PLUGINS)}
     return plugins | _METRICS

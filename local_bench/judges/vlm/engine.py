@@ -14,13 +14,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from PIL import Image
-from vllm import LLM, SamplingParams
-from vllm.engine.arg_utils import EngineArgs
-from vllm.exceptions import VLLMClientError
-from vllm.sampling_params import StructuredOutputsParams
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from local_bench.core.collector import paused
 from local_bench.judges.vlm.pipe import IMAGE, Recent
+
+with paused():
+    from vllm import LLM, SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.exceptions import VLLMClientError
+    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 MAX_REQUESTS = 256
 """Maximum number of unfinished requests: one full batch of vLLM."""
@@ -36,7 +39,8 @@ def main(fd: int, arguments: list[str]) -> None:
     parsed = EngineArgs.add_cli_args(parser).parse_args(arguments)
     engine_args = EngineArgs.from_cli_args(parsed)
     engine_args.disable_log_stats = True
-    llm = LLM.from_engine_args(engine_args)
+    with paused():  # it imports the model's modules
+        llm = LLM.from_engine_args(engine_args)
     end.send_bytes(b"ready")
     pending: dict[str, int] = {}
     images = _ReceivedImages()

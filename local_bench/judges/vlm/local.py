@@ -12,7 +12,6 @@ on one machine with fixed library versions and torch's deterministic algorithms:
   differs, so its answers are close but not equal.
 """
 
-import gc
 import io
 import itertools
 import json
@@ -28,6 +27,7 @@ import xgrammar
 from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, DynamicCache
 
+from local_bench.core.collector import collect
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.judges.vlm.chat_api import REFUSED, interleaved
 from local_bench.judges.vlm.images import Prepared
@@ -304,7 +304,7 @@ class Local:
         )
 
     def _free(self) -> None:
-        gc.collect()
+        collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from PIL import Image
 
 from local_bench.core.errors import ConfigError, ServerError
+from local_bench.core.packages import entry_points
 from local_bench.judges.vlm.images import Prepared
 from local_bench.judges.vlm.protocols import Reply, Request, Shown
 
@@ -99,4 +100,4 @@ def plugin_numerics(name: str) -> dict[str, Any]:
 
 
 def _points() -> Iterator[EntryPoint]:
-    return (point for point in entry_points(group=PLUGINS) if point.name not in BUILT_IN)
+    return (point for point in entry_points(PLUGINS) if point.name not in BUILT_IN)

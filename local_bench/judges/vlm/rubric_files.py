@@ -2,10 +2,10 @@
 
 import importlib.util
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.packages import entry_points
 from local_bench.core.paths import user_config_dirs
 
 FOLDER = Path(__file__).parent / "rubrics"
@@ -40,7 +40,7 @@ def _added() -> dict[str, Path]:
     """Rubric files that are not shipped, by name: `rubrics/*.yaml` of a lab's config folders, then of the packages that
     entry points name. Shipped rubrics keep their names."""
     folders = [folder / "rubrics" for folder in user_config_dirs()]
-    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
+    for point in sorted(entry_points(PLUGINS), key=lambda point: point.name):
         try:
             spec = importlib.util.find_spec(point.value)
         except ImportError as e:

@@ -1,6 +1,5 @@
 """The checks' types, and the loop that runs them independently within a time limit."""
 
-import gc
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from local_bench.core.collector import collect
 from local_bench.core.errors import ConfigError
 
 Status = Literal["passed", "failed", "skipped"]
@@ -78,7 +78,7 @@ class Session:
 
     def release(self) -> None:
         """Release unreferenced device memory."""
-        gc.collect()
+        collect()
         if self.on_gpu:
             with suppress(RuntimeError):  # after an illegal memory access every call fails; the next check reports it
                 torch.cuda.empty_cache()

@@ -1,0 +1,42 @@
+"""Objects made at import are left out of collections; what becomes unreachable is still freed."""
+
+import gc
+import sys
+import weakref
+from types import ModuleType
+
+from local_bench.core import collector
+
+
+class Node:
+    pass
+
+
+def cycle():
+    node = Node()
+    node.itself = node
+    return weakref.ref(node)
+
+
+def test_collect_frees_cycles_and_leaves_out_what_new_modules_made(monkeypatch):
+    freezes = []
+    monkeypatch.setattr(collector, "_modules", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: freezes.append(len(sys.modules)))
+    left = cycle()
+    collector.collect()
+    assert left() is None
+    collector.collect()
+    assert len(freezes) == 1  # no module since
+    monkeypatch.setitem(sys.modules, "a_module_of_this_test", ModuleType("a_module_of_this_test"))
+    collector.collect()
+    assert len(freezes) == 2
+
+
+def test_nothing_is_collected_while_paused_and_afterwards_as_before():
+    assert gc.isenabled()
+    with collector.paused():
+        assert not gc.isenabled()
+        with collector.paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
