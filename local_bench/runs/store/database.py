@@ -23,7 +23,7 @@ _WRITTEN = re.compile(
 """Matches a statement that writes a table."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
-"""Larger files are not read completely when they are opened, which takes 20 s for 2 GB; `verify` checks them."""
+"""The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it."""
 _CACHE_KIB = 65_536
 AFTER_ALL = chr(0x10FFFF)
 """A text after all work ids."""
