@@ -83,9 +83,10 @@ def load_tower(weights: Weights) -> Any:
     path = weights.folder / FILE
     try:
         with open_tensors(path) as file:
-            names = [name for name in file.keys() if name.startswith(BACKBONE)]  # noqa: SIM118 (it is no dict)
-            state = {name.removeprefix(BACKBONE): file.get_tensor(name).float() for name in names}
-            state["proj"] = file.get_tensor(STYLE).float()  # (tower's width, width)
+            names = set(file.keys())
+            state = {n.removeprefix(BACKBONE): file.get_tensor(n).float() for n in names if n.startswith(BACKBONE)}
+            if STYLE in names:
+                state["proj"] = file.get_tensor(STYLE).float()  # (tower's width, width)
         width, _, patch, _ = state["conv1.weight"].shape
         if (state["positional_embedding"].shape[0] - 1) * patch**2 != SIZE_PX**2:
             raise ValueError(f"it is not for {SIZE_PX} px")

@@ -1,6 +1,7 @@
 """Aesthetic predictor v2.5 on a small SigLIP with a small head."""
 
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -121,11 +122,11 @@ def test_a_tower_with_a_weight_missing_is_refused_not_filled_with_noise(tmp_path
         network.open("cpu")
 
 
-@pytest.mark.parametrize("change", ['"resample": 2', '"do_resize": false', '"rescale_factor": 1.0', '"size": {"a": 1}'])
+@pytest.mark.parametrize("change", [{"resample": 2}, {"do_resize": False}, {"rescale_factor": 1.0}, {"size": {"a": 1}}])
 def test_other_preprocessing_than_siglips_is_refused(tmp_path, change):
     described = card_of()
-    text = (resolve(described) / "preprocessor_config.json").read_text()
-    (tmp_path / "preprocessor_config.json").write_text(text.rstrip()[:-1] + f", {change}}}")
+    config = json.loads((resolve(described) / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config | change))
     with pytest.raises(WeightsError, match="specifies preprocessing other than"):
         AestheticNetwork(Weights(described, tmp_path, {}))
 

@@ -191,7 +191,7 @@ def test_an_image_as_slender_as_a_hair_is_unscored(tmp_path):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     described = card_of()
-    with pytest.raises(WeightsError, match=r"open_clip_config.json cannot be read"):
+    with pytest.raises(WeightsError, match=r"open_clip_config.json does not exist"):
         ClipNetwork(Weights(described, tmp_path, {}))
     for text in ("{}", '{"model_cfg": {"vision_cfg": {"image_size": 64}}}', "[]"):
         (tmp_path / "open_clip_config.json").write_text(text)
