@@ -55,8 +55,11 @@ def crash_log(error: BaseException) -> Path | None:
 
 def unexpected(error: BaseException) -> str:
     """The sentence about an unexpected error; its traceback is in a file."""
-    if isinstance(error, MemoryError):
+    text = str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map" in text):
         return "there is not enough memory: close other programs, raise `ulimit -v`, or use a smaller batch size"
+    if isinstance(error, RuntimeError) and "start new thread" in text:
+        return "this user cannot start another thread: close other programs, or raise `ulimit -u`"
     log = crash_log(error)
     where = f"its traceback is in {log}" if log else "its traceback could not be written: use --debug"
     return (

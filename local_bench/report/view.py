@@ -72,6 +72,11 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
             "are valid for these images only and do not apply to large models."
         )
     found += judge_warnings(run)
+    found += [
+        f"{', '.join(models)} have the same pixels in {count(n, 'image')} of the same deliverables: if one was copied, "
+        "it is judged and paid once per model."
+        for models, n in run.store.shared_images().items()
+    ]
     least = run.config.settlement.coverage_min
     for s in settlements:
         if s.total.coverage < least:

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
+from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
+from local_bench.core.files import reason
 from local_bench.core.paths import refuse_links
 from local_bench.core.storage import storage_errors, sweep, write_atomic
 from local_bench.core.yamlfile import yaml_text, yaml_value
@@ -131,6 +132,12 @@ def take_lock(path: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(_LOCK_WAIT_S)  # `in_progress` has it for a moment
+        except OSError as e:  # an NFS mount without a lock service
+            os.close(lock)
+            raise StorageError(
+                f"the file system of {path} does not lock files ({reason(e)}), so that two processes could write one "
+                "run: give a --run-dir on another file system, or mount it with locks"
+            ) from None
         else:
             return lock
     os.close(lock)

@@ -82,6 +82,20 @@ def test_an_unexpected_error_is_one_sentence_and_a_log(monkeypatch, tmp_path, ca
         main(["--debug", *COMMAND])
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "not enough memory"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory"),
+        (RuntimeError("can't start new thread"), "cannot start another thread"),
+    ],
+)
+def test_limits_of_the_machine_are_named(error, says, monkeypatch, capsys):
+    planted(monkeypatch, fail(error))
+    assert main(COMMAND) == 1
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "x"), OSError(20, "Not a directory", "x/y")])
 def test_errors_of_the_system_have_no_number(error, monkeypatch, capsys):
     planted(monkeypatch, fail(error))

@@ -4,7 +4,9 @@ import base64
 import hashlib
 import itertools
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
@@ -169,6 +171,17 @@ def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
     assert "beta: 1 of 3 images have not been generated yet." in page.text
     assert "beta: 1 of 3 deliverables have no decision yet" in page.text
     assert "not generated yet" in page.text
+
+
+def test_models_with_the_same_pixels_are_named(make_run: MakeRun) -> None:
+    path = make_run(coverage_min=0.6)
+    with RunDir.open(path) as run:
+        first = {(row.task_id, row.deliverable): row for row in run.store.candidates() if row.model == "alpha"}
+        other = next(row for row in run.store.candidates() if row.model == "beta" and row.state == "done")
+    same = first[other.task_id, other.deliverable].pixels_sha256
+    with closing(sqlite3.connect(path / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE candidates SET pixels_sha256 = ? WHERE work_id = ?", (same, other.work_id))
+    assert "alpha, beta have the same pixels in 1 image of the same deliverables" in report(path).text
 
 
 def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:

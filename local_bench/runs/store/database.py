@@ -270,7 +270,7 @@ class Database:
                     "command again; "
                     "committed results are kept"
                 ) from e
-            if "locked" in text:
+            if "locked" in text or "locking" in text:
                 raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e
             raise self._damaged(f"is damaged ({text})") from e
         except sqlite3.DatabaseError as e:

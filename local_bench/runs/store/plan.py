@@ -148,6 +148,18 @@ class PlanStore(ContentStore):
             )
         )
 
+    def shared_images(self) -> dict[tuple[str, ...], int]:
+        """Models with the same pixels for a deliverable -> the number of such images."""
+        rows = self.rows(
+            """SELECT models, count(*) FROM (
+                 SELECT group_concat(model, char(10)) AS models FROM (
+                   SELECT DISTINCT task_id, deliverable, pixels_sha256, model FROM candidates
+                   WHERE state = 'done' ORDER BY task_id, deliverable, pixels_sha256, model)
+                 GROUP BY task_id, deliverable, pixels_sha256 HAVING count(*) > 1)
+               GROUP BY models ORDER BY models"""
+        )
+        return {tuple(models.split("\n")): n for models, n in rows}
+
     def candidate(self, work_id: str) -> CandidateRow:
         (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
         return CandidateRow(*row)
