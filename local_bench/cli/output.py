@@ -56,6 +56,7 @@ class PlainProgress:
 
     def __init__(self) -> None:
         self._phase, self._total, self._done = "", 0, 0
+        self._overall = ""
         self._printed = self._started = time.monotonic()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -98,6 +99,9 @@ class PlainProgress:
             with self._lock:
                 self._phase, self._total, self._done, self._started = outer
 
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        self._overall = f"; {_overall(fraction, seconds_left)}"
+
     def _clock(self) -> None:
         while not self._ended.wait(min(1.0, CLOCK_EVERY_S)):
             with self._lock:
@@ -118,14 +122,23 @@ class PlainProgress:
             say(f"{self._phase}: {tqdm.format_interval(elapsed_s)} elapsed")
             return
         bar_format = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
-        say(f"{self._phase}: {tqdm.format_meter(self._done, self._total, elapsed_s, bar_format=bar_format)}")
+        meter = tqdm.format_meter(self._done, self._total, elapsed_s, bar_format=bar_format)
+        say(f"{self._phase}: {meter}{self._overall}")
+
+
+def _overall(fraction: float, seconds_left: float | None) -> str:
+    from tqdm import tqdm
+
+    left = "" if seconds_left is None else f", about {tqdm.format_interval(seconds_left)} left"
+    return f"run {fraction:.0%}{left}"
 
 
 class BarProgress:
-    """Progress bars for a terminal."""
+    """Progress bars for a terminal: one per phase, and below them one for the run."""
 
     def __init__(self) -> None:
-        from rich.console import Console
+        from rich.console import Console, Group
+        from rich.live import Live
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -141,19 +154,21 @@ class BarProgress:
             MofNCompleteColumn(),  # "n/?" while waiting
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
         )
+        self._runs = Progress(TextColumn("{task.description}", markup=False), BarColumn())
+        self._live = Live(Group(self._bars, self._runs), console=Console(stderr=True))
         self._task: TaskID | None = None
+        self._run: TaskID | None = None
 
     def __enter__(self) -> "BarProgress":
-        self._bars.start()
+        self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self._live.stop()
 
     def note(self, message: str) -> None:
-        self._bars.console.print(clean(message), markup=False, highlight=False)
+        self._live.console.print(clean(message), markup=False, highlight=False)
 
     def begin(self, phase: str, total: int) -> None:
         self._task = self._bars.add_task(clean(phase), total=total)
@@ -161,6 +176,11 @@ class BarProgress:
     def advance(self, n: int = 1) -> None:
         if self._task is not None:
             self._bars.advance(self._task, n)
+
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        if self._run is None:
+            self._run = self._runs.add_task("", total=1.0)
+        self._runs.update(self._run, completed=fraction, description=_overall(fraction, seconds_left))
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

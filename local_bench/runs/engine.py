@@ -108,12 +108,15 @@ def _run_device_stages(
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
     from local_bench.runs.measure import measure
+    from local_bench.runs.overall import Overall, weights_of_phases
     from local_bench.runs.provenance import write_provenance
     from local_bench.runs.repeatability import rejudge as repeat_judging
 
     set_determinism(run.config.engine.threads)
     # one device is enough if only pixel metrics are computed
     one_device = not plan and "judge" not in stages and not any(metric_card(name) for name in run.config.metrics)
+    if plan and len(ON_DEVICE & set(stages)) > 1:
+        progress = Overall(progress, weights_of_phases(run, plan, stages))
     executor = open_executor(run, progress, one_device=one_device)
     status = "failed"
     try:

@@ -60,7 +60,7 @@ def estimate(
     for m in plan.models:
         models.append(_model(m, plan, config, target))
         progress.advance()
-    n_questions, n_question_images = _n_questions(plan, config.order_swap, config.suite.questions_from, progress)
+    n_asked, n_question_images = n_questions(plan, config.order_swap, config.suite.questions_from, progress)
     devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
     return {
         "suite": plan.suite.name,
@@ -74,10 +74,10 @@ def estimate(
             "protocol": config.judge.protocol,
             "transport": transport_of(config.judge),
             "panel": [judge.card for judge in config.panel],
-            "n_questions": n_questions * len(config.judges),
+            "n_questions": n_asked * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
-        "budget": budget(config, models, n_questions, n_question_images, devices),
+        "budget": budget(config, models, n_asked, n_question_images, devices),
         "disk_gb": _disk_gb(plan, config),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,
@@ -256,7 +256,7 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     return encode + (counted.picture_flop + counted.decode_flop) / eager + counted.steps * passes * one_pass / size
 
 
-def _n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], progress: Progress) -> tuple[int, int]:
+def n_questions(plan: RunPlan, order_swap: bool, questions_from: list[str], progress: Progress) -> tuple[int, int]:
     """Numbers of questions per judge, and of images in them, if all planned images are generated."""
     entry = plan.suite
     tasks = {t.task_id: t for t in plan.tasks if not t.unscored}

@@ -25,6 +25,10 @@ class Progress(Protocol):
         """Show `what` and the elapsed time until the context ends, for work whose size is unknown."""
         ...
 
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        """Show the finished fraction of the whole run and the estimated time left, None if that is unknown."""
+        ...
+
 
 class Quiet:
     """Shows nothing."""
@@ -40,6 +44,9 @@ class Quiet:
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        pass
 
 
 class Late:
@@ -73,6 +80,9 @@ class Late:
     def waiting(self, what: str) -> AbstractContextManager[None]:
         return self._shown.waiting(what)
 
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        self._shown.overall(fraction, seconds_left)
+
     def _flush(self) -> None:
         if self._begun:
             self._shown.advance(self._kept)
@@ -98,6 +108,9 @@ class Recorded:
 
     def waiting(self, what: str) -> AbstractContextManager[None]:
         return self._shown.waiting(what)
+
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        self._shown.overall(fraction, seconds_left)
 
     def begin(self, phase: str, total: int) -> None:
         self._shown.begin(phase, total)

@@ -14,6 +14,7 @@ from click.shell_completion import ShellComplete
 
 from local_bench.cli import output
 from local_bench.cli.main import cli, main
+from local_bench.cli.options import PathOption
 from local_bench.core.suggest import nearest
 from local_bench.core.tables import table
 from local_bench.runs.config import load_config
@@ -55,7 +56,7 @@ def test_every_command_has_examples_that_parse(path):
         parsed, rest, _ = parser.parse_args(words[len(path) :])
         assert not [word for word in rest if word.startswith("-")]
         for parameter in command.params:
-            if parameter.name in parsed and not isinstance(parameter.type, click.Path):
+            if parameter.name in parsed and not isinstance(parameter.type, PathOption):
                 parameter.type_cast_value(context, parsed[parameter.name])
 
 
@@ -235,3 +236,17 @@ def test_a_terminal_shows_a_clock_while_waiting(capsys):
         with bars.waiting("starting the judge"):
             assert [task.total for task in bars._bars.tasks] == [None]
         assert bars._bars.finished
+
+
+def test_the_share_of_the_whole_run_is_below_the_bars(capsys):
+    with output.BarProgress() as bars:
+        bars.begin("flux: make", 10)
+        bars.advance(3)
+        bars.overall(0.41, 3725.0)
+        (task,) = bars._runs.tasks
+    assert (task.completed, task.description) == (0.41, "run 41%, about 1:02:05 left")
+    with output.PlainProgress() as lines:
+        lines.begin("flux: make", 1)
+        lines.overall(0.41, None)
+        lines.advance()
+    assert capsys.readouterr().err.splitlines()[-1].endswith("; run 41%")

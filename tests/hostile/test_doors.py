@@ -47,6 +47,7 @@ ALLOWED = {
     ("runs/store/constraints.py", "sqlite3.connect"): "an empty database in memory",
     ("judges/metrics/feature_cache.py", "sqlite3.connect"): "the user's own cache; a damaged one is discarded",
     ("judges/metrics/feature_cache.py", "json.loads"): "the shape of an entry of the user's own cache",
+    ("runs/store/checked.py", "open"): "the header of a ledger whose kind was checked",
     ("runs/worker.py", "open"): "a lock among the workers of this run",
     ("runs/rundir.py", "os.open"): "the lock, without following links",
     ("judges/people/serve.py", "os.open"): "the lock, without following links",

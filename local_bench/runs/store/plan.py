@@ -174,6 +174,11 @@ class PlanStore(ContentStore):
         rows = self.rows(f"SELECT model, count(*) AS n FROM candidates {where} GROUP BY model ORDER BY model")
         return {row["model"]: row["n"] for row in rows}
 
+    def planned_by_model(self) -> dict[str, int]:
+        """Model -> the number of its images that have not been generated."""
+        rows = self.rows("SELECT model, count(*) FROM candidates WHERE state = 'planned' GROUP BY model")
+        return dict(map(tuple, rows))
+
     def counts(self) -> Counts:
         where, judges = self._of_judges(None)
         row = self.rows(
