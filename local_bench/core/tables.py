@@ -36,15 +36,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _wrapped(cells: Sequence[Sequence[str]], width: int) -> str:
     from rich import box
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
     from rich.table import Table
     from rich.text import Text
 
     header, *rows = cells
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    words = [max((len(word) for row in cells for word in row[i].split()), default=1) for i in range(len(header))]
+    whole = sum(words) + 2 * (len(words) - 1) <= width  # words are broken only if not all fit
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for i, name in enumerate(header):
-        figures = all(_FIGURE.match(row[i]) for row in rows)
-        drawn.add_column(Text(name), justify="right" if figures else "left", overflow="fold")
+        justify: JustifyMethod = "right" if all(_FIGURE.match(row[i]) for row in rows) else "left"
+        drawn.add_column(Text(name), justify=justify, overflow="fold", min_width=words[i] if whole else None)
     for row in rows:
         drawn.add_row(*map(Text, row))
     console = Console(width=width, color_system=None)
