@@ -191,7 +191,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     "change a rubric digest": (
         _sql(f"UPDATE verdicts SET rubric_sha256 = 'x' WHERE rowid = {ONE.format('verdicts')}"),
-        r"verdict .*wording",
+        r"verdict .*version of its rubric",
     ),
     "change a raw answer": (
         _sql(f"UPDATE verdicts SET raw = raw || ' ' WHERE rowid = {ONE.format('verdicts')}"),

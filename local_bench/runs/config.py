@@ -9,7 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd, nearest_micro_usd
-from local_bench.core.yamlfile import Strict, check, read_yaml, yaml_text, yaml_value
+from local_bench.core.yamlfile import Strict, check, read_yaml, yaml_text
+from local_bench.runs.config_setting import apply_setting
 from local_bench.runs.judge_config import JudgeConfig, Name, Number, PathText
 
 
@@ -294,7 +295,7 @@ def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = T
             _remove_servers(data)
         for setting in settings:
             if not setting.startswith(f"{ONLY_MODEL}="):
-                _apply(data, setting)
+                apply_setting(data, setting)
         _keep_models(data, [s.partition("=")[2] for s in settings if s.startswith(f"{ONLY_MODEL}=")])
     return check(data, RunConfig, str(path), lines)
 
@@ -349,43 +350,8 @@ def engine_settings(settings: tuple[str, ...]) -> EngineConfig:
     for setting in settings:
         if not setting.startswith("engine."):
             raise ConfigError(f"--set {setting!r}: without a run only engine.KEY=VALUE settings are used: remove it")
-        _apply(data, setting)
+        apply_setting(data, setting)
     return check(data.get("engine", {}), EngineConfig, "--set engine", {})
-
-
-def _apply(data: dict[str, Any], setting: str) -> None:
-    key, equals, text = setting.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {setting!r} is not of the form key.sub=value: use that form")
-    try:
-        value = yaml_value(text)
-    except ValueError as e:
-        raise ConfigError(f"--set {setting!r}: the value is not valid YAML ({e}): quote it") from None
-    at: Any = data
-    *parents, last = key.split(".")
-    for step in parents:
-        at = _child(at, step, setting)
-    if isinstance(at, list):
-        at[_index(at, last, setting)] = value
-    else:
-        at[last] = value
-
-
-def _child(at: Any, step: str, setting: str) -> Any:
-    if isinstance(at, list):
-        return at[_index(at, step, setting)]
-    inner = at.setdefault(step, {})
-    if inner is None:
-        inner = at[step] = {}
-    if not isinstance(inner, dict | list):
-        raise ConfigError(f"--set {setting!r}: {step!r} is {inner!r} and has no keys: set the whole value")
-    return inner
-
-
-def _index(at: list[Any], step: str, setting: str) -> int:
-    if not step.isdigit() or int(step) >= len(at):
-        raise ConfigError(f"--set {setting!r}: {step!r} is not an index of the list (0 to {len(at) - 1})")
-    return int(step)
 
 
 def dump_config(config: RunConfig) -> str:

@@ -4,13 +4,16 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import ValidationError, model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.files import read_bytes, read_text
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
+from local_bench.core.yamlfile import Strict, explain
 from local_bench.judges.metrics.base import ImageFile, Subject
 from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
@@ -151,6 +154,24 @@ def _captions(path: Path) -> dict[str, str]:
 MAX_OUT_BYTES = 2_000_000_000
 
 
+class _StoredScore(Strict):
+    value: float | None
+    unscored: str | None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.value is None) == (self.unscored is None):
+            raise ValueError("a score has a value or the reason why it has none")
+        return self
+
+
+class _ScoresLine(Strict):
+    image: str
+    file: str
+    """`_stamp` of the image."""
+    scores: dict[str, _StoredScore]
+
+
 class _ScoresFile:
     """An append-only file: one line with the metrics' identities, then one line per image with its scores."""
 
@@ -166,20 +187,31 @@ class _ScoresFile:
             return
         data = read_bytes(self._path, UserError, max_bytes=MAX_OUT_BYTES, missing=_AGAIN)
         whole = data[: data.rfind(b"\n") + 1]
-        lines = [line for _, _, line in strictjson.lines_of(whole, self._path, UserError, "a line of scores")]
-        if not lines or lines[0] != self._head:
+        found = list(strictjson.lines_of(whole, self._path, UserError, "a line of scores"))
+        if not found or found[0][2] != self._head:
             raise UserError(
                 f"{self._path} is another file, or has scores by other metrics, weights or releases, or by networks "
                 f"on another CPU: {_AGAIN}"
             )
+        lines = [self._line(line, where) for _, where, line in found[1:]]
         if len(whole) < len(data):  # a session ended while it wrote the last line
             with storage_errors(self._path):
                 cut(self._path, len(whole))
-        for line in lines[1:]:
-            subject = self._subjects.get(line.get("image", ""))
-            if subject and line.get("file") == _stamp(subject.image.path):
-                for name, score in line["scores"].items():
-                    yield subject.key, Score(name, score["value"], score["unscored"])
+        for line in lines:
+            subject = self._subjects.get(line.image)
+            if subject and line.file == _stamp(subject.image.path):
+                for name, score in line.scores.items():
+                    yield subject.key, Score(name, score.value, score.unscored)
+
+    def _line(self, data: dict[str, Any], where: str) -> _ScoresLine:
+        try:
+            line = _ScoresLine.model_validate(data)
+        except ValidationError as e:
+            raise UserError(explain(e, _ScoresLine, where, {})) from None
+        unknown = next((name for name in line.scores if name not in self._head["metrics"]), None)
+        if unknown is not None:
+            raise UserError(f"{where}: {unknown!r} is not one of the metrics of the first line: {_AGAIN}")
+        return line
 
     def add(self, rows: Sequence[tuple[str, Score]]) -> None:
         scores: dict[str, dict[str, Any]] = {}

@@ -179,7 +179,7 @@ RULE = '{"kind": "rule", "thresholds": {"brf": %s}, "paid_if_rejected": %s, "pai
         (lambda card: json.dumps(card)[:-30], "is not JSON"),
         (lambda card: json.dumps(card).replace("boosted", "boo\ud800", 1), "is not UTF-8"),
         (altered(majority=0.9), "was altered"),
-        (altered(majority=float("nan")), "NaN is not a number"),
+        (altered(majority=float("nan")), "NaN is not a JSON number"),
         (altered(extra=1), "extra"),
         (altered(format=9), "format 9"),
         (altered(seed="0" * 5000), "seed"),

@@ -54,9 +54,10 @@ def test_scores_that_are_continued(tmp_path, monkeypatch):
     base()
     argv = ("measure", "pictures", "--metrics", "entropy", "--out", "out.jsonl")
     assert main(list(argv)) == 0
-    (line,) = Path("out.jsonl").read_text().splitlines()
+    first, line = Path("out.jsonl").read_text().splitlines()
     assert main(list(argv)) == 0
-    assert_none(campaign(of_input(Input("scores", "out.jsonl", argv, json.loads(line), 3, ("", "\n")))), at_least=60)
+    for data, frame in ((first, ("", f"\n{line}\n")), (line, (f"{first}\n", "\n"))):
+        assert_none(campaign(of_input(Input("scores", "out.jsonl", argv, json.loads(data), 3, frame))), at_least=60)
 
 
 def test_ice_results(tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ def _is_ours(pid: int) -> bool:
 def script(moment: str) -> None:
     from local_bench.generators.flux import Flux
     from local_bench.judges.vlm import embedded
-    from local_bench.runs import acceptance, judge, launched_batch
+    from local_bench.runs import judge, launched_batch
     from local_bench.runs.store import Store
 
     judge.COMMIT_EVERY = 8
@@ -79,7 +79,7 @@ def script(moment: str) -> None:
             embedded.AHEAD = 16  # else a quick judge may have answered all of it by then
             at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
-            at_call(acceptance, "DecisionRow", 4, die)  # the decision on the fourth candidate
+            at_call(Store, "_replace_decisions", 2, die)  # in the transaction, after the first decisions were written
         case "interrupt":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))

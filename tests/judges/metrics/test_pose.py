@@ -128,7 +128,7 @@ def found(*people, size=(SIDE, SIDE)):
 
 
 def places(joints, person):
-    return {n: tuple(joints[n].places[at].tolist()) for n, at in enumerate(person) if at is not None}
+    return {n: tuple(joints[n].positions[at].tolist()) for n, at in enumerate(person) if at is not None}
 
 
 def moved(by, **left_out):
@@ -185,16 +185,16 @@ def test_the_skeleton_drawn():
 def test_no_smoothed_peak_below_the_threshold_and_ties_are_all_kept():
     faint = np.zeros((18, 60, 60), np.float32)
     faint[0, 30, 30] = 1
-    assert all(len(joint.places) == 0 for joint in pose_decoding.joints(lambda n: faint[n]))
+    assert all(len(joint.positions) == 0 for joint in pose_decoding.joints(lambda n: faint[n]))
     flat = np.zeros((18, 9, 9), np.float32)
     flat[3] = 0.5
-    assert len(pose_decoding.joints(lambda n: flat[n])[3].places) == 81
+    assert len(pose_decoding.joints(lambda n: flat[n])[3].positions) == 81
 
 
 def test_maps_that_are_flat_are_given_up_and_unscored(metric, monkeypatch):
     flat = np.full((38, 60, 60), 0.5, np.float32)
     joints = pose_decoding.joints(lambda n: flat[n])
-    assert len(joints[1].places) == 3600
+    assert len(joints[1].positions) == 3600
     with pytest.raises(pose_decoding.TooMany):
         pose_decoding.people(joints, lambda n: flat[n], 60)
     monkeypatch.setattr(pose_decoding, "joints", lambda maps: joints)
