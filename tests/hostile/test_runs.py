@@ -74,5 +74,5 @@ def test_forged_run(command, forged, monkeypatch):
     if command == "site" and EVERY > 1:
         pytest.skip("ten seconds a case: in the long campaign")
     every = every if EVERY == 1 else 5 * every  # the harness leaves out more
-    assert_none(campaign(cases(forged, argv, every), unchanged=[Path("outside")]), at_least=10 * EVERY)
+    assert_none(campaign(cases(forged, argv, every), unchanged=[Path("outside")]), at_least=6 * EVERY)
     assert not any(path.name == "escape" for path in Path.cwd().parent.rglob("escape"))

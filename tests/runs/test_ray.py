@@ -30,7 +30,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Message, TimeCharged
 from tests.runs.test_generate import digest_of
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
 
 class Heard(Quiet):
@@ -69,7 +69,7 @@ def small(address, **more) -> RunConfig:
         engine={
             "device": "cpu",
             "executor": "local" if address is None else "ray",
-            "ray": {"address": address, "wait_s": 30, **more},
+            "ray": {"address": address, "wait_s": 120, **more},
         },
     )
 
@@ -229,7 +229,7 @@ def test_nodes_that_cannot_be_used_are_named_and_left_out(tmp_path, facts, why):
         assert note.startswith("the node node2 is not used: it ")
         assert why in note
         nodes._last_usable -= 1000
-        with pytest.raises(LocalBenchError, match=r"no usable node for 30 s .*the messages above say why"):
+        with pytest.raises(LocalBenchError, match=r"no usable node for 120 s .*the messages above say why"):
             nodes.check_alone()
 
 
