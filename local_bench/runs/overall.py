@@ -7,14 +7,13 @@ the speed at which this run has worked on it, and only for a kind that has not b
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.cards import card
 from local_bench.runs.estimate import n_questions
 from local_bench.runs.metric_times import TOKENS
 from local_bench.runs.plan import RunPlan
-from local_bench.runs.progress import Progress, Quiet
+from local_bench.runs.progress import Forwarding, Progress, Quiet
 from local_bench.runs.rundir import RunDir
 
 TEXT_TOKENS = 500
@@ -51,14 +50,15 @@ def _metric_flop(name: str) -> float:
     return HOST_FLOP if described is None else 2e9 * described.parameters_b * TOKENS
 
 
-class Overall:
+class Overall(Forwarding):
     """Passes progress on, with the finished fraction of the run and the seconds left."""
 
     def __init__(
         self, shown: Progress, weights: Mapping[str, float], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`weights` are those of `weights_of_phases`; phases that it lacks count as nothing."""
-        self._shown, self._weights, self._clock = shown, weights, clock
+        super().__init__(shown)
+        self._weights, self._clock = weights, clock
         self._done = dict.fromkeys(weights, 0.0)
         """Phase -> finished fraction."""
         self._seconds: dict[str, float] = defaultdict(float)
@@ -67,15 +67,6 @@ class Overall:
         """Kind -> modelled operations done in this process."""
         self._phase: str | None = None
         self._step, self._at = 0.0, clock()
-
-    def note(self, message: str) -> None:
-        self._shown.note(message)
-
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        return self._shown.waiting(what)
-
-    def overall(self, fraction: float, seconds_left: float | None) -> None:
-        self._shown.overall(fraction, seconds_left)
 
     def begin(self, phase: str, total: int) -> None:
         self._shown.begin(phase, total)

@@ -49,19 +49,32 @@ class Quiet:
         pass
 
 
-class Late:
+class Forwarding:
+    """Passes messages, waits and the whole run's progress on to `shown`; the base of what changes the rest."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def note(self, message: str) -> None:
+        self._shown.note(message)
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        return self._shown.waiting(what)
+
+    def overall(self, fraction: float, seconds_left: float | None) -> None:
+        self._shown.overall(fraction, seconds_left)
+
+
+class Late(Forwarding):
     """Passes progress on a few times per second, and a phase only once it has lasted a second."""
 
     AFTER_S, EVERY_S = 1.0, 0.2
 
     def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+        super().__init__(shown)
         self._phase, self._total, self._kept = "", 0, 0
         self._begun = False
         self._next = math.inf
-
-    def note(self, message: str) -> None:
-        self._shown.note(message)
 
     def begin(self, phase: str, total: int) -> None:
         self._flush()
@@ -77,19 +90,13 @@ class Late:
             self._flush()
             self._next = now + self.EVERY_S
 
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        return self._shown.waiting(what)
-
-    def overall(self, fraction: float, seconds_left: float | None) -> None:
-        self._shown.overall(fraction, seconds_left)
-
     def _flush(self) -> None:
         if self._begun:
             self._shown.advance(self._kept)
             self._kept = 0
 
 
-class Recorded:
+class Recorded(Forwarding):
     """Passes progress on and keeps it in a file, at most once per second, for other processes to read (`view`).
 
     The file has `phases`: name, `n` of `total`, and elapsed `seconds`, in order; and `updated_utc`. A file that cannot
@@ -99,18 +106,10 @@ class Recorded:
     EVERY_S = 1.0
 
     def __init__(self, shown: Progress, file: Path) -> None:
-        self._shown, self._file = shown, file
+        super().__init__(shown)
+        self._file = file
         self._phases: list[dict[str, Any]] = []
         self._begun = self._written = time.monotonic()
-
-    def note(self, message: str) -> None:
-        self._shown.note(message)
-
-    def waiting(self, what: str) -> AbstractContextManager[None]:
-        return self._shown.waiting(what)
-
-    def overall(self, fraction: float, seconds_left: float | None) -> None:
-        self._shown.overall(fraction, seconds_left)
 
     def begin(self, phase: str, total: int) -> None:
         self._shown.begin(phase, total)
