@@ -1,19 +1,26 @@
 """A child process for a judge: it ends with its parent, is stopped on every exit path and restarted a few times."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from local_bench.core.errors import ServerError
+from local_bench.core.paths import cache_dir
+from local_bench.core.scratch import new_scratch
+from local_bench.core.storage import storage_errors
 
 STOP_S = 4.0
 """A server that has not ended after this time is killed; it has no state to save."""
 TAIL_LINES = 15
+_MAX_SOCKET_FOLDER = 107 - 37
+"""Longest folder of a socket: its path has at most 107 bytes, of which vLLM's name and the slash take 37."""
 
 
 @dataclass
@@ -24,17 +31,21 @@ class Child:
     max_restarts: int = 3
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
     _restarts: int = field(default=0, init=False)
+    _temporary: Path | None = field(default=None, init=False)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
-        """Start `command` in its own session; its output is appended to the log."""
+        """Start `command` in its own session; its output is appended to the log, its temporary files are in a folder of
+        its own."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        with storage_errors(Path(tempfile.gettempdir())):
+            self._temporary = new_scratch()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "local_bench.judges.vlm.guard", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**environment},
+                env={**environment, **_temporary_files(self._temporary, environment)},
                 start_new_session=True,
                 pass_fds=pass_fds,
             )
@@ -45,8 +56,13 @@ class Child:
     def stop(self) -> None:
         """Terminate the process and its descendants, and wait for them to end."""
         process, self._process = self._process, None
-        if process is None:
-            return
+        temporary, self._temporary = self._temporary, None
+        if process is not None:
+            self._end(process)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -79,3 +95,14 @@ class Child:
             f"the judge was not ready after {after_s:.0f} s (judge.start_timeout_s); the last lines of {self.log}:\n"
             f"{self.tail()}"
         )
+
+
+def _temporary_files(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a process with this folder for its temporary files. Compiled kernels are kept in our cache instead;
+    sockets are elsewhere if their paths would be too long."""
+    short = len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER
+    return {
+        "TMPDIR": str(folder),
+        "VLLM_RPC_BASE_PATH": str(folder) if short else tempfile.gettempdir(),
+        "TORCHINDUCTOR_CACHE_DIR": environment.get("TORCHINDUCTOR_CACHE_DIR") or str(cache_dir() / "inductor" / "vllm"),
+    }
