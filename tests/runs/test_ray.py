@@ -7,9 +7,11 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from local_bench.analysis.digest import digests
 from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.models.cards import card
@@ -234,6 +236,14 @@ def test_nodes_that_cannot_be_used_are_named_and_left_out(tmp_path, facts, why):
 
 
 # ---- whole runs
+
+
+def test_a_run_directory_may_be_a_relative_path(two_nodes, alone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_stages(small(two_nodes.address), Path("run"), ("generate", "measure"))
+    with RunDir.open(Path("run")) as run, RunDir.open(alone) as whole:
+        assert digests(run)["candidates"] == digests(whole)["candidates"]
+        assert not run.image_store.check(run.store, decode=True)
 
 
 def test_a_run_continued_on_nodes_that_die_in_each_phase_equals_one_on_this_machine(

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Setting:
     """What an actor needs to know about the run."""
 
     run_dir: Path
+    working_dir: Path
+    """The working folder of the run's process, which relative paths of work orders start from."""
     session: str
     """The content of `HELLO`."""
     environ: dict[str, str]
@@ -74,6 +76,8 @@ class _Actor:
     def __init__(self, setting: Setting) -> None:
         os.environ.update(setting.environ)
         isolate()
+        with suppress(OSError):  # a node that does not have it cannot access a run below it either
+            os.chdir(setting.working_dir)
         from local_bench.core.quiet import quiet_libraries
         from local_bench.generators.numerics import set_determinism
 

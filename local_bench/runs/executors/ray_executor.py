@@ -46,6 +46,7 @@ class RayExecutor:
     def _setting(self, workers: int) -> Setting:
         return Setting(
             run_dir=self._run.path.absolute(),
+            working_dir=Path.cwd(),
             session=self._session,
             environ={name: os.environ[name] for name in _KEPT if name in os.environ},
             threads=self._run.config.engine.threads,
