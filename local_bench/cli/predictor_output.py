@@ -44,9 +44,6 @@ def card_text(card: "Card") -> str:
     )
 
 
-_MEASURES = ("accuracy", "balanced_accuracy", "auc", "pr_auc", "brier", "ece")
-
-
 def report_text(found: "Report") -> str:
     """Table 4 with further measures, then figure 4 (c): accuracy by category."""
     header = ["predictor", "images", "accuracy", "95 %", "over tuned rule", "95 %", "balanced", "AUC", "95 %"]

@@ -15,7 +15,6 @@ from local_bench.core.errors import ImageError, UserError
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import CONCEPTS, HIGHEST, Example, TrainingSet, without_labels
-from local_bench.models.gpus import gpu
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import verdicts_of
 from local_bench.runs.store import CandidateRow
@@ -23,7 +22,6 @@ from local_bench.settle.predictors.splits import split_of, task_digest
 
 if TYPE_CHECKING:
     from local_bench.judges.payment.artefact import Card
-    from local_bench.judges.payment.plan import TrainingPlan, Workload
     from local_bench.judges.payment.predict import Prediction
 
 CARD = "card.json"
@@ -208,26 +206,6 @@ def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str,
     return log_odds_of(runs, folder / MODEL) if kind == "servimage" else None
 
 
-def payment_plan(
-    config: PaymentConfig, workload: "Workload", gpu_name: str, n_gpus: int, weights: str | None = None
-) -> "TrainingPlan":
-    """Memory and hours of a training, from the shapes in the backbone's `config.json`; loads no weights. WeightsError
-    if the backbone is not on this machine, ConfigError for an unknown GPU."""
-    import torch
-
-    from local_bench.judges.payment.backbone import folder_of, meta_backbone
-    from local_bench.judges.payment.plan import training_plan
-
-    base = meta_backbone(folder_of(config, weights))
-    with torch.device("meta"):
-        return training_plan(base, config, workload, gpu(gpu_name), n_gpus)
-
-
 def is_main_process() -> bool:
     """Whether this is the process that writes files and prints, in a training started by `accelerate launch`."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def is_payment_model(folder: Path) -> bool:
-    """Whether `folder` has the artefact of a payment model."""
-    return (folder / CARD).is_file()

@@ -7,22 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.core.types import Verdict
+from local_bench.judges.payment.artefact import CARD
+from local_bench.judges.payment.backbone import folder_of
+from local_bench.judges.payment.config import PaymentConfig
 from local_bench.judges.payment.examples import Example
-from local_bench.judges.payment.plan import Workload
+from local_bench.judges.payment.plan import TrainingPlan, Workload, training_plan
 from local_bench.judges.payment.predict import NOT_JUDGED, load
+from local_bench.models.gpus import gpu
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.payment import (
     MEASURED,
     POINTS,
     examples_of,
-    is_payment_model,
     log_odds_of,
-    payment_plan,
     point_inputs,
     predict_runs,
     train_payment_model,
@@ -98,8 +101,7 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
         seed = next(seed for seed in range(50) if _usable(examples_of(run, decided(run), seed)))
         settings = tiny.config(seed=seed, stage1=stage, stage2=stage, measured=True, max_tokens=4096, image_pixels=4096)
         card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", device="cpu")
-        assert is_payment_model(tmp_path / "model")
-        assert not is_payment_model(runs[0])
+        assert (tmp_path / "model" / CARD).is_file()
         assert card.measured_names == list(MEASURED)
         found = list(predict_runs([other], tmp_path / "model", device="cpu"))
         odds = log_odds_of([run, other], tmp_path / "model", device="cpu")
@@ -145,7 +147,7 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     model = ("--kind", "servimage", "--model", tmp_path / "tiny.yaml", "--row", "frozen", "--seed", seed)
     trained = printed("predictor", "train", runs[0], *people, "--out", out, *model)
     assert trained["kind"] == "servimage"
-    assert is_payment_model(out / "model")
+    assert (out / "model" / CARD).is_file()
     found = printed("predictor", "evaluate", out, runs[0], *people)
     assert found["rows"][-1]["name"] == "predictor (servimage)"
     assert found["rows"][-1]["accuracy"]["value"] is not None
@@ -180,12 +182,18 @@ def _usable(examples: list[Example]) -> bool:
 
 
 def test_a_training_is_planned_from_the_backbones_config() -> None:
-    plan = payment_plan(tiny.config(), Workload(100, 64, 1, train=1000), "a6000", 1)
+    def planned(settings: PaymentConfig, workload: Workload) -> TrainingPlan:
+        described = AutoConfig.from_pretrained(folder_of(settings), local_files_only=True)
+        with torch.device("meta"):
+            base = AutoModelForImageTextToText.from_config(described)
+            return training_plan(base, settings, workload, gpu("a6000"), 1)
+
+    plan = planned(tiny.config(), Workload(100, 64, 1, train=1000))
     assert set(plan.trainable) == {"vision", "projector", "language"}
     assert plan.memory_gb["total"] == pytest.approx(sum(v for k, v in plan.memory_gb.items() if k != "total"))
-    longer = payment_plan(tiny.config(), Workload(200, 128, 1, train=1000), "a6000", 1)
+    longer = planned(tiny.config(), Workload(200, 128, 1, train=1000))
     assert longer.hours["total"] > plan.hours["total"] > 0
-    frozen = payment_plan(tiny.config().row("frozen"), Workload(100, 64, 1, train=1000), "a6000", 1)
+    frozen = planned(tiny.config().row("frozen"), Workload(100, 64, 1, train=1000))
     assert frozen.trainable == {}
     assert frozen.hours["stage 1"] == 0
 

@@ -74,17 +74,3 @@ def load_backbone(folder: Path, device: torch.device, precision: str) -> nn.Modu
     except (OSError, ValueError, KeyError) as e:
         raise WeightsError(f"the model in {folder} cannot be loaded ({e}): fetch it again") from e
     return model.requires_grad_(False).eval()
-
-
-def meta_backbone(folder: Path) -> nn.Module:
-    """The model without weights, on the meta device, from `config.json`. Raises WeightsError."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
-
-    quiet_libraries()
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            model: nn.Module = AutoModelForImageTextToText.from_config(config)
-    except (OSError, ValueError, KeyError) as e:
-        raise WeightsError(f"config.json in {folder} cannot be read ({e}): fetch the model again") from e
-    return model
