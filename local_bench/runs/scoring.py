@@ -9,7 +9,7 @@ from local_bench.core import strictjson
 from local_bench.core.hardrules import HardRules
 from local_bench.core.types import Score, Task, Verdict
 from local_bench.judges.rules import RULES, check_rules, rules_score
-from local_bench.judges.vlm.variants import read_stored, wording_of
+from local_bench.judges.vlm.variants import has_probabilities, read_stored, wording_of
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import RepeatRow, Store, VerdictRow
 from local_bench.settle.agreement import majority, panel_mean
@@ -86,13 +86,17 @@ def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:
 
 
 def verdict_of(row: VerdictRow | RepeatRow) -> Verdict:
-    """A stored verdict; unscored if the rubric does not allow its answer, because run directories are untrusted
-    input."""
+    """A stored verdict; unscored if the rubric does not allow its answer or its label probabilities, because run
+    directories are untrusted input."""
     if row.answer_json is None:
         return Verdict(None, row.unscored, row.raw)
     answer, fault = read_stored(row.rubric, strictjson.stored(row.answer_json))
-    labels = None if row.labels_json is None else strictjson.stored(row.labels_json)
-    return Verdict(answer, fault, row.raw, labels if answer else None)
+    if answer is None or row.labels_json is None:
+        return Verdict(answer, fault, row.raw)
+    labels = strictjson.stored(row.labels_json)
+    if not has_probabilities(row.rubric, labels):
+        return Verdict(None, f"its label probabilities are not those of {row.rubric}", row.raw)
+    return Verdict(answer, None, row.raw, labels)
 
 
 def scores_of(

@@ -242,6 +242,10 @@ def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, st
         answer, fault = spec.rubrics[row.rubric].read(strictjson.stored(row.answer_json), {}, labels_only=True)
         if answer is None:
             yield f"has an answer that its rubric does not allow: {fault}"
+    if row.labels_json is not None and not spec.rubrics[row.rubric].has_probabilities(
+        strictjson.stored(row.labels_json)
+    ):
+        yield "has label probabilities that are not those of its rubric"
 
 
 def _verdict_name(run: RunDir, row: VerdictRow) -> str:

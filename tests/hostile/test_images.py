@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image, PngImagePlugin
 
-from tests.hostile.harness import Case, assert_none, campaign
-from tests.hostile.inputs import CONFIG, base, write
+from tests.hostile.harness import Case, assert_none, campaign, run
+from tests.hostile.inputs import CARD, CONFIG, base, write
 from tests.hostile.values import RAW
 
 
@@ -93,8 +93,8 @@ def here(tmp_path, monkeypatch):
 READERS = {
     "measure": ("pictures/a.png", ["measure", "pictures", "--metrics", "entropy,colorfulness", "--json"]),
     "import": ("manifest/mug.png", ["plan", "manifest.yaml", "--json"]),
-    "ice source": ("ice/images/i2.png", ["suites", "show", "ice-bench", "--path", "ice", "--json"]),
-    "ice mask": ("ice/masks/i3.png", ["suites", "show", "ice-bench", "--path", "ice", "--json"]),
+    "ice source": ("ice/images/i2.png", ["suites", "show", "ice-bench", "--path", "ice/data.jsonl", "--json"]),
+    "ice mask": ("ice/masks/i3.png", ["suites", "show", "ice-bench", "--path", "ice/data.jsonl", "--json"]),
     "hype source": ("hype/mug-1/001.png", ["suites", "show", "hype-edit-1", "--path", "hype/public.json", "--json"]),
 }
 
@@ -110,6 +110,12 @@ def test_images(reader, here):
                 continue  # 0.2 s a case
             yield Case(f"{reader}: {name}", argv, lambda data=data: Path(file).write_bytes(data) and None)
 
+    assert run(argv, statuses=(0,)).faults == []
+    kept = Path(file).read_bytes()
+    Path(file).write_bytes(b"not an image")
+    outcome = run(argv)
+    assert Path(file).name in outcome.err + outcome.out  # the reader does read this file
+    Path(file).write_bytes(kept)
     assert_none(campaign(cases()), at_least=60)
 
 
@@ -144,22 +150,9 @@ def headers() -> Iterator[tuple[str, bytes]]:
     )
 
 
-CARD = {
-    "name": "mine",
-    "role": "generator",
-    "family": "flux",
-    "title": "Mine",
-    "source": {"folder": "weights"},
-    "licence": "MIT",
-    "parameters_b": 1.0,
-    "vram_gb": 1.0,
-    "architecture": {},
-}
-
-
 def test_weights(here):
     """A model's folder with damaged files: shown and planned in one sentence."""
-    write("local-bench/models/mine.yaml", CARD)
+    write("local-bench/models/mine.yaml", CARD | {"architecture": {}})
     write(
         "local-bench/models/weights/model_index.json",
         {"_class_name": "FluxPipeline", "transformer": ["diffusers", "FluxTransformer2DModel"]},
@@ -170,7 +163,7 @@ def test_weights(here):
 
     def cases() -> Iterator[Case]:
         for name, data in headers():
-            for argv in (["models", "show", "mine", "--json"], ["plan", "c.yaml", "--json"]):
+            for argv in (["models", "show", "mine", "--json"], ["generate", "c.yaml", "--run-dir", "x"]):
                 file = weights / "diffusion_pytorch_model.safetensors"
                 yield Case(f"weights {name}", argv, lambda file=file, data=data: file.write_bytes(data) and None)
         for name, raw in RAW.items():
@@ -186,4 +179,9 @@ def test_weights(here):
                     lambda file=file, raw=raw: file.write_bytes(raw) and None,
                 )
 
+    for name, data in headers():
+        if name in ("whole", "file empty"):
+            (weights / "diffusion_pytorch_model.safetensors").write_bytes(data)
+            for argv in (["models", "show", "mine"], ["generate", "c.yaml", "--run-dir", "x"]):
+                assert ("safetensors is damaged" in run(argv).err) == (name != "whole"), argv
     assert_none(campaign(cases()), at_least=300)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.harness import Case, assert_none, campaign, tree
+from tests.hostile.harness import Case, assert_none, campaign, run, tree
 from tests.hostile.inputs import CONFIG, base, write
 from tests.hostile.places import places
 from tests.hostile.test_files import kept  # noqa: F401
@@ -55,7 +55,7 @@ READERS: list[list[str]] = [
     ["import", "servimage", AT, "--run", "RUN", "--labels", "l.jsonl"],
     ["import", "servimage", "sheet/annotations.jsonl", "--run", AT, "--labels", "l.jsonl"],
     ["annotate", "status", AT],
-    ["annotate", "import", AT, "people.jsonl"],
+    ["annotate", "import", AT, "people.jsonl", "--protocol", "accept"],
     ["revise", "write", AT, "--out", "revised"],
     ["seal", AT],
     ["export", AT, "--format", "servimage", "--out", "out"],
@@ -98,6 +98,16 @@ def here(tmp_path, monkeypatch):
     base()
     write("people.jsonl", "")
     return folder
+
+
+@pytest.mark.parametrize("command", [*READERS, *WRITERS], ids=" ".join)
+def test_the_command_line_is_complete(command, here, kept):  # noqa: F811
+    """Else the place would never be reached."""
+    outcome = run([part.replace(AT, "nowhere").replace("RUN", str(kept)) for part in command])
+    assert "Missing" not in outcome.err
+    assert "No such" not in outcome.err
+    assert "Usage" not in outcome.err
+    clear()
 
 
 def test_places_that_are_read(here, kept):  # noqa: F811

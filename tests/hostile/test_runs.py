@@ -1,14 +1,17 @@
 """A stranger's run directory: forged ledgers and files under every command that reads a run."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from local_bench.cli.main import main
 from tests.hostile import harness
 from tests.hostile.forge import Forgery, upgraded
-from tests.hostile.harness import EVERY, Case, assert_none, campaign
+from tests.hostile.harness import EVERY, Case, assert_none, campaign, run
+from tests.hostile.inputs import ANNOTATION
 
 KEPT = Path(__file__).resolve().parent.parent / "data" / "kept_run"
 COMMANDS: dict[str, tuple[list[str], int]] = {
@@ -16,10 +19,10 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "ls": (["ls", ".", "--json"], 3),
     "settle": (["settle", "run", "--json"], 6),
     "verify": (["verify", "run", "--json"], 3),
-    "agreement": (["agreement", "run", "--json"], 5),
+    "agreement": (["agreement", "run", "--people", "run", "--json"], 5),
     "compare": (["compare", "run", "run", "--json"], 9),
     "export servimage": (["export", "run", "--format", "servimage", "--out", "out"], 5),
-    "export hype": (["export", "run", "--format", "hype-edit-1", "--out", "out"], 9),
+    "reproduce": (["reproduce", "servimage", "table-2", "run"], 9),
     "merge": (["merge", "merged", "run"], 9),
     "report": (["report", "run"], 13),
     "site": (["report", "run", "--out", "site"], 23),
@@ -32,9 +35,15 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kept run in the present schema, with annotations, a backup and a record of its contents."""
     path = tmp_path_factory.mktemp("original") / "kept"
     shutil.copytree(KEPT, path)
     upgraded(path)
+    people = path.with_name("people.jsonl")
+    people.write_text(json.dumps(ANNOTATION) + "\n")
+    assert main(["annotate", "import", str(path), str(people), "--protocol", "accept"]) == 0
+    assert main(["settle", str(path)]) == 0
+    shutil.copyfile(path / "ledger.sqlite", path / "ledger.backup.sqlite")
     return path
 
 
@@ -65,6 +74,14 @@ def cases(forged: Forgery, argv: list[str], every: int) -> Iterator[Case]:
     for n, (name, change) in enumerate(forged.files(Path("outside").resolve())):
         if n % (1 + every // 20) == 0:
             yield Case(name, argv, changed(change))
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "site"])
+def test_the_run_is_read_as_it_is(command, forged):
+    """Else every forgery would be refused for another reason."""
+    forged.restore()
+    outcome = run(COMMANDS[command][0])
+    assert outcome.status == 0 or (command == "recover" and "is intact" in outcome.err), outcome.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

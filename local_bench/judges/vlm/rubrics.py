@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +232,19 @@ class Rubric(Strict):
         return {
             c.name: c.flag in answer[c.field] if c.flag else answer[c.field] for c in self.criteria if c.field in answer
         }
+
+    def has_probabilities(self, labels: Any) -> bool:
+        """Whether `labels` is criterion -> label -> probability, for criteria and labels of this rubric, and the
+        probabilities of each criterion sum to 1."""
+        tokens = {c.name: c.tokens for c in self.criteria}
+        return isinstance(labels, dict) and all(
+            name in tokens
+            and isinstance(of, dict)
+            and set(of) == set(tokens[name])
+            and all(type(p) in (int, float) and 0 <= p <= 1 for p in of.values())
+            and math.isclose(sum(of.values()), 1)
+            for name, of in labels.items()
+        )
 
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
         """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them."""

@@ -61,6 +61,11 @@ def read_stored(name: str, answer: Any) -> tuple[dict[str, Any] | None, str | No
     return read
 
 
+def has_probabilities(name: str, labels: Any) -> bool:
+    """Whether stored label probabilities fit a variant of the rubric (see `Rubric.has_probabilities`)."""
+    return any(one.has_probabilities(labels) for one in wordings(name))
+
+
 def wording_of(name: str, fields: Iterable[str]) -> Rubric:
     """The first variant of the rubric whose answers can have all of these fields, or else the default variant."""
     required = set(fields)
