@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ImageError, UserError
@@ -19,7 +19,7 @@ from local_bench.core.files import read_bytes
 from local_bench.core.identity import digest, seed_of
 from local_bench.core.images import MAX_IMAGE_BYTES
 from local_bench.core.types import Task
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.people.items import Item, ItemImage, TaskView
 from local_bench.judges.people.png import without_metadata
 from local_bench.judges.people.protocol import OVERALL, Protocol
@@ -170,10 +170,7 @@ def _sample(path: Path, made: Sequence[CandidateRow]) -> dict[ImageKey, float]:
         path, UserError, "an image", missing="check the path", unreadable="give a JSON Lines file"
     )
     for _, where, data in lines:
-        try:
-            line = QuestionLine.model_validate(data)
-        except ValidationError as e:
-            raise UserError(explain(e, QuestionLine, where, {})) from None
+        line = check(data, QuestionLine, where, error=UserError)
         key = (line.model, line.task_id, line.deliverable, line.attempt)
         if key not in known:
             raise UserError(f"{where}: the run has no such image: plan the annotations again")

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, ValidationError, create_model
+from pydantic import Field, PlainValidator, create_model
 
 from local_bench.analysis.stored_annotations import annotation_database, stored_lines
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
@@ -200,7 +200,7 @@ def _lines(path: Path, run: RunDir) -> Iterator[tuple[int, AnnotationLine, dict[
     scores: dict[str, Any] = {name: (Annotated[bool | float | None, PlainValidator(_value)], None) for name in names}
     model: type[AnnotationLine] = create_model("Label", __base__=AnnotationLine, **scores)
     for number, where, data in _objects(path, run):
-        line = _line(data, model, where)
+        line = check(data, model, where, error=UserError)
         yield number, line, line.model_dump(include=set(names), exclude_unset=True)
 
 
@@ -213,10 +213,3 @@ def _objects(path: Path, run: RunDir) -> Iterator[tuple[int, str, dict[str, Any]
         return
     for number, line in enumerate(stored_lines(database, run), 1):
         yield number, f"{database}, annotation {number}", line
-
-
-def _line(data: dict[str, Any], model: type[AnnotationLine], where: str) -> AnnotationLine:
-    try:
-        return model.model_validate(data)
-    except ValidationError as e:
-        raise UserError(explain(e, model, where, {})) from None

@@ -1,4 +1,4 @@
-"""Python's garbage collector beside large libraries."""
+"""Python's garbage collector in processes that import large libraries."""
 
 import gc
 import sys

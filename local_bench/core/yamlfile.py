@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, UserError
 from local_bench.core.files import read_text
 from local_bench.core.messages import kind, short
 from local_bench.core.strictjson import MAX_INTEGER_DIGITS
@@ -158,14 +158,20 @@ def load_yaml(path: Path, model: type[M]) -> M:
     return check(data, model, str(path), lines)
 
 
-def check(data: Any, model: type[M], source: str, lines: dict[Location, int] | None = None) -> M:
-    """Validate `data` as a `model`. Raises ConfigError with the location from `source` and `lines`."""
+def check(
+    data: Any,
+    model: type[M],
+    source: str,
+    lines: dict[Location, int] | None = None,
+    error: type[UserError] = ConfigError,
+) -> M:
+    """Validate `data` as a `model`. Raises `error` with the location from `source` and `lines`."""
     if not isinstance(data, dict):
-        raise ConfigError(f"{source} must be a mapping of keys to values, not {kind(data)}: correct it")
+        raise error(f"{source} must be a mapping of keys to values, not {kind(data)}: correct it")
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        raise ConfigError(explain(e, model, source, lines or {})) from None
+        raise error(explain(e, model, source, lines or {})) from None
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str, lines: dict[Location, int]) -> str:

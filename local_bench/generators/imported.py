@@ -6,14 +6,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, TaskFileError
 from local_bench.core.files import is_dir, is_file, read_text
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 Key = tuple[str, int, int]
@@ -114,7 +114,4 @@ def _line(text: str, where: str) -> ManifestLine:
         data = strictjson.loads(text, parse_float=Decimal)
     except ValueError as e:
         raise TaskFileError(f"{where}: this is not a JSON object ({e}): correct the line") from None
-    try:
-        return ManifestLine.model_validate(data)
-    except ValidationError as e:
-        raise TaskFileError(explain(e, ManifestLine, where, {})) from None
+    return check(data, ManifestLine, where, error=TaskFileError)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.files import read_bytes, read_text
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 from local_bench.judges.metrics.base import ImageFile, Subject
 from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
@@ -204,10 +204,7 @@ class _ScoresFile:
                     yield subject.key, Score(name, score.value, score.unscored)
 
     def _line(self, data: dict[str, Any], where: str) -> _ScoresLine:
-        try:
-            line = _ScoresLine.model_validate(data)
-        except ValidationError as e:
-            raise UserError(explain(e, _ScoresLine, where, {})) from None
+        line = check(data, _ScoresLine, where, error=UserError)
         unknown = next((name for name in line.scores if name not in self._head["metrics"]), None)
         if unknown is not None:
             raise UserError(f"{where}: {unknown!r} is not one of the metrics of the first line: {_AGAIN}")

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.storage import storage_errors, write_atomic
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 
 
 class PredictionLine(Strict):
@@ -61,10 +61,7 @@ def read_predictions(file: Path) -> PredictionFile:
     name = ""
     hint = "give a file written by `local-bench predictor apply` or `predictor zero-shot`"
     for _, where, data in strictjson.objects(file, UserError, "a prediction", missing=hint, unreadable=hint):
-        try:
-            line = PredictionLine.model_validate(data)
-        except ValidationError as e:
-            raise UserError(explain(e, PredictionLine, where, {})) from None
+        line = check(data, PredictionLine, where, error=UserError)
         if line.work_id in found:
             raise UserError(f"{where}: the image has a prediction on an earlier line: keep one of them")
         if name and line.source != name:

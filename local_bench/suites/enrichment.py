@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError
 from local_bench.core.hardrules import HardRules
 from local_bench.core.types import Task
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 
 _Lines = Annotated[list[Annotated[str, Field(min_length=1, max_length=20_000)]], Field(max_length=200)]
 FIELDS = {
@@ -50,10 +50,7 @@ def read_written(path: Path) -> dict[str, WrittenLine]:
     found: dict[str, WrittenLine] = {}
     remedy = "set suite.written to a file written by `local-bench extract`"
     for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=remedy, unreadable=remedy):
-        try:
-            line = WrittenLine.model_validate(data)
-        except ValidationError as e:
-            raise TaskFileError(explain(e, WrittenLine, where, {})) from None
+        line = check(data, WrittenLine, where, error=TaskFileError)
         if line.task_id in found:
             raise TaskFileError(f"{where}: duplicate task {line.task_id!r}: keep one line")
         found[line.task_id] = line

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from PIL import Image
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
@@ -16,7 +16,7 @@ from local_bench.core.images import load_image, load_mask
 from local_bench.core.money import micro_usd
 from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import Task
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 
 KeepImage = Callable[[Image.Image], str]
 """Stores canonical pixels and returns their digest."""
@@ -94,14 +94,7 @@ def _lines(path: Path) -> Iterator[tuple[int, OrderLine]]:
     remedy = "set suite.path to the order file"
     lines = strictjson.objects(path, TaskFileError, "an order", missing=remedy, unreadable=remedy, parse_float=Decimal)
     for number, where, data in lines:
-        yield number, _order(data, where)
-
-
-def _order(data: dict[str, Any], where: str) -> OrderLine:
-    try:
-        return OrderLine.model_validate(data)
-    except ValidationError as e:
-        raise TaskFileError(explain(e, OrderLine, where, {})) from None
+        yield number, check(data, OrderLine, where, error=TaskFileError)
 
 
 def _task(order: OrderLine, folder: Path, keep: KeepImage) -> Task:

@@ -58,7 +58,7 @@ def questions(task: Task, images: Mapping[int, str], order_swap: bool = False) -
 
 
 def scores(task: Task, verdicts: Mapping[Key, Verdict]) -> dict[int, list[Score]]:
-    """`pass`, 1 or 0; its parts, of which `usable` applies only if the judge was asked about it; `rating`, the product
+    """`pass`, 1 or 0; its parts, of which `usable` applies only if the rubric has that criterion; `rating`, the product
     of the parts' probabilities if the judge gives them, used to select the best of several attempts."""
     verdict = verdicts.get((1, "hype_edit", 0, 0))
     if verdict is None or verdict.answer is None:

@@ -7,14 +7,14 @@ hosts them on its own server, so they are not part of the file.
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.images import load_image
 from local_bench.core.messages import kind
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
-from local_bench.core.yamlfile import Strict, explain
+from local_bench.core.yamlfile import Strict, check
 from local_bench.suites.json_io import line_of, read_list
 from local_bench.suites.orders import KeepImage, task_id
 
@@ -49,11 +49,9 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
         where = f"{path}, line {line_of(text, [given_id])}" if isinstance(given_id, str) else f"{path}, entry {number}"
         if not isinstance(data, dict):
             raise TaskFileError(f"{where}: a task must be a JSON object, not {kind(data)}: correct the entry")
+        entry = check(data, EditTask, where, error=TaskFileError)
         try:
-            entry = EditTask.model_validate(data)
             task = _task(entry, path, keep)
-        except ValidationError as e:
-            raise TaskFileError(explain(e, EditTask, where, {})) from None
         except UserError as e:
             raise type(e)(f"{where}: {e}") from e
         if task.task_id in tasks:

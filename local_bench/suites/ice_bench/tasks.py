@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from PIL import Image
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.images import load_image, load_mask
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Task
-from local_bench.core.yamlfile import explain
+from local_bench.core.yamlfile import check
 from local_bench.suites.orders import KeepImage, task_id
 
 _QUALITY = ("aes_v2.5", "musiq_koniq")
@@ -88,10 +88,7 @@ def read_tasks(path: Path, keep: KeepImage) -> list[Task]:
 
 
 def _item(data: dict[str, Any], where: str) -> Item:
-    try:
-        item = Item.model_validate(data)
-    except ValidationError as e:
-        raise TaskFileError(explain(e, Item, where, {})) from None
+    item = check(data, Item, where, error=TaskFileError)
     if item.Task not in METRICS_OF:
         near = difflib.get_close_matches(item.Task, METRICS_OF, 1, 0.5)
         hint = f"did you mean {near[0]!r}?" if near else "use the 31 names of the benchmark's config.py"

@@ -8,9 +8,9 @@ Categories are derived from meta.json; task_split.json is not read.
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
@@ -18,14 +18,13 @@ from local_bench.core.files import read_text
 from local_bench.core.images import load_image
 from local_bench.core.paths import is_safe_id, safe_join
 from local_bench.core.types import Task
-from local_bench.core.yamlfile import explain
+from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS
 from local_bench.suites.json_io import read_json, read_object
 from local_bench.suites.orders import KeepImage
 
 COUNT_CARD = "Is the number in the image the digit"
 """Text in questions that are answered from an image of the number of outputs."""
-M = TypeVar("M", bound=BaseModel)
 Refuse = Callable[[str], None]
 """Receives one sentence for every case that is omitted."""
 _STANDARD = re.compile(
@@ -109,7 +108,7 @@ def read_categories(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in sorted(path.rglob("meta.json")):
         data, _ = read_object(file, "case's meta.json", TaskFileError)
-        meta = _checked(Meta, data, str(file))
+        meta = check(data, Meta, str(file), error=TaskFileError)
         if found.setdefault(meta.uid, meta.category) != meta.category:
             raise TaskFileError(
                 f"{file}: task {meta.uid} has the category {meta.category}, but {found[meta.uid]} in another case: "
@@ -124,7 +123,7 @@ def _task(folder: Path, keep: KeepImage) -> Task:
     for file in folder.iterdir():
         safe_join(folder, file.name)  # a link out of the case is refused
     data, _ = read_object(folder / "meta.json", "case's meta.json", TaskFileError)
-    meta = _checked(Meta, data, str(folder / "meta.json"))
+    meta = check(data, Meta, str(folder / "meta.json"), error=TaskFileError)
     images = {
         file.name: keep(load_image(file))
         for file in sorted(folder.iterdir())
@@ -166,7 +165,7 @@ def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[d
     if file.exists():
         found = []
         for _, where, data in strictjson.objects(file, TaskFileError, "a question", missing="", unreadable=""):
-            line = _checked(AutoEval, data, where)
+            line = check(data, AutoEval, where, error=TaskFileError)
             card = COUNT_CARD in line.question
             outputs = [_number(name, where) for name in line.output_images]
             found.append({"question": line.question, "given": line.input_images, "outputs": outputs, "card": card})
@@ -207,13 +206,6 @@ def _with_standards(entry: dict[str, Any], file: Path) -> Any:
             f"{file}: {question!r} needs a text for both 0 points and 1 point: restore the published file"
         )
     return f"{question}\n0 points: {found['0'].strip()}\n1 point: {found['1'].strip()}"
-
-
-def _checked(model: type[M], data: Any, where: str) -> M:
-    try:
-        return model.model_validate(data)
-    except ValidationError as e:
-        raise TaskFileError(explain(e, model, where, {})) from None
 
 
 def _number(name: str, where: str) -> int:

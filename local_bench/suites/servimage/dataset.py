@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import UserError
 from local_bench.core.types import Score
-from local_bench.core.yamlfile import explain
+from local_bench.core.yamlfile import check
 
 CONCEPTS = {
     "brf_overall_score": "brf",
@@ -121,10 +121,7 @@ def read_dataset(files: Sequence[Path]) -> Dataset:
 
 
 def _sample(data: dict[str, Any], where: str) -> Sample | None:
-    try:
-        line = _Line.model_validate(data)
-    except ValidationError as e:
-        raise UserError(explain(e, _Line, where, {})) from None
+    line = check(data, _Line, where, error=UserError)
     number = _NUMBER.fullmatch(line.task_id)
     if number is None:
         raise UserError(f"{where}: the task id {line.task_id!r} is not like portrait-001 or task_001: correct it")

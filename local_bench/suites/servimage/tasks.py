@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from local_bench.core.errors import TaskFileError, UserError
 from local_bench.core.hardrules import ASPECT, HardRules
@@ -23,7 +23,7 @@ from local_bench.core.messages import kind
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.paths import safe_join
 from local_bench.core.types import Deliverable, Question, Task
-from local_bench.core.yamlfile import explain
+from local_bench.core.yamlfile import check
 from local_bench.suites.json_io import line_of, read_list
 from local_bench.suites.orders import KeepImage, read_orders, task_id
 
@@ -169,10 +169,7 @@ def _prompt(task: Task, number: int) -> str:
 def _order(data: Any, where: str) -> PublishedOrder:
     if not isinstance(data, dict):
         raise TaskFileError(f"{where}: an order must be a JSON object, not {kind(data)}: correct the entry")
-    try:
-        return PublishedOrder.model_validate(data)
-    except ValidationError as e:
-        raise TaskFileError(explain(e, PublishedOrder, where, {})) from None
+    return check(data, PublishedOrder, where, error=TaskFileError)
 
 
 def _task(order: PublishedOrder, file: Path, where: str, keep: KeepImage) -> Task:
