@@ -13,7 +13,7 @@ tensors of two devices is an error. Added to torch's FakeTensorMode:
 What it cannot show: kernels, their supported dtypes and shapes, memory, streams.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 DEVICE = torch.device("cuda", 0)
@@ -49,6 +48,27 @@ _VALUES: Any = WeakTensorKeyDictionary()
 """The values of fake tensors, on the CPU. Not attributes: accelerate hands a parameter's `__dict__` to its class."""
 
 
+def _leaves(given: Any) -> list[Any]:
+    """What an operation's arguments or results contain; torch's own trees take several times as long."""
+    if isinstance(given, dict):
+        given = given.values()
+    elif not isinstance(given, tuple | list):
+        return [given]
+    return [leaf for part in given for leaf in (_leaves(part) if isinstance(part, tuple | list | dict) else (part,))]
+
+
+def _mapped(kind: type, change: Callable[[Any], Any], given: Any) -> Any:
+    """`given` with its leaves of one kind changed."""
+    if isinstance(given, kind):
+        return change(given)
+    if isinstance(given, dict):
+        return {name: _mapped(kind, change, part) for name, part in given.items()}
+    if isinstance(given, tuple | list):
+        parts = [_mapped(kind, change, part) for part in given]
+        return parts if type(given) is list else tuple(parts) if type(given) is tuple else type(given)(parts)
+    return given
+
+
 class FakeCuda(FakeTensorMode):
     """A dispatch mode. Tensors on the CPU are real in it, tensors on `cuda:0` are fake."""
 
@@ -61,7 +81,7 @@ class FakeCuda(FakeTensorMode):
         kwargs = dict(kwargs or {})
         if self._within:  # steps of an operation, whose values are computed once, by itself
             return super().__torch_dispatch__(func, types, args, kwargs)
-        leaves = tree_leaves((args, kwargs))
+        leaves = _leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         to_gpu = any(isinstance(leaf, torch.device) and leaf.type == "cuda" for leaf in leaves)
         if not to_gpu and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
@@ -76,10 +96,10 @@ class FakeCuda(FakeTensorMode):
             if not known:
                 raise ValueError(f"{func} depends on values, and its input comes from random weights")
             found = _on_the_cpu(func, args, kwargs)
-            return tree_map_only(torch.Tensor, lambda tensor: self._fake(tensor, DEVICE), found)
+            return _mapped(torch.Tensor, lambda tensor: self._fake(tensor, DEVICE), found)
         self._within = True
         try:
-            out = self.dispatch(func, types, *tree_map_only(torch.Tensor, self._as_fake, (args, kwargs)))
+            out = self.dispatch(func, types, *_mapped(torch.Tensor, self._as_fake, (args, kwargs)))
         except (DataDependentOutputException, DynamicOutputShapeException):
             self._within = False
             with self:  # one of its steps depends on values
@@ -92,7 +112,7 @@ class FakeCuda(FakeTensorMode):
             _VALUES[out] = values(args[1]).to(out.dtype).expand(out.shape).clone()
         else:
             _forget((out, _written(func, args, kwargs)))
-        return tree_map_only(FakeTensor, _real_if_on_the_cpu, out)
+        return _mapped(FakeTensor, _real_if_on_the_cpu, out)
 
     def _places(self, index: torch.Tensor | None) -> list[torch.Tensor | None]:
         """A mask as the indices that it stands for, since fake tensors do not know how many these are."""
@@ -170,7 +190,7 @@ class _ReadsScalars:
         return getattr(torch, name)
 
     def tensor(self, data: Any, **options: Any) -> torch.Tensor:
-        return torch.tensor(tree_map_only(FakeTensor, lambda scalar: scalar.item(), data), **options)
+        return torch.tensor(_mapped(FakeTensor, lambda scalar: scalar.item(), data), **options)
 
 
 def _sets_parameters(real: Any) -> Any:
@@ -218,19 +238,19 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
 
 
 def _on_the_cpu(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    args, kwargs = tree_map_only(torch.Tensor, values, (args, kwargs))
-    args, kwargs = tree_map_only(torch.device, lambda device: torch.device("cpu"), (args, kwargs))
+    args, kwargs = _mapped(torch.Tensor, values, (args, kwargs))
+    args, kwargs = _mapped(torch.device, lambda device: torch.device("cpu"), (args, kwargs))
     return func(*args, **kwargs)
 
 
 def _keep(out: Any, found: Any) -> None:
-    for fake, real in zip(tree_leaves(out), tree_leaves(found), strict=True):
+    for fake, real in zip(_leaves(out), _leaves(found), strict=True):
         if isinstance(fake, FakeTensor):
             _VALUES[fake] = real
 
 
 def _forget(given: Any) -> None:
-    for tensor in tree_leaves(given):
+    for tensor in _leaves(given):
         if isinstance(tensor, FakeTensor):
             _VALUES.pop(tensor, None)
 

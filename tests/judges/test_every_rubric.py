@@ -84,12 +84,16 @@ def spec(described, protocol):
 @pytest.mark.parametrize("protocol", ["json", "logit"])
 def test_every_rubric_is_always_answered_in_form(judge, questions, protocol):
     transport, described, _ = judge
+    if protocol == "logit":  # those that write text are sent as with json
+        questions = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
     said = dict(answers(transport, spec(described, protocol), questions))
     assert len(said) == len(questions)
     assert [(q.rubric, said[i].unscored) for i, q in questions if said[i].answer is None] == []
     for i, asked in questions:
         if rubric(asked.rubric).writes is None:
             assert (said[i].labels is not None) == (protocol == "logit")
+    if protocol == "logit":
+        return
     points = next(said[i] for i, q in questions if q.rubric == "evaluation_points")
     assert isinstance(lines(points, "points"), tuple | str)
     orders = [deliverables(said[i]) for i, q in questions if q.rubric == "deliverables"]

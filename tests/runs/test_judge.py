@@ -15,7 +15,7 @@ from local_bench.runs.rundir import RunDir
 
 CHILD = Path(__file__).with_name("child.py")
 POINTS = [f"There is a number {k} in it" for k in range(9)]
-N_TASKS = 12
+N_TASKS = 6
 N_QUESTIONS = N_TASKS * (2 * (3 + len(POINTS)) + 2)
 
 pytestmark = pytest.mark.server
