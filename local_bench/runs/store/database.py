@@ -30,13 +30,13 @@ _WRITTEN = re.compile(
 )
 """Matches a statement that writes a table."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
-_LARGE_BYTES = 256_000_000
+_CHECKED_BYTES = 256_000_000
 """The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it. Their
 rows are read by several connections at once."""
 _CONNECTIONS = 2
 """At once; each takes another `_CACHE_KIB`."""
 _CACHE_KIB = 65_536
-_AFTER_ALL = chr(0x10FFFF)
+AFTER_ALL = chr(0x10FFFF)
 """A text after all work ids."""
 _CHUNK = 500
 """Rows that are fetched at a time; more of them do not fit the processor's cache, which takes a third longer."""
@@ -98,7 +98,7 @@ class Database:
             )
             if missing:
                 raise self._damaged(f"is damaged (it lacks the table {missing!r})")
-            self._large = path.stat().st_size > _LARGE_BYTES
+            self._large = path.stat().st_size > _CHECKED_BYTES
             self._in_file = self._db is opened
             self._check_rows()
             if write or create:
@@ -335,7 +335,7 @@ class Lookup:
         while self._last < last:
             chunk = next(self._chunks, None)
             if chunk is None:
-                self._last = _AFTER_ALL
+                self._last = AFTER_ALL
                 break
             keys, values = zip(*chunk, strict=True)
             self._last = keys[-1]

@@ -67,7 +67,7 @@ class DecisionStore(PlanStore):
         query = f"""WITH {_PRICES}
             SELECT {case}, min(c.work_id), min(ifnull(d.accepted, d.unscored)), max(ifnull(d.accepted, d.unscored)),
               min(ifnull(d.price_micro_usd = price.micro_usd, FALSE))
-            FROM candidates AS c CROSS JOIN price USING (task_id) LEFT JOIN decisions AS d USING (work_id)
+            FROM {self._candidates} CROSS JOIN price USING (task_id) LEFT JOIN decisions AS d USING (work_id)
             WHERE c.state = 'done' AND {{half}} GROUP BY 1"""
         with self._faults():
             parts = self._at_once([partial(_rows, query=query.format(half=half), values=values) for half in _HALVES])
@@ -87,7 +87,7 @@ class DecisionStore(PlanStore):
     def decide(self, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]) -> None:
         """Replaces all decisions by those that follow from `decisions`, which has every case, in one transaction. Rows
         that are stored as they are already are not written again."""
-        query, values = _decided(thresholds, decisions)
+        query, values = _decided(self._candidates, thresholds, decisions)
         with self.transaction():
             self.write("DELETE FROM decisions WHERE work_id NOT IN (SELECT work_id FROM candidates)")
             self._enter_decided(query, values)
@@ -105,7 +105,7 @@ class DecisionStore(PlanStore):
     ) -> Iterator[tuple[str, bool]]:
         """(work id, whether there is such a candidate) of every stored or missing decision that `decide` would change,
         by work id, read as needed."""
-        query, values = _decided(thresholds, decisions)
+        query, values = _decided(self._candidates, thresholds, decisions)
         yield from chain.from_iterable(
             self._chunks(
                 f"""SELECT work_id, TRUE FROM ({query}) AS new LEFT JOIN decisions AS d USING (work_id)
@@ -148,7 +148,9 @@ _STATE = "CASE WHEN NOT applies THEN 1 WHEN value IS NULL THEN 2 WHEN value < ? 
 """The digit of a score in a case; 0 if it is absent."""
 
 
-def _decided(thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]) -> tuple[str, list[Any]]:
+def _decided(
+    candidates: str, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]
+) -> tuple[str, list[Any]]:
     """A query for the decision on every candidate, without its WHERE, and its values."""
     case, values = _case(thresholds)
     of_cases = json.dumps([(case, *_stored(decision)) for case, decision in decisions.items()])
@@ -156,7 +158,7 @@ def _decided(thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]
           SELECT value ->> 0 AS "case", value ->> 1 AS accepted, value ->> 2 AS unscored FROM json_each(?))
         SELECT c.work_id, found.accepted, iif(c.state = 'done', found.unscored, {_NO_IMAGE}) AS unscored,
           price.micro_usd AS price_micro_usd
-        FROM candidates AS c CROSS JOIN price USING (task_id)
+        FROM {candidates} CROSS JOIN price USING (task_id)
         LEFT JOIN found ON found."case" = iif(c.state = 'done', {case}, NULL)"""
     return query, [of_cases, *values]
 
