@@ -224,6 +224,18 @@ def test_more_scores_decide_than_a_64_bit_number_has_digits(tmp_path):
         assert len(low) == len(expected) > 1
 
 
+def test_reasons_of_any_text_are_stored_as_they_are(tmp_path):
+    with random_run(tmp_path / "run", 2) as run:
+        done = [row.work_id for row in run.store.candidates() if row.state == "done"]
+        texts = ("a", "it's", 'a "b"\n', "päper \U0001f5bc", "{?}", "'' || ''")
+        run.store.enter_scores("judge", [(i, Score("brf", None, texts[k % 6])) for k, i in enumerate(done)])
+        decide(run)
+        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        run.store.written.clear()
+        decide(run)
+        assert not run.store.written
+
+
 def test_a_decision_on_no_candidate_is_found_and_removed(tmp_path):
     with random_run(tmp_path / "run", 7) as run:
         decide(run)

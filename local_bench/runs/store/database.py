@@ -26,9 +26,10 @@ from local_bench.runs.store.constraints import (
 from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 _WRITTEN = re.compile(
-    r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(\w+)", re.IGNORECASE
+    r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(?!temp\.)(\w+)",
+    re.IGNORECASE,
 )
-"""Matches a statement that writes a table."""
+"""Matches a statement that writes a table of the file."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
 """The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it. Their

@@ -1,7 +1,6 @@
 """The decisions on candidates. SQLite computes them from the stored scores by case: candidates whose scores compare
 with the thresholds in the same way have equal decisions, so that the caller applies the rule once per case."""
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -87,8 +86,8 @@ class DecisionStore(PlanStore):
     def decide(self, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]) -> None:
         """Replaces all decisions by those that follow from `decisions`, which has every case, in one transaction. Rows
         that are stored as they are already are not written again."""
-        query, values = _decided(self._candidates, thresholds, decisions)
         with self.transaction():
+            query, values = self._decided(thresholds, decisions)
             self.write("DELETE FROM decisions WHERE work_id NOT IN (SELECT work_id FROM candidates)")
             self._enter_decided(query, values)
 
@@ -105,7 +104,7 @@ class DecisionStore(PlanStore):
     ) -> Iterator[tuple[str, bool]]:
         """(work id, whether there is such a candidate) of every stored or missing decision that `decide` would change,
         by work id, read as needed."""
-        query, values = _decided(self._candidates, thresholds, decisions)
+        query, values = self._decided(thresholds, decisions)
         yield from chain.from_iterable(
             self._chunks(
                 f"""SELECT work_id, TRUE FROM ({query}) AS new LEFT JOIN decisions AS d USING (work_id)
@@ -116,6 +115,22 @@ class DecisionStore(PlanStore):
                 *values,
             )
         )
+
+    def _decided(self, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]) -> tuple[str, list[Any]]:
+        """A query for the decision on every candidate, without its WHERE, and its values. The decisions on cases are
+        entered in a temporary table, since there can be many."""
+        self.write('CREATE TEMP TABLE IF NOT EXISTS found ("case" PRIMARY KEY, accepted, unscored) WITHOUT ROWID')
+        self.write("DELETE FROM temp.found")
+        self.write_many(
+            "INSERT INTO temp.found VALUES (?, ?, ?)", ((case, *_stored(one)) for case, one in decisions.items())
+        )
+        case, values = _case(thresholds)
+        query = f"""WITH {_PRICES}
+            SELECT c.work_id, found.accepted, iif(c.state = 'done', found.unscored, {_NO_IMAGE}) AS unscored,
+              price.micro_usd AS price_micro_usd
+            FROM {self._candidates} CROSS JOIN price USING (task_id)
+            LEFT JOIN temp.found AS found ON found."case" = iif(c.state = 'done', {case}, NULL)"""
+        return query, values
 
 
 _PRICES = "price AS MATERIALIZED (SELECT task_id, price_micro_usd AS micro_usd FROM tasks)"
@@ -146,21 +161,6 @@ def _case(thresholds: Mapping[str, float]) -> tuple[str, list[Any]]:
 
 _STATE = "CASE WHEN NOT applies THEN 1 WHEN value IS NULL THEN 2 WHEN value < ? THEN 3 ELSE 4 END"
 """The digit of a score in a case; 0 if it is absent."""
-
-
-def _decided(
-    candidates: str, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]
-) -> tuple[str, list[Any]]:
-    """A query for the decision on every candidate, without its WHERE, and its values."""
-    case, values = _case(thresholds)
-    of_cases = json.dumps([(case, *_stored(decision)) for case, decision in decisions.items()])
-    query = f"""WITH {_PRICES}, found AS MATERIALIZED (
-          SELECT value ->> 0 AS "case", value ->> 1 AS accepted, value ->> 2 AS unscored FROM json_each(?))
-        SELECT c.work_id, found.accepted, iif(c.state = 'done', found.unscored, {_NO_IMAGE}) AS unscored,
-          price.micro_usd AS price_micro_usd
-        FROM {candidates} CROSS JOIN price USING (task_id)
-        LEFT JOIN found ON found."case" = iif(c.state = 'done', {case}, NULL)"""
-    return query, [of_cases, *values]
 
 
 def _stored(decision: Decision) -> tuple[int | None, str | None]:
