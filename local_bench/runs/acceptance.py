@@ -1,12 +1,12 @@
 """Acceptance: whether a deliverable is paid for, by the suite's rule if it defines one, else by the config's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from local_bench.core.types import Decision, Score
 from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import DecidedRow
+from local_bench.runs.store import Case
 from local_bench.settle.acceptance import ALL_RULES, by_rules, by_threshold
 from local_bench.suites.registry import suite
 
@@ -27,27 +27,26 @@ def decision_of(config: RunConfig, scores: Sequence[Score], thresholds: Mapping[
 
 
 def decide(run: RunDir) -> None:
-    """The settle phase: compute all decisions from the stored scores, and replace those that differ in one
-    transaction."""
-    run.store.replace_decided(decisions_of(run))
+    """The settle phase: replace the decisions that do not follow from the stored scores, in one transaction."""
+    decisions, complete = decisions_by_case(run)
+    if not complete:
+        run.store.decide(deciding(run.config), decisions)
 
 
-def decisions_of(run: RunDir) -> Iterator[list[DecidedRow]]:
-    """The decision on every candidate that follows from the stored scores, by work id, some hundred at a time. The
-    rule is applied once to all candidates whose deciding scores compare with the thresholds in the same way."""
-    thresholds = thresholds_of(run.config)
-    deciding = {**thresholds, RULES: ALL_RULES} if run.config.acceptance.rules else thresholds
-    by_case: dict[int | str | None, tuple[int | None, str | None]] = {}
-    for rows in run.store.candidates_to_decide(deciding):
-        decided: list[DecidedRow] = []
-        for work_id, state, unscored, price, case in rows:
-            if state == "done":
-                found = by_case.get(case)
-                if found is None:
-                    decision = decision_of(run.config, run.store.judge_scores_of(work_id), thresholds)
-                    found = None if decision.accepted is None else int(decision.accepted), decision.unscored
-                    by_case[case] = found
-            else:
-                found = None, unscored if state == "unscored" else "its image has not been made"
-            decided.append((work_id, *found, price))
-        yield decided
+def decisions_by_case(run: RunDir) -> tuple[dict[Case, Decision], bool]:
+    """The decision on every case of scores, to which the rule is applied once, and whether all decisions that follow
+    are stored, and no others."""
+    config, thresholds = run.config, thresholds_of(run.config)
+    decisions: dict[Case, Decision] = {}
+    complete = True
+    for row in run.store.cases(deciding(config)):
+        if row.case not in decisions:
+            decisions[row.case] = decision_of(config, run.store.judge_scores_of(row.work_id), thresholds)
+        complete &= row.are_stored(decisions[row.case])
+    return decisions, complete and run.store.rest_is_decided()
+
+
+def deciding(config: RunConfig) -> Mapping[str, float]:
+    """Score name -> minimum value, for all scores that a decision depends on."""
+    thresholds = thresholds_of(config)
+    return {**thresholds, RULES: ALL_RULES} if config.acceptance.rules else thresholds

@@ -8,7 +8,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from local_bench.core.identity import canonical_json, digest, full_identity, see
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
-from local_bench.runs.acceptance import decisions_of
+from local_bench.runs.acceptance import deciding, decisions_by_case
 from local_bench.runs.contents import file_digests
 from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.judge_config import JudgeConfig
@@ -303,20 +303,17 @@ def _scores(run: RunDir) -> Faults:
 
 
 def _decisions(run: RunDir) -> Faults:
-    stored = run.store.each_decided()
-    if (found := next(stored, None)) is None:
+    if next(run.store.each_decided(), None) is None:
         return
-    for row in chain.from_iterable(decisions_of(run)):
-        while found and found[0] < row[0]:
-            yield f"decision on {found[0]}", "belongs to no candidate"
-            found = next(stored, None)
-        if found != row:
-            name = _image_name(run, row[0])
+    decisions, complete = decisions_by_case(run)
+    if complete:
+        return
+    for work_id, known in run.store.other_decisions(deciding(run.config), decisions):
+        if known:
+            name = _image_name(run, work_id)
             yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
-        if found and found[0] == row[0]:
-            found = next(stored, None)
-    if found:
-        yield from ((f"decision on {row[0]}", "belongs to no candidate") for row in chain([found], stored))
+        else:
+            yield f"decision on {work_id}", "belongs to no candidate"
 
 
 def _meter(run: RunDir) -> Faults:

@@ -79,7 +79,7 @@ def script(moment: str) -> None:
             embedded.AHEAD = 16  # else a quick judge may have answered all of it by then
             at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
-            at_call(Store, "_replace_decisions", 2, die)  # in the transaction, after the first decisions were written
+            at_call(Store, "_enter_decided", 1, die, after=True)  # in the transaction, with the decisions written
         case "interrupt":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))

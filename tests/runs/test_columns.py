@@ -196,6 +196,57 @@ def test_decisions_settlement_and_digests_are_those_of_single_rows(tmp_path, see
         assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
 
 
+def test_a_large_ledger_that_several_connections_read_gives_the_same(tmp_path, monkeypatch):
+    with random_run(tmp_path / "run", 3) as run:
+        decide(run)
+        expected, columns = run.store.decisions(), line_table(run.store)
+        run.store.write("DELETE FROM decisions")
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    with RunDir.begin(tmp_path / "run", run.config) as run:
+        decide(run)
+        assert run.store.decisions() == expected
+        assert str(line_table(run.store)) == str(columns)
+        run.store.written.clear()
+        decide(run)
+        assert not run.store.written
+
+
+def test_more_scores_decide_than_a_64_bit_number_has_digits(tmp_path):
+    names = {f"s{i:02}": 1.0 for i in range(45)}
+    with random_run(tmp_path / "run", 2) as run:
+        ids = [row.work_id for row in run.store.candidates() if row.state == "done"]
+        rng = random.Random(0)
+        given = {i: [Score(name, float(rng.random() < 0.97)) for name in names] for i in ids}
+        run.store.enter_scores("judge", [(i, score) for i in ids for score in given[i]])
+        low = {row.case: [s.value for s in given[row.work_id]] for row in run.store.cases(names)}
+        expected = {tuple(s.value for s in scores) for scores in given.values()}
+        assert {tuple(values) for values in low.values()} == expected
+        assert len(low) == len(expected) > 1
+
+
+def test_reasons_of_any_text_are_stored_as_they_are(tmp_path):
+    with random_run(tmp_path / "run", 2) as run:
+        done = [row.work_id for row in run.store.candidates() if row.state == "done"]
+        texts = ("a", "it's", 'a "b"\n', "päper \U0001f5bc", "{?}", "'' || ''")
+        run.store.enter_scores("judge", [(i, Score("brf", None, texts[k % 6])) for k, i in enumerate(done)])
+        decide(run)
+        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        run.store.written.clear()
+        decide(run)
+        assert not run.store.written
+
+
+def test_a_decision_on_no_candidate_is_found_and_removed(tmp_path):
+    with random_run(tmp_path / "run", 7) as run:
+        decide(run)
+        expected = run.store.decisions()
+        run.store.write("PRAGMA foreign_keys = OFF")
+        run.store.write("INSERT INTO decisions VALUES ('0', 1, NULL, 5)")
+        assert "decision on 0" in {finding.subject for finding in verify(run)}
+        decide(run)
+        assert run.store.decisions() == expected
+
+
 def test_sums_beyond_64_bits_are_exact(tmp_path):
     with random_run(tmp_path / "run", 5, highest_price=2**63 - 1) as run:
         decide(run)
@@ -289,10 +340,8 @@ def test_revenues_of_many_equal_tasks_are_resampled_alike(monkeypatch):
 def test_a_large_ledger_is_checked_once_and_again_after_every_change(tmp_path, monkeypatch):
     monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
     read = []
-    satisfied = constraints._satisfied
-    monkeypatch.setattr(
-        constraints, "_satisfied", lambda db, table, *of: read.append(table) or satisfied(db, table, *of)
-    )
+    fault = constraints._fault_of_rows
+    monkeypatch.setattr(constraints, "_fault_of_rows", lambda db, table: read.append(table) or fault(db, table))
     path = tmp_path / "run"
     with random_run(path, 3) as run:
         decide(run)

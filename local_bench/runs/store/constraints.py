@@ -5,7 +5,8 @@ have a view that never ends instead of a table. `fault_of_schema` is checked bef
 migration."""
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from local_bench.runs.store.schema import SCHEMA
 
@@ -29,7 +30,7 @@ _ANSWERED = "(answer IS NULL) <> (unscored IS NULL) AND point >= 0 AND repeat >=
 CONDITIONS: dict[str, str] = {
     "tasks": f"position >= 0 AND price_micro_usd BETWEEN 0 AND {_MAX_MICRO_USD} AND {_name('task_id')}",
     "candidates": f"position >= 0 AND deliverable BETWEEN 1 AND 1000000 AND attempt BETWEEN 1 AND 1000000 "
-    f"AND state IN ('planned', 'done', 'unscored') AND {_name('model', '+:')} "
+    "AND state IN ('planned', 'done', 'unscored') "
     f"AND (state <> 'done' OR {_PIXELS} IS NOT NULL) "
     "AND (height IS NULL OR height BETWEEN 1 AND 100000) AND (width IS NULL OR width BETWEEN 1 AND 100000) "
     f"AND (batch_size IS NULL OR batch_size BETWEEN 1 AND 100000) "
@@ -67,24 +68,42 @@ def fault_of_schema(db: sqlite3.Connection) -> str | None:
     return None if row is None else f"it has the {row[0]} {str(row[1])[:60]!r}, which no release writes"
 
 
-def fault_of_tables(
-    db: sqlite3.Connection, *, references: bool = True, unchanged: Collection[str] = frozenset()
-) -> str | None:
-    """The first table whose columns, types or keys differ from the schema's, or that has a row that `CONDITIONS` or
-    (with `references`, which takes several lookups per row) the schema's references do not allow. None if there is
-    none. The rows of tables in `unchanged` have been checked before."""
-    expected = _definitions_of_schema()
+def fault_of_definitions(db: sqlite3.Connection) -> str | None:
+    """The first table whose columns, types or keys differ from the schema's; None if there is none."""
     found = _definitions(db)
-    for table, definition in expected.items():
-        if found.get(table) != definition:
-            return f"the table {table!r} has other columns, types or keys"
-    for table, condition in CONDITIONS.items():
-        if table not in unchanged and not _satisfied(db, table, condition):
-            return f"the table {table!r} has values that no release writes"
-    if "candidates" not in unchanged and db.execute(_GAP).fetchone():
-        return "the deliverables of a task are not numbered from 1"
-    broken = db.execute("PRAGMA foreign_key_check").fetchone() if references else None
+    differs = next((table for table, entry in _definitions_of_schema().items() if found.get(table) != entry), None)
+    return None if differs is None else f"the table {differs!r} has other columns, types or keys"
+
+
+Check = Callable[[sqlite3.Connection], str | None]
+"""Finds a fault of a ledger, or None."""
+
+
+def checks_of_rows(unchanged: Collection[str] = frozenset()) -> list[Check]:
+    """Checks of the rows of all tables that are not in `unchanged`; they only read and do not depend on each other."""
+    tables: list[Check] = [partial(_fault_of_rows, table=table) for table in CONDITIONS if table not in unchanged]
+    return tables if "candidates" in unchanged else [_fault_of_deliverables, *tables]
+
+
+def fault_of_references(db: sqlite3.Connection) -> str | None:
+    """The first row that refers to one that does not exist, which takes several lookups per row; None if there is
+    none."""
+    broken = db.execute("PRAGMA foreign_key_check").fetchone()
     return None if broken is None else f"a row of the table {broken[0]!r} refers to a row that does not exist"
+
+
+def _fault_of_rows(db: sqlite3.Connection, table: str) -> str | None:
+    condition = CONDITIONS[table]
+    if table == "candidates":
+        satisfied = _candidates_satisfy(db, condition)
+    else:
+        satisfied = db.execute(f"SELECT 1 FROM {table} WHERE ({condition}) IS NOT TRUE LIMIT 1").fetchone() is None
+    return None if satisfied else f"the table {table!r} has values that no release writes"
+
+
+def _fault_of_deliverables(db: sqlite3.Connection) -> str | None:
+    found = db.execute(_GAP).fetchone()
+    return None if found is None else "the deliverables of a task are not numbered from 1"
 
 
 _GAP = """SELECT 1 FROM (SELECT task_id, deliverable, model, count(*) AS n FROM candidates WHERE attempt = 1
@@ -97,13 +116,18 @@ in its order."""
 _CHUNK = 500
 
 
-def _satisfied(db: sqlite3.Connection, table: str, condition: str) -> bool:
-    """Whether every row of a table satisfies its condition; the table is read once."""
-    if table != "candidates":
-        return db.execute(f"SELECT 1 FROM {table} WHERE ({condition}) IS NOT TRUE LIMIT 1").fetchone() is None
+_NO_NAME = f"""WITH models AS MATERIALIZED (SELECT DISTINCT model FROM candidates)
+  SELECT 1 FROM models WHERE ({_name("model", "+:")}) IS NOT TRUE LIMIT 1"""
+"""Finds a model whose name is no safe one; materialized, since SQLite would check the name of every candidate."""
+
+
+def _candidates_satisfy(db: sqlite3.Connection, condition: str) -> bool:
+    """Whether every candidate satisfies a condition and has a model's name and a digest; the table is read once."""
+    if db.execute(_NO_NAME).fetchone():
+        return False
     cursor = db.cursor()
     cursor.row_factory = None
-    cursor.execute(f"SELECT iif(({condition}) IS TRUE, {_PIXELS}, 0) FROM {table}")
+    cursor.execute(f"SELECT iif(({condition}) IS TRUE, {_PIXELS}, 0) FROM candidates")
     while rows := cursor.fetchmany(_CHUNK):
         if not all_digests([value for (value,) in rows if value is not None]):
             return False
@@ -113,13 +137,13 @@ def _satisfied(db: sqlite3.Connection, table: str, condition: str) -> bool:
 def all_digests(values: Sequence[object]) -> bool:
     """Whether every value is the text of a sha256: 64 hex digits in lower case."""
     try:
-        text = "".join(values)  # type: ignore[arg-type]
-    except TypeError:
+        text = "".join(values).encode("ascii")  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
         return False
-    return set(map(len, values)) <= {64} and not text.strip(_HEX)  # type: ignore[arg-type]
+    return set(map(len, values)) <= {64} and not text.translate(None, delete=_HEX)  # type: ignore[arg-type]
 
 
-_HEX = "0123456789abcdef"
+_HEX = b"0123456789abcdef"
 _Definition = tuple[bool, frozenset[tuple[str, str, int, int, int]], frozenset[tuple[str, ...]]]
 """Whether the table is strict, its columns, and the columns of each unique key."""
 

@@ -3,10 +3,11 @@
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
@@ -14,21 +15,35 @@ from local_bench.core.files import is_file, require_regular
 from local_bench.core.messages import kind
 from local_bench.core.storage import put_in_place, storage_errors
 from local_bench.runs.store.checked import commits_of_others, file_state, remember, unchanged_tables
-from local_bench.runs.store.constraints import CONDITIONS, fault_of_schema, fault_of_tables, limit
+from local_bench.runs.store.constraints import (
+    CONDITIONS,
+    checks_of_rows,
+    fault_of_definitions,
+    fault_of_references,
+    fault_of_schema,
+    limit,
+)
 from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 _WRITTEN = re.compile(
-    r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(\w+)", re.IGNORECASE
+    r"\s*(?:(?:INSERT(?:\s+OR\s+\w+)?|REPLACE)\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(?!temp\.)(\w+)",
+    re.IGNORECASE,
 )
-"""Matches a statement that writes a table."""
+"""Matches a statement that writes a table of the file."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
-"""The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it."""
+"""The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it. Their
+rows are read by several connections at once."""
+_CONNECTIONS = 2
+"""At once; each takes another `_CACHE_KIB`."""
 _CACHE_KIB = 65_536
 AFTER_ALL = chr(0x10FFFF)
 """A text after all work ids."""
 _CHUNK = 500
 """Rows that are fetched at a time; more of them do not fit the processor's cache, which takes a third longer."""
+
+
+T = TypeVar("T")
 
 
 class Committed(NamedTuple):
@@ -84,26 +99,42 @@ class Database:
             )
             if missing:
                 raise self._damaged(f"is damaged (it lacks the table {missing!r})")
-            self._check_rows(in_file=self._db is opened)
+            self._large = path.stat().st_size > _CHECKED_BYTES
+            self._in_file = self._db is opened
+            self._check_rows()
             if write or create:
                 self._db.execute(INDEXES)
 
-    def _check_rows(self, in_file: bool) -> None:
-        """Check all rows; of a large file those that this process has not checked yet. `in_file`: not in memory."""
-        large = self.path.stat().st_size > _CHECKED_BYTES
-        if not large:
+    def _check_rows(self) -> None:
+        """Check all rows; of a large file those that this process has not checked yet."""
+        if not self._large:
             damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
         others = commits_of_others(self._db)
-        state = file_state(self.path) if large else None
-        unchanged = unchanged_tables(self.path, CONDITIONS) if large and in_file else frozenset()
-        strange = fault_of_tables(self._db, references=not large, unchanged=unchanged)
+        state = file_state(self.path) if self._large else None
+        unchanged = unchanged_tables(self.path, CONDITIONS) if self._large and self._in_file else frozenset()
+        strange = fault_of_definitions(self._db) or next(filter(None, self._at_once(checks_of_rows(unchanged))), None)
+        if not strange and not self._large:
+            strange = fault_of_references(self._db)
         if strange:
             raise self._damaged(f"is damaged or forged ({strange})")
-        if state is not None and in_file and state == file_state(self.path):
+        if state is not None and self._in_file and state == file_state(self.path):
             remember(self.path, state, ())
             self._checked = others
+
+    def _at_once(self, queries: Sequence[Callable[[sqlite3.Connection], T]]) -> list[T]:
+        """The results of functions that read committed rows. Those of a large file run at the same time, each with a
+        connection of its own: SQLite does not need Python's interpreter lock while it searches for the next row."""
+        if not (self._large and self._in_file):
+            return [query(self._db) for query in queries]
+
+        def result(query: Callable[[sqlite3.Connection], T]) -> T:
+            with closing(self._connected(str(self.path))) as db:
+                return query(db)
+
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            return list(pool.map(result, queries))
 
     @staticmethod
     def _connected(path: str) -> sqlite3.Connection:

@@ -4,7 +4,8 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import chain
+from functools import cached_property, partial
+from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +14,7 @@ from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
+from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
 
 T = TypeVar("T")
@@ -29,6 +31,8 @@ _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
 AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
+_FIRST_DIGITS = ("", *"123456789abcdef", AFTER_ALL)
+"""Limits between parts of the work ids, which are hex digits."""
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
@@ -201,17 +205,31 @@ class PlanStore(ContentStore):
 
     def imported_models(self) -> list[str]:
         """Models with imported images."""
-        rows = self.rows("SELECT DISTINCT model FROM candidates WHERE json_type(work, '$.model.imported') IS NOT NULL")
-        return [row["model"] for row in rows]
+        return self._models_with("$.model.imported")
 
     def imported_costs(self) -> dict[str, int | None]:
         """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
+        imported = self._models_with("$.pixels")
+        if not imported:
+            return {}
         rows = self.rows(
-            """SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
-               WHERE state = 'done' AND instr(work, '"pixels"') AND json_extract(work, '$.pixels') IS NOT NULL
-               GROUP BY model"""
+            f"""SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
+                WHERE state = 'done' AND model IN ({", ".join("?" * len(imported))}) GROUP BY model""",
+            *imported,
         )
         return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
+
+    def _models_with(self, key: str) -> list[str]:
+        """Models whose work has a value or null under `key`, sorted; all works of a model have the same keys. The index
+        `candidates_results` has a candidate of each model among its first entries."""
+        rows = self.rows(
+            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
+               WHERE (SELECT json_type(work, ?) FROM candidates WHERE work_id = (
+                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
+               ORDER BY model""",
+            key,
+        )
+        return [row["model"] for row in rows]
 
     def outcomes(self, attempt: int | None = None, first_tasks: int | None = None) -> list[OutcomeRow]:
         """Candidates with price and decision, in the plan's order: of one attempt or of all; of the first tasks."""
@@ -244,13 +262,24 @@ class PlanStore(ContentStore):
 
     def attempts(self) -> Iterator[tuple[Sequence[Any], ...]]:
         """The columns (model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if
-        undecided) of every candidate, by work id, some hundred rows at a time."""
-        decisions = self._by_work_id("SELECT work_id, accepted <> 0 FROM decisions ORDER BY work_id")
-        for rows in self._chunks(
-            """SELECT model, task_id, deliverable, attempt, state = 'done', work_id FROM candidates ORDER BY work_id"""
-        ):
-            *columns, work_ids = zip(*rows, strict=True)
-            yield (*columns, decisions.values(work_ids))
+        undecided) of every candidate, by work id, in parts."""
+        query = f"""SELECT json_group_array(model), json_group_array(task_id), json_group_array(deliverable),
+              json_group_array(attempt), json_group_array(made), json_group_array(accepted)
+            FROM (SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state = 'done' AS made,
+                    d.accepted <> 0 AS accepted
+                  FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id)
+                  WHERE c.work_id >= ? AND c.work_id < ? ORDER BY c.work_id)"""
+        with self._faults():
+            parts = self._at_once([partial(_row, query=query, values=values) for values in pairwise(_FIRST_DIGITS)])
+        for part in parts:
+            yield tuple(map(json.loads, part))
+
+    @cached_property
+    def _candidates(self) -> str:
+        """The table `candidates AS c` for joins in order of work ids that use columns of its index alone: by itself
+        SQLite reads the rows, which takes several times longer."""
+        index = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'candidates_results'"
+        return "candidates AS c INDEXED BY candidates_results" if self.rows(index) else "candidates AS c"
 
     def task_prices(self) -> list[tuple[str, str, int]]:
         """(task id, category, price in micro-USD) of every task, by task id."""
@@ -290,6 +319,10 @@ class PlanStore(ContentStore):
                 f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
                 "run"
             ) from None
+
+
+def _row(db: sqlite3.Connection, query: str, values: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(db.execute(query, values).fetchone())
 
 
 def _limit(n: int | None) -> int:

@@ -154,12 +154,31 @@ class ScoreRow(NamedTuple):
     score: Score
 
 
-SettledRow = tuple[str, State, str | None, int, int | str | None]
-"""What the settle phase needs of a candidate, a plain tuple because there are many: work id, state, why it is unscored,
-price of the task, and its case: candidates with equal cases have equal decisions; None without judge scores."""
+Case = int | str
+"""How the scores of a candidate compare with the thresholds."""
+
+
+class CaseRow(NamedTuple):
+    """Candidates with one case, and the decisions that are stored on them: 1, 0 or why it is undecided."""
+
+    case: Case
+    work_id: str
+    """One of the candidates."""
+    lowest: int | str | None
+    highest: int | str | None
+    """Equal if all stored decisions are."""
+    all_of_price: int
+    """1 if every candidate has a decision with the price of its task, else 0."""
+
+    def are_stored(self, decision: Decision) -> bool:
+        """Whether this is the stored decision on each of the candidates."""
+        expected = decision.unscored if decision.accepted is None else int(decision.accepted)
+        return bool(self.all_of_price) and self.lowest == self.highest == expected
+
+
 DecidedRow = tuple[str, int | None, str | None, int]
-"""A row of `decisions`, plain for the same reason: work id, 1 if accepted, 0 if not, None if undecided, why it is
-undecided, price of the task in micro-USD."""
+"""A row of `decisions`, a plain tuple because there are many: work id, 1 if accepted, 0 if not, None if undecided, why
+it is undecided, price of the task in micro-USD."""
 
 
 class DecisionRow(NamedTuple):

@@ -33,10 +33,10 @@ CREATE TABLE scores (
   work_id TEXT NOT NULL REFERENCES candidates, name TEXT NOT NULL,
   kind TEXT NOT NULL CHECK (kind IN ('metric', 'judge')),
   value REAL, unscored TEXT, applies INTEGER NOT NULL DEFAULT 1, spread REAL, PRIMARY KEY (work_id, name),
-  CHECK ((value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1)) STRICT;
+  CHECK ((value IS NOT NULL) + (unscored IS NOT NULL) + (applies = 0) = 1)) STRICT, WITHOUT ROWID;
 CREATE TABLE decisions (
   work_id TEXT PRIMARY KEY REFERENCES candidates, accepted INTEGER, unscored TEXT, price_micro_usd INTEGER NOT NULL,
-  CHECK ((accepted IS NULL) <> (unscored IS NULL))) STRICT;
+  CHECK ((accepted IS NULL) <> (unscored IS NULL))) STRICT, WITHOUT ROWID;
 CREATE TABLE sessions (
   session INTEGER PRIMARY KEY, started_utc TEXT NOT NULL, device TEXT NOT NULL, held_ns INTEGER NOT NULL DEFAULT 0,
   ended TEXT) STRICT;
@@ -44,8 +44,10 @@ CREATE TABLE meter (
   session INTEGER NOT NULL REFERENCES sessions, t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL, phase TEXT NOT NULL,
   model TEXT, n_items INTEGER NOT NULL, energy_mj INTEGER, PRIMARY KEY (session, t0_ns), CHECK (t1_ns >= t0_ns)) STRICT;
 CREATE TABLE contents (
-  kind TEXT NOT NULL, key TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT;
+  kind TEXT NOT NULL, key TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
 """
+"""Many short rows that are read in the order of their key are stored in that order (`WITHOUT ROWID`); tables of earlier
+releases that are not are read all the same."""
 INDEXES = """
 CREATE INDEX IF NOT EXISTS candidates_results ON candidates
   (work_id, task_id, model, deliverable, attempt, state, pixels_sha256, unscored);

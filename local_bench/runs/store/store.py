@@ -1,20 +1,16 @@
 """The store: all queries and writes of a run's SQLite file."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import chain
 from math import nan
-from operator import itemgetter
 from typing import Any
 
 from local_bench.core.types import Score
-from local_bench.runs.store.database import AFTER_ALL
-from local_bench.runs.store.plan import AT_ONCE, FIRST_CANDIDATES, PlanStore, columns, decision
+from local_bench.runs.store.decisions import DecisionStore
+from local_bench.runs.store.plan import AT_ONCE, FIRST_CANDIDATES, columns
 from local_bench.runs.store.rows import (
     BusyTime,
-    DecidedRow,
-    DecisionRow,
     Kind,
     MeterRow,
     Reason,
@@ -23,20 +19,14 @@ from local_bench.runs.store.rows import (
     ScoreRow,
     ScoreSummary,
     SessionRow,
-    SettledRow,
     VerdictRow,
 )
 
 _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
-_DECISIONS = "SELECT work_id, accepted, unscored, price_micro_usd FROM decisions"
-"""The columns of `DecidedRow`."""
-_BETWEEN = "work_id BETWEEN ? AND ?"
-_STATES = 5
-"""States of a score in a case: absent, not applicable, unscored, below its threshold, not below it."""
 
 
-class Store(PlanStore):
+class Store(DecisionStore):
     """Typed access to the run's tables. Rows are returned in the order stated in each docstring."""
 
     # verdicts
@@ -113,7 +103,7 @@ class Store(PlanStore):
         with self.transaction():
             self.set_meta("judges", json.dumps(names))
 
-    # scores and decisions
+    # scores
 
     def scores(self, kind: Kind | None = None, first_tasks: int | None = None) -> list[ScoreRow]:
         """Scores of one kind or of all, by candidate and name."""
@@ -209,103 +199,6 @@ class Store(PlanStore):
         rows = self.rows(f"SELECT {_SCORE} FROM scores WHERE work_id = ? AND kind = 'judge' ORDER BY name", work_id)
         return [self._typed(_score, *row).score for row in rows]
 
-    def candidates_to_decide(self, thresholds: Mapping[str, float]) -> Iterator[list[SettledRow]]:
-        """Every candidate with the case of its judge scores, by work id, some hundred at a time.
-
-        Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
-        reason, below its threshold, or not below it for all of them.
-        """
-        prices = dict(chain.from_iterable(self._chunks("SELECT task_id, price_micro_usd FROM tasks")))
-        cases = self._cases(thresholds)
-        for rows in self._chunks("SELECT work_id, state, unscored, task_id FROM candidates ORDER BY work_id"):
-            of = cases([row[0] for row in rows])
-            yield [
-                (work_id, state, unscored, prices[task_id], case)
-                for (work_id, state, unscored, task_id), case in zip(rows, of, strict=True)
-            ]
-
-    def _cases(self, thresholds: Mapping[str, float]) -> Callable[[Sequence[str]], list[int | str | None]]:
-        """A function that gives the cases of ascending work ids. A case is a number with one digit per score, to base
-        `_STATES`, and the reasons of its unscored scores if it has any."""
-        if not thresholds:
-            return lambda work_ids: [None] * len(work_ids)
-        when = " ".join(
-            f"""WHEN ? THEN {_STATES**i} * CASE WHEN NOT applies THEN 1 WHEN value IS NULL THEN 2
-                WHEN value < ? THEN 3 ELSE 4 END"""
-            for i in range(len(thresholds))
-        )
-        named = f"kind = 'judge' AND name IN ({', '.join('?' * len(thresholds))})"
-        digits = self._by_work_id(
-            f"SELECT work_id, sum(CASE name {when} ELSE 0 END) FROM scores WHERE kind = 'judge' GROUP BY work_id "
-            "ORDER BY work_id",
-            *chain.from_iterable(thresholds.items()),
-        )
-        reasons = self._by_work_id(
-            f"""SELECT work_id, group_concat(name || quote(unscored)) FROM scores
-                WHERE {named} AND applies AND value IS NULL GROUP BY work_id ORDER BY work_id""",
-            *thresholds,
-        )
-
-        def cases(work_ids: Sequence[str]) -> list[int | str | None]:
-            found = list(digits.values(work_ids))
-            is_open = {number: _has_unscored(number) for number in set(found) if number is not None}
-            if any(is_open.values()):
-                unscored = [i for i, number in enumerate(found) if number is not None and is_open[number]]
-                for i, why in zip(unscored, reasons.values([work_ids[i] for i in unscored]), strict=True):
-                    found[i] = f"{found[i]} {why}"
-            return found
-
-        return cases
-
-    def decisions(self) -> list[DecisionRow]:
-        """All decisions, by candidate."""
-        return [
-            DecisionRow(work_id, self._typed(decision, accepted, unscored), price)
-            for work_id, accepted, unscored, price in self.each_decided()
-        ]
-
-    def each_decided(self) -> Iterator[DecidedRow]:
-        """As `decisions`, as plain rows, read as needed."""
-        return chain.from_iterable(self._chunks(f"{_DECISIONS} ORDER BY work_id"))
-
-    def replace_decisions(self, decisions: Iterable[DecisionRow]) -> None:
-        """Replaces all decisions in one transaction."""
-        rows: list[DecidedRow] = [
-            (d.work_id, None if d.decision.accepted is None else int(d.decision.accepted), d.decision.unscored,
-             d.price_micro_usd)
-            for d in decisions
-        ]  # fmt: skip
-        self.replace_decided([sorted(rows, key=itemgetter(0))])
-
-    def replace_decided(self, parts: Iterable[list[DecidedRow]]) -> None:
-        """Replaces all decisions by these, by work id, in one transaction. Parts that are stored as they are already
-        are not written again."""
-        with self.transaction():
-            first = ""
-            for rows in filter(None, parts):
-                self._replace_decisions(first, rows[-1][0], rows)
-                first = rows[-1][0] + "\0"
-            self._replace_decisions(first, AFTER_ALL, [])
-
-    def _replace_decisions(self, first: str, last: str, rows: list[DecidedRow]) -> None:
-        """Replaces the decisions on the work ids from `first` to `last`."""
-        stored = list(chain.from_iterable(self._chunks(f"{_DECISIONS} WHERE {_BETWEEN} ORDER BY work_id", first, last)))
-        if stored == rows:
-            return
-        self.write(f"DELETE FROM decisions WHERE {_BETWEEN}", first, last)
-        self.write_many(
-            "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)", rows
-        )
-
-    def undecided(self, limit: int) -> list[Reason]:
-        """Why first attempts have no decision, by model; the most frequent reasons first."""
-        rows = self.rows(
-            """SELECT c.model, d.unscored, count(*) FROM decisions d JOIN candidates c USING (work_id)
-               WHERE d.accepted IS NULL AND c.attempt = 1 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?""",
-            limit,
-        )
-        return [Reason(*row) for row in rows]
-
     # time
 
     def begin_session(self, started_utc: str, device: str) -> int:
@@ -372,15 +265,6 @@ class Store(PlanStore):
                 f"INSERT OR REPLACE INTO {table} ({columns(kind)}) VALUES ({marks})",
                 (tuple(vars(row).values()) for row in rows),
             )
-
-
-def _has_unscored(number: int) -> bool:
-    """Whether a case's number has the digit of an unscored score."""
-    while number:
-        number, digit = divmod(number, _STATES)
-        if digit == 2:
-            return True
-    return False
 
 
 def _of_first(n: int | None) -> str:
