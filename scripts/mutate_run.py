@@ -88,6 +88,12 @@ def _truncate_the_ledger(run: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _one_score(kind: str) -> str:
+    """A condition on the first score of a kind that has a value; `scores` and `decisions` may have no row ids."""
+    first = f"SELECT work_id, name FROM scores WHERE kind = '{kind}' AND value IS NOT NULL ORDER BY work_id, name"
+    return f"(work_id, name) = ({first} LIMIT 1)"
+
+
 ONE = "(SELECT min(rowid) FROM {0})"
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     # files
@@ -204,39 +210,30 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "remove a verdict": (_sql(f"DELETE FROM verdicts WHERE rowid = {ONE.format('verdicts')}"), r"verdicts|score"),
     # scores and decisions
     "change a score": (
-        _sql(
-            "UPDATE scores SET value = value + 0.25 WHERE rowid = (SELECT min(rowid) FROM scores WHERE "
-            "kind = 'judge' AND value IS NOT NULL)"
-        ),
+        _sql(f"UPDATE scores SET value = value + 0.25 WHERE {_one_score('judge')}"),
         r"does not follow from the verdicts",
     ),
     "change a metric score": (
-        _sql(
-            "UPDATE scores SET value = value * 1.001 WHERE rowid = (SELECT min(rowid) FROM scores WHERE "
-            "kind = 'metric' AND value IS NOT NULL)"
-        ),
+        _sql(f"UPDATE scores SET value = value * 1.001 WHERE {_one_score('metric')}"),
         r"scores of task",
     ),
-    "rename a metric": (
-        _sql("UPDATE scores SET name = 'better' WHERE rowid = (SELECT min(rowid) FROM scores WHERE kind = 'metric')"),
-        r"better",
-    ),
-    "remove a score": (
-        _sql("DELETE FROM scores WHERE rowid = (SELECT min(rowid) FROM scores WHERE kind = 'judge')"),
-        r"is missing",
-    ),
+    "rename a metric": (_sql(f"UPDATE scores SET name = 'better' WHERE {_one_score('metric')}"), r"better"),
+    "remove a score": (_sql(f"DELETE FROM scores WHERE {_one_score('judge')}"), r"is missing"),
     "change a decision": (
         _sql(
-            "UPDATE decisions SET accepted = 1 - accepted WHERE rowid = (SELECT min(rowid) FROM decisions WHERE "
+            "UPDATE decisions SET accepted = 1 - accepted WHERE work_id = (SELECT min(work_id) FROM decisions WHERE "
             "accepted IS NOT NULL)"
         ),
         r"decision",
     ),
     "change a decision's price": (
-        _sql(f"UPDATE decisions SET price_micro_usd = 0 WHERE rowid = {ONE.format('decisions')}"),
+        _sql("UPDATE decisions SET price_micro_usd = 0 WHERE work_id = (SELECT min(work_id) FROM decisions)"),
         r"decision",
     ),
-    "remove a decision": (_sql(f"DELETE FROM decisions WHERE rowid = {ONE.format('decisions')}"), r"decision"),
+    "remove a decision": (
+        _sql("DELETE FROM decisions WHERE work_id = (SELECT min(work_id) FROM decisions)"),
+        r"decision",
+    ),
     # time and meta
     "change a meter row": (
         _sql(f"UPDATE meter SET t1_ns = t1_ns + 1 WHERE rowid = {ONE.format('meter')}"),

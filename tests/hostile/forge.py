@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 
 from local_bench.runs.store.schema import SCHEMA, tables_of_schema
@@ -39,10 +40,27 @@ def loosened(ledger: Path) -> None:
 
 
 def upgraded(run: Path) -> None:
-    """Bring the kept run's ledger to the present schema."""
+    """Bring the kept run's ledger to the tables of a new run."""
     from local_bench.runs.store import Store
 
-    Store(run / "ledger.sqlite", write=True).close()
+    ledger, new = run / "ledger.sqlite", run / "new.sqlite"
+    Store(ledger, write=True).close()
+    with closing(sqlite3.connect(new, isolation_level=None)) as db:
+        db.executescript(SCHEMA)
+        db.execute("ATTACH ? AS old", (str(ledger),))
+        for table, columns in tables_of_schema().items():
+            names = ", ".join(sorted(columns))
+            db.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM old.{table}")
+    new.replace(ledger)
+
+
+@cache
+def key_of(table: str) -> str:
+    """The names of a table's key in the schema, separated by commas."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        columns = db.execute(f"PRAGMA table_info({table})").fetchall()
+    return ", ".join(name for _, name, *_, position in columns if position)
 
 
 class Forgery:
@@ -76,7 +94,8 @@ class Forgery:
             ledger = self.restore()
             if loose:
                 loosened(ledger)
-            row = f"rowid = (SELECT min(rowid) FROM {table})"
+            key = key_of(table)
+            row = f"({key}) = (SELECT {key} FROM {table} ORDER BY {key} LIMIT 1)"
             with suppress(sqlite3.Error):  # the type is refused by SQLite: no forgery
                 edit(ledger, f"UPDATE {table} SET {column} = ? WHERE {row}", value, loose=True)
 
