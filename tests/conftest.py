@@ -85,8 +85,10 @@ def _freeze() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small models are built once, in a folder of the tests."""
-    path = tmp_path_factory.mktemp("cache")
+    """The small models are built once, in a folder of the tests that all processes of a session share."""
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    path.mkdir(exist_ok=True)
     os.environ["LOCAL_BENCH_CACHE"] = str(path)
     return path
 
@@ -95,7 +97,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _workers_from_a_fork_server(cache: Path) -> None:
     """Worker processes are forked from one that has imported torch and diffusers, instead of importing them each."""
     worker_pool.CONTEXT = multiprocessing.get_context("forkserver")
-    worker_pool.CONTEXT.set_forkserver_preload(["local_bench.runs.worker", "diffusers"])
+    worker_pool.CONTEXT.set_forkserver_preload(["tests.forked"])
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ name: watched
 suite: {name: printshop, limit: 2}
 models:
   - {card: tiny-flux, height: 64, width: 64, num_inference_steps: 1, batch_size: 1}
-judge: {card: tiny-qwen3-vl, transport: embedded}
+judge: {card: tiny-qwen3-vl, rubrics: paper, transport: embedded}
 metrics: [entropy, "musiq:mini-musiq"]
 engine: {device: cpu, workers: 2}
 """

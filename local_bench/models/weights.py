@@ -161,9 +161,12 @@ def built(card: ModelCard, part: str = MAIN) -> Path:
         try:
             build(scratch, card)
             scratch.chmod(0o755)
-            if not folder.is_dir():  # another process may have built the same files
-                write_atomic(sizes, json.dumps(_sizes(scratch), sort_keys=True).encode())
+            write_atomic(sizes, json.dumps(_sizes(scratch), sort_keys=True).encode())
+            try:
                 os.rename(scratch, folder)
+            except OSError:
+                if not folder.is_dir():  # else another process has built the same files meanwhile
+                    raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder

@@ -17,6 +17,7 @@ from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
+from tests.small_references import small_references
 
 SIDE = 64
 STEPS = 3
@@ -108,18 +109,10 @@ def machine() -> Machine:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def small_references() -> Iterator[None]:
-    """Qwen's editors bring every image to 1 megapixel: here to 64 x 64, or each test would take half a minute."""
-    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
-    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint as inpaint
-    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
-
-    usual = edit.calculate_dimensions
+def references() -> Iterator[None]:
+    """Small reference images for Qwen's editors."""
     with pytest.MonkeyPatch.context() as patch:
-        for pipeline in (edit, inpaint):
-            patch.setattr(pipeline, "calculate_dimensions", lambda area, ratio: usual(min(area, SIDE * SIDE), ratio))
-        patch.setattr(plus, "VAE_IMAGE_SIZE", SIDE * SIDE)
-        patch.setattr(plus, "CONDITION_IMAGE_SIZE", SIDE * SIDE)
+        small_references(patch.setattr)
         yield
 
 

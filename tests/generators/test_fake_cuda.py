@@ -180,7 +180,7 @@ def with_few_layers(described: ModelCard) -> ModelCard:
 
 @pytest.fixture
 def full_size_references(monkeypatch):
-    """Qwen's editors with their own sizes again (`small_references` of conftest)."""
+    """Qwen's editors with their own sizes again (`references` of conftest)."""
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit as edit
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 

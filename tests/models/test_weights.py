@@ -8,7 +8,7 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.identity import digest
 from local_bench.models import digests
 from local_bench.models.cards import card
-from local_bench.models.weights import check_local, resolve, weights_digest
+from local_bench.models.weights import built, check_local, resolve, weights_digest
 
 
 @pytest.fixture
@@ -115,3 +115,23 @@ def test_a_small_model_is_the_same_whenever_it_is_built(name, role, tmp_path, mo
         digests.add(weights_digest(folder))
         assert str(tmp_path) not in "".join(p.read_text("utf-8") for p in folder.rglob("*.json"))
     assert len(digests) == 1
+
+
+def test_a_model_that_two_processes_build_at_once_is_built(tmp_path, monkeypatch):
+    described = card("tiny-niqe", "metric")
+    real, folders = os.rename, []
+
+    def second(source, target):
+        """Another process renames its own folder just before."""
+        if not folders:
+            folders.append(target)
+            folders.append(built(described))
+        real(source, target)
+
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(os, "rename", second)
+    assert built(described) == folders[0] == folders[1]
+    assert sorted(path.name for path in folders[0].parent.iterdir()) == [
+        folders[0].name,
+        f"{folders[0].name}.sizes.json",
+    ]

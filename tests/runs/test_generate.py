@@ -27,6 +27,7 @@ from local_bench.runs.prompt_embeddings import PromptEmbeddings
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.work import Job, shards, shared_prompts
 from local_bench.runs.worker import _exclusive
+from tests.small_references import small_references
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
 QUICK = {"num_inference_steps": 2}
@@ -288,6 +289,7 @@ def test_other_numerics_are_refused(orders, kontext, tmp_path):
 @pytest.mark.slow
 def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkeypatch):
     """All families in one run: whole, and cut off in the middle and finished by two workers in another order."""
+    small_references(monkeypatch.setattr)  # workers have them from tests.forked
     small = {"height": 64, "width": 64, "num_inference_steps": 2}
     models = [{"card": c.name} | small for c in cards().values() if c.role == "generator" and c.source.random]
     assert len(models) == len(FAMILIES)

@@ -48,7 +48,8 @@ def folder(tmp_path_factory):
     (path / "orders.jsonl").write_text("\n".join(map(json.dumps, orders)))
     (path / "run.yaml").write_text(
         "name: judged\nsuite: {name: servimage, path: orders.jsonl}\nmetrics: [entropy]\n"
-        "models: [{card: imported, name: theirs, imported: {images: images}}]\njudge: {card: tiny-qwen3-vl}\n"
+        "models: [{card: imported, name: theirs, imported: {images: images}}]\n"
+        "judge: {card: tiny-qwen3-vl, rubrics: paper}\n"
     )
     return path
 
@@ -102,7 +103,8 @@ def test_the_judge_says_whether_it_repeats_itself_and_can_be_talked_round(served
     assert found["reproducible"] is True
     assert found["attacks"]["n"] + found["attacks"]["n_unscored"] >= 12
     with RunDir.open(folder / "served") as run:
-        assert run.store.json_meta("canary:tiny-qwen3-vl")["repeats"]["sessions"] == 1
+        (canary,) = run.store.notes("canary").values()
+        assert canary["repeats"]["sessions"] == 1
 
 
 def test_hard_rules_are_checked_by_code(served, folder):
@@ -132,7 +134,7 @@ def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command,
 
 
 def test_a_panel_is_several_judges_over_the_same_images(command, served, folder, judge_server):
-    more = f"panel=[{{card: tiny-qwen3-vl, protocol: logit, base_url: '{judge_server.base_url}'}}]"
+    more = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, protocol: logit, base_url: '{judge_server.base_url}'}}]"
     swapped_few = ("order_swap=true", "suite.limit=3")
     scores = {}
     for word in ("mean", "majority"):
@@ -161,7 +163,7 @@ def test_a_panel_is_several_judges_over_the_same_images(command, served, folder,
 
 
 def test_one_judge_under_two_names_is_refused(command, served, judge_server):
-    twin = f"panel=[{{card: tiny-qwen3-vl, name: twin, base_url: '{judge_server.base_url}'}}]"
+    twin = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, name: twin, base_url: '{judge_server.base_url}'}}]"
     ended = command("judge", "served", settings=[twin])
     assert ended.returncode == 2
     assert "are the same judge under two names" in ended.stderr

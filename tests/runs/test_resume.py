@@ -19,6 +19,7 @@ name: resume
 suite: {name: studio, limit: 5}
 models:
   - {card: tiny-flux, height: 64, width: 64, num_inference_steps: 2, batch_size: 2}
+judge: {card: tiny-qwen3-vl, rubrics: paper}
 metrics: [entropy]
 acceptance: {brf: 4.0, veq: 3.0}
 """

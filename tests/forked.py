@@ -1,0 +1,8 @@
+"""What the process has imported that the tests' workers are forked from."""
+
+import diffusers  # noqa: F401
+
+import local_bench.runs.worker  # noqa: F401
+from tests.small_references import small_references
+
+small_references(setattr)
