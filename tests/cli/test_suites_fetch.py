@@ -361,7 +361,7 @@ def test_idea_bench_comes_from_the_hub_at_its_pinned_commit(lab):
     lab.entries["idea-bench"]["tasks"] = 3
     listed = json.loads(lab.fetch("idea-bench", "--dry-run", "--json").out)
     assert listed["bytes"] == sum((folder / name).stat().st_size for name in listed["files"])
-    assert not [path for path in lab.hub.asked if "/resolve/" in path]
+    assert not [path for path in lab.hub.requests if "/resolve/" in path]
     ended = lab.fetch("idea-bench", "--json")
     assert ended.status == 0, ended.err
     data = json.loads(ended.out)
@@ -406,7 +406,7 @@ def test_ice_bench_is_unpacked_and_the_commit_that_main_is_at_is_pinned_in_the_r
     assert {"README.md", "data/data.jsonl", "data/images/i2.png"} < names
     assert not [name for name in names if name.endswith(".zip") or "MACOSX" in name]
     assert lab.fetch("ice-bench").status == 0  # the commit of the record, whatever main is at now
-    assert not [path for path in lab.hub.asked if path.endswith("models.zip")]
+    assert not [path for path in lab.hub.requests if path.endswith("models.zip")]
 
 
 def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
