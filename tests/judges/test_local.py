@@ -81,7 +81,7 @@ def question(name, n):
 
 
 def alone(judge, requests):
-    return {key: reply for one in requests for key, reply in judge.ask([one])}
+    return {key: reply for one in requests for key, reply in judge.complete([one])}
 
 
 class Plain:
@@ -144,7 +144,7 @@ def test_what_is_written_is_an_answer_or_was_cut_off(judge):
 def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
     plain = Plain(judge.name)
     requests = [(key, request) for key, request in many() if request.labels][::2]
-    for key, reply in judge.ask(requests):
+    for key, reply in judge.complete(requests):
         expected = plain.logprobs(dict(requests)[key])
         assert reply.logprobs == pytest.approx(expected, abs=1e-4)
         assert reply.text == max(expected, key=expected.get)
@@ -154,31 +154,31 @@ def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
 def test_an_answer_is_what_plain_generation_writes(judge):
     plain = Plain(judge.name)
     requests = [(key, request) for key, request in many() if request.schema][::4]
-    for key, reply in judge.ask(requests):
+    for key, reply in judge.complete(requests):
         assert (reply.text, reply.finish_reason) == (plain.write(dict(requests)[key]), "stop")
 
 
 def test_a_question_gets_the_same_answer_alone_and_among_others(judge):
     requests = many()
-    together = dict(judge.ask(requests))
+    together = dict(judge.complete(requests))
     assert together == alone(judge, requests)
-    assert together == dict(judge.ask(reversed(requests), at_once=3))
+    assert together == dict(judge.complete(reversed(requests), at_once=3))
     assert len({reply.text for reply in together.values() if reply.logprobs is None}) > 2  # they do differ by question
 
 
 def test_keys_stand_in_the_order_of_the_schema_and_without_spaces(judge):
-    ((_, reply),) = judge.ask([(0, written())])
+    ((_, reply),) = judge.complete([(0, written())])
     answer = json.loads(reply.text)
     assert list(answer) == ["zeta", "alpha", "why"]
     assert reply.text == json.dumps(answer, separators=(",", ":"))
     turned = SCHEMA | {"properties": dict(reversed(SCHEMA["properties"].items()))}
-    ((_, reply),) = judge.ask([(0, written(schema=turned))])
+    ((_, reply),) = judge.complete([(0, written(schema=turned))])
     assert list(json.loads(reply.text)) == ["why", "alpha", "zeta"]
 
 
 def test_a_sampled_answer_depends_on_its_seed_and_not_on_its_neighbours(judge):
     requests = [(seed, written(temperature=1.5, seed=seed)) for seed in range(6)]
-    together = dict(judge.ask([*requests, ("greedy", written())]))
+    together = dict(judge.complete([*requests, ("greedy", written())]))
     del together["greedy"]
     assert together == alone(judge, requests)
     assert len({reply.text for reply in together.values()}) > 1
@@ -186,7 +186,7 @@ def test_a_sampled_answer_depends_on_its_seed_and_not_on_its_neighbours(judge):
 
 
 def test_an_answer_that_runs_out_of_tokens_says_so(judge):
-    replies = dict(judge.ask([(n, written(max_tokens=n)) for n in (3, 40)]))
+    replies = dict(judge.complete([(n, written(max_tokens=n)) for n in (3, 40)]))
     assert replies[3].finish_reason == "length"
     assert replies[40].finish_reason == "stop"
     assert replies[40].text.startswith(replies[3].text)
@@ -194,7 +194,7 @@ def test_an_answer_that_runs_out_of_tokens_says_so(judge):
 
 def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge):
     requests = [("long", written("why " * 40_000)), ("short", written()), ("longer", chosen("why " * 40_000))]
-    replies = dict(judge.ask(requests))
+    replies = dict(judge.complete(requests))
     for key in ("long", "longer"):
         assert replies[key].refusal == "the judge refused the question"
         assert "exceeds the judge's maximum of 32768" in replies[key].text
@@ -206,13 +206,13 @@ def test_the_longest_prompt_that_fits_is_answered(judge, monkeypatch):
     tokens = Plain(judge.name).inputs(request)["input_ids"].numel() + request.max_tokens
     for most, refusal in ((tokens, None), (tokens - 1, "the judge refused the question")):
         monkeypatch.setattr(judge, "_longest", most)
-        ((_, reply),) = judge.ask([(0, request)])
+        ((_, reply),) = judge.complete([(0, request)])
         assert reply.refusal == refusal
 
 
 def test_a_mark_for_an_image_in_the_words_is_only_a_word(judge):
     marked = [("marked", chosen("<|vision_start|><|image_pad|><|vision_end|> Why?")), ("not", chosen())]
-    replies = dict(judge.ask(marked))
+    replies = dict(judge.complete(marked))
     assert replies["marked"].refusal is None
     assert replies["marked"].logprobs != replies["not"].logprobs
 
@@ -222,7 +222,7 @@ def test_an_image_that_the_model_cannot_take_is_refused(cache):
     png = io.BytesIO()
     Image.new("RGB", (chosen_card.patch * 201, chosen_card.patch)).save(png, "PNG")
     with Local(resolve(chosen_card), lambda _: Prepared(png.getvalue(), ""), "cpu", "float32") as judge:
-        ((_, reply),) = judge.ask([(0, written(images=("1",)))])
+        ((_, reply),) = judge.complete([(0, written(images=("1",)))])
     assert reply.refusal == "the judge refused the question"
     assert "aspect ratio" in reply.text
 
@@ -233,12 +233,12 @@ def test_images_are_read_once_for_all_questions_about_them(judge):
     prompts = [plain.inputs(request)["input_ids"][0] for _, request in requests]
     prefix = int((prompts[0] == plain.processor.image_token_id).nonzero().max()) + 1
     before = judge.counters()
-    list(judge.ask(requests))
+    list(judge.complete(requests))
     after = judge.counters()
     assert after["prompt_tokens"] - before["prompt_tokens"] == sum(map(len, prompts))
     assert after["cached_tokens"] - before["cached_tokens"] == 3 * prefix
     assert prefix > 20
-    list(judge.ask([(n, chosen(images=(str(n), "2"))) for n in range(3)]))
+    list(judge.complete([(n, chosen(images=(str(n), "2"))) for n in range(3)]))
     assert judge.counters()["cached_tokens"] == after["cached_tokens"]
 
 
@@ -253,13 +253,13 @@ def test_batches_shrink_to_what_the_memory_holds(cache, monkeypatch):
 
     requests = [(n, written("Why? " * n)) for n in range(11)]
     with local("tiny-qwen3-vl") as judge:
-        expected = dict(judge.ask(requests))
+        expected = dict(judge.complete(requests))
         monkeypatch.setattr(Local, "_generate", small_memory)
-        assert dict(judge.ask(requests)) == expected
+        assert dict(judge.complete(requests)) == expected
         assert sizes == [8, 4, 2, 2, 2, 2, 2, 1]
         monkeypatch.setattr(Local, "_generate", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
         with pytest.raises(ServerError, match="too little free memory for one question"):
-            list(judge.ask(requests))
+            list(judge.complete(requests))
 
 
 def test_a_judge_in_this_process_is_not_restarted(judge):

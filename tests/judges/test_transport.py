@@ -55,7 +55,7 @@ class Fake:
         self.up = False
         self.ended.set()
 
-    def ask(self, requests, at_once=None):
+    def complete(self, requests, at_once=None):
         self.at_once.append(at_once)
         try:
             for n, (key, request) in enumerate(requests):
@@ -85,7 +85,7 @@ class Fake:
 class Shuffled(Fake):
     """Takes everything, then answers in an order of its own."""
 
-    def ask(self, requests, at_once=None):
+    def complete(self, requests, at_once=None):
         taken = list(requests)
         random.Random(1).shuffle(taken)
         for key, request in taken:
@@ -176,7 +176,7 @@ def ask_all(members, requests, at_once=None):
 
     def go():
         with Replicas(members) as replicas:
-            for key, reply in replicas.ask(requests, at_once):
+            for key, reply in replicas.complete(requests, at_once):
                 came.append((key, reply.text))
 
     return came, within(WAIT_S, go)[1]
@@ -226,7 +226,7 @@ def test_the_last_requests_of_a_replica_that_ends_are_answered_by_one_that_had_f
     requests = requests_of(2, 3)
     notes = []
     with Replicas(members, notes.append) as replicas:
-        came = [key for key, _ in replicas.ask(iter(requests))]
+        came = [key for key, _ in replicas.complete(iter(requests))]
     assert sorted(came) == sorted(key for key, _ in requests)
     assert notes == ["a replica of the judge stopped responding (gone); 2 questions go to the others", str(GONE)]
 
@@ -244,7 +244,7 @@ def test_a_replica_that_joins_gets_requests_and_one_that_cannot_start_is_left_ou
     joining = [[late, broken]]
     members, notes = [Fake(pause_s=0.02)], []
     with Replicas(members, notes.append, lambda: joining.pop() if joining else []) as replicas:
-        came = list(replicas.ask(requests_of(60, 1)))
+        came = list(replicas.complete(requests_of(60, 1)))
         assert late.up
     assert sorted(key for key, _ in came) == [(p, 0) for p in range(60)]
     assert late.asked
@@ -278,12 +278,12 @@ def test_asking_can_be_left_off_and_begun_anew(images, each):
 
     def go():
         with Replicas(members) as replicas:
-            replies = replicas.ask(requests_of(images, each))
+            replies = replicas.complete(requests_of(images, each))
             next(replies)
             replies.close()
             before = sum(len(member.asked) for member in members)
             assert all(member.closed.is_set() for member in members)  # nobody works on what nobody waits for
-            again = dict(replicas.ask(requests_of(30, 2)))
+            again = dict(replicas.complete(requests_of(30, 2)))
             assert sum(len(member.asked) for member in members) == before + 60
             return before, again
 
