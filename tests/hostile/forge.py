@@ -1,4 +1,4 @@
-"""A stranger's run directory: the kept run with its ledger and files changed in every way that a forger could."""
+"""A run directory of others: the run of an earlier release with every possible change of its ledger and files."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def loosened(ledger: Path) -> None:
 
 
 def upgraded(run: Path) -> None:
-    """Bring the kept run's ledger to the present schema."""
+    """Migrate the ledger of the earlier run to the present schema."""
     from local_bench.runs.store import Store
 
     Store(run / "ledger.sqlite", write=True).close()
