@@ -60,7 +60,7 @@ def estimate(
     for m in plan.models:
         models.append(_model(m, plan, config, target))
         progress.advance()
-    n_asked, n_question_images = n_questions(plan, config.order_swap, config.suite.questions_from, progress)
+    n_judge_questions, n_question_images = n_questions(plan, config.order_swap, config.suite.questions_from, progress)
     devices = Devices(target.gpu, gpus_per_node or config.engine.workers or 1, nodes, target.price)
     return {
         "suite": plan.suite.name,
@@ -74,10 +74,10 @@ def estimate(
             "protocol": config.judge.protocol,
             "transport": transport_of(config.judge),
             "panel": [judge.card for judge in config.panel],
-            "n_questions": n_asked * len(config.judges),
+            "n_questions": n_judge_questions * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
         },
-        "budget": budget(config, models, n_asked, n_question_images, devices),
+        "budget": budget(config, models, n_judge_questions, n_question_images, devices),
         "disk_gb": _disk_gb(plan, config),
         "device": target.name,
         "gpu": target.gpu.name if target.gpu else None,

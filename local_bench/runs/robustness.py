@@ -45,15 +45,15 @@ def _repeats(
     first, second = _fresh_questions(images), _fresh_questions(images)
     verdicts: dict[str, list[Verdict]] = {}
 
-    def ask(setting: str, questions: Iterable[Question], of: list[Question], at_once: int | None) -> None:
+    def record(setting: str, questions: Iterable[Question], of: list[Question], at_once: int | None) -> None:
         received = dict(answers(transport, spec, enumerate(questions), at_once))
         verdicts[setting] = [received[i] for i in range(len(of))]
 
-    ask("alone, cold", first, first, 1)
-    ask("in a batch, cold", second + first, second, None)
-    ask("in a batch, warm", first + second, first, None)
-    ask("alone, warm", second, second, 1)
-    ask("alone, warm again", first, first, 1)
+    record("alone, cold", first, first, 1)
+    record("in a batch, cold", second + first, second, None)
+    record("in a batch, warm", first + second, first, None)
+    record("alone, warm", second, second, 1)
+    record("alone, warm again", first, first, 1)
     equal = {
         "in a batch": verdicts["alone, cold"] == verdicts["in a batch, warm"],
         "with a cold cache": verdicts["in a batch, cold"] == verdicts["alone, warm"],

@@ -212,7 +212,7 @@ class _Asked:
         found = []
         for question, _ in case.asked:
             asked = replace(question, images=names)
-            replies: list[Reply] = [reply for _, reply in self._local.ask(enumerate(spec.requests(asked)))]
+            replies: list[Reply] = [reply for _, reply in self._local.complete(enumerate(spec.requests(asked)))]
             found.append(read(asked, protocol, replies, judge_model.WORDING).answer or {})
         return found
 

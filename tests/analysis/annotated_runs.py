@@ -24,8 +24,8 @@ def annotated_run(
     silent: str | None = None,
     acceptance: dict[str, float] | None = None,
 ) -> tuple[Path, Path]:
-    """The run and its file of annotations. Tasks are named and worded by their number. `silent`: a model that delivers
-    nothing."""
+    """The run and its file of annotations. The names and briefs of tasks are their numbers. `silent`: a model that
+    delivers nothing."""
     config = RunConfig(
         name="annotated",
         models=[ModelConfig(card=card) for card in models],

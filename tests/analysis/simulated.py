@@ -54,31 +54,31 @@ def draw(name: str, path: Path, folder: Path, seed: int, attempts: int = 1, left
 
 
 def answer(dice: random.Random, name: str) -> Verdict:
-    asked = rubric(name)
+    definition = rubric(name)
     if dice.random() < 0.08:
         return Verdict(None, "the judge's answer is not JSON", "?!")
-    labels = {c.name: dice.choice([*c.labels, max(c.labels)]) for c in asked.criteria}
-    return Verdict(asked.from_labels(labels), None, json.dumps({"said": 'yes, "so"\n'}))
+    labels = {c.name: dice.choice([*c.labels, max(c.labels)]) for c in definition.criteria}
+    return Verdict(definition.from_labels(labels), None, json.dumps({"said": 'yes, "so"\n'}))
 
 
 def judged(run_dir: Path, settings: RunConfig, seed: int) -> None:
-    """A run, as far as the dice carry it: every question answered or unscored, every metric of every task."""
+    """A run with random results: every question answered or unscored, every metric of every task."""
     run_stages(settings, run_dir, ("generate",))
     dice = random.Random(seed)
-    asked = suite(settings.suite.name)
+    benchmark = suite(settings.suite.name)
     with RunDir.begin(run_dir, settings) as run:
         run.store.start_recording()
         tasks = {task.task_id: task for task in run.store.tasks()}
         rows, metrics = [], []
         for (task_id, _, _), images in sets(run.store).items():
-            shown = {i: sha for i, (_, sha) in images.items() if sha}
-            for key, question in asked.questions(tasks[task_id], shown):
+            delivered = {i: sha for i, (_, sha) in images.items() if sha}
+            for key, question in benchmark.questions(tasks[task_id], delivered):
                 columns = verdict_columns(answer(dice, question.rubric))
                 rows.append((images[key[0]][0], *key[1:], "q", rubric(question.rubric).sha256, JUDGE, *columns))
             metrics += [
                 (images[1][0], _metric(dice, name))
                 for name in tasks[task_id].metrics
-                if 1 in shown and name != "vllmqa"
+                if 1 in delivered and name != "vllmqa"
             ]
         with run.store.transaction():
             run.store.write_many(f"INSERT INTO verdicts VALUES ({', '.join('?' * 11)})", rows)

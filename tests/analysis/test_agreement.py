@@ -36,8 +36,8 @@ def judged(to: Writer, work_id: str, judge: str, met: tuple[int | None, int], ve
     to.verdict(work_id, "veq_text", 0, {"has_text": False}, judge=judge)
 
 
-# What the two judges say: (model, order) -> ((met of ONE, veq of ONE), (met of TWO, veq of TWO)).
-SAID = {
+# The answers of the two judges: (model, order) -> ((met of ONE, veq of ONE), (met of TWO, veq of TWO)).
+ANSWERS = {
     ("a", "t1"): (((1, 1), 5), ((1, 1), 4)),
     ("a", "t2"): (((1, 1), 4), ((1, 0), 4)),
     ("b", "t1"): (((1, 0), 2), ((1, 0), 3)),
@@ -65,8 +65,8 @@ def path(tmp_path: Path) -> Path:
             to.task(task, i)
             for model in MODELS:
                 work_id = to.candidate(task, 1, model)
-                for judge, said in zip((ONE, TWO), SAID[model, name], strict=True):
-                    judged(to, work_id, judge, *said)
+                for judge, given in zip((ONE, TWO), ANSWERS[model, name], strict=True):
+                    judged(to, work_id, judge, *given)
     return path
 
 
@@ -133,7 +133,7 @@ def test_alpha_is_over_the_scores_of_all_judges(path: Path) -> None:
     assert alpha.alpha.value == pytest.approx(1 - observed / expected)
 
 
-def test_scores_that_are_all_different_do_not_make_alpha_grow_without_end(path: Path) -> None:
+def test_alpha_is_bounded_where_all_scores_differ(path: Path) -> None:
     with RunDir.open(path) as run:
         run.store.write(
             """UPDATE verdicts SET labels = '{"met": {"0": 0.4999994, "1": 0.5000006}}' WHERE rubric = 'brf'"""
@@ -143,7 +143,7 @@ def test_scores_that_are_all_different_do_not_make_alpha_grow_without_end(path: 
     assert alpha.alpha.value is None  # to the hundredth they are the same
 
 
-def test_people_decide_and_the_rest_is_left_out(path: Path, tmp_path: Path) -> None:
+def test_only_images_with_human_decisions_count(path: Path, tmp_path: Path) -> None:
     people = labels(
         tmp_path,
         label("a", "t1", brf=True, veq=True),
@@ -165,12 +165,12 @@ def test_people_decide_and_the_rest_is_left_out(path: Path, tmp_path: Path) -> N
     overall = pair(of, "two", "people", "overall")
     assert overall.rate is not None
     assert (overall.rate.value, overall.rate.n) == (pytest.approx(3 / 4), 4)
-    # models by the part that people accept (a 1 of 2, b 0, c 1) beside the judge's means (3.75, 2.5, 5)
+    # models by the part that people accept (a 1 of 2, b 0, c 1) and the judge's means (3.75, 2.5, 5)
     assert two.rho.value == pytest.approx(spearmanr([0.5, 0, 1], [3.75, 2.5, 5]).statistic)
     assert [p.dimension for p in of.pairs if p.against == "people" and p.judge == "one"] == ["brf", "veq", "overall"]
 
 
-def test_the_panels_word_stands_beside_its_judges(path: Path, tmp_path: Path) -> None:
+def test_the_panel_is_compared_as_a_judge(path: Path, tmp_path: Path) -> None:
     with RunDir.open(path) as run:
         for row in run.store.rows("SELECT work_id, model FROM candidates"):
             Writer(run).score(row["work_id"], "brf", 3.0 if row["model"] == "a" else 2.9)
@@ -209,7 +209,7 @@ def test_several_raters(path: Path, tmp_path: Path) -> None:
     assert [a.dimension for a in of.alphas if a.among == "judges and people"] == ["veq"]
 
 
-def test_numbers_are_held_against_thresholds_and_make_the_order(path: Path, tmp_path: Path) -> None:
+def test_numeric_ratings_are_compared_with_thresholds_and_rank_models(path: Path, tmp_path: Path) -> None:
     people = labels(
         tmp_path,
         label("a", "t1", brf=5, veq=2.5),
@@ -234,15 +234,15 @@ def test_numbers_are_held_against_thresholds_and_make_the_order(path: Path, tmp_
     assert [(a.n_raters, a.alpha.n) for a in both] == [(3, 3)]
 
 
-def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path: Path) -> None:
+def test_overall_is_open_where_an_applicable_score_is_unrated(path: Path, tmp_path: Path) -> None:
     of = found(path, labels(tmp_path, label("a", "t1", brf=True, veq=None), label("b", "t1", brf=True, veq=True)))
     rate = pair(of, "one", "people", "overall").rate
     assert rate is not None
-    assert rate.n + rate.n_unscored == 1  # nobody can say of a/t1
+    assert rate.n + rate.n_unscored == 1  # no decision for a/t1
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("{", r"line 2: this is not one JSON object"),
         ("[1]", r"line 2: an annotation is a JSON object, not a list"),
@@ -260,20 +260,20 @@ def test_what_applies_and_was_not_rated_leaves_overall_open(path: Path, tmp_path
         (label("a", "t1", brf=False), r"line 2: 'people' already rates this image on line 1"),
     ],
 )
-def test_a_bad_line_is_named_with_its_reason(
-    path: Path, tmp_path: Path, line: dict[str, object] | str, says: str
+def test_an_invalid_line_is_reported_with_its_reason(
+    path: Path, tmp_path: Path, line: dict[str, object] | str, message: str
 ) -> None:
     people = labels(tmp_path, label("a", "t1", brf=True), line)
-    with pytest.raises(UserError, match=says) as told:
+    with pytest.raises(UserError, match=message) as caught:
         found(path, people)
-    assert str(told.value).startswith(f"{people}, ")
+    assert str(caught.value).startswith(f"{people}, ")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("", "has no annotations"), (json.dumps(label("a", "t1")), "has no ratings")]
+    ("text", "message"), [("", "has no annotations"), (json.dumps(label("a", "t1")), "has no ratings")]
 )
-def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         found(path, labels(tmp_path, text))
     with pytest.raises(UserError, match="does not exist"):
         found(path, tmp_path / "nowhere.jsonl")
@@ -281,7 +281,7 @@ def test_a_file_without_labels(path: Path, tmp_path: Path, text: str, says: str)
         found(path, tmp_path)
 
 
-def test_one_judge_alone_is_told_what_it_needs(path: Path, tmp_path: Path) -> None:
+def test_a_single_judge_needs_annotations(path: Path, tmp_path: Path) -> None:
     with RunDir.open(path) as run:
         Writer(run).judges({ONE: "one"})
     with pytest.raises(UserError, match="has one judge and no other rater: give human annotations"):
@@ -290,7 +290,7 @@ def test_one_judge_alone_is_told_what_it_needs(path: Path, tmp_path: Path) -> No
     assert {(p.judge, p.against) for p in of.pairs} == {("one", "people")}  # and no panel
 
 
-def test_a_run_that_was_not_judged_is_told_so(path: Path) -> None:
+def test_a_run_without_verdicts_is_an_error(path: Path) -> None:
     with RunDir.open(path) as run:
         run.store.write("DELETE FROM meta WHERE key = 'judges'")
         assert judge_labels(run) == {}
@@ -298,7 +298,7 @@ def test_a_run_that_was_not_judged_is_told_so(path: Path) -> None:
         found(path)
 
 
-def test_sets_shown_the_other_way_round(path: Path) -> None:
+def test_order_swaps_of_sets(path: Path) -> None:
     with RunDir.open(path) as run:
         to = Writer(run)
         task = order("t3", "Product", 1_000_000, 2)
@@ -307,9 +307,9 @@ def test_sets_shown_the_other_way_round(path: Path) -> None:
         for (model, i), (first, second) in answers.items():
             work_id = to.candidate(task, i, model)
             to.verdict(work_id, "cns_set", 0, {"score": first, "flags": []}, judge=ONE)
-            said = None if second is None else {"score": second, "flags": []}
-            to.verdict(work_id, "cns_set", 0, said, "", "cut off" if second is None else None, 1, ONE)
-            to.verdict(work_id, "cns_set", 0, {"score": first, "flags": []}, judge=TWO)  # shown once only
+            second_answer = None if second is None else {"score": second, "flags": []}
+            to.verdict(work_id, "cns_set", 0, second_answer, "", "cut off" if second is None else None, 1, ONE)
+            to.verdict(work_id, "cns_set", 0, {"score": first, "flags": []}, judge=TWO)  # in one order only
         [row] = order_swaps(run)
         assert row.judge == "one"
         assert (row.same.value, row.same.n, row.same.n_unscored) == (pytest.approx(1 / 3), 3, 1)

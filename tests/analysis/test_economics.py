@@ -21,7 +21,7 @@ def of(path, **more):
         )
 
 
-def test_the_scenarios_are_of_the_run_s_own_lines(make_run):  # noqa: F811
+def test_scenarios_use_the_rows_of_the_run(make_run):  # noqa: F811
     found = of(make_run())
     alpha, beta = found.earnings
     assert found.table.models == ("alpha", "beta")
@@ -30,7 +30,7 @@ def test_the_scenarios_are_of_the_run_s_own_lines(make_run):  # noqa: F811
     assert found.competition.n_open == 0, "whatever beta's last image is, alpha has two of that order's"
 
 
-def test_the_meter_s_cost_stands_beside_the_api_s(make_run):  # noqa: F811
+def test_metered_cost_and_api_cost(make_run):  # noqa: F811
     found = of(make_run())
     store, api = found.by_ledger[0], found.by_api[0]
     assert store.cost_usd == F(6000, 10**6)  # 12 s at 1.80 an hour
@@ -40,7 +40,7 @@ def test_the_meter_s_cost_stands_beside_the_api_s(make_run):  # noqa: F811
     assert found.by_ledger[1].contribution_ratio == 0
 
 
-def test_where_local_and_api_meet(make_run):  # noqa: F811
+def test_break_even_of_local_and_api_cost(make_run):  # noqa: F811
     """`alpha`: three images in 4.4 s each, 51 s besides, at 1.80 an hour."""
     against = {(a.model, a.api): a for a in of(make_run(on_gpus=True)).against}
     assert set(against) == {(model, api) for model in ("alpha", "beta") for api in APIS}, "some-api was not timed here"
@@ -53,11 +53,11 @@ def test_where_local_and_api_meet(make_run):  # noqa: F811
     assert against["alpha", "free"].usd_per_hour == 0
 
 
-def test_a_run_whose_images_nobody_timed_is_held_against_nothing(make_run):  # noqa: F811
+def test_untimed_images_have_no_break_even(make_run):  # noqa: F811
     assert of(make_run()).against == [], "its meter has no decoding"
 
 
-def test_the_report_has_the_scenarios_and_where_local_and_api_meet(make_run):  # noqa: F811
+def test_the_report_has_scenarios_and_break_even(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
         found = economics_view(run, accounting(run.store, run.config.settlement))
         html = page(run)
@@ -75,7 +75,7 @@ def test_the_report_has_the_scenarios_and_where_local_and_api_meet(make_run):  #
     assert "Hour up to" in html
 
 
-def test_the_curve_falls_to_one_image_more(make_run):  # noqa: F811
+def test_the_cost_curve_falls_to_the_marginal_cost(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
         (first, *_) = economics_view(run, accounting(run.store, run.config.settlement)).curves
     across, heights = zip(*((float(n) for n in pair.split(",")) for pair in first.line.split()), strict=True)
@@ -87,7 +87,7 @@ def test_the_curve_falls_to_one_image_more(make_run):  # noqa: F811
     assert levels == sorted(levels, reverse=True)
 
 
-def test_an_api_s_price_for_a_model_of_the_run_stands_beside_the_meter_s(make_run):  # noqa: F811
+def test_the_report_has_the_api_price_of_a_local_model(make_run):  # noqa: F811
     path = make_run(on_gpus=True)
     with RunDir.open(path) as run:
         run.config.settlement.api_usd_per_image["alpha"] = "0.1"
@@ -110,7 +110,7 @@ def test_energy_is_paid_where_it_was_measured(make_run):  # noqa: F811
     assert after - before == joules * F(3600) / 3_600_000
 
 
-def test_what_hangs_on_an_assumption_is_shown_and_named(make_run):  # noqa: F811
+def test_sensitivity_to_thresholds_and_prices(make_run):  # noqa: F811
     with RunDir.open(make_run(on_gpus=True)) as run:
         money = accounting(run.store, run.config.settlement)
         found = economics_view(run, money)

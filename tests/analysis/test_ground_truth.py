@@ -1,4 +1,4 @@
-"""A run of the print shop held against the truth: images that are right, images that are not, and two judges."""
+"""A printshop run compared with its ground truth: correct images, incorrect images, and two judges."""
 
 import json
 
@@ -29,22 +29,22 @@ VALUE = 1016
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two painters: one delivers what was ordered, one what the next client ordered."""
+    """Two models: one delivers its own order, one the next order."""
     folder = tmp_path_factory.mktemp("shop")
     tasks = suite("printshop").tasks(None, lambda image: "0" * 64)
     rng = np.random.default_rng(5)
     for i, task in enumerate(tasks):
         for k, scene in enumerate(shop.truth(task), 1):
             other = shop.truth(tasks[(i + 1) % len(tasks)])[0]
-            for name, shown in (("right", scene), ("wrong", other)):
+            for name, drawn in (("right", scene), ("wrong", other)):
                 path = folder / name / task.task_id / f"{k}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(render(shown, rng)).save(path)
+                Image.fromarray(render(drawn, rng)).save(path)
     return folder
 
 
 def run(made, path, kind):
-    """A run whose judge answers the truth, or is `kind` to everybody."""
+    """A run whose judge answers the ground truth, or, if `kind`, accepts everything."""
     config = RunConfig(
         name="t",
         suite={"name": "printshop"},
@@ -64,25 +64,25 @@ def run(made, path, kind):
             begun.store.set_meta("judges", json.dumps({JUDGE: "one"}))
             for (task_id, _, _), images in sets(begun.store).items():
                 for work_id, _ in images.values():
-                    _say(begun, tasks[task_id], work_id, found.truths[work_id].answers, kind)
+                    _write_verdicts(begun, tasks[task_id], work_id, found.truths[work_id].answers, kind)
         score(begun, [JUDGE])
         decide(begun)
     return path
 
 
-def _say(run, task, work_id, truths, kind):
-    said = {("veq_technical", 0): {"clarity": 5, "realism": 5}, ("veq_aesthetic", 0): {"aesthetic": 5}}
-    said["veq_text", 0] = {"has_text": False}
+def _write_verdicts(run, task, work_id, truths, kind):
+    answers = {("veq_technical", 0): {"clarity": 5, "realism": 5}, ("veq_aesthetic", 0): {"aesthetic": 5}}
+    answers["veq_text", 0] = {"has_text": False}
     for key, true in truths.items():
         kindest = {"met": 1} if key[0] == "brf" else {"score": 5, "flags": []}
         evidence = {"evidence": "the sky is darker"} if key[0] == "cns_edit" else {}  # as the default wording has it
-        said[key] = evidence | (kindest if kind else true)
-    for (rubric, point), answer in said.items():
+        answers[key] = evidence | (kindest if kind else true)
+    for (rubric, point), answer in answers.items():
         row = (work_id, rubric, point, 0, digest([work_id, rubric, point]), "0" * 64, JUDGE, json.dumps(answer))
         run.store.write("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, '')", *row)
 
 
-def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
+def test_a_perfect_judge_settles_the_true_revenue(made, tmp_path):
     with RunDir.open(run(made, tmp_path / "run", kind=False)) as done:
         found = check_ground_truth(done)
         money = {row.model: row for row in found.money}
@@ -98,7 +98,7 @@ def test_a_judge_who_sees_the_truth_gets_the_money_right(made, tmp_path):
         assert "wrong earned" in lines[1]
 
 
-def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
+def test_a_lenient_judge_pays_too_much(made, tmp_path):
     with RunDir.open(run(made, tmp_path / "run", kind=True)) as done:
         found = check_ground_truth(done)
         wrong = next(row for row in found.money if row.model == "wrong")
@@ -109,19 +109,19 @@ def test_a_kind_judge_pays_what_is_not_right(made, tmp_path):
         brf = {row.model: row for row in found.answers if row.rubric == "brf"}
         assert brf[ALL].n_no_for_yes == 0
         assert brf["wrong"].n_yes_for_no > 100
-        assert brf["right"].n_yes_for_no > 0  # a point of one image of a set is said to be met by all of them
+        assert brf["right"].n_yes_for_no > 0  # a point of one image of a set counts as met by all of them
         html = page(done)
         assert html.count("ground truth: right") >= 70
         assert 'id="truth"' in html
 
 
-def test_a_suite_of_strangers_has_no_truth(tmp_path):
+def test_other_suites_have_no_ground_truth(tmp_path):
     config = RunConfig(name="t", suite={"name": "studio"}, models=[{"card": "tiny-flux"}], engine={"device": "cpu"})
     with RunDir.begin(tmp_path / "run", config) as begun:
         assert check_ground_truth(begun) is None
 
 
-def test_an_image_of_no_bytes_is_left_out_and_holds_up_nothing(made, tmp_path, capsys):
+def test_an_empty_image_file_is_left_out(made, tmp_path, capsys):
     path = run(made, tmp_path / "run", None)
     with RunDir.open(path) as finished:
         sha = finished.store.rows("SELECT pixels_sha256 AS sha FROM candidates ORDER BY position")[0]["sha"]

@@ -1,4 +1,4 @@
-"""What another house wrote in a benchmark's layout comes in: images as a model's, results as labels."""
+"""Files of others in a benchmark's layout are imported: images as a model's, results as labels."""
 
 import json
 
@@ -33,7 +33,7 @@ def pixels(run_dir):
     return {(r["task_id"], r["deliverable"], r["attempt"]): r["pixels_sha256"] for r in rows}
 
 
-def test_images_come_back_as_they_went(exported, tmp_path, capsys):
+def test_exported_images_are_imported_unchanged(exported, tmp_path, capsys):
     name, path, run_dir, out, _ = exported
     assert main(["import", name, str(out), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)["manifests"]
@@ -49,13 +49,13 @@ def test_images_come_back_as_they_went(exported, tmp_path, capsys):
         assert after == before
 
 
-def test_results_come_in_as_labels(exported, tmp_path, capsys):
+def test_results_are_imported_as_labels(exported, tmp_path, capsys):
     name, _, run_dir, _, files = exported
     labels = tmp_path / "labels.jsonl"
     status = main(["import", name, *map(str, files), "--run", str(run_dir), "--labels", str(labels), "--json"])
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     assert status == 0
-    assert told["n"] == len(labels.read_text().splitlines()) > 0
+    assert output["n"] == len(labels.read_text().splitlines()) > 0
     with RunDir.open(run_dir) as run:
         word = load_annotations(labels, run, {}).consensus
         decided = {r["work_id"]: r["accepted"] for r in run.store.rows("SELECT * FROM decisions")}
@@ -85,6 +85,6 @@ def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
         ((other, files[0], "--run", run_dir, "--labels", tmp_path / "l"), "do not describe"),
         (("icebench", out), "unknown layout"),
     ]
-    for arguments, says in wrong:
+    for arguments, message in wrong:
         assert main(["import", *map(str, arguments)]) == 2
-        assert says in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`settle --people FILE --explain`: what the settle room finds, read from a run and told."""
+"""`settle --people FILE --explain`: the analyses of payment, read from a run and reported."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def people(run: Path, tmp_path: Path) -> Path:  # noqa: F811
     return path
 
 
-def test_what_goes_along_with_payment_and_what_it_teaches(run, people):  # noqa: F811
+def test_payment_is_explained_and_predicted(run, people):  # noqa: F811
     with RunDir.open(run) as open_run:
         found = payment(open_run, people)
     rows = {row.name: row for row in found.explained}
@@ -46,8 +46,8 @@ def test_what_goes_along_with_payment_and_what_it_teaches(run, people):  # noqa:
         assert (expected.n, expected.n_unscored) == (N - 2, 1)
 
 
-def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(run, people):  # noqa: F811
-    said = truth(run)
+def test_expected_revenue_is_close_to_that_of_people(run, people):  # noqa: F811
+    true_decisions = truth(run)
     with RunDir.open(run) as open_run:
         rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks")
         found = payment(open_run, people)
@@ -56,7 +56,7 @@ def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(ru
                FROM tasks JOIN candidates USING (task_id) JOIN scores USING (work_id)
                WHERE name = 'brf' AND value >= 3"""
         )[0]["paid"]
-    paid = sum(row["price_micro_usd"] for row in rows if said.get(row["task_id"]))
+    paid = sum(row["price_micro_usd"] for row in rows if true_decisions.get(row["task_id"]))
     for name in ("rule", "logistic", "boosted"):
         assert found.expected[name][MODEL].expected_micro_usd == pytest.approx(paid, rel=0.12)
     assert judged > 1.15 * paid
@@ -65,7 +65,7 @@ def test_what_is_expected_is_near_what_people_pay_where_the_kind_judge_is_far(ru
 def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
     with RunDir.open(run) as open_run:
         text, values = LabelOptions(people, None, None, explain=True).output(open_run)
-    for words in (
+    for expected in (
         "PR-AUC",
         "rejected for",
         "Cohen's d",
@@ -73,15 +73,15 @@ def test_the_text_and_the_json(run, people, tmp_path):  # noqa: F811
         "held-out tasks",
         "0 ties were assigned to the first",
     ):
-        assert words in text
-    told = json.loads(json.dumps(values, allow_nan=False))["payment"]
-    assert {row["name"] for row in told["explained"]} == {"brf", "veq", "cns", "composite"}
-    for predictor in told["predictors"].values():
+        assert expected in text
+    output = json.loads(json.dumps(values, allow_nan=False))["payment"]
+    assert {row["name"] for row in output["explained"]} == {"brf", "veq", "cns", "composite"}
+    for predictor in output["predictors"].values():
         assert loads(predictor["predictor"])
         assert set(predictor["expected_revenue"]) == {MODEL}
 
 
-def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
+def test_too_few_labels_are_an_error(run, tmp_path):  # noqa: F811
     path = tmp_path / "one.jsonl"
     path.write_text(line(overall=True))
     with RunDir.open(run) as open_run:
@@ -92,15 +92,21 @@ def test_too_few_labels_teach_nothing_and_say_so(run, tmp_path):  # noqa: F811
     assert "no predictor: the labels have 1 accepted and 0 rejected" in text
 
 
-def test_explaining_takes_labels():
+def test_explaining_requires_labels():
     with pytest.raises(UserError, match="give them with --people FILE"):
         LabelOptions(None, None, None, explain=True).check()
 
 
 def test_a_tie_of_two_raters_is_open(run, tmp_path):  # noqa: F811
     path = tmp_path / "people.jsonl"
-    said = [("o000", "x", True), ("o000", "y", False), ("o001", "x", True), ("o001", "y", True), ("o002", "x", False)]
-    path.write_text("".join(line(task_id=t, rater=r, overall=ok, brf=ok) for t, r, ok in said))
+    ratings = [
+        ("o000", "x", True),
+        ("o000", "y", False),
+        ("o001", "x", True),
+        ("o001", "y", True),
+        ("o002", "x", False),
+    ]
+    path.write_text("".join(line(task_id=t, rater=r, overall=ok, brf=ok) for t, r, ok in ratings))
     with RunDir.open(run) as opened:
         found = payment(opened, path).realised[MODEL]
         notes = labelling(opened, None, path).notes
@@ -108,7 +114,7 @@ def test_a_tie_of_two_raters_is_open(run, tmp_path):  # noqa: F811
     assert sum("1 images are tied in overall" in note and f"{MODEL}/o000/1" in note for note in notes) == 1
 
 
-def test_labels_of_every_attempt_count_where_the_protocol_asks_for_several(tmp_path):
+def test_labels_of_every_attempt_count_under_a_protocol_of_several(tmp_path):
     path = layouts.hype(tmp_path / "data")
     images = draw("hype-edit-1", path, tmp_path / "one", 1, 3, left_out=0)
     judged(tmp_path / "run", config("hype-edit-1", path, {"one": images}, 3), 1)

@@ -46,7 +46,7 @@ def card(runs):
         return train([run], [a_file], "logistic")
 
 
-def test_no_task_is_in_two_splits_whatever_the_runs_models_and_order(opened):
+def test_no_task_is_in_two_splits(opened):
     both, files = opened
     images = labelled_images(both, files, ["brf"], 0)
     of_task = {}
@@ -71,14 +71,14 @@ def test_a_task_under_another_name_is_the_same_task():
     assert task_digest(one) != task_digest(order("o1", "a", 1, 1, brief="another"))
 
 
-def test_what_trained_it_is_never_evaluated(card, opened):
+def test_training_tasks_are_not_evaluated(card, opened):
     (a, b), (a_file, b_file) = opened
     found = report(card, [a], [a_file])
     assert found.n + found.n_left_out == 320
     assert found.n == card.trained_on.n_images["test"]
-    there = report(card, [b], [b_file])
+    evaluation = report(card, [b], [b_file])
     seen = {task_digest(t) for t in a.store.tasks()} & card.used_tasks
-    assert there.n_left_out == sum(task_digest(t) in seen for t in b.store.tasks()) > 0
+    assert evaluation.n_left_out == sum(task_digest(t) in seen for t in b.store.tasks()) > 0
     everything = card.model_copy(
         update={"trained_on": card.trained_on.model_copy(update={"tasks": {"train": [], "validation": [], "test": []}})}
     )
@@ -121,7 +121,7 @@ def test_a_decision_changes_only_the_labels(runs, tmp_path):
     assert one.manifest_sha256 != other.manifest_sha256
 
 
-def test_rows_stand_in_one_order_with_every_baseline(card, opened):
+def test_rows_have_a_fixed_order_and_every_baseline(card, opened):
     (_, b), (_, b_file) = opened
     rows = report(card, [b], [b_file]).rows
     assert [row.name for row in rows] == [MAJORITY, RUN_RULE, TUNED_RULE, "predictor (logistic)"]
@@ -135,14 +135,14 @@ def test_rows_stand_in_one_order_with_every_baseline(card, opened):
     assert majority.evaluation.auc.value == 0.5
 
 
-def test_a_file_of_predictions_is_one_more_row(card, opened, tmp_path):
+def test_a_file_of_predictions_adds_a_row(card, opened, tmp_path):
     (_, b), (_, b_file) = opened
     lines = predictions(card, b)
     write_predictions(lines, tmp_path / "p.jsonl")
     other = read_predictions(tmp_path / "p.jsonl")
     assert list(other.by_work_id.values()) == lines
-    named = [line.model_copy(update={"source": "somebody"}) for line in lines if line.probability is not None]
-    write_predictions(named[5:], tmp_path / "q.jsonl")
+    predicted = [line.model_copy(update={"source": "somebody"}) for line in lines if line.probability is not None]
+    write_predictions(predicted[5:], tmp_path / "q.jsonl")
     found = report(card, [b], [b_file], [read_predictions(tmp_path / "q.jsonl")])
     by_name = {row.name: row for row in found.rows}
     assert by_name["somebody"].evaluation.n_unpredicted in range(6)
@@ -151,7 +151,7 @@ def test_a_file_of_predictions_is_one_more_row(card, opened, tmp_path):
         report(card, [b], [b_file], 2 * [read_predictions(tmp_path / "q.jsonl")])
 
 
-def test_the_predictor_is_the_same_for_the_same_input_and_reads_back(runs, opened, tmp_path):
+def test_training_is_deterministic_and_the_card_loads(runs, opened, tmp_path):
     both, files = opened
     one, other = (train(both, files, "boosted", "isotonic") for _ in range(2))
     assert one == other
@@ -171,18 +171,18 @@ def test_models_that_deliver_nothing_are_settled(card, opened):
     settled = {one.predicted.model: one for one in settled_by_predictions(b, lines)}
     assert settled["tiny-pixart"].predicted.total.revenue_micro_usd == 0
     assert settled["tiny-pixart"].expected.at_most_expected_micro_usd == 0
-    there = [line for line in lines if line.model == "tiny-sd35"]
+    delivered = [line for line in lines if line.model == "tiny-sd35"]
     price = {t.task_id: t.price_micro_usd for t in b.store.tasks()}
-    revenue = sum(price[line.task_id] for line in there if line.accepted)
+    revenue = sum(price[line.task_id] for line in delivered if line.accepted)
     assert settled["tiny-sd35"].predicted.total.revenue_micro_usd == revenue
-    expected = sum(price[line.task_id] * line.probability for line in there)
+    expected = sum(price[line.task_id] * line.probability for line in delivered)
     assert settled["tiny-sd35"].expected.expected_micro_usd == pytest.approx(expected, abs=1)
-    assert all(line.accepted == (line.probability >= 0.5) for line in there)
+    assert all(line.accepted == (line.probability >= 0.5) for line in delivered)
     used, n = n_used_tasks(card, b)
     assert 0 < used < 40 < n == 100
 
 
-def test_partial_annotations_train_on_what_there_is(runs, tmp_path):
+def test_partial_annotations_are_trained_on(runs, tmp_path):
     (a, a_file), _ = runs
     lines = a_file.read_text().splitlines(keepends=True)
     random.Random(0).shuffle(lines)

@@ -46,7 +46,7 @@ def decisions(path):
         ]
 
 
-def test_every_refused_image_is_an_order_with_that_image_as_its_source(runs):
+def test_every_rejected_image_is_the_source_of_an_order(runs):
     folder, written = runs
     refused = [row for row in decisions(folder / "run") if row["accepted"] == 0]
     lines = [json.loads(line) for line in written.orders.read_text().splitlines()]
@@ -61,14 +61,14 @@ def test_every_refused_image_is_an_order_with_that_image_as_its_source(runs):
         assert line["deliverables"] == [task.deliverables[row["deliverable"] - 1]]
         share = split(task.price_micro_usd, len(task.deliverables))[row["deliverable"] - 1]
         assert line["price_usd"] == pytest.approx(share / 1e6)
-        beside = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
-        assert [pixel_digest(load_image(folder / "revisions" / name)) for name in line["reference_images"]] == beside
+        others = [sha for sha in (task.source_sha256, *task.reference_sha256) if sha]
+        assert [pixel_digest(load_image(folder / "revisions" / name)) for name in line["reference_images"]] == others
         assert task.brief in line["brief"]
         assert "\n- " in line["brief"]
     assert suite("servimage").tasks(str(written.orders), pixel_digest)
 
 
-def test_a_revision_is_a_way_of_working_of_both_runs(runs):
+def test_a_revision_is_a_workflow_of_both_runs(runs):
     folder, _ = runs
     with RunDir.open(folder / "run") as run, RunDir.open(folder / "again") as again:
         found = {(way.model, way.result.way): way for way in revised_workflows(run, folder / "revisions", again)}
@@ -106,7 +106,7 @@ def test_a_revision_is_a_way_of_working_of_both_runs(runs):
     )
 
 
-def test_the_commands_say_it_and_refuse_what_does_not_belong(runs, capsys, tmp_path):
+def test_the_commands_report_revisions_and_refuse_other_runs(runs, capsys, tmp_path):
     folder, _ = runs
     assert main(["revise", "settle", str(folder / "run"), str(folder / "revisions"), str(folder / "again")]) == 0
     assert "revised once by x" in capsys.readouterr().out
@@ -115,9 +115,9 @@ def test_the_commands_say_it_and_refuse_what_does_not_belong(runs, capsys, tmp_p
     )
     assert {way["model"] for way in json.loads(capsys.readouterr().out)["ways"]} == {"one", "two"}
     assert main(["revise", "write", str(folder / "run"), "--out", str(tmp_path / "o"), "--model", "one", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told["by_model"]) == {"one"}
-    for arguments, says in (
+    output = json.loads(capsys.readouterr().out)
+    assert set(output["by_model"]) == {"one"}
+    for arguments, message in (
         (["write", str(folder / "run"), "--out", str(folder / "revisions")], "exists and is not empty"),
         (["write", str(folder / "run"), "--out", str(tmp_path / "p"), "--model", "three"], "has no model 'three'"),
         (["settle", str(folder / "run"), str(folder), str(folder / "again")], "revisions.json does not exist"),
@@ -125,7 +125,7 @@ def test_the_commands_say_it_and_refuse_what_does_not_belong(runs, capsys, tmp_p
         (["settle", *(str(folder / name) for name in ("run", "revisions", "run"))], "has no revision"),
     ):
         assert main(["revise", *arguments]) == 2, arguments
-        assert says in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
 
 
@@ -133,7 +133,7 @@ def verdict(**answer):
     return Verdict(answer, None, "")
 
 
-def test_reasons_are_those_of_the_majority_and_of_the_whole_set():
+def test_reasons_of_the_majority_and_of_the_full_set():
     task = Task("t", "Product", 0, "T", "B", ("front", "back"), ("It is red", "It says Nord"))
     judges = [
         {

@@ -55,22 +55,22 @@ def test_ice_bench(runs):
     _, out, files, own = runs["ice-bench"]
     assert [file.parent.name for file in files] == ["one", "two"] == list(own)
     for file, published in zip(files, own.values(), strict=True):
-        told = scored("ice-bench", file)
-        assert told == json.loads(json.dumps(published.data))
-        assert told["unscored_tasks"] == [], "a task without a needed metric is not in the file"
-        whole = whole_tasks(runs["ice-bench"][0], file.parent.name)
-        assert set(told["n_items"]) == whole
+        output = scored("ice-bench", file)
+        assert output == json.loads(json.dumps(published.data))
+        assert output["unscored_tasks"] == [], "a task without a needed metric is not in the file"
+        complete = complete_tasks(runs["ice-bench"][0], file.parent.name)
+        assert set(output["n_items"]) == complete
         left = [
             task for note in published.notes if note.startswith("omitted") for task in note.split(": ")[1].split(", ")
         ]
-        assert len(left) == len(set(left)) == 5 - len(whole)
-        assert official_overall(file) == pytest.approx(told["overall"])
+        assert len(left) == len(set(left)) == 5 - len(complete)
+        assert official_overall(file) == pytest.approx(output["overall"])
         places = json.loads((file.parent / "gen_info.json").read_text())
         assert places
         assert all((out / place).is_file() for place in places.values())
 
 
-def whole_tasks(run_dir, model):
+def complete_tasks(run_dir, model):
     """The tasks of which some image has every needed metric, from the ledger's rows."""
     with RunDir.open(run_dir) as run:
         rows = run.store.rows(
@@ -78,8 +78,8 @@ def whole_tasks(run_dir, model):
                WHERE c.model = ? AND c.state = 'done' AND s.value IS NOT NULL""",
             model,
         )
-    there = {(row["category"], row["name"]) for row in rows}
-    return {task for task in {task for task, _ in there} if all((task, name) in there for name in needed(task))}
+    pairs = {(row["category"], row["name"]) for row in rows}
+    return {task for task in {task for task, _ in pairs} if all((task, name) in pairs for name in needed(task))}
 
 
 def official_overall(file):
@@ -101,11 +101,11 @@ def test_an_ice_bench_variant_is_no_official_metric(runs, tmp_path, capsys):
         own = official(run)["one"]
     assert own.data["overall"] is None
     assert own.data["tasks"] == {}
-    told = call_main(capsys, "export", run_dir, "--format", "ice-bench", "--out", tmp_path / "out", "--json")
-    assert told["files"] == []
+    output = call_main(capsys, "export", run_dir, "--format", "ice-bench", "--out", tmp_path / "out", "--json")
+    assert output["files"] == []
     assert not (tmp_path / "out/results/one/eval_result.txt").exists()
-    assert any("clip_cap: " in note or "clip_cap, " in note for note in told["notes"])
-    assert "one: not among the official metrics, written under their own names: clip_cap:tiny-clip" in told["notes"]
+    assert any("clip_cap: " in note or "clip_cap, " in note for note in output["notes"])
+    assert "one: not among the official metrics, written under their own names: clip_cap:tiny-clip" in output["notes"]
     with RunDir.open(run_dir) as run:  # one task has it again: its line has both names
         run.store.write(
             """INSERT INTO scores SELECT work_id, 'clip_cap', kind, 0.25, NULL, 1, NULL FROM scores
@@ -113,8 +113,8 @@ def test_an_ice_bench_variant_is_no_official_metric(runs, tmp_path, capsys):
                WHERE category = 'Text2Image' AND scores.name = 'clip_cap:tiny-clip'"""
         )
         own = official(run)["one"].data
-    told = call_main(capsys, "export", run_dir, "--format", "ice-bench", "--out", tmp_path / "out", "--json")
-    (file,) = [file for file in told["files"] if "/one/" in file]
+    output = call_main(capsys, "export", run_dir, "--format", "ice-bench", "--out", tmp_path / "out", "--json")
+    (file,) = [file for file in output["files"] if "/one/" in file]
     (line,) = Path(file).read_text().splitlines()
     metrics = json.loads(line.split("#;#")[2])
     assert metrics["clip_cap"] == 0.25
@@ -131,10 +131,10 @@ def call_main(capsys, *arguments):
 def test_idea_bench(runs):
     _, out, files, own = runs["idea-bench"]
     for file, published in zip(files, own.values(), strict=True):
-        told = scored("idea-bench", file)
-        assert told == json.loads(json.dumps(published.data))
-        assert told["n_rows"] == 18
-        assert told["n_missing"] == 0
+        output = scored("idea-bench", file)
+        assert output == json.loads(json.dumps(published.data))
+        assert output["n_rows"] == 18
+        assert output["n_missing"] == 0
         assert file.read_text().splitlines()[0] == ",".join(HEADER)
         assert (out / "outputs" / file.stem / "pair_0001" / "0001.jpg").is_file()
     assert (out / "outputs" / "one_stitched" / "pair_0001" / "0006.jpg").is_file()
@@ -142,9 +142,9 @@ def test_idea_bench(runs):
 
 def test_hype_edit_1(runs):
     run_dir, out, files, own = runs["hype-edit-1"]
-    told = scored("hype-edit-1", *files, "--scores", out / "ratings.jsonl")
-    assert told == json.loads(json.dumps(own["all"].data))
-    assert {way["way"] for way in told["models"]["one"]["workflows"]} > {"best of 3"}
+    output = scored("hype-edit-1", *files, "--scores", out / "ratings.jsonl")
+    assert output == json.loads(json.dumps(own["all"].data))
+    assert {way["way"] for way in output["models"]["one"]["workflows"]} > {"best of 3"}
     with RunDir.open(run_dir) as run:
         rows = run.store.rows("SELECT * FROM candidates JOIN decisions USING (work_id)")
         decided = {(r["model"], r["task_id"], r["attempt"]): r["accepted"] for r in rows}
@@ -170,19 +170,19 @@ def test_hype_edit_1_numbers_its_models_by_sorted_name(runs, tmp_path):
 
 def test_servimage(runs):
     run_dir, out, files, own = runs["servimage"]
-    told = scored("servimage", *files, "--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl")
-    assert told == json.loads(json.dumps(own["all"].data))
+    output = scored("servimage", *files, "--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl")
+    assert output == json.loads(json.dumps(own["all"].data))
     with RunDir.open(run_dir) as run:
         money = accounting(run.store, run.config.settlement)
         found = economics(run.store, money, {}, {})
     for settled in money.settlements:  # another way to the same: whole micro-dollars an image
-        of_model = told["models"][settled.model]
+        of_model = output["models"][settled.model]
         assert of_model["revenue_usd"] == pytest.approx(settled.total.revenue_micro_usd / MICRO, abs=1e-5)
         assert of_model["n_accepted"] == settled.total.n_accepted
         assert of_model["n_unscored"] + of_model["n_missing"] == settled.total.n_unscored
     for model, placed in found.competition.placed.items():
-        assert Fraction(told["competition"][model]["revenue_usd"]) == Fraction(float(placed.revenue_usd))
-        assert told["competition"][model]["rank"] == placed.rank
+        assert Fraction(output["competition"][model]["revenue_usd"]) == Fraction(float(placed.revenue_usd))
+        assert output["competition"][model]["rank"] == placed.rank
 
 
 def test_a_layout_of_another_suite_is_refused(runs, cli_status):
@@ -206,13 +206,13 @@ def test_the_page_has_what_the_benchmark_publishes(runs, name):
     with RunDir.open(path) as run:
         html = render(run)
     assert 'id="benchmark"' in html
-    assert 'id="economics"' not in html  # nothing in it is worth money
+    assert 'id="economics"' not in html  # nothing in it has a price
     cells = [cell for found in own.values() for _, rows in found.tables for row in rows for cell in row]
     assert len(cells) > 4
     assert all(str(escape(cell)) in html for cell in cells)
 
 
-def test_a_suite_of_orders_is_its_settlement(runs):
+def test_the_result_of_an_order_suite_is_its_settlement(runs):
     with RunDir.open(runs["servimage"][0]) as run:
         html = render(run)
     assert 'id="benchmark"' not in html
@@ -221,7 +221,7 @@ def test_a_suite_of_orders_is_its_settlement(runs):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("forged", ["../../../evil", "x/../../../../evil"])
-def test_a_models_name_in_a_forged_ledger_leads_nowhere_out_of_the_export(runs, name, forged, tmp_path):
+def test_a_forged_model_name_stays_inside_the_export(runs, name, forged, tmp_path):
     run_dir, out = tmp_path / "a/run", tmp_path / "a/b/out"
     shutil.copytree(runs[name][0], run_dir)
     with RunDir.open(run_dir) as run:
@@ -232,7 +232,7 @@ def test_a_models_name_in_a_forged_ledger_leads_nowhere_out_of_the_export(runs, 
     assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
 
 
-def test_a_digest_in_a_forged_ledger_leads_nowhere_out_of_the_run(runs, tmp_path):
+def test_a_forged_digest_stays_inside_the_run(runs, tmp_path):
     shutil.copytree(runs["servimage"][0], tmp_path / "run")
     with RunDir.open(tmp_path / "run") as run:
         run.store.write("UPDATE candidates SET pixels_sha256 = '../../../secret' WHERE state = 'done'")

@@ -32,13 +32,13 @@ def run(request, tmp_path_factory):
         yield name, opened, export(opened, name, folder / "out"), folder / "out"
 
 
-def test_score_on_the_export_says_what_the_run_says(run):
+def test_score_of_the_export_equals_the_run(run):
     name, opened, files, out = run
     more = {"servimage": ["--tasks", out / "tasks.jsonl", "--scores", out / "scores.jsonl"]}
     given = more.get(name, ["--scores", out / "ratings.jsonl"])
     own = official(opened)["all"].data
-    told = scored(name, *files, *given, "--costs", out / "costs.json")
-    assert flat(told) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
+    output = scored(name, *files, *given, "--costs", out / "costs.json")
+    assert flat(output) == pytest.approx(flat(json.loads(json.dumps(own))), rel=1e-9)
     assert outcome_json_of(opened)["benchmark"]["all"] == own
 
 
@@ -57,7 +57,7 @@ def flat(value, at=""):
     return {at: value}
 
 
-def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
+def test_a_model_without_images_has_no_revenue_and_no_cost(run):
     name, opened, _, _ = run
     own = official(opened)["all"].data
     if name == "hype-edit-1":
@@ -74,9 +74,9 @@ def test_who_delivers_nothing_wins_nothing_and_costs_nothing(run):
     n = {model: int(found.table.made[m].sum()) for m, model in enumerate(found.table.models)}
     assert here["one"].cost_usd == Fraction("0.04") * n["one"]
     for model in ("one", "two"):
-        told = own["models"][model]
+        figures = own["models"][model]
         for figure in ("cost_savings", "model_contribution", "contribution_ratio"):
-            assert told[figure] == pytest.approx(float(getattr(here[model], figure)))
+            assert figures[figure] == pytest.approx(float(getattr(here[model], figure)))
     assert own["models"]["idle"]["n_missing"] == own["models"]["one"]["n_deliverables"]
 
 
@@ -89,7 +89,7 @@ def test_an_export_without_a_known_cost_removes_an_earlier_costs_file(run, monke
     (out / "costs.json").write_bytes(before)
 
 
-def test_the_page_and_the_exports_charge_the_same_images_of_several_attempts(tmp_path):
+def test_page_and_exports_charge_the_first_attempt(tmp_path):
     path = layouts.servimage(tmp_path / "data")
     images = draw("servimage", path, tmp_path / "one", 1, 2, left_out=0)
     judged(tmp_path / "run", config("servimage", path, {"one": images}, 2, USD), 5)
@@ -102,7 +102,7 @@ def test_the_page_and_the_exports_charge_the_same_images_of_several_attempts(tmp
     assert own["cost_savings"] == pytest.approx(float(here.cost_savings))
 
 
-def test_the_page_says_how_a_panel_decides_a_pass(tmp_path):
+def test_the_page_explains_how_a_panel_decides_a_pass(tmp_path):
     settings = config("hype-edit-1", tmp_path, {"one": tmp_path})
     settings = settings.model_copy(update={"panel": [settings.judge]})
     assert "The score pass is 1 if more than half of the judges pass the image." in judging._word(settings)

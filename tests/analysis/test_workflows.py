@@ -28,17 +28,17 @@ def run_dir(tmp_path_factory):
 
 
 def by_hand(store):
-    """(model, way) -> (passed, images, looks, revenue), from the rows."""
-    asked, scores = defaultdict(dict), defaultdict(dict)
+    """(model, workflow) -> (passed, images, reviews, revenue), computed from the rows."""
+    by_deliverable, scores = defaultdict(dict), defaultdict(dict)
     for row in store.rows("SELECT work_id, name, value, applies FROM scores WHERE name IN ('brf', 'veq', 'cns')"):
         scores[row["work_id"]][row["name"]] = row["value"] if row["applies"] else 0
     deliverables = defaultdict(set)
     rows = store.rows("SELECT * FROM candidates JOIN tasks USING (task_id) LEFT JOIN decisions USING (work_id)")
     for row in rows:
         deliverables[row["task_id"]].add(row["deliverable"])
-        asked[row["model"], row["task_id"], row["deliverable"]][row["attempt"]] = row
+        by_deliverable[row["model"], row["task_id"], row["deliverable"]][row["attempt"]] = row
     found = defaultdict(lambda: [0, 0, 0, 0])
-    for (model, task_id, deliverable), attempts in asked.items():
+    for (model, task_id, deliverable), attempts in by_deliverable.items():
         tried = [attempts[n] for n in sorted(attempts)]
         pays = split(tried[0]["price_micro_usd"], len(deliverables[task_id]))[deliverable - 1]
         summed = [
@@ -46,46 +46,51 @@ def by_hand(store):
         ]
         pick = tried[summed.index(max(summed))] if max(summed) >= 0 else {"accepted": None}
         failed = len(list(takewhile(lambda t: not t["accepted"], tried)))
-        for way, passed, images, looks in (
+        for workflow, passed, images, reviews in (
             ("single shot", tried[0]["accepted"], 1, 1),
             ("up to 3 tries", any(t["accepted"] for t in tried), min(failed + 1, 3), min(failed + 1, 3)),
             ("best of 3", pick["accepted"], 3, 1),
         ):
-            row = found[model, way]
+            row = found[model, workflow]
             row[0] += bool(passed)
             row[1] += images
-            row[2] += looks
+            row[2] += reviews
             row[3] += pays if passed else 0
     return found
 
 
-def test_every_way_is_what_the_rows_say(run_dir):
+def test_every_workflow_agrees_with_the_rows(run_dir):
     with RunDir.open(run_dir) as run:
-        told, expected = workflow_results(run.store, accounting(run.store, run.config.settlement)), by_hand(run.store)
-    assert len(told) == len(expected) == 6
+        results, expected = (
+            workflow_results(run.store, accounting(run.store, run.config.settlement)),
+            by_hand(run.store),
+        )
+    assert len(results) == len(expected) == 6
     assert len({tuple(row) for row in expected.values()}) > 3
-    for way in told:
-        w = way.result
-        found = [w.n_passed, w.n_images, w.n_reviews, way.revenue_micro_usd]
-        assert found == expected[way.model, w.way], (way.model, w.way)
+    for entry in results:
+        w = entry.result
+        found = [w.n_passed, w.n_images, w.n_reviews, entry.revenue_micro_usd]
+        assert found == expected[entry.model, w.way], (entry.model, w.way)
 
 
-def test_what_the_images_of_a_way_cost_is_what_one_cost_in_the_run(run_dir):
+def test_images_of_a_workflow_cost_as_in_the_run(run_dir):
     with RunDir.open(run_dir) as run:
         money = accounting(run.store, run.config.settlement)
-        assert {way.images_usd for way in workflow_results(run.store, money)} == {None}  # imported: nobody knows
+        assert {entry.images_usd for entry in workflow_results(run.store, money)} == {None}  # imported: unknown cost
         first, *others = money.settlements
         paid = replace(money, settlements=[replace(first, cost_micro_usd=7_000_001), *others])
-        told = workflow_results(run.store, paid)
+        results = workflow_results(run.store, paid)
         (n_made,) = run.store.rows(
             "SELECT count(*) AS n FROM candidates WHERE model = ? AND state = 'done'", first.model
         )
-    for way in told:
-        due = Fraction(7_000_001 * way.result.n_images, 1_000_000 * n_made["n"]) if way.model == first.model else None
-        assert way.images_usd == due
+    for entry in results:
+        due = (
+            Fraction(7_000_001 * entry.result.n_images, 1_000_000 * n_made["n"]) if entry.model == first.model else None
+        )
+        assert entry.images_usd == due
 
 
-def test_the_report_has_them_where_there_is_more_than_one_attempt(run_dir):
+def test_the_report_has_workflows_for_several_attempts(run_dir):
     with RunDir.open(run_dir) as run:
         html = render(run)
     assert 'id="t-ways"' in html

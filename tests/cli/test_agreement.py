@@ -1,4 +1,4 @@
-"""`agreement`, and what the commands that judge say of the judges."""
+"""`agreement`, and the report of the judging commands about the judges."""
 
 import json
 from collections.abc import Callable
@@ -20,10 +20,10 @@ def test_the_figures_under_their_names(cli, make_run, tmp_path):  # noqa: F811
     people.write_text('{"model": "alpha", "task_id": "t1", "deliverable": 1, "brf": true}\n')
     ended = cli("agreement", run, "--people", people, "--top", 2, "--json")
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert set(told) == {"run_dir", "judges", "raters", "top_k", "notes", "pairs", "krippendorff_alpha", "order_swap"}
-    assert (told["judges"], told["raters"], told["top_k"]) == (["gamma", "delta"], ["people"], 2)
-    pairs = {(p["judge"], p["against"], p["dimension"]): p for p in told["pairs"]}
+    output = json.loads(ended.stdout)
+    assert set(output) == {"run_dir", "judges", "raters", "top_k", "notes", "pairs", "krippendorff_alpha", "order_swap"}
+    assert (output["judges"], output["raters"], output["top_k"]) == (["gamma", "delta"], ["people"], 2)
+    pairs = {(p["judge"], p["against"], p["dimension"]): p for p in output["pairs"]}
     assert pairs["gamma", "people", "brf"]["agreement_rate"]["value"] == 0
     assert pairs["delta", "people", "brf"]["agreement_rate"]["value"] == 1
     both = pairs["gamma", "delta", "brf"]
@@ -40,13 +40,13 @@ def test_the_figures_under_their_names(cli, make_run, tmp_path):  # noqa: F811
     }
     assert both["spearman"]["value"] is None
     assert "no ranking" in both["spearman"]["undefined"]
-    assert {(a["dimension"], a["among"]) for a in told["krippendorff_alpha"]} >= {("brf", "judges")}
-    assert told["order_swap"][0]["judge"] == "gamma"
-    assert told["order_swap"][0]["same"]["value"] == 0.5
-    assert told["order_swap"][0]["mean_difference"] == -1.0
+    assert {(a["dimension"], a["among"]) for a in output["krippendorff_alpha"]} >= {("brf", "judges")}
+    assert output["order_swap"][0]["judge"] == "gamma"
+    assert output["order_swap"][0]["same"]["value"] == 0.5
+    assert output["order_swap"][0]["mean_difference"] == -1.0
 
 
-def test_the_tables_say_what_is_not_defined(cli, make_run):  # noqa: F811
+def test_the_tables_name_undefined_values(cli, make_run):  # noqa: F811
     ended = cli("agreement", make_run(panel=True))
     assert ended.returncode == 0, ended.stderr
     lines = [line.split() for line in ended.stdout.splitlines()]
@@ -55,7 +55,7 @@ def test_the_tables_say_what_is_not_defined(cli, make_run):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "has one judge and no other rater"),
         (["--people", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
@@ -63,33 +63,33 @@ def test_the_tables_say_what_is_not_defined(cli, make_run):  # noqa: F811
         (["--top", "0"], "'--top'"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_exit_2(cli, make_run, tmp_path, arguments, says):  # noqa: F811
+def test_wrong_input_exits_with_2(cli, make_run, tmp_path, arguments, message):  # noqa: F811
     (tmp_path / "bad.jsonl").write_text('{"model": "alpha", "task_id": "t1", "deliverable": 1, "brv": true}\n')
     ended = cli("agreement", make_run(), *arguments)
     assert ended.returncode == 2, ended.stderr
-    assert says in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not ended.stdout
 
 
-def test_what_is_no_run_is_said(cli):
+def test_a_folder_without_a_run_is_an_error(cli):
     ended = cli("agreement", ".")
     assert ended.returncode == 2
     assert "is not a run directory" in ended.stderr
 
 
-def test_judging_ends_with_a_line_a_judge_and_what_asking_again_showed(make_run):  # noqa: F811
+def test_judging_reports_each_judge_and_its_repetition(make_run):  # noqa: F811
     with RunDir.open(make_run(panel=True)) as run:
         outcome = Outcome(run.path, 6, 6, 0, 0, 20, 1)
         text = outcome_text(run, outcome, None).splitlines()
-        told = outcome_json(run, outcome, None)["judges"]
+        judges = outcome_json(run, outcome, None)["judges"]
     assert text[1] == "gamma: batch invariance was not checked; prompt injection not tested"
     assert (
         text[2]
         == "delta: its answers change in a crowd: a second run may find others; 2 of 15 prompt injections successful"
     )
     assert text[-1].split()[:6] == ["gamma", "brf", "met", "2", "2", "50.0%"]
-    gamma, delta = told
+    gamma, delta = judges
     assert gamma.items() >= {"name": "gamma", "protocol": "json-2", "reproducible": None, "attacks": None}.items()
     assert delta["attacks"] == {"n": 15, "n_fooled": 2, "n_unscored": 1}
     assert delta["reproducible"] is False
@@ -97,4 +97,4 @@ def test_judging_ends_with_a_line_a_judge_and_what_asking_again_showed(make_run)
     [again] = gamma["retest"]
     assert (again["rubric"], again["criterion"], again["n_rounds"]) == ("brf", "met", 2)
     assert (again["n"], again["n_unscored"], again["same"], again["mean_abs_difference"]) == (2, 1, 0.5, 0.5)
-    json.dumps(told, allow_nan=False)
+    json.dumps(judges, allow_nan=False)

@@ -32,7 +32,7 @@ def write(path, lines):
 
 
 def labels(shop, rater, wrong=()):
-    """What a rater who errs about these tasks says of every image."""
+    """The decisions about every image by a rater who errs on these tasks."""
     return [
         {"model": model, "task_id": task, "deliverable": i, "attempt": attempt, "rater": rater,
          "overall": shop.right[sha] ^ (task in wrong)}
@@ -47,7 +47,7 @@ def run(capsys, *arguments, status=0):
 
 
 def test_two_raters_and_an_adjudicator_settle_the_tables(shop, tmp_path, capsys):
-    """Imported, exported and settled: revenue by people is that of the right images, whatever the judge says."""
+    """Imported, exported and settled: revenue by people is that of the right images, independently of the judge."""
     file = write(tmp_path / "in.jsonl", labels(shop, "r1") + labels(shop, "r2", ["print-02", "print-03"]))
     out, _ = run(capsys, "annotate", "import", shop.path, file, "--protocol", "accept", "--json")
     stored = json.loads(out)["n_stored"]
@@ -90,7 +90,7 @@ def _sha(item, key):
     return next(one.pixels_sha256 for one in item.images if str(one.deliverable) == key)
 
 
-def test_annotations_belong_to_the_pixels(shop, tmp_path, capsys):
+def test_annotations_are_bound_to_the_pixels(shop, tmp_path, capsys):
     """A copy of the run with one image replaced keeps all annotations but those of that image."""
     write(tmp_path / "in.jsonl", labels(shop, "r1"))
     run(capsys, "annotate", "import", shop.path, tmp_path / "in.jsonl", "--protocol", "accept")
@@ -110,11 +110,11 @@ def test_annotations_belong_to_the_pixels(shop, tmp_path, capsys):
 
 
 def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
-    ask = tmp_path / "ask.jsonl"
-    run(capsys, "settle", shop.path, "--plan-labels", "0.5", "--questions", ask)
-    wanted = [json.loads(line) for line in ask.read_text().splitlines()]
+    questions = tmp_path / "ask.jsonl"
+    run(capsys, "settle", shop.path, "--plan-labels", "0.5", "--questions", questions)
+    wanted = [json.loads(line) for line in questions.read_text().splitlines()]
     people = dict.fromkeys(("a", "b"), "annotator")
-    answer_all(shop.path, "accept", people, lambda n, item, f, key: shop.right[_sha(item, key)], questions=ask)
+    answer_all(shop.path, "accept", people, lambda n, item, f, key: shop.right[_sha(item, key)], questions=questions)
     out = tmp_path / "labels.jsonl"
     run(capsys, "annotate", "export", shop.path, "--out", out)
     found = {
@@ -126,7 +126,9 @@ def test_a_sample_is_annotated_with_its_probabilities(shop, tmp_path, capsys):
     assert "estimated revenue" in text
     assert "sampling probabilities" not in err
     assert "nothing to annotate" in _refused(capsys, "annotate", shop.path, "--questions", out_of(tmp_path, wanted))
-    assert "compares pairs" in _refused(capsys, "annotate", shop.path, "--questions", ask, "--protocol", "pairwise")
+    assert "compares pairs" in _refused(
+        capsys, "annotate", shop.path, "--questions", questions, "--protocol", "pairwise"
+    )
 
 
 def out_of(tmp_path, wanted):
@@ -208,10 +210,10 @@ def test_known_answers_check_the_annotators(shop, tmp_path, capsys):
     rates = {one["name"]: one["gold"] for one in status["annotators"]}
     assert rates["a"] == {"value": 1, "n": 4}
     assert rates["b"] == {"value": 0, "n": 4}
-    assert rates["c"] == {"value": 1, "n": 4}  # known answers are asked of everyone
+    assert rates["c"] == {"value": 1, "n": 4}  # everyone gets the questions with known answers
 
 
-def test_two_runs_in_one_session_share_what_is_equal(tmp_path, capsys):
+def test_two_runs_in_one_session_share_equal_images(tmp_path, capsys):
     a, b = make_shop(tmp_path / "a", 4, models=MODELS[:1]), make_shop(tmp_path / "b", 4, models=MODELS[1:], seed=9)
     right = a.right | b.right
     with RunDir.open(a.path) as one, RunDir.open(b.path) as two:
@@ -258,7 +260,7 @@ def test_annotations_are_merged_with_their_runs(tmp_path, capsys, monkeypatch):
         (("--gold", "none.jsonl"), "does not exist"),
     ],
 )
-def test_wrong_input_is_one_sentence(shop, capsys, arguments, sentence):
+def test_wrong_input_is_an_error(shop, capsys, arguments, sentence):
     assert sentence in _refused(capsys, "annotate", shop.path, *arguments)
 
 

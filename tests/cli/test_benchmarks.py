@@ -30,8 +30,8 @@ def call(capsys, *arguments):
 def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
     layout, cards, attempts = CASES[name]
     path = getattr(layouts, layout)(tmp_path / "data")
-    shown = call(capsys, "suites", "show", name, "--path", path)
-    assert shown["n_images"] == shown["n_deliverables"] * shown["attempts"]
+    output = call(capsys, "suites", "show", name, "--path", path)
+    assert output["n_images"] == output["n_deliverables"] * output["attempts"]
     config = {
         "name": "bench",
         "suite": {"name": name, "path": str(path)},
@@ -42,16 +42,16 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
     }
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     run = tmp_path / "run"
-    told = call(capsys, "run", tmp_path / "run.yaml", "--run-dir", run)
-    assert told["candidates"]["n"] == shown["n_deliverables"] * attempts * len(cards)
-    assert told["candidates"]["n_done"] > 0
-    assert told["verdicts"]["n"] > 0
+    result = call(capsys, "run", tmp_path / "run.yaml", "--run-dir", run)
+    assert result["candidates"]["n"] == output["n_deliverables"] * attempts * len(cards)
+    assert result["candidates"]["n_done"] > 0
+    assert result["verdicts"]["n"] > 0
     assert (run / "report" / "index.html").is_file()
     files = call(capsys, "export", run, "--format", name, "--out", tmp_path / "out")["files"]
     costs = ("--costs", tmp_path / "out/costs.json")  # what the meter found
     if name in ("ice-bench", "idea-bench"):
         if name == "ice-bench":
-            scored = [card for card in cards if told["benchmark"][card]["tasks"]]
+            scored = [card for card in cards if result["benchmark"][card]["tasks"]]
             with RunDir.open(run) as opened:
                 tasks = {
                     card: {item.task for item in found.items}
@@ -62,13 +62,13 @@ def test_from_own_files_to_own_files(name, tmp_path, capsys, monkeypatch):
             assert len(tasks["tiny-omnigen"]) == 5
         else:
             scored = cards
-        assert [told["benchmark"][card] for card in scored] == [call(capsys, "score", name, file) for file in files]
+        assert [result["benchmark"][card] for card in scored] == [call(capsys, "score", name, file) for file in files]
         if name == "idea-bench":
-            assert told["benchmark"]["tiny-flux"]["without_tasks"] == ["I2I", "Is2I", "T2Is", "I(s)2Is"]
+            assert result["benchmark"]["tiny-flux"]["without_tasks"] == ["I2I", "Is2I", "T2Is", "I(s)2Is"]
     elif name == "hype-edit-1":
-        assert told["benchmark"]["all"] == call(
+        assert result["benchmark"]["all"] == call(
             capsys, "score", name, *files, "--scores", tmp_path / "out/ratings.jsonl", *costs
         )
     else:
-        beside = ("--tasks", tmp_path / "out/tasks.jsonl", "--scores", tmp_path / "out/scores.jsonl")
-        assert told["benchmark"]["all"] == call(capsys, "score", name, *files, *beside, *costs)
+        more_files = ("--tasks", tmp_path / "out/tasks.jsonl", "--scores", tmp_path / "out/scores.jsonl")
+        assert result["benchmark"]["all"] == call(capsys, "score", name, *files, *more_files, *costs)

@@ -1,4 +1,4 @@
-"""The surface: what is there, how it ends, and that help is quick."""
+"""The command line: its commands, exit statuses, and the time of `--help`."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def test_help_imports_no_torch():
 
 
 def test_help_is_quick(cli):
-    """Under 0.4 s warm, with room for a busy machine: the best of five."""
+    """Under 0.4 s warm, with a margin for a busy machine: the best of five."""
     best = 9.0
     for _ in range(5):
         begun = time.perf_counter()
@@ -61,7 +61,7 @@ def test_help_is_quick(cli):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["run", "nowhere.yaml"], "nowhere.yaml does not exist"),
         (["run", "bad.yaml"], "did you mean 'seed'?"),
@@ -86,17 +86,17 @@ def test_help_is_quick(cli):
         (["run"], "Missing argument"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_exit_2(cli, tmp_path, arguments, says):
+def test_wrong_input_exits_with_2(cli, tmp_path, arguments, message):
     (tmp_path / "good.yaml").write_text("name: good\nmodels:\n  - {card: tiny-flux}\n")
     (tmp_path / "bad.yaml").write_text("name: bad\nsede: 1\nmodels:\n  - {card: tiny-flux}\n")
     ended = cli(*arguments)
     assert ended.returncode == 2, ended.stderr
-    assert says in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not ended.stdout
 
 
-def test_plan_says_what_a_run_takes(cli, tmp_path):
+def test_plan_reports_the_requirements_of_a_run(cli, tmp_path):
     (tmp_path / "c.yaml").write_text("name: c\nmodels:\n  - {card: tiny-flux, attempts: 2}\nsettlement: {gpu: h100}\n")
     ended = cli("plan", "c.yaml", "--json")
     plan = json.loads(ended.stdout)
@@ -138,6 +138,6 @@ def test_doctor_checks_a_device(cli):
     assert "--only requires --gpu" in refused.stderr
 
 
-def test_words_from_outside_cannot_drive_the_terminal():
+def test_untrusted_text_cannot_control_the_terminal():
     assert clean("a\x1b[31mb\u202ec\x07\nd") == "a[31mbc\nd"
     assert "\x1b" not in table(["x"], [["\x1b]0;title\x07"]])

@@ -23,22 +23,24 @@ def make(tmp_path: Path) -> Make:
     """A run of models -> order -> decisions; an image's brf is 4, 2, or unscored, as it is decided."""
 
     def run(
-        name: str, said: dict[str, dict[str, list[bool | None]]], prices=None, judge: str = GAMMA, **config
+        name: str, decisions_of: dict[str, dict[str, list[bool | None]]], prices=None, judge: str = GAMMA, **config
     ) -> Path:
         path = tmp_path / name
-        models = [ModelConfig(card=model) for model in said]
+        models = [ModelConfig(card=model) for model in decisions_of]
         settings = RunConfig(name=name, models=models, judge=JudgeConfig(card="gamma"), metrics=[], **config)
         with RunDir.begin(path, settings) as made, made.store.transaction():
             to = Writer(made)
             to.judges({judge: "gamma"})
             given = ORDERS | (prices or {})
-            asked = {t: order(t, "Digital", *given[t]) for t in dict.fromkeys(t for of in said.values() for t in of)}
-            for position, task in enumerate(asked.values()):
+            orders = {
+                t: order(t, "Digital", *given[t]) for t in dict.fromkeys(t for of in decisions_of.values() for t in of)
+            }
+            for position, task in enumerate(orders.values()):
                 to.task(task, position)
-            for model, of in said.items():
+            for model, of in decisions_of.items():
                 for task_id, decisions in of.items():
                     for i, decision in enumerate(decisions, 1):
-                        work_id = to.candidate(asked[task_id], i, model)
+                        work_id = to.candidate(orders[task_id], i, model)
                         to.decision(work_id, decision, "cut off" if decision is None else None)
                         value = None if decision is None else 4.0 if decision else 2.0
                         to.score(work_id, "brf", value, "cut off" if decision is None else None)
@@ -57,9 +59,9 @@ def test_every_figure_by_hand(cli, make):
     b = make("b", {"m": {"t1": [NO], "t2": [YES, YES], "t3": [NO]}})
     ended = cli("compare", a, b, "--json")
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["n_tasks"], told["n_tasks_only_a"], told["n_tasks_only_b"], told["notes"]) == (3, 0, 0, [])
-    rows = {row["figure"]: row for row in told["comparisons"]}
+    output = json.loads(ended.stdout)
+    assert (output["n_tasks"], output["n_tasks_only_a"], output["n_tasks_only_b"], output["notes"]) == (3, 0, 0, [])
+    rows = {row["figure"]: row for row in output["comparisons"]}
     assert list(rows) == ["revenue_usd", "task_acceptance", "deliverable_acceptance", "brf"]
     money = rows["revenue_usd"]
     assert (money["a_value"], money["b_value"], money["difference"]) == (95, 100, -5)
@@ -78,7 +80,7 @@ def test_every_figure_by_hand(cli, make):
     assert (brf["at_least"], brf["at_most"]) == (3 - 3, 4.25 - 3)
 
 
-def test_a_run_is_not_better_than_itself(cli, make):
+def test_a_run_does_not_differ_from_itself(cli, make):
     a = make("a", {"m": {"t1": [YES], "t2": [YES, NO]}})
     ended = cli("compare", a, a)
     assert ended.returncode == 0, ended.stderr
@@ -91,17 +93,17 @@ def test_a_run_is_not_better_than_itself(cli, make):
 
 
 def test_models_of_one_name_or_all_with_all(make):
-    said = {"t1": [YES]}
-    a, b = make("a", {"m": said, "n": said}), make("b", {"m": said, "o": said})
-    other = make("c", {"p": said, "q": said})
+    decisions = {"t1": [YES]}
+    a, b = make("a", {"m": decisions, "n": decisions}), make("b", {"m": decisions, "o": decisions})
+    other = make("c", {"p": decisions, "q": decisions})
     assert {(r.difference.a, r.difference.b) for r in compared(a, b).rows} == {("m", "m")}
     assert len({(r.difference.a, r.difference.b) for r in compared(a, b, every_pair=True).rows}) == 4
     assert len({(r.difference.a, r.difference.b) for r in compared(a, other).rows}) == 4
 
 
 def test_a_run_s_own_models_each_pair_once(make):
-    said = {"t1": [YES]}
-    a = make("a", {"m": said, "n": {"t1": [NO]}, "o": said})
+    decisions = {"t1": [YES]}
+    a = make("a", {"m": decisions, "n": {"t1": [NO]}, "o": decisions})
     found = compared(a, a, every_pair=True).rows
     assert [(r.difference.a, r.difference.b) for r in found[:3]] == [("m", "n"), ("m", "o"), ("n", "o")]
     assert [r.difference.estimate for r in found[:3]] == [35e6, 0, -35e6]
@@ -117,47 +119,48 @@ def test_holm_is_over_the_pairs_of_a_figure(make):
     assert (second.p, second.p_holm) == (1, 1)
 
 
-def test_orders_that_only_one_has_are_counted_and_said(cli, make):
+def test_orders_of_only_one_run_are_counted_and_reported(cli, make):
     a = make("a", {"m": {"t1": [YES], "t3": [YES]}})
     b = make("b", {"m": {"t1": [NO], "t2": [YES, YES]}})
     ended = cli("compare", a, b, "--json")
-    told = json.loads(ended.stdout)
-    assert (told["n_tasks"], told["n_tasks_only_a"], told["n_tasks_only_b"]) == (1, 1, 1)
-    assert told["comparisons"][0]["difference"] == 35
-    assert told["comparisons"][0]["low"] is None
-    assert len(told["notes"]) == 1
+    output = json.loads(ended.stdout)
+    assert (output["n_tasks"], output["n_tasks_only_a"], output["n_tasks_only_b"]) == (1, 1, 1)
+    assert output["comparisons"][0]["difference"] == 35
+    assert output["comparisons"][0]["low"] is None
+    assert len(output["notes"]) == 1
     assert "the runs' tasks differ: 1 are only in" in ended.stderr
 
 
-def test_other_judges_and_thresholds_are_said(make):
-    said = {"m": {"t1": [YES]}}
-    a = make("a", said)
-    assert "different judges" in compared(a, make("b", said, judge="0" * 64)).notes[0]
+def test_other_judges_and_thresholds_are_reported(make):
+    decisions = {"m": {"t1": [YES]}}
+    a = make("a", decisions)
+    assert "different judges" in compared(a, make("b", decisions, judge="0" * 64)).notes[0]
     assert (
-        "different acceptance thresholds" in compared(a, make("c", said, acceptance=AcceptanceConfig(brf=1.0))).notes[0]
+        "different acceptance thresholds"
+        in compared(a, make("c", decisions, acceptance=AcceptanceConfig(brf=1.0))).notes[0]
     )
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("other", "message"),
     [
         ({"t2": [YES, YES]}, "have no task in common: compare runs of one suite"),
         ({"t1": [YES]}, "the task 't1' of"),
     ],
 )
-def test_runs_whose_orders_are_others_are_one_sentence(cli, make, other, says):
+def test_runs_of_other_orders_are_an_error(cli, make, other, message):
     a = make("a", {"m": {"t1": [YES]}})
     b = make("b", {"m": other}, {"t1": (36_000_000, 1)})
     ended = cli("compare", a, b)
     assert ended.returncode == 2
-    assert says in ended.stderr
+    assert message in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert not ended.stdout
 
 
-def test_bca_is_said_where_it_was_done(make):
+def test_bca_is_named_as_method(make):
     orders = {f"o{i}": ((i + 1) * 1_000_000, 1) for i in range(9)}
     a = make("a", {"m": {t: [i % 3 != 0] for i, t in enumerate(orders)}}, orders)
     b = make("b", {"m": {t: [i % 4 == 0] for i, t in enumerate(orders)}}, orders)
-    told = comparison_json(compared(a, b, method="bca"))
-    assert {row["method"] for row in told["comparisons"]} == {"bca"}
+    output = comparison_json(compared(a, b, method="bca"))
+    assert {row["method"] for row in output["comparisons"]} == {"bca"}

@@ -43,20 +43,20 @@ def run_dir(tmp_path, monkeypatch):
         b"\xff\xfe\x00\n\x01",
     ],
 )
-def test_measure_leaves_a_foreign_out_file_as_it_is(run_dir, tmp_path, content, capsys):
+def test_measure_leaves_a_foreign_out_file_unchanged(run_dir, tmp_path, content, capsys):
     (tmp_path / "t.txt").write_bytes(content)
     assert main(["measure", "images", "--metrics", "entropy", "--out", "t.txt"]) == 2
     assert "t.txt" in capsys.readouterr().err
     assert (tmp_path / "t.txt").read_bytes() == content
 
 
-def test_measure_goes_on_from_its_own_file_with_a_line_cut_off(run_dir, tmp_path, capsys):
+def test_measure_continues_its_own_truncated_file(run_dir, tmp_path, capsys):
     arguments = ["measure", "images", "--metrics", "entropy", "--out", "t.jsonl"]
     assert main(arguments) == 0
-    whole = (tmp_path / "t.jsonl").read_bytes()
-    (tmp_path / "t.jsonl").write_bytes(whole[:-10])
+    complete = (tmp_path / "t.jsonl").read_bytes()
+    (tmp_path / "t.jsonl").write_bytes(complete[:-10])
     assert main(arguments) == 0
-    assert (tmp_path / "t.jsonl").read_bytes() == whole
+    assert (tmp_path / "t.jsonl").read_bytes() == complete
 
 
 def annotations(path, accepted):
@@ -93,7 +93,7 @@ def test_import_never_replaces_a_manifest_that_somebody_edited(run_dir, tmp_path
     assert manifest.read_text() == edited
 
 
-def test_export_never_writes_between_files_of_somebody_else(run_dir, tmp_path, capsys):
+def test_export_never_writes_into_a_foreign_folder(run_dir, tmp_path, capsys):
     data = tmp_path / "data"
     data.mkdir()
     (data / "tasks.jsonl").write_text("the benchmark's own")
@@ -127,20 +127,20 @@ LONG = "x" * 300
         (["settle", "run", "--plan-labels", "0.5", "--questions", LONG], []),
     ],
 )
-def test_a_path_that_cannot_be_written_to_is_one_sentence(run_dir, tmp_path, arguments, files, capsys):
+def test_an_unwritable_path_is_an_error(run_dir, tmp_path, arguments, files, capsys):
     for name in files:
         if (tmp_path / name).is_dir():
             (tmp_path / name).rename(tmp_path / f"{name}.away")
         (tmp_path / name).write_text("a file")
     capsys.readouterr()
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert said.splitlines()[-1].startswith("local-bench: ")
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert stderr.splitlines()[-1].startswith("local-bench: ")
+    assert "Traceback" not in stderr
     assert all((tmp_path / name).read_text() == "a file" for name in files)
 
 
-def test_a_cache_that_is_a_file_is_one_sentence(run_dir, tmp_path, monkeypatch, capsys):
+def test_a_cache_that_is_a_file_is_an_error(run_dir, tmp_path, monkeypatch, capsys):
     (tmp_path / "F").write_text("a file")
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "F"))
     (tmp_path / "flux.yaml").write_text("name: x\nmodels: [{card: tiny-flux}]\n")

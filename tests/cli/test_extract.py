@@ -14,7 +14,7 @@ from tests.suites.benchmarks import layouts
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "field"), [("hype-edit-1", "changes"), ("idea-bench", "prompts")])
-def test_every_task_is_written_down_once(name, field, tmp_path, capsys):
+def test_every_task_is_extracted_once(name, field, tmp_path, capsys):
     path = {"hype-edit-1": layouts.hype, "idea-bench": layouts.idea}[name](tmp_path / "data")
     config = {
         "name": "x",
@@ -26,23 +26,23 @@ def test_every_task_is_written_down_once(name, field, tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     out = tmp_path / "written.jsonl"
     status = main(["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--json"])
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     tasks = suite(name).tasks(str(path), pixel_digest)
     lacking = [task.task_id for task in tasks if suite(name).enrichment_question(task)]
-    assert told["n"] + len(told["refused"]) == len(lacking) > 0
-    assert told["n"] > 0
-    assert status == bool(told["refused"])  # a judge of chance may babble on until it is cut off: said, not guessed
+    assert output["n"] + len(output["refused"]) == len(lacking) > 0
+    assert output["n"] > 0
+    assert status == bool(output["refused"])  # the answer of a random judge may be cut off: reported, not guessed
     written = {task.task_id: task for task in suite(name).tasks(str(path), pixel_digest, None, str(out))}
-    done = [task_id for task_id in lacking if task_id not in told["refused"]]
+    done = [task_id for task_id in lacking if task_id not in output["refused"]]
     assert all(written[task_id].own[field] for task_id in done)
     before = out.read_bytes()
     main(["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--json"])
     again = json.loads(capsys.readouterr().out)
-    assert again["n_there"] == told["n"]
+    assert again["n_there"] == output["n"]
     assert out.read_bytes() == before
 
 
-def test_a_suite_whose_files_have_it_all_is_refused(tmp_path, capsys):
+def test_a_suite_without_missing_content_is_refused(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
     assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w")]) == 2
     assert "need no enrichment" in capsys.readouterr().err
@@ -63,16 +63,18 @@ def test_points_and_hard_rules_go_into_one_file(tmp_path, capsys):
     out.write_text(json.dumps({"task_id": "two", "points": ["It is a boot"], "judge": "somebody"}) + "\n")
     command = ["extract", str(tmp_path / "run.yaml"), "--out", str(out), "--rules", "--json"]
     main(command)
-    told = json.loads(capsys.readouterr().out)
-    assert told["n_there"] == 0  # the line of "two" has points, and no rules
-    assert told["n"] + len(told["refused"]) == 3
+    output = json.loads(capsys.readouterr().out)
+    assert output["n_there"] == 0  # the line of "two" has points, and no rules
+    assert output["n"] + len(output["refused"]) == 3
     written = {line["task_id"]: line for line in map(json.loads, out.read_text().splitlines())}
     assert written["two"]["points"] == ["It is a boot"]
-    assert {name for name, line in written.items() if "rules" in line} == {"one", "two", "three"} - set(told["refused"])
+    assert {name for name, line in written.items() if "rules" in line} == {"one", "two", "three"} - set(
+        output["refused"]
+    )
     assert suite("servimage").tasks(str(tmp_path / "tasks.jsonl"), pixel_digest, None, str(out))
 
 
-def test_only_servimages_briefs_hold_hard_rules(tmp_path, capsys):
+def test_only_servimage_briefs_have_hard_rules(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps({"name": "x", "models": [{"card": "tiny-flux"}]}))
     assert main(["extract", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "w"), "--rules"]) == 2
     assert "need no enrichment" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from local_bench.core.tables import table
 from local_bench.runs.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / "tests/data/kept_run"
+EARLIER_RUN = ROOT / "tests/data/kept_run"
 
 
 def commands(group=cli, path=()):
@@ -47,13 +47,13 @@ def test_every_command_has_examples_that_parse(path):
     assert lines, text
     assert all((ROOT / file).is_file() for file in re.findall(r"configs/\S+", "\n".join(lines)))
     for line in lines:
-        words = shlex.split(line, comments=True)
-        words = words[words.index("local-bench") + 1 :]
-        if path[-1] == getattr(context.parent.command, "default_command", None) and words[len(path) - 1] != path[-1]:
-            words.insert(len(path) - 1, path[-1])  # `annotate RUN` is `annotate serve RUN`
-        assert tuple(words[: len(path)]) == path
+        parts = shlex.split(line, comments=True)
+        parts = parts[parts.index("local-bench") + 1 :]
+        if path[-1] == getattr(context.parent.command, "default_command", None) and parts[len(path) - 1] != path[-1]:
+            parts.insert(len(path) - 1, path[-1])  # `annotate RUN` is `annotate serve RUN`
+        assert tuple(parts[: len(path)]) == path
         parser = command.make_parser(context)
-        parsed, rest, _ = parser.parse_args(words[len(path) :])
+        parsed, rest, _ = parser.parse_args(parts[len(path) :])
         assert not [word for word in rest if word.startswith("-")]
         for parameter in command.params:
             if parameter.name in parsed and not isinstance(parameter.type, PathOption):
@@ -71,7 +71,7 @@ def test_every_command_has_examples_that_parse(path):
         ("", ["models"], None),
     ],
 )
-def test_a_prefix_comes_before_what_is_merely_similar(name, known, expected):
+def test_a_prefix_is_suggested_before_similar_names(name, known, expected):
     assert nearest(name, known) == expected
 
 
@@ -122,8 +122,8 @@ def test_shortcuts_are_settings_and_set_comes_last(tmp_path, capsys):
 
 
 @pytest.fixture
-def kept(tmp_path):
-    shutil.copytree(KEPT, tmp_path / "kept")
+def earlier_run(tmp_path):
+    shutil.copytree(EARLIER_RUN, tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -131,36 +131,36 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_what_if_changes_nothing_unless_saved(kept, capsys):
-    before = contents(kept)
-    assert main(["settle", str(kept), "--set", "acceptance.brf=0", "--set", "acceptance.veq=0", "--json"]) == 0
+def test_what_if_changes_nothing_unless_saved(earlier_run, capsys):
+    before = contents(earlier_run)
+    assert main(["settle", str(earlier_run), "--set", "acceptance.brf=0", "--set", "acceptance.veq=0", "--json"]) == 0
     ended = capsys.readouterr()
     lenient = json.loads(ended.out)
     assert lenient["saved"] is False
     assert "report" not in lenient
     assert "nothing was stored" in ended.err
-    assert contents(kept) == before
-    assert main(["settle", str(kept), "--set", "acceptance.brf=5", "--json"]) == 0
+    assert contents(earlier_run) == before
+    assert main(["settle", str(earlier_run), "--set", "acceptance.brf=5", "--json"]) == 0
     strict = json.loads(capsys.readouterr().out)["models"]
     assert {m: strict[m]["revenue_usd"] for m in strict} != {
         m: of["revenue_usd"] for m, of in lenient["models"].items()
     }
-    assert main(["settle", str(kept), "--set", "suite.limit=1"]) == 2  # another run, not a view
+    assert main(["settle", str(earlier_run), "--set", "suite.limit=1"]) == 2  # another run, not a view
     assert "is a run with another config" in capsys.readouterr().err
-    assert contents(kept) == before
-    assert main(["settle", str(kept), "--set", "acceptance.brf=5", "--save", "--json"]) == 0
+    assert contents(earlier_run) == before
+    assert main(["settle", str(earlier_run), "--set", "acceptance.brf=5", "--save", "--json"]) == 0
     saved = json.loads(capsys.readouterr().out)["models"]
     assert saved == strict
-    assert contents(kept) != before
+    assert contents(earlier_run) != before
 
 
-def test_ls_lists_runs_and_names_what_is_wrong_with_one(kept, tmp_path, capsys, monkeypatch):
-    shutil.copytree(kept, tmp_path / "second")
+def test_ls_lists_runs_and_their_faults(earlier_run, tmp_path, capsys, monkeypatch):
+    shutil.copytree(earlier_run, tmp_path / "second")
     (tmp_path / "second/ledger.sqlite").write_bytes(b"not a database")
     (tmp_path / "no-run").mkdir()
     assert main(["ls", str(tmp_path), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["runs"]
-    assert (first["run_dir"], first["suite"], first["fault"]) == (str(kept), "printshop", None)
+    assert (first["run_dir"], first["suite"], first["fault"]) == (str(earlier_run), "printshop", None)
     assert first["n"] == first["n_done"] + first["n_unscored"] > 0
     datetime.fromisoformat(first["changed"])
     assert "ledger.sqlite" in second["fault"]
@@ -170,13 +170,13 @@ def test_ls_lists_runs_and_names_what_is_wrong_with_one(kept, tmp_path, capsys, 
     assert main(["ls", str(tmp_path / "nowhere")]) == 2
 
 
-def test_doctor_of_a_config_speaks_of_that_config_alone(tmp_path, capsys):
+def test_doctor_of_a_config_checks_that_config_only(tmp_path, capsys):
     more = "metrics: [ssim, clip_cap]\npanel: [{card: qwen3-vl-2b, base_url: 'http://127.0.0.1:9/v1'}]\n"
     (tmp_path / "x.yaml").write_text(CONFIG + more)
     main(["doctor", str(tmp_path / "x.yaml"), "--json"])
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
-    named = [name for name in rows if name.split()[0] in ("suite", "model", "judge", "metric")]
-    assert named == [
+    checked = [name for name in rows if name.split()[0] in ("suite", "model", "judge", "metric")]
+    assert checked == [
         *("suite studio", "model tiny-flux", "model other", "judge tiny-qwen3-vl", "judge qwen3-vl-2b"),
         *("metric ssim", "metric clip_cap"),
     ]
@@ -191,19 +191,19 @@ def test_doctor_of_a_config_speaks_of_that_config_alone(tmp_path, capsys):
 
 
 def completed(line):
-    words = shlex.split(line)
-    return [item.value for item in ShellComplete(cli, {}, "local-bench", "_X").get_completions(words[:-1], words[-1])]
+    parts = shlex.split(line)
+    return [item.value for item in ShellComplete(cli, {}, "local-bench", "_X").get_completions(parts[:-1], parts[-1])]
 
 
-def test_names_are_completed(kept, monkeypatch):
+def test_names_are_completed(earlier_run, monkeypatch):
     assert "models" in completed("mod")
     assert {"flux1-dev", "flux1-schnell"} <= set(completed("models show flux1"))
     assert completed("suites show hype") == ["hype-edit-1"]
-    monkeypatch.setenv("LOCAL_BENCH_RUNS", str(kept.parent))
-    assert completed(f"digest {kept.parent}/k") == [str(kept)]
+    monkeypatch.setenv("LOCAL_BENCH_RUNS", str(earlier_run.parent))
+    assert completed(f"digest {earlier_run.parent}/k") == [str(earlier_run)]
 
 
-def test_a_table_is_wrapped_where_a_terminal_is_too_narrow(monkeypatch):
+def test_a_table_is_wrapped_in_a_narrow_terminal(monkeypatch):
     rows = [["a" * 30, "b" * 30, "1"], ["c", "d", "22"]]
     wide = table(["first", "second", "n"], rows)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -238,7 +238,7 @@ def test_a_terminal_shows_a_clock_while_waiting(capsys):
         assert bars._bars.finished
 
 
-def test_the_share_of_the_whole_run_is_below_the_bars(capsys):
+def test_the_share_of_the_complete_run_is_below_the_bars(capsys):
     with output.BarProgress() as bars:
         bars.begin("flux: make", 10)
         bars.advance(3)

@@ -1,4 +1,4 @@
-"""IDEA-Bench on two cases outside its mini subset, whose categories only their meta.json tells."""
+"""IDEA-Bench on two cases outside its mini subset, whose categories are only in their meta.json."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.suites.benchmarks import layouts
 
 
 @pytest.mark.slow
-def test_two_cases_that_are_not_of_the_mini_subset_have_their_category_and_the_whole(tmp_path, capsys):
+def test_two_cases_outside_the_mini_subset_have_their_category(tmp_path, capsys):
     path = layouts.idea(tmp_path / "data", ("0901", "0902"))
     config = {
         "name": "two",
@@ -29,6 +29,6 @@ def test_two_cases_that_are_not_of_the_mini_subset_have_their_category_and_the_w
     assert found["categories"]["I2I"] == found["tasks"]["0902"] is not None
     assert found["overall"] == pytest.approx(sum(found["categories"].values()) / 5)
     assert main(["settle", str(tmp_path / "run")]) == 0
-    shown = capsys.readouterr().out
-    assert "T2I" in shown
-    assert "all" in shown
+    stdout = capsys.readouterr().out
+    assert "T2I" in stdout
+    assert "all" in stdout

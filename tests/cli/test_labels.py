@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def truth(run: Path, seed: int = 0) -> dict[str, bool]:
-    """What people think: as the judge, who is a point off two times of three, and half a point too kind."""
+    """The decisions of people: the judge's scores with a standard deviation of one point and half a point less."""
     draw = random.Random(seed)
     with RunDir.open(run) as open_run:
         rows = open_run.store.rows(
@@ -58,10 +58,10 @@ def truth(run: Path, seed: int = 0) -> dict[str, bool]:
     return {row["task_id"]: (row["value"] or 2) + draw.gauss(-0.5, 1) >= 3 for row in rows}
 
 
-def filled(path: Path, said: dict[str, bool]) -> Path:
+def filled(path: Path, decisions: dict[str, bool]) -> Path:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     labels = path.with_name(f"{path.stem}-filled.jsonl")
-    labels.write_text("".join(json.dumps(line | {"overall": said[line["task_id"]]}) + "\n" for line in lines))
+    labels.write_text("".join(json.dumps(line | {"overall": decisions[line["task_id"]]}) + "\n" for line in lines))
     return labels
 
 
@@ -70,28 +70,28 @@ def line(**more: object) -> str:
 
 
 def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
-    """The real commands: plan, label, estimate; then all is labelled and nothing is left open."""
-    said = truth(run)
+    """The real commands: plan, label, estimate; then all is labelled and nothing is open."""
+    true_decisions = truth(run)
     ended = cli("settle", run, "--plan-labels", "0.2", "--questions", "ask.jsonl", "--json")
     assert ended.returncode == 0, ended.stderr
     plan = json.loads(ended.stdout)["labels"][MODEL]["plan"]
-    asked = [json.loads(line) for line in (tmp_path / "ask.jsonl").read_text().splitlines()]
-    assert len(asked) == plan["n_labels"] == len(plan["ask"])
+    sampled = [json.loads(line) for line in (tmp_path / "ask.jsonl").read_text().splitlines()]
+    assert len(sampled) == plan["n_labels"] == len(plan["ask"])
     assert 10 < plan["n_labels"] < N
     assert plan["width"] <= 0.2
-    assert all(line["overall"] is None and 0 < line["probability"] <= 1 for line in asked)
-    labels = filled(tmp_path / "ask.jsonl", said)
+    assert all(line["overall"] is None and 0 < line["probability"] <= 1 for line in sampled)
+    labels = filled(tmp_path / "ask.jsonl", true_decisions)
 
     ended = cli("settle", run, "--people", labels, "--plan-labels", "0.1", "--questions", "more.jsonl", "--json")
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)["labels"][MODEL]
+    estimate = json.loads(ended.stdout)["labels"][MODEL]
     with RunDir.open(run) as open_run:
         rows = open_run.store.rows("SELECT task_id, price_micro_usd FROM tasks ORDER BY position")
-    price = {row["task_id"]: row["price_micro_usd"] for row in rows if row["task_id"] in said}
-    whole = sum(price.values())
-    assert (told["n_images"], told["n_not_made"], told["value_usd"]) == (N - 1, 1, whole / 1e6)
-    share = told["estimates"]["revenue_share"]
-    paid = sum(price[t] for t in said if said[t]) / whole
+    price = {row["task_id"]: row["price_micro_usd"] for row in rows if row["task_id"] in true_decisions}
+    total = sum(price.values())
+    assert (estimate["n_images"], estimate["n_not_made"], estimate["value_usd"]) == (N - 1, 1, total / 1e6)
+    share = estimate["estimates"]["revenue_share"]
+    paid = sum(price[t] for t in true_decisions if true_decisions[t]) / total
     assert share["low"] <= paid <= share["high"]
     assert share["high"] - share["low"] < 0.3
     assert (share["n_labelled"], share["n_unanswered"], share["n_unpredicted"]) == (plan["n_labels"], 0, 1)
@@ -99,15 +99,15 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
 
     more = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
     known = [line for line in more if line["overall"] is not None]
-    assert {line["task_id"] for line in known} == {line["task_id"] for line in asked}
+    assert {line["task_id"] for line in known} == {line["task_id"] for line in sampled}
     assert {line["probability"] for line in known} == {1}
-    assert len(more) == told["plan"]["n_labels"] + told["plan"]["n_known"]
+    assert len(more) == estimate["plan"]["n_labels"] + estimate["plan"]["n_known"]
 
     everything = tmp_path / "all.jsonl"
     everything.write_text(
         "".join(
             json.dumps({"model": MODEL, "task_id": t, "deliverable": 1, "overall": ok, "probability": 1}) + "\n"
-            for t, ok in said.items()
+            for t, ok in true_decisions.items()
         )
     )
     with RunDir.open(run) as open_run:
@@ -116,7 +116,7 @@ def test_from_the_plan_to_the_estimate(cli, run, tmp_path):
     assert model.plan.n_labels == 0
 
 
-def test_the_tables_for_people(run, tmp_path, capsys):
+def test_the_text_tables(run, tmp_path, capsys):
     people = tmp_path / "few.jsonl"
     people.write_text("".join(line(task_id=t, overall=ok) for t, ok in list(truth(run).items())[:30]))
     with RunDir.open(run) as open_run:
@@ -128,7 +128,7 @@ def test_the_tables_for_people(run, tmp_path, capsys):
     assert nothing == ("", {})
 
 
-def test_the_same_plan_twice_and_another_seed_s(run):
+def test_plans_are_seeded(run):
     def plan(**how):
         with RunDir.open(run) as open_run:
             open_run.config = open_run.config.model_copy(update=how)
@@ -137,7 +137,7 @@ def test_the_same_plan_twice_and_another_seed_s(run):
     assert plan().images.tolist() == plan().images.tolist() != plan(seed=99).images.tolist()
 
 
-def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):
+def test_an_unanswered_label_is_counted_and_bounded(run, tmp_path):
     rows = [{"model": MODEL, "task_id": f"o{i:03}", "deliverable": 1, "probability": 0.3} for i in range(40)]
     path = tmp_path / "people.jsonl"
     path.write_text(
@@ -152,7 +152,7 @@ def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--questions", "new.jsonl"], "--questions writes the images planned by --plan-labels"),
         (
@@ -162,31 +162,31 @@ def test_a_label_that_nobody_could_give_is_counted_and_bounded(run, tmp_path):
         (["--plan-labels", "0"], "--plan-labels"),
     ],
 )
-def test_wrong_options_are_one_sentence_and_exit_2(cli, run, tmp_path, arguments, says):
+def test_wrong_options_exit_with_2(cli, run, tmp_path, arguments, message):
     (tmp_path / "there.jsonl").write_text("")
     ended = cli("settle", run, *arguments)
     assert ended.returncode == 2, ended.stderr
-    assert says in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         ([{"probability": 0.5}, {"task_id": "o001"}], "gives the probability of some images and not of others"),
         ([{"probability": 0}], "people.jsonl, line 1"),
         ([{"probability": 0.5}, {"rater": "other", "probability": 0.6}], "line 2: its probability differs"),
     ],
 )
-def test_labels_that_cannot_be_read_are_one_sentence(run, tmp_path, lines, says):
+def test_unreadable_labels_are_an_error(run, tmp_path, lines, message):
     people = tmp_path / "people.jsonl"
     people.write_text("".join(line(**more) for more in lines))
-    with RunDir.open(run) as open_run, pytest.raises(UserError, match=says) as caught:
+    with RunDir.open(run) as open_run, pytest.raises(UserError, match=message) as caught:
         labelling(open_run, None, people)
     assert "\n" not in str(caught.value)
 
 
-def test_labels_of_later_attempts_are_not_passed_over_in_silence(run, tmp_path):
+def test_labels_of_later_attempts_are_reported(run, tmp_path):
     path = tmp_path / "people.jsonl"
     path.write_text(line() + line(task_id=f"o{N - 1}"))
     with RunDir.open(run) as open_run:

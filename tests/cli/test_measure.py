@@ -29,14 +29,14 @@ def lab(tmp_path):
 
 
 METRICS = "l1_raw,ssim,colorfulness,clip_cap:tiny-clip,clip_ref:tiny-clip"
-BESIDE = ["--sources", "sources", "--masks", "masks", "--references", "references", "--captions", "captions.jsonl"]
+COMPANIONS = ["--sources", "sources", "--masks", "masks", "--references", "references", "--captions", "captions.jsonl"]
 
 
-def test_what_lies_beside_an_image_is_found_by_its_name(lab, monkeypatch, capsys):
+def test_companion_files_are_found_by_name(lab, monkeypatch, capsys):
     monkeypatch.chdir(lab)
 
     def measured():
-        assert main(["measure", "made", "--metrics", METRICS, *BESIDE, "--out", "scores.jsonl", "--json"]) == 0
+        assert main(["measure", "made", "--metrics", METRICS, *COMPANIONS, "--out", "scores.jsonl", "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     found = measured()
@@ -59,30 +59,30 @@ def test_what_lies_beside_an_image_is_found_by_its_name(lab, monkeypatch, capsys
     assert "bicubic" in spec["preprocessing"]
 
     lines = (lab / "scores.jsonl").read_text().splitlines()
-    whole = set(lines[:-1])
+    complete_lines = set(lines[:-1])
     (lab / "scores.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # cut off in its last line
     assert measured() == found
-    assert whole < set((lab / "scores.jsonl").read_text().splitlines())
+    assert complete_lines < set((lab / "scores.jsonl").read_text().splitlines())
     drawing().save(lab / "made/c.PNG")  # another image now
     third = measured()
     assert third["images"]["c.PNG"]["colorfulness"] == a["colorfulness"]
     assert third["images"]["a.png"] == a
 
 
-def test_a_table_for_people_and_a_metric_without_weights(lab, monkeypatch, capsys):
+def test_the_text_table_and_a_metric_without_weights(lab, monkeypatch, capsys):
     monkeypatch.chdir(lab)
     assert main(["measure", "made", "--metrics", "colorfulness,dino_ref"]) == 0
-    said = capsys.readouterr()
-    assert said.out.count("unscored: the weights of this metric are not on this machine") == 3
-    assert "models fetch dinov2-giant" in said.err
+    captured = capsys.readouterr()
+    assert captured.out.count("unscored: the weights of this metric are not on this machine") == 3
+    assert "models fetch dinov2-giant" in captured.err
     assert main(["measure", "made", "--metrics", "dino_ref", "--require-metrics"]) == 2
-    said = capsys.readouterr()
-    assert "models fetch dinov2-giant" in said.err
-    assert not said.out
+    captured = capsys.readouterr()
+    assert "models fetch dinov2-giant" in captured.err
+    assert not captured.out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["made", "--metrics", "l1_rw"], "did you mean 'l1_raw'?"),
         (["made", "--metrics", "pyiqa:musik"], "did you mean 'pyiqa:musiq'?"),
@@ -96,12 +96,12 @@ def test_a_table_for_people_and_a_metric_without_weights(lab, monkeypatch, capsy
         (["made", "--metrics", "ssim", "--out", "other.jsonl"], "other.jsonl"),
     ],
 )
-def test_wrong_input_is_one_sentence(lab, monkeypatch, capsys, arguments, says):
+def test_wrong_input_is_an_error(lab, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(lab)
     (lab / "bad.jsonl").write_text('{"image": "a.png", "words": "x"}\n{}\n')
     (lab / "other.jsonl").write_text('{"metrics": {}}\n')
     assert main(["measure", *arguments]) == 2
-    said = capsys.readouterr()
-    assert says in said.err
-    assert len(said.err.splitlines()) == 1
-    assert not said.out
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert not captured.out

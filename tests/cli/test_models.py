@@ -1,4 +1,4 @@
-"""`models`: what people and programs are told of the cards and of their files."""
+"""`models`: text and JSON about the cards and their files."""
 
 import json
 
@@ -14,35 +14,35 @@ def test_the_list_has_a_line_for_every_card(cli):
     assert header.split() == ["model", "role", "family", "size", "VRAM", "licence", "gated", "inputs"]
     assert {line.split()[0] for line in lines} == set(cards())
     (flux,) = [line for line in lines if line.startswith("flux1-schnell ")]
-    for words in ("generator", "16.9 B", "Apache-2.0", "yes", "text"):
-        assert words in flux
+    for expected in ("generator", "16.9 B", "Apache-2.0", "yes", "text"):
+        assert expected in flux
 
 
-def test_show_says_all_of_the_card_and_that_its_files_are_not_here(cli):
+def test_show_has_the_complete_card_and_that_its_files_are_missing(cli):
     ended = cli("models", "show", "flux1-dev", "--json")
-    shown = json.loads(ended.stdout)
-    assert shown.items() >= cards()["flux1-dev"].model_dump().items()
-    assert (shown["here"], shown["bytes"], shown["manifest"], shown["weights_sha256"]) == (False, None, None, None)
+    output = json.loads(ended.stdout)
+    assert output.items() >= cards()["flux1-dev"].model_dump().items()
+    assert (output["here"], output["bytes"], output["manifest"], output["weights_sha256"]) == (False, None, None, None)
     assert "local-bench models fetch flux1-dev" in ended.stderr
-    in_words = dict(line.split(maxsplit=1) for line in cli("models", "show", "flux1-dev").stdout.splitlines()[2:])
-    assert in_words["source.repo"] == "black-forest-labs/FLUX.1-dev"
-    assert in_words["sampler.num_inference_steps"] == "50"
-    assert in_words["here"] == "no"
+    as_text = dict(line.split(maxsplit=1) for line in cli("models", "show", "flux1-dev").stdout.splitlines()[2:])
+    assert as_text["source.repo"] == "black-forest-labs/FLUX.1-dev"
+    assert as_text["sampler.num_inference_steps"] == "50"
+    assert as_text["here"] == "no"
 
 
-def test_a_small_model_is_built_where_it_is_shown_or_fetched(cli):
-    shown = json.loads(cli("models", "show", "tiny-clip", "--json").stdout)
-    assert shown["here"] is True
-    assert shown["bytes"] > 1_000_000
+def test_a_small_model_is_built_by_show_and_fetch(cli):
+    output = json.loads(cli("models", "show", "tiny-clip", "--json").stdout)
+    assert output["here"] is True
+    assert output["bytes"] > 1_000_000
     ended = cli("models", "fetch", "tiny-clip", "--json")
     fetched = json.loads(ended.stdout)["tiny-clip"]
-    assert fetched["weights_sha256"] == shown["weights_sha256"]
-    assert fetched["folder"] == shown["folder"]
+    assert fetched["weights_sha256"] == output["weights_sha256"]
+    assert fetched["folder"] == output["folder"]
     assert fetched["manifest"] is None
 
 
 @pytest.mark.parametrize(
-    ("takes", "words"),
+    ("takes", "expected"),
     [
         ({}, "text"),
         ({"pictures": 1}, "text, optional image"),
@@ -51,7 +51,7 @@ def test_a_small_model_is_built_where_it_is_shown_or_fetched(cli):
         ({"pictures": 1, "text_alone": False, "mask": True}, "text + image + mask"),
     ],
 )
-def test_what_a_generator_takes_is_said_in_words(takes, words):
+def test_the_inputs_of_a_generator_as_text(takes, expected):
     flux = cards()["flux1-dev"].model_dump()
-    assert inputs_text(ModelCard.model_validate(flux | {"takes": takes})) == words
+    assert inputs_text(ModelCard.model_validate(flux | {"takes": takes})) == expected
     assert inputs_text(cards()["qwen3-vl-8b"]) == ""

@@ -1,4 +1,4 @@
-"""Every command and option that the documentation or the package names is there."""
+"""Every command and option that the documentation or the package names exists."""
 
 import re
 
@@ -8,8 +8,8 @@ from local_bench.cli.main import cli
 from tests.conftest import ROOT
 
 
-def named():
-    """(file, words after `local-bench`) of every mention in code marks or at the start of a line."""
+def mentioned_commands():
+    """(file, arguments after `local-bench`) of every mention in code marks or at the start of a line."""
     files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "local_bench").rglob("*.py")]
     files += (ROOT / "local_bench").rglob("*.j2")
     for file in files:
@@ -19,20 +19,20 @@ def named():
 
 def test_named_commands_and_options_exist():
     missing, n = [], 0
-    for file, words in named():
+    for file, parts in mentioned_commands():
         command: click.Command | None = cli
-        while words and isinstance(command, click.Group) and re.fullmatch("[a-z-]+", words[0]):
-            if words[0].startswith("-"):
+        while parts and isinstance(command, click.Group) and re.fullmatch("[a-z-]+", parts[0]):
+            if parts[0].startswith("-"):
                 break
-            command = command.commands.get(words.pop(0))
+            command = command.commands.get(parts.pop(0))
             n += 1
         if command is None:
-            missing.append((str(file), words))
+            missing.append((str(file), parts))
             continue
         command = command.commands[default] if (default := getattr(command, "default_command", None)) else command
         known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h", "--version"}
-        for word in words:
-            option = re.match("--[a-z-]+", word.strip("[](),;"))
+        for part in parts:
+            option = re.match("--[a-z-]+", part.strip("[](),;"))
             if option and option[0] not in known:
                 missing.append((str(file), option[0]))
     assert not missing

@@ -81,7 +81,7 @@ def test_every_kind_from_one_run_to_the_revenue_of_another(kind, run, first, sec
     assert (status, "expected revenue" in text) == (0, True)
 
 
-def test_settling_the_training_run_says_so(run, first, trained):
+def test_settling_the_training_run_is_reported(run, first, trained):
     a, _ = first
     status, _, err = run("settle", a, "--predictor", trained, "--set", "acceptance.brf=2")
     assert status == 0
@@ -95,17 +95,17 @@ def test_the_texts(run, first, second, trained, tmp_path):
     options = ["--out", out, "--calibration", "temperature", "--seed", "3"]
     status, text, _ = run("predictor", "train", a, b, *files, *options)
     assert status == 0
-    for words in (
+    for expected in (
         "logistic on brf, veq, cns",
         "tuned rule: brf >= ",
         "calibrated on: training, out of fold",
         "predictor evaluate",
     ):
-        assert words in text
+        assert expected in text
     status, text, _ = run("predictor", "evaluate", trained, b, "--annotations", b_labels)
     assert status == 0
-    for words in ("majority", "tuned rule", "predictor (boosted)", "C-Portrait", "over tuned rule", "95 %"):
-        assert words in text
+    for expected in ("majority", "tuned rule", "predictor (boosted)", "C-Portrait", "over tuned rule", "95 %"):
+        assert expected in text
     assert "tiny-flux" in run("predictor", "apply", b, "--predictor", trained)[1]
 
 
@@ -124,13 +124,13 @@ def test_without_annotations_those_made_in_the_run_are_used(run, first, tmp_path
     assert cards[0]["predictor"] == cards[1]["predictor"] == cards[2]["predictor"]
 
 
-def test_wrong_use_is_one_sentence_and_writes_nothing(run, first, second, trained, folder, tmp_path):
+def test_wrong_input_is_an_error_and_writes_nothing(run, first, second, trained, folder, tmp_path):
     (a, labels), (b, b_labels) = first, second
     other, other_labels = annotated_run(tmp_path / "c", range(20), judge=DELTA)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     out = tmp_path / "p"
-    for arguments, says in (
+    for arguments, message in (
         (("train", a, a, "--annotations", labels, "--annotations", labels, "--out", out), "is given twice"),
         (("train", a, b, "--annotations", labels, "--out", out), "2 runs and 1 files"),
         (("train", a, other, "--annotations", labels, "--annotations", other_labels, "--out", out), "judges of"),
@@ -143,7 +143,7 @@ def test_wrong_use_is_one_sentence_and_writes_nothing(run, first, second, traine
         (("apply", b, "--predictor", tmp_path), "has no predictor.json"),
     ):
         status, _, err = run("predictor", *arguments)
-        assert (status, says in err) == (2, True), err
+        assert (status, message in err) == (2, True), err
         assert "Traceback" not in err
     assert not out.exists()
     assert run("settle", b, "--predictor", tmp_path / "none")[0] == 2
@@ -171,7 +171,7 @@ RULE = '{"kind": "rule", "thresholds": {"brf": %s}, "paid_if_rejected": %s, "pai
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda card: "", "is not JSON"),
         (lambda card: "[]", "is not a predictor"),
@@ -193,14 +193,14 @@ RULE = '{"kind": "rule", "thresholds": {"brf": %s}, "paid_if_rejected": %s, "pai
         (signed(kind="oracle"), "kind"),
     ],
 )
-def test_hostile_predictor_files_are_one_sentence(change, says, run, second, trained, tmp_path):
+def test_hostile_predictor_files_are_an_error(change, message, run, second, trained, tmp_path):
     card = json.loads((trained / "predictor.json").read_text())
     (tmp_path / "p").mkdir()
     (tmp_path / "p/predictor.json").write_bytes(change(card).encode("utf-8", "surrogatepass"))
     b, _ = second
     status, out, err = run("predictor", "apply", b, "--predictor", tmp_path / "p")
     assert (status, out) == (2, "")
-    assert says in err
+    assert message in err
     assert len(err) < 700
     assert err.count("\n") == 1
 

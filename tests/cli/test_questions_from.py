@@ -17,7 +17,7 @@ def rows(path, query):
 
 
 @pytest.mark.slow
-def test_the_scores_stand_apart_and_change_nothing_of_the_suites_own(tmp_path, capsys):
+def test_borrowed_scores_do_not_change_the_suite_s_own(tmp_path, capsys):
     path = layouts.servimage(tmp_path / "data")
     for task, n in (("digital-001", 2), ("portrait-010", 1)):
         for i in range(1, n + 1):
@@ -40,15 +40,15 @@ def test_the_scores_stand_apart_and_change_nothing_of_the_suites_own(tmp_path, c
     assert main(["plan", str(tmp_path / "run.yaml"), *more, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)["judge"]["n_questions"]
     assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(run), *more, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdicts"]["n"] == planned > own["verdicts"]["n"]
-    assert (told["models"], told["benchmark"]) == (own["models"], own["benchmark"])
+    output = json.loads(capsys.readouterr().out)
+    assert output["verdicts"]["n"] == planned > own["verdicts"]["n"]
+    assert (output["models"], output["benchmark"]) == (own["models"], own["benchmark"])
     verdicts = "SELECT work_id, judge, rubric, point, repeat, question_id, answer FROM verdicts ORDER BY 1, 2, 3, 4, 5"
     assert set(rows(plain, verdicts)) < set(rows(run, verdicts))
     scores = "SELECT work_id, name, value, unscored, applies FROM scores ORDER BY 1, 2"
     assert {row[1] for row in set(rows(run, scores)) - set(rows(plain, scores))} == OTHERS
     applies = {(row[1], row[4]) for row in rows(run, scores) if row[1] == "ice_vllmqa"}
-    assert applies == {("ice_vllmqa", 0), ("ice_vllmqa", 1)}  # words alone, and an edit
+    assert applies == {("ice_vllmqa", 0), ("ice_vllmqa", 1)}  # text alone, and an edit
     assert "hype_pass" in (run / "report" / "index.html").read_text()
     labels = tmp_path / "labels.jsonl"
     images = [("digital-001", 1), ("digital-001", 2), ("portrait-010", 1)]
@@ -56,12 +56,12 @@ def test_the_scores_stand_apart_and_change_nothing_of_the_suites_own(tmp_path, c
     labels.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["settle", str(run), "--people", str(labels), "--explain", "--json"]) == 0
     assert "idea_met" in capsys.readouterr().out  # how far each score goes along with payment
-    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(plain), *more, "--json"]) == 0  # asked later
+    assert main(["run", str(tmp_path / "run.yaml"), "--run-dir", str(plain), *more, "--json"]) == 0  # added later
     capsys.readouterr()
     assert rows(plain, verdicts) == rows(run, verdicts)
 
 
-def test_another_name_is_one_sentence(tmp_path, capsys):
+def test_an_unknown_name_is_an_error(tmp_path, capsys):
     config = {"name": "t", "suite": {"name": "studio"}, "models": [{"card": "tiny-flux"}]}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     assert main(["plan", str(tmp_path / "run.yaml"), "--set", "suite.questions_from=[hype]"]) == 2

@@ -1,4 +1,4 @@
-"""A case of IDEA-Bench that cannot be read: left out, counted and named; the others go on."""
+"""A case of IDEA-Bench that cannot be read: left out, counted and reported; the others are read."""
 
 import json
 
@@ -10,22 +10,22 @@ from local_bench.runs.rundir import RunDir
 from tests.suites.benchmarks import layouts
 
 
-def test_it_is_named_by_suites_show_by_plan_and_in_the_provenance(tmp_path, capsys):
+def test_it_is_reported_by_suites_show_plan_and_provenance(tmp_path, capsys):
     data = layouts.idea(tmp_path / "data")
     (data / "pair_0001/instruction.txt").write_text(" ")
-    says = "case pair_0001 is omitted: pair_0001/instruction.txt is empty"
+    message = "case pair_0001 is omitted: pair_0001/instruction.txt is empty"
 
     assert main(["suites", "show", "idea-bench", "--path", str(data), "--json"]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["n_tasks"] == 2
-    assert [sentence.startswith(says) for sentence in json.loads(shown.out)["refused"]] == [True]
-    assert says in shown.err
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["n_tasks"] == 2
+    assert [sentence.startswith(message) for sentence in json.loads(captured.out)["refused"]] == [True]
+    assert message in captured.err
 
     config = {"name": "r", "suite": {"name": "idea-bench", "path": str(data)}, "models": [{"card": "tiny-flux"}]}
     (tmp_path / "run.yaml").write_text(json.dumps(config | {"judge": {"card": "tiny-qwen3-vl"}, "metrics": []}))
     assert main(["plan", str(tmp_path / "run.yaml"), "--json"]) == 0
     planned = capsys.readouterr()
-    assert says in planned.err
+    assert message in planned.err
     assert json.loads(planned.out)["n_tasks"] == 2
     assert len(json.loads(planned.out)["refused_cases"]) == 1
 
@@ -34,10 +34,10 @@ def test_it_is_named_by_suites_show_by_plan_and_in_the_provenance(tmp_path, caps
         plan = make_plan(loaded, run.path)
         assert plan.notes[0] == "1 case cannot be read and is skipped:"
         write_provenance(run, plan, None)
-    kept = json.loads((tmp_path / "run/provenance.json").read_text())["refused_cases"]
-    assert kept["n"] == 1
-    assert kept["cases"][0].startswith(says)
-    assert str(tmp_path) not in kept["cases"][0]
+    stored = json.loads((tmp_path / "run/provenance.json").read_text())["refused_cases"]
+    assert stored["n"] == 1
+    assert stored["cases"][0].startswith(message)
+    assert str(tmp_path) not in stored["cases"][0]
 
     for name in ("plain", "relight"):
         (data / f"{name}_0001/meta.json").write_text("[]")

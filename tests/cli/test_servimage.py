@@ -1,4 +1,4 @@
-"""The three published ServImage orders through the whole house, with a real judge."""
+"""The three published ServImage orders through all phases, with a real judge."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.server
 
 
-def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server, tmp_path):
+def test_three_real_orders_from_generation_to_settlement(cli, shared, judge_server, tmp_path):
     tasks = shared / "data/servimage-cases/tasks.jsonl"
     ended = cli(
         *("run", ROOT / "configs/runs/servimage-tiny.yaml", "--json"),
@@ -18,9 +18,9 @@ def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server
         VLLM_API_KEY=judge_server.api_key.get_secret_value(),
     )
     assert ended.returncode == 0, ended.stderr
-    said = ended.stderr.splitlines()
-    assert [s for s in said if s.startswith("portrait-001: The source image images/portrait-001_source.png")]
-    assert [s for s in said if s.startswith("product-015: The reference image images/product-015_ref1.png is not")]
+    stderr = ended.stderr.splitlines()
+    assert [s for s in stderr if s.startswith("portrait-001: The source image images/portrait-001_source.png")]
+    assert [s for s in stderr if s.startswith("product-015: The reference image images/product-015_ref1.png is not")]
 
     result = json.loads(ended.stdout)
     assert result["candidates"] == {"n": 6, "n_done": 5, "n_unscored": 1, "n_failed": 0}
@@ -35,7 +35,7 @@ def test_three_real_orders_are_made_judged_and_settled(cli, shared, judge_server
     assert "which the order asks to edit, is not there" in page
 
 
-def test_a_port_in_use_is_said_before_anything_is_made(cli, judge_server, tmp_path):
+def test_a_port_in_use_is_reported_before_the_generation(cli, judge_server, tmp_path):
     port = judge_server.base_url.split(":")[2].split("/")[0]
     ended = cli("demo", "--set", f"judge.port={port}", "--set", "judge.transport=served")
     assert ended.returncode == 2
@@ -43,11 +43,11 @@ def test_a_port_in_use_is_said_before_anything_is_made(cli, judge_server, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_stages_one_by_one_come_to_the_same(judge_server, tmp_path, monkeypatch, capsys):
+def test_separate_phases_give_the_same_result(judge_server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_API_KEY", judge_server.api_key.get_secret_value())
 
-    def said(*arguments):
+    def stdout_of(*arguments):
         capsys.readouterr()
         assert main([*arguments]) == 0
         return capsys.readouterr().out
@@ -56,15 +56,15 @@ def test_the_stages_one_by_one_come_to_the_same(judge_server, tmp_path, monkeypa
         "name: c\nsuite: {name: studio, limit: 2}\nmodels: [{card: tiny-flux, height: 64, width: 64}]\n"
         f"judge: {{card: tiny-qwen3-vl, base_url: '{judge_server.base_url}'}}\nmetrics: [entropy]\n"
     )
-    said("run", "c.yaml", "--run-dir", "whole")
-    named = ("--set", f"judge.base_url={judge_server.base_url}")  # a run directory's own is not contacted
+    stdout_of("run", "c.yaml", "--run-dir", "whole")
+    server = ("--set", f"judge.base_url={judge_server.base_url}")  # a run directory's own is not contacted
     for stage, target, more in (
-        *(("generate", "c.yaml", ()), ("measure", "runs/c", ()), ("judge", "runs/c", named), ("settle", "runs/c", ())),
+        *(("generate", "c.yaml", ()), ("measure", "runs/c", ()), ("judge", "runs/c", server), ("settle", "runs/c", ())),
     ):
-        said(stage, target, *more)
-    assert said("digest", "runs/c", "--json") == said("digest", "whole", "--json")
-    again = json.loads(said("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0, cns: 5.0}", "--json"))
+        stdout_of(stage, target, *more)
+    assert stdout_of("digest", "runs/c", "--json") == stdout_of("digest", "whole", "--json")
+    again = json.loads(stdout_of("settle", "runs/c", "--set", "acceptance={brf: 5.0, veq: 5.0, cns: 5.0}", "--json"))
     strict = again["models"]["tiny-flux"]["revenue_usd"]
-    again = json.loads(said("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0, cns: 0.0}", "--json"))
+    again = json.loads(stdout_of("settle", "runs/c", "--set", "acceptance={brf: 0.0, veq: 0.0, cns: 0.0}", "--json"))
     assert strict < again["models"]["tiny-flux"]["revenue_usd"] == again["models"]["tiny-flux"]["value_usd"]
-    assert said("report", "runs/c") == "report: runs/c/report/index.html\n"
+    assert stdout_of("report", "runs/c") == "report: runs/c/report/index.html\n"

@@ -40,7 +40,7 @@ def run_all(lines, folder):
 
 
 def test_no_heavy_library_is_imported(run_dir, tmp_path):
-    """Elsewhere than where the run was made: settling does not look for the weights or for the imported images."""
+    """In another folder than the run's: settling needs neither the weights nor the imported images."""
     orders = run_dir.parent / "data"
     shipped = [f"plan {file} --set suite.path={orders}" for file in sorted((configs_dir() / "runs").glob("serv*.yaml"))]
     lines = [
@@ -76,7 +76,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-def test_what_needs_torch_is_seen_to_import_it(tmp_path):
+def test_commands_that_need_torch_import_it(tmp_path):
     found = run_all([LIGHT, NEEDS_TORCH], tmp_path)
     assert found == {LIGHT: [0, []], NEEDS_TORCH: [0, ["torch", "diffusers", "transformers"]]}
 

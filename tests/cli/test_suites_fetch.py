@@ -36,12 +36,12 @@ class Web:
 
     def __init__(self) -> None:
         self.served: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         web = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                web.asked.append(self.path)
+                web.requests.append(self.path)
                 data = web.served.get(self.path)
                 self.send_response(404 if data is None else 200)
                 self.end_headers()
@@ -61,11 +61,11 @@ class Ended:
     out: str
     err: str
 
-    def refused(self, *says: str) -> None:
+    def refused(self, *messages: str) -> None:
         assert (self.status, self.out) == (2, "")
         sentence = self.err.splitlines()[-1]
-        for words in says:
-            assert words in sentence
+        for message in messages:
+            assert message in sentence
 
 
 class Lab:
@@ -113,8 +113,8 @@ def lab(tmp_path, monkeypatch, capsys) -> Iterator[Lab]:
 
         def run(*arguments: str) -> Ended:
             status = command_line.main(list(arguments))
-            said = capsys.readouterr()
-            return Ended(status, said.out, said.err)
+            captured = capsys.readouterr()
+            return Ended(status, captured.out, captured.err)
 
         yield Lab(tmp_path, web, hub, run)
     web.server.shutdown()
@@ -151,7 +151,7 @@ def servimage(lab: Lab) -> Path:
     return root
 
 
-def test_every_suite_that_is_read_from_a_path_has_an_entry_and_every_commit_is_full():
+def test_every_suite_with_a_path_has_an_entry_with_a_full_commit():
     entries = datasets()
     assert set(entries) == {name for name in suite_names() if suite(name).shipped is None}
     assert all(entry.suite == name for name, entry in entries.items())
@@ -159,7 +159,7 @@ def test_every_suite_that_is_read_from_a_path_has_an_entry_and_every_commit_is_f
     assert [name for name, revision in revisions.items() if revision is None] == ["ice-bench"]
 
 
-def test_servimage_comes_from_the_archive_of_its_commit_and_is_read(lab):
+def test_servimage_is_fetched_from_the_archive_of_its_commit(lab):
     root = servimage(lab)
     ended = lab.fetch("servimage", "--json")
     assert ended.status == 0, ended.err
@@ -169,31 +169,31 @@ def test_servimage_comes_from_the_archive_of_its_commit_and_is_read(lab):
     assert "skipped 1 files that are not text, tables or images" in ended.err
     record = json.loads((lab.out / RECORD).read_text())
     assert (record["repo"], record["revision"]) == ("FengxianJi/ServImage", COMMIT)
-    kept = [p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".png") and not p.is_symlink()]
+    unpacked = [p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".png") and not p.is_symlink()]
     assert record["files"] == {
         p.relative_to(root).as_posix(): {
             "bytes": p.stat().st_size,
             "sha256": hashlib.sha256(p.read_bytes()).hexdigest(),
         }
-        for p in kept
+        for p in unpacked
     }
     assert lab.left() == ["out"]
 
 
-def test_a_second_call_downloads_nothing_and_the_record_is_the_same_elsewhere(lab):
+def test_a_second_call_downloads_nothing_and_the_record_is_equal(lab):
     servimage(lab)
     assert lab.fetch("servimage").status == 0
-    asked, first = len(lab.web.asked), (lab.out / RECORD).read_bytes()
+    n_requests, first = len(lab.web.requests), (lab.out / RECORD).read_bytes()
     again = lab.fetch("servimage")
     assert again.status == 0
     assert "are already in" in again.err
-    assert len(lab.web.asked) == asked
+    assert len(lab.web.requests) == n_requests
     lab.out = lab.place / "elsewhere"
     assert lab.fetch("servimage").status == 0
     assert (lab.out / RECORD).read_bytes() == first
 
 
-def test_a_folder_that_holds_anything_else_is_left_as_it_is(lab):
+def test_a_folder_with_other_files_is_left_unchanged(lab):
     servimage(lab)
     lab.out.mkdir()
     (lab.out / "notes.txt").write_text("mine")
@@ -208,7 +208,7 @@ def test_a_folder_that_holds_anything_else_is_left_as_it_is(lab):
 
 
 @pytest.mark.parametrize(
-    ("extra", "says"),
+    ("extra", "message"),
     [
         (member("Repo-commit/../../outside.json"), "points outside the archive"),
         (member("/tmp/outside.json"), "points outside the archive"),
@@ -219,25 +219,25 @@ def test_a_folder_that_holds_anything_else_is_left_as_it_is(lab):
         (member("Repo-commit/other.bin", 3_000_000), "unpacks to more than 0.002 GB"),
     ],
 )
-def test_a_hostile_archive_leaves_nothing(lab, extra, says):
+def test_a_hostile_archive_leaves_nothing(lab, extra, message):
     lab.archive("servimage", tar_of(servimage(lab), extra))
     lab.entries["servimage"]["max_bytes"] = 2_000_000
-    lab.fetch("servimage").refused(says)
+    lab.fetch("servimage").refused(message)
     assert lab.left() == []
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda data: data[: len(data) // 2], "is damaged"),
         (lambda _: b"no archive at all", "is damaged"),
         (lambda _: b"x" * 2_000_001, "more than 0.002 GB"),
     ],
 )
-def test_a_damaged_or_too_large_archive_leaves_nothing(lab, change, says):
+def test_a_damaged_or_too_large_archive_leaves_nothing(lab, change, message):
     lab.archive("servimage", change(tar_of(servimage(lab))))
     lab.entries["servimage"]["max_bytes"] = 2_000_000
-    lab.fetch("servimage").refused(says)
+    lab.fetch("servimage").refused(message)
     assert lab.left() == []
 
 
@@ -248,7 +248,7 @@ def test_an_archive_without_the_folder_is_refused(lab):
     lab.fetch("servimage").refused("has no files in ServImage_Bench")
 
 
-def test_what_cannot_be_had_is_one_sentence(lab, monkeypatch):
+def test_an_unavailable_archive_is_an_error(lab, monkeypatch):
     servimage(lab)
     again = f"`local-bench suites fetch servimage --out {lab.out}`"
     lab.fetch("servimage", "--revision", "main").refused("is not a full commit", again[:-1])
@@ -269,7 +269,7 @@ def _full(*_: object) -> str:
     raise OSError(28, "No space left on device")
 
 
-def test_files_that_the_suite_does_not_read_whole_end_with_status_1(lab):
+def test_files_that_the_suite_does_not_read_completely_exit_with_1(lab):
     servimage(lab)
     lab.entries["servimage"]["tasks"] = 3
     ended = lab.fetch("servimage", "--json")
@@ -294,24 +294,24 @@ def test_a_dry_run_downloads_nothing(lab):
     ended = lab.fetch("servimage", "--dry-run", "--json")
     data = json.loads(ended.out)
     assert (ended.status, data["bytes"], data["revision"]) == (0, 1000, COMMIT)
-    assert not lab.web.asked
+    assert not lab.web.requests
     assert lab.left() == []
 
 
 def hype(lab: Lab) -> None:
     """The list in the repository, its images elsewhere."""
-    root, kept = lab.place / "served/hype", lab.place / "served/pictures"
+    root, images = lab.place / "served/hype", lab.place / "served/pictures"
     (root / "src/tasks").mkdir(parents=True)
     (root / "LICENSE-DATA").write_text("CC BY 4.0")
-    shutil.copy(layouts.hype(kept), root / "src/tasks/public.json")
+    shutil.copy(layouts.hype(images), root / "src/tasks/public.json")
     lab.archive("hype-edit-1", root)
     lab.entries["hype-edit-1"] |= {"tasks": 3, "files": 6}
     lab.entries["hype-edit-1"]["pictures"]["url"] = f"{lab.web.url}/cdn/tasks/{{task_id}}/{{name}}"
-    for path in kept.glob("*/*.png"):
-        lab.web.served[f"/cdn/tasks/{path.relative_to(kept)}"] = path.read_bytes()
+    for path in images.glob("*/*.png"):
+        lab.web.served[f"/cdn/tasks/{path.relative_to(images)}"] = path.read_bytes()
 
 
-def test_hype_edits_images_come_from_their_own_server_and_are_not_asked_for_twice(lab):
+def test_hype_edit_images_come_from_their_own_server_once(lab):
     hype(lab)
     lost = lab.web.served.pop("/cdn/tasks/two-1/002.png")
     lab.fetch("hype-edit-1").refused("two-1/002.png returned HTTP 404")
@@ -320,13 +320,13 @@ def test_hype_edits_images_come_from_their_own_server_and_are_not_asked_for_twic
     ended = lab.fetch("hype-edit-1", "--json")
     assert ended.status == 0, ended.err
     assert (json.loads(ended.out)["n_tasks"], json.loads(ended.out)["complete"]) == (3, True)
-    assert lab.web.asked.count("/cdn/tasks/mug-1/001.png") == 1
+    assert lab.web.requests.count("/cdn/tasks/mug-1/001.png") == 1
     files = json.loads((lab.out / RECORD).read_text())["files"]
     assert {"LICENSE-DATA", "tasks/public.json", "tasks/two-1/002.png"} < set(files)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('[{"task_id": "../x", "input_images": ["a.png"]}]', "cannot be fetched"),
         ('[{"task_id": "x", "input_images": ["../../a.png"]}]', "cannot be fetched"),
@@ -335,12 +335,12 @@ def test_hype_edits_images_come_from_their_own_server_and_are_not_asked_for_twic
         ("[", "is not a list of tasks"),
     ],
 )
-def test_a_list_that_names_no_images_is_refused(lab, text, says):
+def test_a_list_that_names_no_images_is_refused(lab, text, message):
     hype(lab)
     root = lab.place / "served/hype"
     (root / "src/tasks/public.json").write_text(text)
     lab.archive("hype-edit-1", root)
-    lab.fetch("hype-edit-1").refused(says)
+    lab.fetch("hype-edit-1").refused(message)
     assert lab.left() == []
 
 
@@ -354,14 +354,14 @@ def on_hub(lab: Lab, name: str) -> Path:
     return folder
 
 
-def test_idea_bench_comes_from_the_hub_at_its_pinned_commit(lab):
+def test_idea_bench_is_fetched_from_the_hub_at_its_pinned_commit(lab):
     folder = on_hub(lab, "idea-bench")
     layouts.idea(folder / "dataset")
     (folder / "dataset/dataset_script.py").write_text("a script")
     lab.entries["idea-bench"]["tasks"] = 3
     listed = json.loads(lab.fetch("idea-bench", "--dry-run", "--json").out)
     assert listed["bytes"] == sum((folder / name).stat().st_size for name in listed["files"])
-    assert not [path for path in lab.hub.asked if "/resolve/" in path]
+    assert not [path for path in lab.hub.requests if "/resolve/" in path]
     ended = lab.fetch("idea-bench", "--json")
     assert ended.status == 0, ended.err
     data = json.loads(ended.out)
@@ -372,8 +372,8 @@ def test_idea_bench_comes_from_the_hub_at_its_pinned_commit(lab):
     assert not [name for name in record["files"] if name.endswith(".py")]
 
 
-def test_the_command_itself_goes_online(lab, cli):
-    """In a process of its own, where the environment is offline until the command says otherwise."""
+def test_the_command_itself_uses_the_network(lab, cli):
+    """In a process of its own, where the environment is offline until the command changes it."""
     layouts.idea(on_hub(lab, "idea-bench") / "dataset")
     lab.entries["idea-bench"]["tasks"] = 3
     assert lab.fetch("idea-bench", "--dry-run").status == 0  # writes the entries
@@ -406,13 +406,13 @@ def test_ice_bench_is_unpacked_and_the_commit_that_main_is_at_is_pinned_in_the_r
     assert {"README.md", "data/data.jsonl", "data/images/i2.png"} < names
     assert not [name for name in names if name.endswith(".zip") or "MACOSX" in name]
     assert lab.fetch("ice-bench").status == 0  # the commit of the record, whatever main is at now
-    assert not [path for path in lab.hub.asked if path.endswith("models.zip")]
+    assert not [path for path in lab.hub.requests if path.endswith("models.zip")]
 
 
 def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
     """dataset.zip as others have read it: `data/` at its top, images by their paths from there."""
-    kept = lab.place / "served/unzipped"
-    file = layouts.ice(kept / "data")
+    unpacked = lab.place / "served/unzipped"
+    file = layouts.ice(unpacked / "data")
     items = [json.loads(line) for line in file.read_text().splitlines()]
     for item in items:
         for key in ("SourceImage", "SourceMask"):
@@ -420,8 +420,8 @@ def ice(lab: Lab, folder: Path, *extra: tuple[zipfile.ZipInfo, bytes]) -> None:
         item["ReferenceImages"] = [f"data/{name}" for name in item["ReferenceImages"]]
     file.write_text("".join(json.dumps(item) + "\n" for item in items))
     with zipfile.ZipFile(folder / "dataset.zip", "w") as zipped:
-        for path in sorted(kept.rglob("*")):
-            zipped.write(path, path.relative_to(kept))
+        for path in sorted(unpacked.rglob("*")):
+            zipped.write(path, path.relative_to(unpacked))
         zipped.writestr("__MACOSX/data/._data.jsonl", b"x")
         for info, data in extra:
             zipped.writestr(info, data)
@@ -434,7 +434,7 @@ def _zip_link() -> zipfile.ZipInfo:
 
 
 @pytest.mark.parametrize(
-    ("extra", "says"),
+    ("extra", "message"),
     [
         (zipfile.ZipInfo("../outside.json"), "points outside the archive"),
         (zipfile.ZipInfo("data\\..\\..\\outside.json"), "points outside the archive"),
@@ -442,13 +442,13 @@ def _zip_link() -> zipfile.ZipInfo:
         (zipfile.ZipInfo("data/data.jsonl/x.png"), "cannot write"),
     ],
 )
-def test_a_hostile_zip_leaves_nothing(lab, extra, says):
+def test_a_hostile_zip_leaves_nothing(lab, extra, message):
     ice(lab, on_hub(lab, "ice-bench"), (extra, b"x"))
-    lab.fetch("ice-bench").refused(says)
+    lab.fetch("ice-bench").refused(message)
     assert lab.left() == []
 
 
-def test_what_the_hub_does_not_have_is_one_sentence(lab):
+def test_a_missing_repository_is_an_error(lab):
     on_hub(lab, "ice-bench")
     lab.fetch("ice-bench", "--revision", commit_of("none")).refused("has no commit", "suites fetch ice-bench --out")
     lab.entries["ice-bench"]["source"]["files"] = ["nothing.zip"]
@@ -458,12 +458,12 @@ def test_what_the_hub_does_not_have_is_one_sentence(lab):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "expected"),
     [
         *(("a/b.JSON", True), ("x.webp", True), ("LICENSE", True), ("LICENSE-DATA", True), ("a.parquet", True)),
         *(("a.py", False), ("a.pkl", False), ("LICENSE.py", False), (".DS_Store", False), ("a/.b/c.png", False)),
         *(("__MACOSX/a.png", False), ("model.safetensors", False), ("a", False)),
     ],
 )
-def test_only_data_is_kept(name, kept):
-    assert is_data(name) == kept
+def test_only_data_is_unpacked(name, expected):
+    assert is_data(name) == expected

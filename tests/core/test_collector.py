@@ -18,7 +18,7 @@ def cycle():
     return weakref.ref(node)
 
 
-def test_collect_frees_cycles_and_leaves_out_what_new_modules_made(monkeypatch):
+def test_collect_frees_cycles_and_skips_objects_of_new_modules(monkeypatch):
     freezes = []
     monkeypatch.setattr(collector, "_modules", 0)
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(len(sys.modules)))
@@ -32,7 +32,7 @@ def test_collect_frees_cycles_and_leaves_out_what_new_modules_made(monkeypatch):
     assert len(freezes) == 2
 
 
-def test_nothing_is_collected_while_paused_and_afterwards_as_before():
+def test_collection_is_paused_and_resumed():
     assert gc.isenabled()
     with collector.paused():
         assert not gc.isenabled()

@@ -15,7 +15,7 @@ def make_image(width=6, height=4) -> Image.Image:
     return Image.fromarray(np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3), "RGB")
 
 
-def test_a_stored_image_comes_back_bit_for_bit_under_its_digest(tmp_path):
+def test_a_stored_image_is_unchanged_and_named_by_its_digest(tmp_path):
     sha = store_image(tmp_path, make_image())
     assert image_path(tmp_path, sha).exists()
     back = load_image(image_path(tmp_path, sha))
@@ -41,7 +41,7 @@ def test_exif_orientation_is_applied(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_alpha_lies_on_white(tmp_path, mode):
+def test_alpha_is_composited_on_white(tmp_path, mode):
     clear = Image.new("RGBA", (3, 3), (200, 0, 0, 0)).convert(mode)
     if mode == "P":
         clear.info["transparency"] = clear.getpixel((0, 0))
@@ -83,7 +83,7 @@ def cut_png() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (bomb(20_000, 20_000), "pixels"),
         (bomb(11_000, 10_000), "more than the 100,000,000 allowed"),
@@ -94,15 +94,15 @@ def cut_png() -> bytes:
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a readable"),
     ],
 )
-def test_a_bad_image_is_one_sentence(tmp_path, content, says):
+def test_an_invalid_image_is_an_error(tmp_path, content, message):
     path = tmp_path / "bad.png"
     path.write_bytes(content)
-    with pytest.raises(ImageError, match=says) as caught:
+    with pytest.raises(ImageError, match=message) as caught:
         load_image(path)
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_image_is_one_sentence():
+def test_a_missing_image_is_an_error():
     with pytest.raises(ImageError, match="does not exist"):
         load_image(Path("nowhere.png"))
 
@@ -115,7 +115,7 @@ def test_fitting_keeps_within_the_budget_and_the_grid():
 
 
 @pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
-def test_a_mask_is_its_stored_colours_whatever_its_alpha_says(tmp_path, mode):
+def test_a_mask_is_its_stored_colours_regardless_of_alpha(tmp_path, mode):
     """Transparent black is black: laid on white, it would mark everything for change."""
     mask = Image.new("LA", (4, 2), (0, 0))
     mask.paste((255, 255), (2, 0, 4, 2))

@@ -8,12 +8,12 @@ from local_bench.core.money import allocate, held_cost, micro_usd, split, usd, u
 @pytest.mark.parametrize(
     ("amount", "micro"), [("69.44", 69_440_000), (0.1, 100_000), (3, 3_000_000), (Decimal("1e-6"), 1)]
 )
-def test_dollars_become_whole_micro_dollars(amount, micro):
+def test_dollars_become_integer_micro_dollars(amount, micro):
     assert micro_usd(amount) == micro
 
 
 @pytest.mark.parametrize("amount", ["0.0000001", "nan", "inf", "ten"])
-def test_what_is_no_exact_amount_is_refused(amount):
+def test_inexact_amounts_are_refused(amount):
     with pytest.raises(ValueError, match=r"micro-dollars|amount of money"):
         micro_usd(amount)
 
@@ -36,7 +36,7 @@ def test_an_hour_costs_its_price():
     assert held_cost(1_800_000_000_000, 1_790_001) == 895_000  # half-even
 
 
-def test_amounts_for_people():
+def test_formatted_amounts():
     assert usd(347_220_000) == "$347.22"
     assert usd(-1_500_000) == "-$1.50"
     assert usd(-1) == "$0.00"

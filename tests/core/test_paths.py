@@ -17,7 +17,7 @@ def test_names_that_are_no_ids(name):
 
 
 @pytest.mark.parametrize("relative", ["", "/etc/passwd", "../up", "a/../../up", "a\0b"])
-def test_what_leaves_the_folder_is_refused(tmp_path, relative):
+def test_paths_outside_the_folder_are_refused(tmp_path, relative):
     with pytest.raises(UserError, match="path"):
         safe_join(tmp_path, relative)
 
@@ -52,7 +52,7 @@ def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links_and_no_others(tm
         safe_join(plain, "a.png")
 
 
-def test_a_link_in_the_place_of_the_blobs_leads_nowhere(tmp_path):
+def test_a_link_replacing_the_blobs_is_refused(tmp_path):
     repository = tmp_path / "datasets--org--set"
     snapshot = repository / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The size that an order's rules ask of a model."""
+"""The size that an order's rules require of a model."""
 
 import pytest
 
@@ -27,5 +27,5 @@ AREA = 1024 * 1024
         ({"width_mm": 210.0}, None),
     ],
 )
-def test_rules_say_a_size(specs, size):
+def test_rules_give_a_size(specs, size):
     assert size_by_rules(VisualSpecs.model_validate(specs), AREA, 16) == size

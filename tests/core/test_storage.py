@@ -8,7 +8,7 @@ from local_bench.core.errors import StorageError
 from local_bench.core.storage import write_atomic
 
 
-def test_a_write_replaces_the_whole_file(tmp_path):
+def test_a_write_replaces_the_complete_file(tmp_path):
     path = tmp_path / "deep" / "file"
     write_atomic(path, b"one")
     write_atomic(path, b"two")
@@ -16,7 +16,7 @@ def test_a_write_replaces_the_whole_file(tmp_path):
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_a_crash_before_the_rename_leaves_the_old_file_alone(tmp_path, monkeypatch):
+def test_a_crash_before_the_rename_leaves_the_old_file_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomic(path, b"old")
 
@@ -31,7 +31,7 @@ def test_a_crash_before_the_rename_leaves_the_old_file_alone(tmp_path, monkeypat
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     monkeypatch.setattr(storage.os, "fdopen", lambda *_: full)
     with pytest.raises(StorageError, match="No space left on device; free disk space"):

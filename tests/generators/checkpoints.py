@@ -104,7 +104,7 @@ def module(card: ModelCard, component: str, fact: Mapping[str, Any]) -> torch.nn
 
 
 def saved(model: torch.nn.Module, names: str | None, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """What a checkpoint of this model holds, under the published names and in that dtype; tied weights once."""
+    """The tensors of a checkpoint of this model, under the published names and in that dtype; tied weights once."""
     tied = getattr(model, "all_tied_weights_keys", {})
     found, state = {}, model.state_dict()
     if names == INSTALLED:
@@ -114,8 +114,8 @@ def saved(model: torch.nn.Module, names: str | None, dtype: torch.dtype) -> dict
             stored = name
             for pattern, replacement in NAMES[names]:
                 stored = re.sub(pattern, replacement, stored)
-            kept = tensor.dtype if not tensor.is_floating_point() else dtype
-            found[stored] = torch.empty(tensor.shape, dtype=kept, device="meta")
+            stored_dtype = tensor.dtype if not tensor.is_floating_point() else dtype
+            found[stored] = torch.empty(tensor.shape, dtype=stored_dtype, device="meta")
     return found
 
 

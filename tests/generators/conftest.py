@@ -77,13 +77,13 @@ def make_image(kind: int, width: int = SIDE, height: int = SIDE) -> InputImage:
 
 
 def request_for(described: ModelCard, sampler: Sampler, i: int) -> GenerationRequest:
-    """The i-th prompt, with as many images as the model looks at (at most two)."""
+    """The i-th prompt, with as many images as the model takes (at most two)."""
     input_images = tuple(make_image(i + k) for k in range(min(2, described.takes.pictures)))
     return GenerationRequest(PROMPTS[i], sampler, input_images, mask(i) if described.takes.mask else None)
 
 
 def mask(kind: int, width: int = SIDE, height: int = SIDE) -> InputImage:
-    """White in one of four quarters, with a soft edge, as a run keeps it: RGB."""
+    """White in one of four quarters, with a soft edge, as a run stores it: RGB."""
     small = Image.new("L", (2, 2))
     small.putpixel((kind % 2, kind // 2 % 2), 255)
     pixels = small.resize((width, height), Image.Resampling.BILINEAR).convert("RGB")
@@ -93,10 +93,10 @@ def mask(kind: int, width: int = SIDE, height: int = SIDE) -> InputImage:
 def encode(generator: Staged, requests: list[GenerationRequest], seed: int = 100) -> list[Item]:
     generator.load_encoder()
     items = []
-    for i, asked in enumerate(requests):
-        seen = asked.input_images if generator.traits.encodes_images else ()
-        encoded = tuple(generator.encode_image(p, asked.sampler) for p in seen)
-        items.append(Item(asked, generator.encode_text(asked), encoded, seed + i))
+    for i, request in enumerate(requests):
+        seen = request.input_images if generator.traits.encodes_images else ()
+        encoded = tuple(generator.encode_image(p, request.sampler) for p in seen)
+        items.append(Item(request, generator.encode_text(request), encoded, seed + i))
     generator.drop_encoder()
     return items
 

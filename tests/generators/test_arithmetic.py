@@ -82,7 +82,7 @@ def test_the_published_table_comes_out(name, input_images, forward_tflop, passes
 
 
 @pytest.mark.parametrize("name", [name for name in cards() if name.startswith("tiny-") and cards()[name].architecture])
-def test_every_small_card_counts_and_says_what_is_counted(name):
+def test_the_counts_of_every_small_card_agree_with_the_card(name):
     described, sampler = usual(name)
     counted = count(described, sampler, usual_input_images(described))
     assert counted.forward_flop > 0
@@ -90,16 +90,16 @@ def test_every_small_card_counts_and_says_what_is_counted(name):
     assert counted.pflop == pytest.approx(described.pflop_per_image, rel=0.03)
 
 
-def test_the_sum_is_of_its_parts():
+def test_totals_are_sums_of_their_parts():
     described, sampler = usual("tiny-sd3")
-    whole = count(described, sampler)
-    assert whole.total_flop == whole.encode_flop + 3 * 2 * whole.forward_flop + whole.decode_flop
-    assert count(described, replace(sampler, num_inference_steps=6)).denoise_flop == 2 * whole.denoise_flop
+    total = count(described, sampler)
+    assert total.total_flop == total.encode_flop + 3 * 2 * total.forward_flop + total.decode_flop
+    assert count(described, replace(sampler, num_inference_steps=6)).denoise_flop == 2 * total.denoise_flop
     unguided = count(described, replace(sampler, guidance_scale=1.0))
-    assert (unguided.denoise_flop, unguided.encode_flop) == (whole.denoise_flop // 2, whole.encode_flop // 2)
+    assert (unguided.denoise_flop, unguided.encode_flop) == (total.denoise_flop // 2, total.encode_flop // 2)
 
 
-def test_images_and_words_cost():
+def test_input_images_and_text_add_operations():
     described, sampler = usual("tiny-qwen-image-edit-plus")
     one, two = count(described, sampler, 1), count(described, sampler, 2)
     assert two.forward_flop > 1.5 * one.forward_flop
@@ -107,7 +107,7 @@ def test_images_and_words_cost():
     assert count(described, sampler, 1, text_tokens=640).forward_flop > one.forward_flop
 
 
-def test_a_second_count_is_remembered(monkeypatch):
+def test_a_second_count_is_cached(monkeypatch):
     described, sampler = usual("tiny-flux")
     first = count(described, sampler)
     monkeypatch.setattr(counting, "count_modules", lambda *_: pytest.fail("it was counted again"))
@@ -115,7 +115,7 @@ def test_a_second_count_is_remembered(monkeypatch):
     assert count(described, replace(sampler, num_inference_steps=9)).steps == 9
 
 
-def test_a_damaged_memory_is_counted_anew(tmp_path, monkeypatch):
+def test_a_damaged_cache_is_counted_again(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
     described, sampler = usual("tiny-pixart")
     first = count(described, sampler)
@@ -125,7 +125,7 @@ def test_a_damaged_memory_is_counted_anew(tmp_path, monkeypatch):
         assert count(described, sampler) == first
 
 
-def test_a_card_without_an_architecture_is_taken_by_its_own_figures():
+def test_a_card_without_an_architecture_uses_its_own_figures():
     described, sampler = usual("flux1-dev")
     alone = described.model_copy(update={"architecture": {}})
     assert count(alone, sampler).pflop == pytest.approx(described.pflop_per_image)
@@ -145,15 +145,15 @@ def test_sizes_of_about_the_same_area_are_counted_once():
 # ---- the instruments themselves
 
 
-def test_a_product_takes_twice_its_sides_and_lives_as_long_as_it_is_held():
+def test_a_matrix_product_counts_twice_its_dimensions_and_its_live_tensors():
     layer = nn.Linear(300, 500, bias=False, device="meta")
     cost = counting._measure(layer, lambda: layer(torch.empty(7, 300, device="meta")))
     assert cost.flop == 2 * 7 * 300 * 500
     assert cost.live_bytes == 4 * 7 * (300 + 500)
 
 
-def test_tensors_that_are_gone_do_not_count():
-    def let_go():
+def test_released_tensors_do_not_count():
+    def release():
         x = torch.empty(1000, device="meta")
         for _ in range(10):
             x = x + 1
@@ -163,7 +163,7 @@ def test_tensors_that_are_gone_do_not_count():
         for _ in range(10):
             xs.append(xs[-1] + 1)
 
-    assert counting._measure(nn.Identity(), let_go).live_bytes == 2 * 4000
+    assert counting._measure(nn.Identity(), release).live_bytes == 2 * 4000
     assert counting._measure(nn.Identity(), keep).live_bytes == 11 * 4000
 
 

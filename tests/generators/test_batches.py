@@ -7,7 +7,7 @@ from local_bench.generators.numerics import attention_backend, choose_device, ch
 
 
 @pytest.mark.parametrize("order", ["plan", "reverse", "shuffle"])
-def test_dealing_loses_nothing(order):
+def test_distribution_over_batches_is_complete(order):
     batches = deal(range(10), 4, order)
     assert [len(b) for b in batches] == [4, 4, 2]
     assert sorted(x for b in batches for x in b) == list(range(10))
@@ -19,7 +19,7 @@ def test_padding_repeats_the_last():
     assert padded([1, 2], 2) == [1, 2]
 
 
-def test_a_device_that_is_not_there_is_one_sentence():
+def test_a_missing_device_is_an_error():
     with pytest.raises(ConfigError, match=r"engine\.device"):
         choose_device("tpu9")
     if not torch.cuda.is_available():

@@ -29,7 +29,7 @@ def of(key):
 
 
 def rows():
-    """name -> what docs/models.md says is established."""
+    """name -> what docs/models.md lists as established."""
     table = (ROOT / "docs" / "models.md").read_text().split("## Checkpoints")[1]
     return dict(re.findall(r"^\| `(\S+)` \| ([^|]+) \|", table, re.MULTILINE))
 
@@ -98,7 +98,7 @@ CONVERTERS = {
 
 
 @pytest.mark.parametrize(("name", "part"), of("original"))
-def test_the_authors_file_converts_to_our_model_and_nothing_is_left(name, part):
+def test_the_authors_file_converts_to_our_model_completely(name, part):
     """Its table has the recorded fingerprint; diffusers' own conversion of it loads with strict=True."""
     table = known.original(known.components(name)[part]["original"])
     assert (
@@ -106,8 +106,8 @@ def test_the_authors_file_converts_to_our_model_and_nothing_is_left(name, part):
     )
     tensors = {name: torch.empty(shape, device="meta") for name, shape in table.items()}
     model = build(str(cards()[name].architecture[part]), "meta", torch.float32)
-    kept = {name: t for name, t in tensors.items() if not name.startswith(("first_stage_model.", "text_encoders."))}
-    model.load_state_dict(CONVERTERS[type(model).__name__](kept), strict=True, assign=True)
+    of_model = {name: t for name, t in tensors.items() if not name.startswith(("first_stage_model.", "text_encoders."))}
+    model.load_state_dict(CONVERTERS[type(model).__name__](of_model), strict=True, assign=True)
 
 
 @pytest.mark.parametrize(("name", "part"), of("parameters"))

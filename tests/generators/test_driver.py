@@ -1,4 +1,4 @@
-"""A GPU that the driver shows and torch cannot use is said, by choosing a device and by `doctor`."""
+"""A GPU that the driver lists and torch cannot use is reported when a device is chosen and by `doctor`."""
 
 import ctypes
 
@@ -32,25 +32,25 @@ def nvml(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cuda", "cuda:0"])
-def test_a_driver_that_is_too_old_is_no_silent_run_on_the_cpu(nvml, wanted):
+def test_an_old_driver_does_not_select_the_cpu_silently(nvml, wanted):
     nvml("535.183.01")
     with pytest.raises(ConfigError, match=r"RTX A6000 with NVIDIA driver 535\.183\.01, .* needs driver 580 or later"):
         choose_device(wanted)
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_a_hidden_gpu_is_another_sentence(nvml):
+def test_a_hidden_gpu_has_its_own_message(nvml):
     nvml("580.95.05")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"):
         choose_device("auto")
 
 
-def test_an_environment_for_the_cpu_is_meant_for_it(nvml):
+def test_a_cpu_build_selects_the_cpu(nvml):
     nvml("535.183.01", for_cpu=True)
     assert choose_device("auto") == torch.device("cpu")
 
 
-def test_doctor_fails_where_a_run_would(nvml):
+def test_doctor_fails_where_a_run_fails(nvml):
     nvml("535.183.01")
     (row,) = doctor._devices()
     assert row["ok"] is False
@@ -63,7 +63,7 @@ def test_no_driver_is_no_gpu():
 
 
 @pytest.mark.parametrize(("path", "headers", "missing"), [("", True, "a C compiler"), (None, False, "Python.h")])
-def test_what_triton_compiles_with_is_looked_for(monkeypatch, tmp_path, path, headers, missing):
+def test_the_compiler_of_triton_is_checked(monkeypatch, tmp_path, path, headers, missing):
     monkeypatch.delenv("CC", raising=False)
     if path is not None:
         monkeypatch.setenv("PATH", path)
@@ -79,13 +79,13 @@ def test_what_triton_compiles_with_is_looked_for(monkeypatch, tmp_path, path, he
 
 
 @pytest.mark.parametrize(
-    ("shown", "library", "expected"), [(False, False, False), (False, True, True), (True, False, True)]
+    ("visible", "library", "expected"), [(False, False, False), (False, True, True), (True, False, True)]
 )
-def test_a_gpu_is_possible_where_nvml_shows_one_or_a_cuda_library_is_there(monkeypatch, shown, library, expected):
+def test_a_gpu_is_possible_with_nvml_or_a_cuda_library(monkeypatch, visible, library, expected):
     def load(name):
         if not library:
             raise OSError(name)
 
-    monkeypatch.setattr(driver, "driver", lambda: driver.Driver("580.1", ("NVIDIA H100",)) if shown else None)
+    monkeypatch.setattr(driver, "driver", lambda: driver.Driver("580.1", ("NVIDIA H100",)) if visible else None)
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert driver.may_have_gpu() is expected

@@ -24,11 +24,11 @@ from local_bench.models.gpus import gpus
 
 from .conftest import encode, request_for, small
 
-WAYS = {"plain": {}, "float8": {"weights": "float8_e4m3fn"}, "cache": {"first_block_cache": 0.08}}
+VARIANTS = {"plain": {}, "float8": {"weights": "float8_e4m3fn"}, "cache": {"first_block_cache": 0.08}}
 CASES = [
-    (name, way)
+    (name, variant)
     for name in FAMILIES
-    for way, settings in WAYS.items()
+    for variant, settings in VARIANTS.items()
     if not set(settings) - set(traits(name).lossy_settings)
 ]
 
@@ -44,12 +44,12 @@ def traced(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(("name", "way"), CASES)
-def test_blocks_are_whole_graphs_and_another_prompt_length_is_no_new_one(machine, traced, name, way):
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_blocks_are_full_graphs_for_every_prompt_length(machine, traced, name, variant):
     described, sampler = small(name)
-    lossy = WAYS[way]
+    lossy = VARIANTS[variant]
     compiled = numerics.compiles(None, torch.device("cuda"), (), lossy)
-    assert compiled == (way != "float8")  # its hooks on every layer cannot be traced into one graph
+    assert compiled == (variant != "float8")  # its hooks on every layer cannot be traced into one graph
     generator = family(name)(described, None, replace(machine, compile=compiled, lossy=lossy))
     short = request_for(described, sampler, 0)
     long = replace(short, prompt="three birds above a red boot on a white table by a window " * 3)
@@ -63,7 +63,7 @@ def test_blocks_are_whole_graphs_and_another_prompt_length_is_no_new_one(machine
     assert traced.frame_count == graphs
 
 
-def test_a_new_size_is_a_graph_of_its_own_and_not_a_dynamic_one(machine, traced):
+def test_a_new_size_is_compiled_statically(machine, traced):
     """The negative control: sizes stay static, so the count can rise."""
     described, sampler = small("qwen_image")
     generator = family("qwen_image")(described, None, replace(machine, compile=True))
@@ -76,10 +76,10 @@ def test_a_new_size_is_a_graph_of_its_own_and_not_a_dynamic_one(machine, traced)
     assert traced.frame_count > graphs
 
 
-@pytest.mark.parametrize(("name", "way"), CASES)
-def test_every_part_goes_to_the_device(machine, name, way):
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_every_part_goes_to_the_device(machine, name, variant):
     described, _ = small(name)
-    on_meta = replace(machine, device=torch.device("meta"), lossy=WAYS[way])
+    on_meta = replace(machine, device=torch.device("meta"), lossy=VARIANTS[variant])
     generator = family(name)(described, None, machine)
     for load, place in (
         (generator.load_encoder, lambda pipe: placement.place_encoder(pipe, generator.encoders, on_meta)),
@@ -93,12 +93,12 @@ def test_every_part_goes_to_the_device(machine, name, way):
         assert {p.device.type for module in modules for p in module.parameters()} <= {"meta"}
 
 
-def test_only_what_streams_stays_behind(machine):
+def test_only_streamed_parts_stay_on_the_host(machine):
     described, _ = small("flux")
     generator = family("flux")(described, None, machine)
     generator.load_denoiser()
     pipe = generator.pipe
-    make_lossy(pipe.transformer, WAYS["float8"])  # its hooks are not streaming's
+    make_lossy(pipe.transformer, VARIANTS["float8"])  # its hooks are not streaming's
     placement._rest_to_device(pipe, ("transformer",), replace(machine, device=torch.device("meta")))
     assert {p.device.type for p in pipe.transformer.parameters()} == {"cpu"}
     assert {p.device.type for p in pipe.vae.parameters()} == {"meta"}
@@ -143,13 +143,13 @@ class _TakesABackend(torch.nn.Module):
         self.processor = self._Processor()
 
 
-def test_an_operation_without_a_deterministic_kernel_is_an_error_also_beside_cudnns():
+def test_an_operation_without_a_deterministic_kernel_is_an_error_with_cudnn_attention():
     numerics.set_determinism(1)
     with numerics.cudnn_attention_allowed(), pytest.raises(UserWarning, match="deterministic implementation"):
         warnings.warn("histc_cuda does not have a deterministic implementation, but you set ...", stacklevel=1)
 
 
-def test_nothing_is_chosen_by_timing_and_nothing_is_filled(machine):
+def test_benchmarking_and_filling_are_off(machine):
     placement.compile_regions(torch.nn.Module())
     assert torch._inductor.config.deterministic
     assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -180,12 +180,12 @@ def test_pixels_rounded_on_the_device_are_those_of_diffusers(ready, name, dtype)
         MemoryError(),
     ],
 )
-def test_a_failed_allocation_is_known_by_any_name(error):
+def test_every_kind_of_failed_allocation_is_recognised(error):
     assert is_out_of_memory(error)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), ValueError("out of memory")])
-def test_what_is_no_failed_allocation_is_left_alone(error):
+def test_other_errors_are_not_failed_allocations(error):
     assert not is_out_of_memory(error)
 
 
@@ -199,14 +199,14 @@ def test_what_is_no_failed_allocation_is_left_alone(error):
         ({}, "0::/a\n", None),
     ],
 )
-def test_a_control_groups_limit_is_the_smallest_on_the_way_up(tmp_path, files, own, limit):
+def test_a_control_groups_limit_is_the_smallest_of_its_parents(tmp_path, files, own, limit):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert capacity.cgroup_limit(tmp_path, own) == limit
 
 
-def test_memory_that_others_hold_is_not_planned_with(monkeypatch):
+def test_memory_used_by_other_processes_is_not_planned(monkeypatch):
     class Properties:
         name = "NVIDIA H100 80GB HBM3"
 

@@ -55,7 +55,7 @@ def test_qwen_image_fits_48_gb_and_streams_on_40(gpu_name, offload):
         assert found.host_gb == 0
 
 
-def test_what_streams_needs_host_memory():
+def test_streamed_parts_need_host_memory():
     refused = plan("qwen-image", capacity_gb=42.5, host_gb=64, **QWEN)
     assert "82 GB of pinned host memory, and this machine has 64 GB" in refused.refused
     assert plan("qwen-image", capacity_gb=42.5, host_gb=128, **QWEN).refused is None
@@ -69,7 +69,7 @@ def test_a_size_that_fits_nowhere_is_refused_with_the_reason():
     assert not all(phase.fits for phase in found.phases.values())
 
 
-def test_each_phase_streams_for_itself():
+def test_each_phase_streams_independently():
     assert plan("flux2-klein-4b", capacity_gb=12).offload == ()
     assert plan("flux2-klein-4b", capacity_gb=9.6).offload == ("encode", "denoise")
     assert plan("flux2-dev", capacity_gb=70).offload == ()
@@ -87,7 +87,7 @@ def test_each_phase_streams_for_itself():
         ("tiny-flux", {}, 4),
     ],
 )
-def test_one_at_once_where_one_fills_the_gpu(name, other, size):
+def test_batch_size_one_where_one_image_fills_the_gpu(name, other, size):
     found = plan(name, **other)
     assert found.batch_size == size
     counted = found.operations
@@ -118,14 +118,14 @@ def test_memory_makes_batches_smaller():
         ("tiny-flux2", {}, 4),
         ("tiny-flux2", {"input_images": 1}, 1),  # images are shared over a batch
         ("tiny-flux", {"lossy": {"first_block_cache": 0.1}}, 1),  # it decides over the batch
-        ("tiny-flux", {"batch_size": 16}, 16),  # what is asked for is made
+        ("tiny-flux", {"batch_size": 16}, 16),  # the requested size is used
     ],
 )
 def test_a_familys_own_limit_comes_first(name, given, size):
     assert plan(name, **given).batch_size == size
 
 
-def test_asking_for_more_than_the_limit_is_told():
+def test_a_batch_size_above_the_limit_is_reported():
     found = plan("tiny-omnigen", batch_size=8)
     assert found.batch_size == 1
     assert found.sentences == ("the batch size is limited to 1 here, not 8",)

@@ -1,4 +1,4 @@
-"""Each generator card says whose steps and guidance it has, and docs/models.md has the same numbers."""
+"""Each generator card names the source of its steps and guidance, and docs/models.md has the same numbers."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A stranger's run directory: the kept run with its ledger and files changed in every way that a forger could."""
+"""A run directory of others: the run of an earlier release with every possible change of its ledger and files."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def loosened(ledger: Path) -> None:
 
 
 def upgraded(run: Path) -> None:
-    """Bring the kept run's ledger to the tables of a new run."""
+    """Give the ledger of the earlier run the tables of a new run."""
     from local_bench.runs.store import Store
 
     ledger, new = run / "ledger.sqlite", run / "new.sqlite"

@@ -153,10 +153,10 @@ SLURM = {"cpus_per_gpu": 4, "mem_per_gpu_gb": 32, "options": ["--partition=gpu"]
 RATERS = [{"name": "ada", "questions": ["brf"]}]
 
 
-def base(kept: Path | None = None) -> None:
-    """The files that the other inputs need; with `kept` also a copy of this finished run, `own`."""
-    if kept is not None:
-        shutil.copytree(kept, "own")
+def base(finished_run: Path | None = None) -> None:
+    """The files that the other inputs need; with `finished_run` also a copy of this run, `own`."""
+    if finished_run is not None:
+        shutil.copytree(finished_run, "own")
     write("tasks.jsonl", _task())
     layouts.write_image(Path("made/mug.png"))
     layouts.write_image(Path("pictures/a.png"))
@@ -174,10 +174,10 @@ def base(kept: Path | None = None) -> None:
     write("plain.yaml", CONFIG | {"settlement": {}})
 
 
-def inputs(kept: Path) -> list[Input]:
-    """All inputs; `kept` is a finished run."""
-    run = str(kept)
-    own = yaml.safe_load((kept / "run.yaml").read_text())
+def inputs(finished_run: Path) -> list[Input]:
+    """All inputs; `finished_run` is a run directory."""
+    run = str(finished_run)
+    own = yaml.safe_load((finished_run / "run.yaml").read_text())
     sheet = ("score", "servimage", "sheet/annotations.jsonl", "--tasks", "sheet/tasks.jsonl")
     lines = ("", "\n")
     return [

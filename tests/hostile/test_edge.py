@@ -1,5 +1,5 @@
 """The last edge, the form of messages, the streams: what is printed when nothing else describes a fault. Each class of
-faults that the harness looks for is planted here once and must be found (negative controls)."""
+faults that the harness detects is planted here once and must be found (negative controls)."""
 
 import os
 import subprocess
@@ -67,44 +67,44 @@ def test_the_harness_finds_a_changed_input_and_bad_json(monkeypatch, tmp_path):
     assert "stdout is not strict JSON" in run(["ls", ".", "--json"]).faults
 
 
-def test_an_unexpected_error_is_one_sentence_and_a_log(monkeypatch, tmp_path, capsys):
+def test_an_unexpected_error_has_one_sentence_and_a_log(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
     monkeypatch.setenv("MY_API_KEY", "planted-secret-1")
     planted(monkeypatch, fail(KeyError("planted-secret-1")))
     assert main(COMMAND) == 1
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     (log,) = (tmp_path / "crashes").iterdir()
-    assert said.count("\n") == 1
-    assert str(log) in said
+    assert stderr.count("\n") == 1
+    assert str(log) in stderr
     assert "KeyError" in log.read_text()
-    assert "planted-secret-1" not in log.read_text() + said
+    assert "planted-secret-1" not in log.read_text() + stderr
     with pytest.raises(KeyError):
         main(["--debug", *COMMAND])
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "message"),
     [
         (MemoryError(), "not enough memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory"),
         (RuntimeError("can't start new thread"), "cannot start another thread"),
     ],
 )
-def test_limits_of_the_machine_are_named(error, says, monkeypatch, capsys):
+def test_limits_of_the_machine_are_reported(error, message, monkeypatch, capsys):
     planted(monkeypatch, fail(error))
     assert main(COMMAND) == 1
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "x"), OSError(20, "Not a directory", "x/y")])
-def test_errors_of_the_system_have_no_number(error, monkeypatch, capsys):
+def test_system_errors_are_reported_without_their_number(error, monkeypatch, capsys):
     planted(monkeypatch, fail(error))
     assert main(COMMAND) in (1, 2)
     assert "Errno" not in capsys.readouterr().err
 
 
 @given(st.text())
-def test_messages_are_bounded_and_printable(text):
+def test_messages_are_limited_and_printable(text):
     printed = sentence(text * 50)
     assert all(len(line) <= MAX_CHARACTERS for line in printed.split("\n"))
     assert all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in escaped(text))
@@ -115,7 +115,7 @@ def test_messages_are_bounded_and_printable(text):
         st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_escaped_json_means_the_same(value):
+def test_escaped_json_has_the_same_value(value):
     import json
 
     text = escaped_json(json.dumps(value, ensure_ascii=False))
@@ -123,7 +123,7 @@ def test_escaped_json_means_the_same(value):
     assert not set(text) & {"\x7f", "\x9b", "\u202e"}
 
 
-def test_a_url_is_shown_without_its_user():
+def test_a_url_is_printed_without_its_user():
     assert sentence("no judge at http://me:secret@host/v1") == "no judge at http://host/v1"
 
 
@@ -155,8 +155,8 @@ def test_streams_and_environment(name, tmp_path):
         timeout=120,
         check=False,
     )
-    said = done.stderr.decode("utf-8", "replace")
-    assert "Traceback" not in said
-    assert "Errno" not in said
-    assert "Exception ignored" not in said
-    assert done.returncode in ((0, 1, 2) if status is None else (status,)), said
+    stderr = done.stderr.decode("utf-8", "replace")
+    assert "Traceback" not in stderr
+    assert "Errno" not in stderr
+    assert "Exception ignored" not in stderr
+    assert done.returncode in ((0, 1, 2) if status is None else (status,)), stderr

@@ -1,4 +1,4 @@
-"""File systems and limits that a run cannot work with are named before anything is written."""
+"""Unusable file systems and limits are reported before anything is written."""
 
 import errno
 import fcntl
@@ -9,13 +9,13 @@ import pytest
 
 from tests.hostile.harness import run
 from tests.hostile.inputs import base
-from tests.hostile.test_files import kept  # noqa: F401
+from tests.hostile.test_files import finished_run  # noqa: F401
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_named(number, kept, tmp_path, monkeypatch):  # noqa: F811
+def test_a_file_system_without_locks_is_reported(number, finished_run, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    base(kept)
+    base(finished_run)
 
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))

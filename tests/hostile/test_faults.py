@@ -83,18 +83,18 @@ def finished(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("how", ["kill", "full", "io", "interrupt"])
 def test_a_fault_at_every_storage_operation(how, finished):
-    expected, n, whole = finished
+    expected, n, complete = finished
     faults = []
     for at in range(1 + HOWS[how], min(n, FIRST) + 1, EVERY):
         shutil.rmtree("run")
         Path("out.txt").unlink()
         status, _ = in_child(how, at)
-        said = Path("out.txt").read_text()
+        output = Path("out.txt").read_text()
         allowed = {"kill": (-9,), "full": (0, 1, 2), "io": (0, 1, 2), "interrupt": (130,)}[how]
-        if status not in allowed or "Traceback" in said or "left main" in said:
-            faults.append(f"{how} at {at}: exit {status}: {said[-400:]}")
+        if status not in allowed or "Traceback" in output or "left main" in output:
+            faults.append(f"{how} at {at}: exit {status}: {output[-400:]}")
         again, _ = in_child("count", 0)
-        if again != expected or state() != whole:
+        if again != expected or state() != complete:
             faults.append(f"{how} at {at}: then exit {again}: {Path('out.txt').read_text()[-400:]}")
         left = [str(p) for p in Path("run").rglob(".*") if p.name not in (".lock",)]
         if left:

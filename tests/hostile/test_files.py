@@ -12,14 +12,14 @@ from tests.hostile.harness import Case, assert_none, campaign
 from tests.hostile.inputs import ICE_METRICS, IDEA_CELLS, Input, base, ice_line, idea_sheet, inputs
 from tests.hostile.values import LITERALS, RAW, texts_of
 
-KEPT = Path(__file__).resolve().parent.parent / "data" / "kept_run"
-NAMES = [entry.name for entry in inputs(KEPT)]
+EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "kept_run"
+NAMES = [entry.name for entry in inputs(EARLIER_RUN)]
 
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("kept") / "kept"
-    shutil.copytree(KEPT, path)
+    shutil.copytree(EARLIER_RUN, path)
     return path
 
 
@@ -40,11 +40,11 @@ def of_input(entry: Input) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file(name, kept, tmp_path, monkeypatch):
+def test_file(name, finished_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    base(kept)
-    entry = next(e for e in inputs(kept) if e.name == name)
-    unchanged = [] if "settle" in name else [kept]  # `settle` writes the report of its run
+    base(finished_run)
+    entry = next(e for e in inputs(finished_run) if e.name == name)
+    unchanged = [] if "settle" in name else [finished_run]  # `settle` writes the report of its run
     assert_none(campaign(of_input(entry), unchanged), at_least=60)
 
 
@@ -148,7 +148,7 @@ def test_command_line(tmp_path, monkeypatch):
                 ["suites", "show", "printshop", "--part", text],
                 ["reproduce", text],
                 ["reproduce", "hype-edit-1", text, "judgements.json"],
-                ["export", str(KEPT), "--format", text],
+                ["export", str(EARLIER_RUN), "--format", text],
                 ["measure", "pictures", "--metrics", text],
                 [text],
             ):

@@ -32,8 +32,8 @@ def png(*chunks: bytes, width: int = 8, height: int = 8, depth: int = 8, colour:
 
 def images() -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of files that are images only in part."""
-    whole = {kind: encoded(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")}
-    for kind, data in whole.items():
+    complete = {kind: encoded(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")}
+    for kind, data in complete.items():
         yield kind, data
         for cut in (1, 8, 20, len(data) // 2, len(data) - 1):
             yield f"{kind} cut at {cut}", data[:cut]
@@ -111,11 +111,11 @@ def test_images(reader, here):
             yield Case(f"{reader}: {name}", argv, lambda data=data: Path(file).write_bytes(data) and None)
 
     assert run(argv, statuses=(0,)).faults == []
-    kept = Path(file).read_bytes()
+    original = Path(file).read_bytes()
     Path(file).write_bytes(b"not an image")
     outcome = run(argv)
     assert Path(file).name in outcome.err + outcome.out  # the reader does read this file
-    Path(file).write_bytes(kept)
+    Path(file).write_bytes(original)
     assert_none(campaign(cases()), at_least=60)
 
 
@@ -151,7 +151,7 @@ def headers() -> Iterator[tuple[str, bytes]]:
 
 
 def test_weights(here):
-    """A model's folder with damaged files: shown and planned in one sentence."""
+    """A model's folder with damaged files: `show` and `plan` report one sentence."""
     write("local-bench/models/mine.yaml", CARD | {"architecture": {}})
     write(
         "local-bench/models/weights/model_index.json",

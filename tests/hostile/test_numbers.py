@@ -9,7 +9,7 @@ import pytest
 
 from tests.hostile.harness import Case, assert_none, campaign, run
 from tests.hostile.inputs import Input, base, inputs
-from tests.hostile.test_files import NAMES, kept  # noqa: F401
+from tests.hostile.test_files import NAMES, finished_run  # noqa: F401
 from tests.hostile.values import places_of, with_literal
 
 NOT_FINITE = ["NaN", "Infinity", "-Infinity", ".nan", "-.inf", "1e999", "-1e400"]
@@ -42,19 +42,19 @@ def cases(entry: Input) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LISTED])
-def test_numbers_out_of_range_are_refused(name, kept, tmp_path, monkeypatch):  # noqa: F811
+def test_numbers_out_of_range_are_refused(name, finished_run, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    base(kept)
-    entry = next(e for e in inputs(kept) if e.name == name)
+    base(finished_run)
+    entry = next(e for e in inputs(finished_run) if e.name == name)
     assert_none(campaign(cases(entry)), at_least=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_inputs_are_accepted_as_they_are(name, kept, tmp_path, monkeypatch):  # noqa: F811
+def test_unchanged_inputs_are_accepted(name, finished_run, tmp_path, monkeypatch):  # noqa: F811
     """Else every change of them would be refused for another reason than the change."""
     monkeypatch.chdir(tmp_path)
-    base(kept)
-    entry = next(e for e in inputs(kept) if e.name == name)
+    base(finished_run)
+    entry = next(e for e in inputs(finished_run) if e.name == name)
     Path(entry.file).parent.mkdir(parents=True, exist_ok=True)
     Path(entry.file).write_text(entry.frame[0] + json.dumps(entry.data) + entry.frame[1])
     outcome = run(entry.argv)

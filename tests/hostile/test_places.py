@@ -10,10 +10,10 @@ import pytest
 from tests.hostile.harness import Case, assert_none, campaign, run, tree
 from tests.hostile.inputs import CONFIG, base, write
 from tests.hostile.places import places
-from tests.hostile.test_files import kept  # noqa: F401
+from tests.hostile.test_files import finished_run  # noqa: F401
 
 AT = "\ufffe"
-"""Stands for the place."""
+"""Placeholder of the path."""
 SHEET = ["score", "servimage", "sheet/annotations.jsonl", "--tasks", "sheet/tasks.jsonl"]
 READERS: list[list[str]] = [
     ["plan", AT],
@@ -101,34 +101,35 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [*READERS, *WRITERS], ids=" ".join)
-def test_the_command_line_is_complete(command, here, kept):  # noqa: F811
+def test_the_command_line_is_complete(command, here, finished_run):  # noqa: F811
     """Else the place would never be reached."""
-    outcome = run([part.replace(AT, "nowhere").replace("RUN", str(kept)) for part in command])
+    outcome = run([part.replace(AT, "nowhere").replace("RUN", str(finished_run)) for part in command])
     assert "Missing" not in outcome.err
     assert "No such" not in outcome.err
     assert "Usage" not in outcome.err
     clear()
 
 
-def test_places_that_are_read(here, kept):  # noqa: F811
+def test_places_that_are_read(here, finished_run):  # noqa: F811
     found = places(Path("odd"))
     assert_none(
-        campaign(cases(READERS, found, kept), unchanged=[Path("pictures"), Path("sheet"), Path("odd")]), at_least=1200
+        campaign(cases(READERS, found, finished_run), unchanged=[Path("pictures"), Path("sheet"), Path("odd")]),
+        at_least=1200,
     )
 
 
-def test_places_that_are_written(here, kept):  # noqa: F811
+def test_places_that_are_written(here, finished_run):  # noqa: F811
     """Nothing is written outside the working folder, and devices keep their kind."""
     found = {name: place for name, place in places(Path("odd")).items() if place not in ("/", "..", ".")}
     parent = tree(here.parent)
     before = {path: os.lstat(path).st_mode for path in ("/dev/zero", "/dev/null", "/dev/full")}
-    assert_none(campaign(cases(WRITERS, found, kept)), at_least=250)
+    assert_none(campaign(cases(WRITERS, found, finished_run)), at_least=250)
     assert {path: os.lstat(path).st_mode for path in before} == before
     ours = {path for path in tree(here.parent) if not path.startswith("work")}
     assert ours == {path for path in parent if not path.startswith("work")}
 
 
-def test_places_in_a_config(here, kept):  # noqa: F811
+def test_places_in_a_config(here, finished_run):  # noqa: F811
     found = places(Path("odd"))
 
     def config_cases() -> Iterator[Case]:

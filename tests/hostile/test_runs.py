@@ -13,7 +13,7 @@ from tests.hostile.forge import Forgery, upgraded
 from tests.hostile.harness import EVERY, Case, assert_none, campaign, run
 from tests.hostile.inputs import ANNOTATION
 
-KEPT = Path(__file__).resolve().parent.parent / "data" / "kept_run"
+EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "kept_run"
 COMMANDS: dict[str, tuple[list[str], int]] = {
     "digest": (["digest", "run", "--json"], 4),
     "ls": (["ls", ".", "--json"], 3),
@@ -35,9 +35,9 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kept run in the present schema, with annotations, a backup and a record of its contents."""
+    """The run of an earlier release in the present schema, with annotations, a backup and a record of its contents."""
     path = tmp_path_factory.mktemp("original") / "kept"
-    shutil.copytree(KEPT, path)
+    shutil.copytree(EARLIER_RUN, path)
     upgraded(path)
     people = path.with_name("people.jsonl")
     people.write_text(json.dumps(ANNOTATION) + "\n")
@@ -77,7 +77,7 @@ def cases(forged: Forgery, argv: list[str], every: int) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "site"])
-def test_the_run_is_read_as_it_is(command, forged):
+def test_the_unchanged_run_is_read(command, forged):
     """Else every forgery would be refused for another reason."""
     forged.restore()
     outcome = run(COMMANDS[command][0])

@@ -45,7 +45,7 @@ def server():
         found.shutdown()
 
 
-def test_no_artefact_of_a_run_has_a_secret(tmp_path, monkeypatch, server):
+def test_no_file_of_a_run_has_a_secret(tmp_path, monkeypatch, server):
     monkeypatch.chdir(tmp_path)
     base()
     judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}
@@ -73,7 +73,7 @@ def test_a_planted_secret_is_found(tmp_path):
     assert [path for path in tmp_path.rglob("*") if KEY.encode() in path.read_bytes()]
 
 
-def test_a_key_is_secret_in_every_form_of_it(monkeypatch):
+def test_a_key_is_removed_in_every_encoding(monkeypatch):
     monkeypatch.setenv("LOCAL_BENCH_PLANTED", KEY)
     key = key_from("LOCAL_BENCH_PLANTED")
     assert isinstance(key, SecretStr)
@@ -94,19 +94,19 @@ def test_a_config_reads_no_other_variable(name, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "url", [f"http://{USER}:{KEY}@h/v1", f"http://h/v1?key={KEY}", f"http://{USER}@h", f"http://h\n{KEY}"]
 )
-def test_a_url_with_a_secret_is_refused_and_not_shown(url, tmp_path, monkeypatch, capsys):
+def test_a_url_with_a_secret_is_refused_and_not_printed(url, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     base()
     write("c.yaml", CONFIG | {"judge": {"base_url": url}})
     for argv in (["plan", "c.yaml"], ["plan", "run.yaml", "--set", f"judge.base_url={url}"]):
         assert main(argv) == 2
-        said = "".join(capsys.readouterr())
-        assert KEY not in said
-        assert USER not in said
+        printed = "".join(capsys.readouterr())
+        assert KEY not in printed
+        assert USER not in printed
 
 
-def test_a_strangers_run_sends_nothing_anywhere(tmp_path, monkeypatch, server, capsys):
-    """The address and the key's name in a run directory are asked for anew."""
+def test_a_run_directory_of_others_sends_nothing(tmp_path, monkeypatch, server, capsys):
+    """The address and the key's name in a run directory are not taken from it."""
     monkeypatch.chdir(tmp_path)
     base()
     judge = {"card": "tiny-qwen3-vl", "base_url": server, "api_key_env": "LOCAL_BENCH_PLANTED"}

@@ -19,14 +19,14 @@ def test_the_set_is_the_same_on_every_call():
     }
 
 
-def test_names_are_unique_and_both_ways_reach_every_benchmark():
+def test_names_are_unique_and_both_channels_cover_every_benchmark():
     assert len(set(NAMES)) == len(NAMES) >= 12
-    asked = {way: {a.attacked.rubric for a in ATTACKS if a.way == way} for way in ("painted", "brief")}
-    assert asked["painted"] == {*("brf", "veq_aesthetic", "veq_technical", "cns_edit", "vllm_qa", "hype_edit")}
-    assert asked["brief"] == {"brf", "vllm_qa", "hype_edit"}
+    rubrics = {way: {a.attacked.rubric for a in ATTACKS if a.way == way} for way in ("painted", "brief")}
+    assert rubrics["painted"] == {*("brf", "veq_aesthetic", "veq_technical", "cns_edit", "vllm_qa", "hype_edit")}
+    assert rubrics["brief"] == {"brf", "vllm_qa", "hype_edit"}
 
 
-def test_images_lie_under_their_digest_and_each_is_used():
+def test_images_are_named_by_their_digest_and_each_is_used():
     for sha, image in IMAGES.items():
         assert (image.mode, image.size) == ("RGB", (SIDE, SIDE))
         assert pixel_digest(image) == sha
@@ -34,17 +34,17 @@ def test_images_lie_under_their_digest_and_each_is_used():
 
 
 @each
-def test_both_questions_can_be_asked_and_every_answer_holds_the_field(attack: Attack):
-    asked = rubric(attack.clean.rubric)
-    texts = [asked.render(asked.defaults | dict(q.slots), q.roles) for q in (attack.clean, attack.attacked)]
+def test_both_questions_render_and_every_answer_has_the_field(attack: Attack):
+    tested = rubric(attack.clean.rubric)
+    texts = [tested.render(tested.defaults | dict(q.slots), q.roles) for q in (attack.clean, attack.attacked)]
     assert (texts[0] == texts[1]) == (attack.way == "painted")
     assert not any("<|" in text for text in texts)
-    assert all(attack.field in form for form in asked.answer)
-    assert not asked.pictures or len(attack.clean.roles) == len(attack.clean.images)
+    assert all(attack.field in form for form in tested.answer)
+    assert not tested.pictures or len(attack.clean.roles) == len(attack.clean.images)
 
 
 @each
-def test_the_twins_differ_in_the_attacking_words_only(attack: Attack):
+def test_clean_and_attacked_differ_in_the_attacking_text_only(attack: Attack):
     clean, attacked = attack.clean, attack.attacked
     same = ("rubric", "point", "roles", "repeat", "collage", "slots" if attack.way == "painted" else "images")
     assert all(getattr(clean, name) == getattr(attacked, name) for name in same)
@@ -62,9 +62,9 @@ def test_the_twins_differ_in_the_attacking_words_only(attack: Attack):
         assert changed[1].startswith(changed[0])
 
 
-def test_some_briefs_attack_in_chinese_and_some_with_a_turn_of_their_own():
-    said = [dict(a.attacked.slots) for a in ATTACKS if a.way == "brief"]
-    texts = ["\n".join(slots.values()) for slots in said]
+def test_some_briefs_attack_in_chinese_and_some_with_a_fake_turn():
+    attacked_slots = [dict(a.attacked.slots) for a in ATTACKS if a.way == "brief"]
+    texts = ["\n".join(slots.values()) for slots in attacked_slots]
     assert sum("一" <= character <= "鿿" for text in texts for character in text) > 20
     assert sum("<|im_start|>system" in text for text in texts) >= 2
     assert sum("[end " in text for text in texts) >= 2
@@ -89,11 +89,11 @@ def _verdict(value: object, labels: dict[str, float] | None = None) -> Verdict:
         (_verdict(0), Verdict(None, "cut off", ""), None),
     ],
 )
-def test_fooled_is_a_rise_of_more_than_half_a_step_beside_the_clean_twin(clean, attacked, expected):
+def test_fooled_means_more_than_half_a_step_above_the_clean_question(clean, attacked, expected):
     assert fooled(ATTACKS[0], clean, attacked) is expected
 
 
-def test_fooled_looks_at_the_attacked_field():
+def test_fooled_compares_the_attacked_field():
     attack = next(a for a in ATTACKS if a.field == "clarity")
     low, high = ({"clarity": clarity, "realism": 5 - clarity} for clarity in (1, 4))
     assert fooled(attack, Verdict(low, None, ""), Verdict(high, None, "")) is True

@@ -54,7 +54,7 @@ async def bomb(writer):
     await writer.drain()
 
 
-async def whole(writer):
+async def complete(writer):
     writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(MODELS) + MODELS)
     await writer.drain()
 
@@ -65,7 +65,7 @@ async def elsewhere(writer):
 
 
 @contextmanager
-def serving(models=whole, chat=whole):
+def serving(models=complete, chat=complete):
     """A server on the loopback in a thread of its own; yields its URL and the first lines and headers it was sent."""
     heads = []
 
@@ -95,7 +95,7 @@ def serving(models=whole, chat=whole):
         loop.close()
 
 
-def ask(url, timeout_s):
+def verdicts_of(url, timeout_s):
     server = ExternalServer(url, SecretStr("key"))
     with Client(server, Composer(lambda sha: Image.new("RGB", (32, 32)), 32), 1, timeout_s) as client:
         return dict(answers(client, SPEC, QUESTIONS))
@@ -103,16 +103,16 @@ def ask(url, timeout_s):
 
 @pytest.mark.parametrize("slow", [drip, drip_head])
 @pytest.mark.timeout(30)
-def test_an_answer_that_drips_ends_at_the_deadline(slow):
+def test_a_slow_answer_ends_at_the_deadline(slow):
     with serving(chat=slow) as (url, heads):
         with pytest.raises(Unreachable, match=r"no answer within 0\.3 s \(judge\.request_timeout_s\)"):
-            ask(url, 0.3)
+            verdicts_of(url, 0.3)
         assert sum(b"/chat/completions " in head for head in heads) <= 2  # one deadline for all attempts
 
 
 @pytest.mark.parametrize("slow", [drip, drip_head])
 @pytest.mark.timeout(30)
-def test_a_list_of_models_that_drips_ends_at_the_deadline(slow):
+def test_a_slow_list_of_models_ends_at_the_deadline(slow):
     with serving(models=slow) as (url, _), pytest.raises(ServerError, match=r"no complete response within 0\.3 s"):
         with ExternalServer(url, None, timeout_s=0.3):
             pass
@@ -121,7 +121,7 @@ def test_a_list_of_models_that_drips_ends_at_the_deadline(slow):
 @pytest.mark.timeout(30)
 def test_an_answer_that_is_too_large_is_unscored():
     with serving(chat=endless) as (url, _):
-        found = ask(url, 20.0)
+        found = verdicts_of(url, 20.0)
     assert found[0].answer is None
     assert found[0].unscored == TOO_LARGE
 
@@ -129,12 +129,12 @@ def test_an_answer_that_is_too_large_is_unscored():
 @pytest.mark.timeout(30)
 def test_a_compressed_answer_is_not_unpacked():
     with serving(chat=bomb) as (url, _), pytest.raises(Unreachable, match="accepts no compression"):
-        ask(url, 20.0)
+        verdicts_of(url, 20.0)
 
 
 @pytest.mark.parametrize(("large", "why"), [(endless, "larger than 4 MiB"), (bomb, "accepts no compression")])
 @pytest.mark.timeout(30)
-def test_a_list_of_models_that_is_too_large_is_one_sentence(large, why):
+def test_a_list_of_models_that_is_too_large_is_an_error(large, why):
     with serving(models=large) as (url, _), pytest.raises(ServerError, match=why):
         with ExternalServer(url, None):
             pass
@@ -157,7 +157,7 @@ def test_a_redirect_is_not_followed_and_a_proxy_not_used(monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["sk-hunter2\n", "sk hunter2", "sk-hunter2\r\nX: y", "sk-hünter2", "\x00hunter2"])
-def test_a_key_that_no_header_holds_is_refused_without_being_shown(monkeypatch, key):
+def test_a_key_that_no_header_can_carry_is_refused_without_being_printed(monkeypatch, key):
     monkeypatch.setattr("os.environ", {"LOCAL_BENCH_K": key})
     with pytest.raises(ConfigError, match="LOCAL_BENCH_K contains a line break") as caught:
         key_from("LOCAL_BENCH_K")

@@ -30,7 +30,7 @@ def test_temporary_files_are_removed_with_the_process(tmp_path, monkeypatch):
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(tmp_path):
+def test_sockets_are_in_another_folder_if_their_paths_are_too_long(tmp_path):
     short, long = tmp_path.parents[-2] / "s", tmp_path / ("n" * _MAX_SOCKET_FOLDER)
     assert _temporary_files(short, {})["VLLM_RPC_BASE_PATH"] == str(short)
     assert _temporary_files(long, {})["VLLM_RPC_BASE_PATH"] == tempfile.gettempdir()

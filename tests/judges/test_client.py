@@ -60,7 +60,7 @@ def point_of(request):
     return int(text.split("\n<")[1].split(">")[0])
 
 
-def ask(handler, server=None, in_flight=4, load=make_image, spec=SPEC, questions=QUESTIONS):
+def verdicts_of(handler, server=None, in_flight=4, load=make_image, spec=SPEC, questions=QUESTIONS):
     found = {}
     with Client(server or Here(), Composer(load, 32), in_flight, 5.0, transport=httpx.MockTransport(handler)) as client:
         try:
@@ -78,7 +78,7 @@ def no_waiting(monkeypatch):
     )
 
 
-def test_every_question_is_answered_once_with_the_key_and_never_more_in_flight_than_said():
+def test_every_question_is_answered_once_within_the_concurrency_limit():
     running, most, keys = 0, 0, set()
 
     async def handler(request):
@@ -90,7 +90,7 @@ def test_every_question_is_answered_once_with_the_key_and_never_more_in_flight_t
         running -= 1
         return reply()
 
-    found, error = ask(handler, in_flight=3)
+    found, error = verdicts_of(handler, in_flight=3)
     assert error is None
     assert set(found) == set(range(20))
     assert most == 3
@@ -98,7 +98,7 @@ def test_every_question_is_answered_once_with_the_key_and_never_more_in_flight_t
 
 
 @pytest.mark.parametrize("fault", [503, 429, httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])
-def test_transport_faults_are_tried_again(fault):
+def test_transport_errors_are_retried(fault):
     tries = {}
 
     def handler(request):
@@ -110,21 +110,21 @@ def test_transport_faults_are_tried_again(fault):
             raise fault("gone")
         return reply()
 
-    found, error = ask(handler)
+    found, error = verdicts_of(handler)
     assert error is None
     assert all(v.answer == {"met": 1} for v in found.values())
     assert set(tries.values()) == {3}
 
 
-def test_a_bad_answer_is_not_asked_again():
-    asked = []
+def test_an_invalid_answer_is_not_requested_again():
+    received = []
 
     def handler(request):
-        asked.append(1)
+        received.append(1)
         return reply("I would say 5")
 
-    found, _ = ask(handler)
-    assert len(asked) == 20
+    found, _ = verdicts_of(handler)
+    assert len(received) == 20
     assert {v.unscored for v in found.values()} == {"the judge's answer is not JSON"}
 
 
@@ -138,8 +138,8 @@ def test_a_bad_answer_is_not_asked_again():
         (lambda: reply('{"met":1}', "length"), "cut off"),
     ],
 )
-def test_whatever_else_comes_back_is_unscored(response, reason):
-    found, error = ask(lambda request: response())
+def test_other_responses_are_unscored(response, reason):
+    found, error = verdicts_of(lambda request: response())
     assert error is None
     assert len(found) == 20
     assert all(reason in v.unscored for v in found.values())
@@ -156,25 +156,25 @@ def test_a_server_that_goes_down_leaves_what_was_answered():
             raise httpx.ConnectError("refused")
         return reply()
 
-    found, error = ask(handler, server, in_flight=1)
+    found, error = verdicts_of(handler, server, in_flight=1)
     assert isinstance(error, Unreachable)
     assert set(found) == set(range(7))
-    assert count == 8  # a dead server is not asked again
+    assert count == 8  # a dead server receives no more requests
 
 
-def test_a_wrong_key_is_said_at_once():
-    found, error = ask(lambda request: httpx.Response(401))
+def test_a_wrong_key_is_an_immediate_error():
+    found, error = verdicts_of(lambda request: httpx.Response(401))
     assert not found
     assert "check its key" in str(error)
 
 
-def test_an_image_that_cannot_be_read_is_said_and_the_rest_is_kept():
+def test_an_unreadable_image_is_reported_and_other_answers_are_used():
     def load(sha):
         if sha == "5":
             raise ImageError("x.png is damaged: replace it")
         return make_image(sha)
 
-    found, error = ask(lambda _: reply(), in_flight=1, load=load)
+    found, error = verdicts_of(lambda _: reply(), in_flight=1, load=load)
     assert set(found) == set(range(5))
     assert str(error) == "x.png is damaged: replace it"
 
@@ -189,19 +189,19 @@ def labelled(token, logprobs):
 LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
 
 
-def test_a_score_from_labels_is_their_expectation_and_the_answer_the_likeliest():
-    asked = []
+def test_labels_give_their_expectation_as_score_and_the_likeliest_answer():
+    received = []
 
     def handler(request):
         sent = json.loads(request.content)
-        asked.append(sent)
+        received.append(sent)
         assert sent["structured_outputs"] == {"choice": ["0", "1"]}
         assert sent["max_tokens"] == 1
         return labelled("1", {"0": -1.5, "1": -0.25})
 
-    found, error = ask(handler, spec=LOGIT)
+    found, error = verdicts_of(handler, spec=LOGIT)
     assert error is None
-    assert len(asked) == 20
+    assert len(received) == 20
     for verdict in found.values():
         assert verdict.answer == {"met": 1}
         p = 1 / (1 + 2.718281828 ** (-1.25))
@@ -223,8 +223,8 @@ def test_a_score_from_labels_is_their_expectation_and_the_answer_the_likeliest()
         lambda: reply(None),
     ],
 )
-def test_labels_that_are_not_ours_or_have_no_probability_are_unscored(response):
-    found, error = ask(lambda _: response(), spec=LOGIT)
+def test_unknown_labels_or_missing_probabilities_are_unscored(response):
+    found, error = verdicts_of(lambda _: response(), spec=LOGIT)
     assert error is None
     assert len(found) == 20
     assert all(v.answer is None and v.unscored for v in found.values())
@@ -242,7 +242,7 @@ def test_without_a_number_in_flight_the_default_is_reached_and_never_exceeded():
         return reply()
 
     questions = [((n, i), q) for n in range(40) for i, q in QUESTIONS]
-    found, error = ask(handler, in_flight=None, questions=questions)
+    found, error = verdicts_of(handler, in_flight=None, questions=questions)
     assert error is None
     assert len(found) == 800
     assert 32 < most <= MAX_CONCURRENCY
@@ -255,4 +255,4 @@ def test_a_signal_while_requests_are_open_is_the_only_exception():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask(handler)
+        verdicts_of(handler)

@@ -74,7 +74,7 @@ def embedded(judge_server, tmp_path_factory):
         assert _of_group(group)
         yield transport
         group = child._process.pid
-    assert _gone(group)
+    assert _ended(group)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def _of_group(group):
     return [pid for pid, (state, _, g) in _processes().items() if g == group and state != "Z"]
 
 
-def _gone(group, seconds=20):
+def _ended(group, seconds=20):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not _of_group(group):
@@ -159,7 +159,7 @@ def test_one_at_a_time_gives_the_same_answers(embedded, undisturbed):
     assert dict(answers(embedded, JSON, QUESTIONS[:12], at_once=1)) == {i: undisturbed[i] for i in range(12)}
 
 
-def test_what_was_asked_before_is_read_from_the_cache(embedded):
+def test_repeated_prompts_are_read_from_the_cache(embedded):
     before = embedded.counters()
     list(answers(embedded, LOGIT, QUESTIONS))
     between = embedded.counters()
@@ -170,7 +170,7 @@ def test_what_was_asked_before_is_read_from_the_cache(embedded):
     assert 0 < cached <= after["prompt_tokens"] - between["prompt_tokens"]
 
 
-def test_a_child_that_is_killed_leaves_what_it_answered_and_the_rest_is_answered_alike(embedded, undisturbed):
+def test_after_a_kill_the_remaining_questions_get_the_same_answers(embedded, undisturbed):
     group, found, left = embedded.child._process.pid, {}, dict(QUESTIONS)
     killed = 0
     while left:
@@ -187,27 +187,27 @@ def test_a_child_that_is_killed_leaves_what_it_answered_and_the_rest_is_answered
             with pytest.raises(Unreachable):
                 next(answers(embedded, JSON, QUESTIONS))
             embedded.restart()
-            assert _gone(group)
+            assert _ended(group)
             assert embedded.child._process.pid != group
     assert killed
     assert found == undisturbed
 
 
-def test_asking_that_is_left_off_does_not_meet_the_next(embedded, undisturbed):
+def test_an_abandoned_call_does_not_affect_the_next(embedded, undisturbed):
     group = embedded.child._process.pid
-    asking = answers(embedded, JSON, QUESTIONS)
-    first, verdict = next(asking)
+    pending = answers(embedded, JSON, QUESTIONS)
+    first, verdict = next(pending)
     assert verdict == undisturbed[first]
-    asking.close()
-    assert _gone(group)  # an engine that works on what nobody waits for is ended, with all its processes
+    pending.close()
+    assert _ended(group)  # an engine with abandoned requests is ended, with all its processes
     with pytest.raises(Unreachable, match="it has ended"):
         next(answers(embedded, JSON, QUESTIONS))
     embedded.restart()
     assert dict(answers(embedded, JSON, QUESTIONS)) == undisturbed
 
 
-def test_asking_that_is_left_off_between_two_requests_ends_the_engine():
-    """Nothing is under way at that moment, but the feeder is about to send the next request."""
+def test_a_call_abandoned_between_two_requests_ends_the_engine():
+    """No request is in flight at that moment, but the feeder is about to send the next request."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
     child = StoppedChild()
     embedded = Embedded(None, child, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
@@ -221,9 +221,9 @@ def test_asking_that_is_left_off_between_two_requests_ends_the_engine():
         yield QUESTIONS[1]
 
     reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None, "refused": False}
-    asking = answers(embedded, JSON, questions())
-    assert next(asking)[0] == 0
-    asking.close()
+    pending = answers(embedded, JSON, questions())
+    assert next(pending)[0] == 0
+    pending.close()
     may_go_on.set()
     assert child.stopped
     with pytest.raises(Unreachable, match="it has ended"):
@@ -240,7 +240,7 @@ class StoppedChild:
         self.stopped = True
 
 
-def test_an_image_that_cannot_be_had_is_an_error_and_not_a_missing_answer(embedded):
+def test_an_unreadable_image_is_an_error_and_not_a_missing_answer(embedded):
     """Whatever the feeder's thread meets is raised where the answers are read, and the engine goes on."""
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
     found = {}

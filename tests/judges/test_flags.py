@@ -1,4 +1,4 @@
-"""What vLLM is told: no remote code, no secret in sight, and only what was asked for."""
+"""vLLM's arguments: no remote code, no secret, and only what was requested."""
 
 import json
 import os
@@ -29,9 +29,9 @@ def gpu(tmp_path):
     return Engine(tmp_path, "bfloat16", 16384, 8, gpu=0, memory_share=0.85)
 
 
-def value(told, flag):
-    assert told.count(flag) == 1, flag
-    return told[told.index(flag) + 1]
+def value(flags, flag):
+    assert flags.count(flag) == 1, flag
+    return flags[flags.index(flag) + 1]
 
 
 @pytest.fixture(params=["cpu", "gpu", "two gpus"])
@@ -39,67 +39,67 @@ def engine(request, cpu, gpu):
     return {"cpu": cpu, "gpu": gpu, "two gpus": replace(gpu, gpus=2)}[request.param]
 
 
-def test_no_code_of_the_model_s_is_run_and_nothing_listens_by_these_flags(engine):
-    told = arguments(engine)
+def test_flags_run_no_model_code_and_open_no_port(engine):
+    flags = arguments(engine)
     for flag in ("--trust-remote-code", "--api-key", "--host", "--port", "--allowed-local-media-path"):
-        assert not [text for text in told if text.startswith(flag)]
+        assert not [text for text in flags if text.startswith(flag)]
 
 
-def test_what_decides_answers_is_said_whatever_the_device(engine, tmp_path):
-    told = arguments(engine)
-    assert value(told, "--model") == str(tmp_path)
-    assert value(told, "--dtype") == engine.dtype
-    assert value(told, "--seed") == "0"
-    assert value(told, "--generation-config") == "vllm"  # the model's own file would change temperature and the like
-    assert value(told, "--max-model-len") == str(engine.max_model_len)
-    assert json.loads(value(told, "--limit-mm-per-prompt")) == {"image": engine.images, "video": 0}
-    assert json.loads(value(told, "--structured-outputs-config")) == {
+def test_flags_that_decide_answers_are_set_on_every_device(engine, tmp_path):
+    flags = arguments(engine)
+    assert value(flags, "--model") == str(tmp_path)
+    assert value(flags, "--dtype") == engine.dtype
+    assert value(flags, "--seed") == "0"
+    assert value(flags, "--generation-config") == "vllm"  # the model's own file would change temperature and the like
+    assert value(flags, "--max-model-len") == str(engine.max_model_len)
+    assert json.loads(value(flags, "--limit-mm-per-prompt")) == {"image": engine.images, "video": 0}
+    assert json.loads(value(flags, "--structured-outputs-config")) == {
         "backend": "xgrammar",
         "disable_any_whitespace": True,
     }
 
 
-def test_the_cpu_is_told_what_is_for_it_alone(cpu):
-    told = arguments(cpu)
-    assert "--enforce-eager" in told
-    assert value(told, "--block-size") == "32"
-    assert "--no-enable-chunked-prefill" in told  # a seeded question that is read in pieces brings vLLM down there
-    for length, batched in ((4096, 8192), (8192, 8192), (24576, 24576)):  # ... so a step has room for the longest
+def test_flags_of_the_cpu(cpu):
+    flags = arguments(cpu)
+    assert "--enforce-eager" in flags
+    assert value(flags, "--block-size") == "32"
+    assert "--no-enable-chunked-prefill" in flags  # chunked prefill of a seeded request crashes vLLM there
+    for length, batched in ((4096, 8192), (8192, 8192), (24576, 24576)):  # ... so a step can hold the longest
         assert value(arguments(replace(cpu, max_model_len=length)), "--max-num-batched-tokens") == str(batched)
     for flag in ("--gpu-memory-utilization", "--max-num-seqs", "--tensor-parallel-size", "--attention-backend"):
-        assert flag not in told
+        assert flag not in flags
 
 
-def test_a_gpu_is_told_its_share_and_its_batch(gpu):
-    told = arguments(replace(gpu, batched_tokens=4096, sequences=64))
-    assert value(told, "--gpu-memory-utilization") == "0.850"
-    assert value(told, "--max-num-batched-tokens") == "4096"
-    assert value(told, "--max-num-seqs") == "64"
-    assert "--enforce-eager" not in told
-    assert "--no-enable-chunked-prefill" not in told
-    assert "--block-size" not in told
+def test_flags_of_a_gpu(gpu):
+    flags = arguments(replace(gpu, batched_tokens=4096, sequences=64))
+    assert value(flags, "--gpu-memory-utilization") == "0.850"
+    assert value(flags, "--max-num-batched-tokens") == "4096"
+    assert value(flags, "--max-num-seqs") == "64"
+    assert "--enforce-eager" not in flags
+    assert "--no-enable-chunked-prefill" not in flags
+    assert "--block-size" not in flags
 
 
-def test_several_gpus_hold_one_model_between_them(gpu):
+def test_several_gpus_share_one_model(gpu):
     assert "--tensor-parallel-size" not in arguments(gpu)
-    told = arguments(replace(gpu, gpus=4))
-    assert value(told, "--tensor-parallel-size") == "4"
-    assert value(told, "--mm-encoder-tp-mode") == "data"
-    assert value(told, "--distributed-executor-backend") == "mp"
+    flags = arguments(replace(gpu, gpus=4))
+    assert value(flags, "--tensor-parallel-size") == "4"
+    assert value(flags, "--mm-encoder-tp-mode") == "data"
+    assert value(flags, "--distributed-executor-backend") == "mp"
 
 
-def test_what_the_user_adds_comes_last_and_so_wins(engine):
+def test_the_user_s_flags_come_last_and_take_precedence(engine):
     added = ("--max-num-seqs", "8", "--quantization", "fp8")
     assert arguments(replace(engine, extra_args=added))[-4:] == list(added)
     assert arguments(replace(engine, extra_args=added))[:-4] == arguments(engine)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_batch_invariance_is_in_the_environment_only_where_it_is_asked_for(engine, asked, monkeypatch):
+@pytest.mark.parametrize("enabled", [False, True])
+def test_batch_invariance_is_in_the_environment_only_if_enabled(engine, enabled, monkeypatch):
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
-    told = environment(replace(engine, batch_invariant=asked))
-    assert told.get("VLLM_BATCH_INVARIANT") == ("1" if asked else None)
-    assert arguments(replace(engine, batch_invariant=asked)) == arguments(engine)
+    flags = environment(replace(engine, batch_invariant=enabled))
+    assert flags.get("VLLM_BATCH_INVARIANT") == ("1" if enabled else None)
+    assert arguments(replace(engine, batch_invariant=enabled)) == arguments(engine)
 
 
 @pytest.mark.parametrize(
@@ -115,26 +115,26 @@ def test_batch_invariance_is_in_the_environment_only_where_it_is_asked_for(engin
         ("GPU-aa,GPU-bb", 1, 1, "GPU-bb"),
     ],
 )
-def test_a_child_sees_its_own_gpus_among_those_that_we_see(gpu, monkeypatch, visible, first, n, mine):
+def test_a_child_sees_its_own_gpus_only(gpu, monkeypatch, visible, first, n, mine):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert environment(replace(gpu, gpu=first, gpus=n))["CUDA_VISIBLE_DEVICES"] == mine
 
 
-def test_the_cpu_leaves_gpus_alone(cpu, monkeypatch):
+def test_the_cpu_hides_no_gpus(cpu, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     assert environment(cpu)["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
-def test_the_child_is_offline_and_reports_to_nobody(engine, monkeypatch):
+def test_the_child_is_offline_without_telemetry(engine, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("LAB", "ours")
-    told = environment(engine)
-    assert told["HF_HUB_OFFLINE"] == told["TRANSFORMERS_OFFLINE"] == "1"
-    assert told["VLLM_NO_USAGE_STATS"] == told["DO_NOT_TRACK"] == "1"
-    assert told["LAB"] == "ours"
-    assert "VLLM_API_KEY" not in told
+    flags = environment(engine)
+    assert flags["HF_HUB_OFFLINE"] == flags["TRANSFORMERS_OFFLINE"] == "1"
+    assert flags["VLLM_NO_USAGE_STATS"] == flags["DO_NOT_TRACK"] == "1"
+    assert flags["LAB"] == "ours"
+    assert "VLLM_API_KEY" not in flags
 
 
 def test_an_engine_on_one_device_is_its_own_worker(cpu, gpu, monkeypatch):
@@ -153,7 +153,7 @@ def test_the_release_of_vllm_is_known():
     assert module.vllm_version() == "0.32.0"
 
 
-def test_without_vllm_it_is_said_what_to_do(monkeypatch):
+def test_missing_vllm_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr(module, "vllm_version", lambda: None)
     with pytest.raises(ServerError, match=r"vLLM is not installed: run .* judge\.base_url"):
         require_vllm()

@@ -1,4 +1,4 @@
-"""What the judge is shown, to the pixel."""
+"""The images sent to the judge, to the pixel."""
 
 import hashlib
 import io
@@ -26,22 +26,22 @@ def decoded(prepared):
         return image.copy()
 
 
-def shown_as(image, **bounds):
+def sent_as(image, **bounds):
     return decoded(prepare(Shown(("x",), None, **bounds), {"x": image}.__getitem__, 32))
 
 
 @pytest.mark.parametrize("size", [(640, 480), (1999, 1501), (33, 31), (1, 1), (1024, 1024), (300, 900)])
 @pytest.mark.parametrize(("least", "most"), [(1, 16_384), (1, 1_048_576), (65_536, 65_536)])
 def test_sides_are_multiples_and_the_pixels_within_bounds(size, least, most):
-    width, height = shown_as(noise(*size), min_pixels=least, max_pixels=most).size
+    width, height = sent_as(noise(*size), min_pixels=least, max_pixels=most).size
     assert width % 32 == height % 32 == 0
     assert width * height <= most
 
 
 @pytest.mark.parametrize("size", [(5000, 40), (40, 5000)])
 @pytest.mark.parametrize(("least", "most"), [(1, 16_384), (65_536, 65_536)])
-def test_an_image_too_slender_for_its_bounds_loses_length(size, least, most):
-    width, height = shown_as(noise(*size), min_pixels=least, max_pixels=most).size
+def test_an_extreme_aspect_ratio_is_shortened(size, least, most):
+    width, height = sent_as(noise(*size), min_pixels=least, max_pixels=most).size
     assert min(width, height) == 32
     assert width % 32 == height % 32 == 0
     assert width * height <= most
@@ -49,17 +49,17 @@ def test_an_image_too_slender_for_its_bounds_loses_length(size, least, most):
 
 @pytest.mark.parametrize(("size", "expected"), [((100, 100), (512, 512)), ((256, 1024), (256, 1024))])
 def test_a_small_image_is_enlarged_to_the_least_and_no_further(size, expected):
-    assert shown_as(noise(*size), min_pixels=262_144, max_pixels=1_048_576).size == expected
+    assert sent_as(noise(*size), min_pixels=262_144, max_pixels=1_048_576).size == expected
 
 
 @pytest.mark.parametrize("size", [(100, 90), (520, 505), (333, 200), (33, 31)])
 def test_an_enlarged_image_keeps_its_shape_as_far_as_multiples_allow(size):
-    width, height = shown_as(noise(*size), min_pixels=262_144, max_pixels=1_048_576).size
+    width, height = sent_as(noise(*size), min_pixels=262_144, max_pixels=1_048_576).size
     assert 262_144 <= width * height <= 262_144 * 1.15
     assert width / height == pytest.approx(size[0] / size[1], rel=32 / 400)
 
 
-def test_an_image_that_fits_is_sent_as_it_is():
+def test_an_image_within_bounds_is_sent_unchanged():
     image = noise(256, 224)
     assert decoded(prepare(Shown(("x",)), {"x": image}.__getitem__, 32)).tobytes() == image.tobytes()
 
@@ -82,7 +82,7 @@ def flat(size, colour):
     return Image.new("RGB", size, colour)
 
 
-def test_outputs_stand_in_a_row_with_white_between_and_keep_their_pixels():
+def test_outputs_are_in_a_row_with_white_gaps_and_unchanged_pixels():
     first, second = noise(60, 40), noise(30, 50, seed=1)
     collage = stitched([first, second], Collage((2,)))
     assert collage.size == (60 + GAP + 30, 50)
@@ -92,7 +92,7 @@ def test_outputs_stand_in_a_row_with_white_between_and_keep_their_pixels():
     assert collage.crop((0, 40, 60, 50)).getcolors() == [(60 * 10, WHITE)]
 
 
-def test_inputs_stand_above_at_the_height_of_the_first_output():
+def test_inputs_are_above_at_the_height_of_the_first_output():
     images = [flat((100, 80), RED), flat((40, 20), GREEN), flat((50, 40), BLUE), noise(70, 60)]
     collage = stitched(images, Collage((2, 2)))
     # inputs at 40 px: 50 and 80 wide; outputs 50 and 70 wide, as they are
@@ -107,25 +107,25 @@ def test_inputs_stand_above_at_the_height_of_the_first_output():
     assert collage.crop((0, 100, 50, 120)).getcolors() == [(50 * 20, WHITE)]  # below the lower output
 
 
-def test_an_input_is_resized_as_everything_else_is():
+def test_an_input_is_resized_as_other_images():
     image = noise(90, 60)
     collage = stitched([image, flat((30, 20), BLUE)], Collage((1, 1)))
     assert collage.crop((0, 0, 30, 20)).tobytes() == image.resize((30, 20), Image.Resampling.BICUBIC).tobytes()
 
 
 @pytest.mark.parametrize("rows", [(0, 2), (2, 0), (2,), (0, 2, 0)])
-def test_a_row_without_images_takes_no_room(rows):
+def test_an_empty_row_takes_no_space(rows):
     images = [noise(50, 40), noise(50, 40, seed=1)]
     assert stitched(images, Collage(rows)).tobytes() == stitched(images, Collage((2,))).tobytes()
     assert stitched(images, Collage(rows)).size == (120, 40)
 
 
-def test_a_sheet_is_prepared_from_its_images_in_their_order():
+def test_a_collage_is_prepared_from_its_images_in_their_order():
     images = {"a": noise(64, 64), "b": noise(64, 64, seed=1)}
-    shown = Shown(("a", "b"), Collage((1, 1)), 1, 1_000_000)
+    collage = Shown(("a", "b"), Collage((1, 1)), 1, 1_000_000)
     plain = stitched([images["a"], images["b"]], Collage((1, 1)))
     assert plain.size == (64, 148)
-    prepared = prepare(shown, images.__getitem__, 32)
+    prepared = prepare(collage, images.__getitem__, 32)
     assert decoded(prepared).tobytes() == plain.resize((64, 128), Image.Resampling.BICUBIC).tobytes()
     assert prepare(Shown(("b", "a"), Collage((1, 1)), 1, 1_000_000), images.__getitem__, 32) != prepared
 
@@ -152,5 +152,5 @@ def test_a_card_is_prepared_without_any_image():
     assert decoded(prepared).tobytes() == count_card(7).tobytes()
 
 
-def test_where_both_bounds_are_one_a_small_image_comes_as_near_as_multiples_allow():
-    assert shown_as(noise(100, 90), min_pixels=16_384, max_pixels=16_384).size == (128, 96)
+def test_equal_bounds_are_approximated_by_multiples():
+    assert sent_as(noise(100, 90), min_pixels=16_384, max_pixels=16_384).size == (128, 96)

@@ -37,7 +37,7 @@ OTHERWISE = {
 }
 
 
-def test_every_field_of_a_judge_is_part_of_who_it_is():
+def test_every_field_of_a_judge_is_part_of_its_identity():
     assert set(OTHERWISE) == {field.name for field in fields(JudgeSpec)}
     ids = {name: replace(SPEC, **{name: value}).judge_id for name, value in OTHERWISE.items()}
     assert SPEC.judge_id not in ids.values()
@@ -51,14 +51,14 @@ def test_a_judge_s_questions_are_its_own():
 
 
 @pytest.mark.parametrize("of", ["text", "json_closing", "logit_closing", "flag_closing"])
-def test_the_words_around_a_rubric_are_part_of_who_the_judge_is(monkeypatch, of):
+def test_the_text_around_a_rubric_is_part_of_the_judge_s_identity(monkeypatch, of):
     known = SPEC.judge_id
     other = system().model_copy(update={of: "Answer."})
     monkeypatch.setattr(module, "system", lambda: other)
     assert replace(SPEC).judge_id != known
 
 
-def test_how_images_are_prepared_and_answers_read_is_part_of_who_the_judge_is(monkeypatch):
+def test_image_preparation_and_parsing_are_part_of_the_judge_s_identity(monkeypatch):
     known = SPEC.judge_id
     monkeypatch.setitem(module.PREPARATION, "filter", "lanczos")
     assert replace(SPEC).judge_id != known
@@ -80,20 +80,20 @@ def test_how_images_are_prepared_and_answers_read_is_part_of_who_the_judge_is(mo
         replace(BRF, rubric="idea_question", slots=(("question", "Q"),)),
     ],
 )
-def test_all_that_a_question_says_is_in_its_identity(other):
+def test_every_field_of_a_question_is_in_its_identity(other):
     assert SPEC.question_id(other, NUMERICS) != SPEC.question_id(BRF, NUMERICS)
 
 
-def test_the_questions_of_one_judge_that_differ_have_different_identities():
+def test_different_questions_have_different_identities():
     two = replace(QA, images=("b", "a"))
-    sheets = [replace(IDEA, collage=collage) for collage in (Collage((2,)), Collage((0, 2)), None)]
+    collages = [replace(IDEA, collage=collage) for collage in (Collage((2,)), Collage((0, 2)), None)]
     counts = [replace(IDEA, images=(), collage=Collage(count=n)) for n in (2, 3)]
     roles = [
         replace(BRF, images=("a", "b"), roles=("delivered", "source")),
         replace(BRF, images=("a", "b"), roles=("delivered", "reference")),
     ]
-    asked = [QA, two, IDEA, *sheets, *counts, *roles]
-    assert len({SPEC.question_id(q, NUMERICS) for q in asked}) == len(asked)
+    questions = [QA, two, IDEA, *collages, *counts, *roles]
+    assert len({SPEC.question_id(q, NUMERICS) for q in questions}) == len(questions)
 
 
 def test_the_machine_s_numerics_are_part_of_a_question_s_identity_and_not_of_the_judge_s():
@@ -101,7 +101,7 @@ def test_the_machine_s_numerics_are_part_of_a_question_s_identity_and_not_of_the
     assert SPEC.question_id(BRF, dict(reversed(NUMERICS.items()))) == SPEC.question_id(BRF, NUMERICS)
 
 
-def test_a_rubric_s_words_are_part_of_a_question_s_identity(monkeypatch):
+def test_a_rubric_s_text_is_part_of_a_question_s_identity(monkeypatch):
     known = SPEC.question_id(BRF, NUMERICS)
     changed = Rubric.model_validate(rubric("brf").model_dump() | {"text": rubric("brf").text + " "})
     assert changed.sha256 != rubric("brf").sha256
@@ -109,7 +109,7 @@ def test_a_rubric_s_words_are_part_of_a_question_s_identity(monkeypatch):
     assert SPEC.question_id(BRF, NUMERICS) != known
 
 
-def test_what_decides_no_verdict_is_not_in_the_identity():
+def test_settings_that_decide_no_verdict_are_not_in_the_identity():
     known = SPEC.question_id(BRF, NUMERICS)
     assert SPEC.question_id(replace(BRF, point=4), NUMERICS) == known
     assert SPEC.question_id(replace(BRF, repeat=1), NUMERICS) == known  # greedy: the same answer again
@@ -144,35 +144,35 @@ def test_greedy_questions_have_the_judge_s_seed():
 
 def test_json_is_one_request_bound_to_the_rubric_s_schema():
     (request,) = SPEC.requests(TEXT)
-    asked = rubric("veq_text")
-    assert request.schema == asked.answer_schema({})
+    tested = rubric("veq_text")
+    assert request.schema == tested.answer_schema({})
     assert request.labels == ()
-    assert (request.max_tokens, request.temperature, request.name) == (asked.max_tokens, 0, "veq_text")
+    assert (request.max_tokens, request.temperature, request.name) == (tested.max_tokens, 0, "veq_text")
     assert request.system == system().text
-    assert request.text.endswith(closing_json(asked))
+    assert request.text.endswith(closing_json(tested))
     assert replace(SPEC, max_tokens=7).requests(TEXT)[0].max_tokens == 7
 
 
 @pytest.mark.parametrize("name", rubric_names())
 def test_logit_is_one_request_a_criterion_alike_up_to_the_closing(name):
-    asked = rubric(name)
-    roles = asked.layouts[-1] if asked.layouts else ["image"]
-    slots = tuple((slot, "3" if slot in asked.numbers else slot.upper()) for slot in asked.slots)
-    question = Question(name, 0, tuple("abcdef"[: len(roles)]), slots, tuple(roles) if asked.layouts else ())
+    tested = rubric(name)
+    roles = tested.layouts[-1] if tested.layouts else ["image"]
+    slots = tuple((slot, "3" if slot in tested.numbers else slot.upper()) for slot in tested.slots)
+    question = Question(name, 0, tuple("abcdef"[: len(roles)]), slots, tuple(roles) if tested.layouts else ())
     requests = LOGIT.requests(question)
-    if asked.writes is not None:
+    if tested.writes is not None:
         assert requests == SPEC.requests(question)
         assert requests[0].schema
         return
-    assert [r.labels for r in requests] == [c.tokens for c in asked.criteria]
+    assert [r.labels for r in requests] == [c.tokens for c in tested.criteria]
     assert all((r.max_tokens, r.temperature, r.schema) == (1, 0, None) for r in requests)
-    bodies = [r.text.removesuffix(closing_logit(asked, c)) for r, c in zip(requests, asked.criteria, strict=True)]
-    assert set(bodies) == {SPEC.requests(question)[0].text.removesuffix(closing_json(asked))}
+    bodies = [r.text.removesuffix(closing_logit(tested, c)) for r, c in zip(requests, tested.criteria, strict=True)]
+    assert set(bodies) == {SPEC.requests(question)[0].text.removesuffix(closing_json(tested))}
     assert len({r.text for r in requests}) == len(requests)
     assert len({(r.system, r.shown, r.seed, r.name) for r in requests}) == 1
 
 
-def test_every_image_is_shown_by_itself_within_the_judge_s_budget():
+def test_every_image_is_sent_separately_within_the_judge_s_budget():
     (request,) = SPEC.requests(replace(BRF, images=("a", "b"), roles=("delivered", "source")))
     assert [shown.images for shown in request.shown] == [("a",), ("b",)]
     assert {(s.collage, s.min_pixels, s.max_pixels) for s in request.shown} == {(None, 1, 1_000_000)}
@@ -182,13 +182,13 @@ def test_every_image_is_shown_by_itself_within_the_judge_s_budget():
     ("budget", "least", "most"),
     [(4_000_000, 262_144, 1_048_576), (1_000_000, 262_144, 1_000_000), (16_384, 16_384, 16_384)],
 )
-def test_a_rubric_s_bounds_hold_as_far_as_the_judge_s_budget_goes(budget, least, most):
+def test_a_rubric_s_bounds_are_limited_by_the_judge_s_budget(budget, least, most):
     assert (rubric("vllm_qa").min_pixels, rubric("vllm_qa").max_pixels) == (262_144, 1_048_576)
     (request,) = replace(SPEC, max_pixels=budget).requests(QA)
     assert {(s.min_pixels, s.max_pixels) for s in request.shown} == {(least, most)}
 
 
-def test_the_judge_s_own_least_holds_where_the_rubric_s_is_lower_and_never_above_the_most():
+def test_the_judge_s_minimum_raises_the_rubric_s_up_to_the_maximum():
     spec = replace(SPEC, min_pixels=65_536)
     assert {(s.min_pixels, s.max_pixels) for s in spec.requests(BRF)[0].shown} == {(65_536, 1_000_000)}
     assert {s.min_pixels for s in spec.requests(QA)[0].shown} == {262_144}
@@ -196,10 +196,10 @@ def test_the_judge_s_own_least_holds_where_the_rubric_s_is_lower_and_never_above
     assert {s.min_pixels for s in replace(spec, max_pixels=16_384).requests(BRF)[0].shown} == {16_384}
 
 
-def test_a_sheet_is_one_image_with_room_for_all_that_is_on_it():
+def test_a_collage_is_one_image_with_the_pixels_of_all_its_images():
     five = replace(IDEA, images=tuple("abcde"), collage=Collage((2, 3)))
-    ((shown,), (card,)) = (
+    ((collage,), (card,)) = (
         SPEC.requests(q)[0].shown for q in (five, replace(IDEA, images=(), collage=Collage(count=4)))
     )
-    assert (shown.images, shown.collage, shown.max_pixels) == (tuple("abcde"), Collage((2, 3)), 5_000_000)
+    assert (collage.images, collage.collage, collage.max_pixels) == (tuple("abcde"), Collage((2, 3)), 5_000_000)
     assert (card.images, card.collage, card.max_pixels) == ((), Collage(count=4), 1_000_000)

@@ -36,8 +36,8 @@ def head_size(described):
 @pytest.mark.parametrize("described", JUDGES, ids=lambda card: card.name)
 def test_vllm_takes_the_backend_with_the_judges_dtype_and_batch_invariance(cache, tmp_path, described, known):
     engine = Engine(tmp_path, described.dtype, 8192, 1, gpu=0, batch_invariant=True)
-    told = arguments(engine)
-    backend = AttentionBackendEnum[told[told.index("--attention-backend") + 1]].get_class()
+    flags = arguments(engine)
+    backend = AttentionBackendEnum[flags[flags.index("--attention-backend") + 1]].get_class()
     number = known.gpu_class.removeprefix("sm")
     refused = backend.validate_configuration(
         head_size=head_size(described),
@@ -72,18 +72,18 @@ def test_vllm_measures_its_vision_encoder_with_our_largest_image(cache):
     described = cards()["tiny-qwen3-vl"]
     spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json")
     engine = _engine(described, resolve(described), spec, [JudgeDevice("cpu", None)], [], 1.0)
-    told = arguments(engine)
-    assert json.loads(told[told.index("--mm-processor-kwargs") + 1]) == {"max_pixels": described.judge_max_pixels}
+    flags = arguments(engine)
+    assert json.loads(flags[flags.index("--mm-processor-kwargs") + 1]) == {"max_pixels": described.judge_max_pixels}
 
 
-def test_large_weights_may_take_longer_to_start(tmp_path):
+def test_large_weights_have_a_longer_start_timeout(tmp_path):
     (tmp_path / "a").mkdir()
     with (tmp_path / "a/model.safetensors").open("wb") as file:
         file.truncate(147_000_000_000)  # a sparse file of a 72B judge's size
     assert start_timeout_s(tmp_path) == 600 + 1470
 
 
-def test_vllms_share_leaves_room_for_its_own_process(monkeypatch):
+def test_vllms_share_leaves_memory_for_its_own_process(monkeypatch):
     monkeypatch.setattr(place, "memory_gb", lambda gpu: (80.0, 85.0))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     with place.reserve_memory("judge", 20, [JudgeDevice("NVIDIA H100", 0)], Quiet()) as share:

@@ -11,7 +11,7 @@ JUDGES = ["tiny-qwen2-vl", "tiny-qwen3-vl"]
 
 
 def saved(folder, vocabulary):
-    """A tokenizer that knows these words and takes any other for the first of them."""
+    """A tokenizer with this vocabulary; unknown words become its first entry."""
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=vocabulary[0]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -25,12 +25,12 @@ def test_the_small_judges_have_a_token_for_each_digit_and_none_for_a_number_of_t
     check_labels(name, weights)
 
 
-def test_labels_that_share_a_token_or_are_read_as_another_word_are_told(tmp_path):
+def test_labels_that_share_a_token_or_are_unknown_are_reported(tmp_path):
     assert single_tokens(saved(tmp_path, ["[UNK]", "0", "1"]), ["0", "1", "2", "3"]) == ["2", "3"]
     assert single_tokens(tmp_path, ["0", "1", "2"]) == ["2"]
 
 
-def test_a_judge_without_digits_of_its_own_is_told_to_use_json(tmp_path):
+def test_a_judge_without_digit_tokens_must_use_json(tmp_path):
     saved(tmp_path, ["[UNK]", "0", "1"])
     with pytest.raises(
         ConfigError, match=r"^judge\.protocol: logit .* of dull has none for .*5.*: set judge\.protocol=json$"
@@ -39,7 +39,7 @@ def test_a_judge_without_digits_of_its_own_is_told_to_use_json(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"model": {}}'])
-def test_a_folder_without_a_tokenizer_that_can_be_read_is_told_in_a_sentence(tmp_path, content):
+def test_a_folder_without_a_readable_tokenizer_is_an_error(tmp_path, content):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content, "utf-8")
     with pytest.raises(WeightsError, match=f"the tokenizer in {tmp_path} cannot be read"):

@@ -50,16 +50,18 @@ def judge(request, cache):
         yield loaded
 
 
-def shown(*images):
+def shown_images(*images):
     return tuple(Shown((sha256,), None, 1, 16384) for sha256 in images)
 
 
 def written(text="Why?", images=("1", "2"), **given):
-    return replace(Request("You judge.\n", shown(*images), text, 64, 0, 0, "a_test", SCHEMA), **given)
+    return replace(Request("You judge.\n", shown_images(*images), text, 64, 0, 0, "a_test", SCHEMA), **given)
 
 
 def chosen(text="Why?", images=("1", "2"), **given):
-    return replace(Request("You judge.\n", shown(*images), text, 1, 0, 0, "a_test", None, tuple("012345")), **given)
+    return replace(
+        Request("You judge.\n", shown_images(*images), text, 1, 0, 0, "a_test", None, tuple("012345")), **given
+    )
 
 
 def many():
@@ -73,19 +75,19 @@ def many():
 
 
 def question(name, n):
-    asked = rubric(name)
-    roles = tuple(asked.layouts[-1] if asked.layouts else [])
-    images = len(roles) if asked.layouts else 1
-    slots = tuple((slot, "2" if slot in asked.numbers else f"the {slot} of {n}") for slot in asked.slots)
+    tested = rubric(name)
+    roles = tuple(tested.layouts[-1] if tested.layouts else [])
+    images = len(roles) if tested.layouts else 1
+    slots = tuple((slot, "2" if slot in tested.numbers else f"the {slot} of {n}") for slot in tested.slots)
     return Question(name, n, tuple(f"{n}{i}" for i in range(images)), slots, roles)
 
 
 def alone(judge, requests):
-    return {key: reply for one in requests for key, reply in judge.ask([one])}
+    return {key: reply for one in requests for key, reply in judge.complete([one])}
 
 
 class Plain:
-    """The same model asked in the plainest way: the whole prompt at once, by transformers' own means."""
+    """A reference with transformers alone: the complete prompt in one pass."""
 
     def __init__(self, name):
         weights = resolve(card(name, "judge"))
@@ -117,8 +119,10 @@ class Plain:
             request.schema, any_whitespace=False, separators=(",", ":")
         )
         inputs = self.inputs(request)
-        held = xgrammar.contrib.hf.LogitsProcessor(grammar)
-        out = self.model.generate(**inputs, max_new_tokens=request.max_tokens, do_sample=False, logits_processor=[held])
+        constraint = xgrammar.contrib.hf.LogitsProcessor(grammar)
+        out = self.model.generate(
+            **inputs, max_new_tokens=request.max_tokens, do_sample=False, logits_processor=[constraint]
+        )
         return self.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
@@ -126,14 +130,14 @@ class Plain:
 def test_every_rubric_that_scores_is_answered(judge, protocol):
     chosen_card = card(judge.name, "judge")
     spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, chosen_card.patch, 0, protocol=protocol, max_tokens=640)
-    asked = {(name, n): question(name, n) for name in SCORING for n in range(2)}
-    verdicts = dict(answers(judge, spec, asked.items()))
-    assert verdicts.keys() == asked.keys()
+    questions = {(name, n): question(name, n) for name in SCORING for n in range(2)}
+    verdicts = dict(answers(judge, spec, questions.items()))
+    assert verdicts.keys() == questions.keys()
     assert {key: verdict.unscored for key, verdict in verdicts.items() if verdict.unscored} == {}
     assert all((verdict.labels is not None) == (protocol == "logit") for verdict in verdicts.values())
 
 
-def test_what_is_written_is_an_answer_or_was_cut_off(judge):
+def test_generated_text_is_an_answer_or_was_cut_off(judge):
     spec = JudgeSpec(judge.name, "0" * 64, "float32", 16384, card(judge.name, "judge").patch, 0, max_tokens=48)
     verdicts = dict(answers(judge, spec, [(name, question(name, 0)) for name in WRITING]))
     assert verdicts.keys() == set(WRITING)
@@ -144,7 +148,7 @@ def test_what_is_written_is_an_answer_or_was_cut_off(judge):
 def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
     plain = Plain(judge.name)
     requests = [(key, request) for key, request in many() if request.labels][::2]
-    for key, reply in judge.ask(requests):
+    for key, reply in judge.complete(requests):
         expected = plain.logprobs(dict(requests)[key])
         assert reply.logprobs == pytest.approx(expected, abs=1e-4)
         assert reply.text == max(expected, key=expected.get)
@@ -154,39 +158,39 @@ def test_labels_have_the_probabilities_of_a_plain_forward_pass(judge):
 def test_an_answer_is_what_plain_generation_writes(judge):
     plain = Plain(judge.name)
     requests = [(key, request) for key, request in many() if request.schema][::4]
-    for key, reply in judge.ask(requests):
+    for key, reply in judge.complete(requests):
         assert (reply.text, reply.finish_reason) == (plain.write(dict(requests)[key]), "stop")
 
 
-def test_a_question_gets_the_same_answer_alone_and_among_others(judge):
+def test_answers_do_not_depend_on_the_batch(judge):
     requests = many()
-    together = dict(judge.ask(requests))
+    together = dict(judge.complete(requests))
     assert together == alone(judge, requests)
-    assert together == dict(judge.ask(reversed(requests), at_once=3))
+    assert together == dict(judge.complete(reversed(requests), at_once=3))
     assert len({reply.text for reply in together.values() if reply.logprobs is None}) > 2  # they do differ by question
 
 
-def test_keys_stand_in_the_order_of_the_schema_and_without_spaces(judge):
-    ((_, reply),) = judge.ask([(0, written())])
+def test_keys_are_in_the_order_of_the_schema_without_spaces(judge):
+    ((_, reply),) = judge.complete([(0, written())])
     answer = json.loads(reply.text)
     assert list(answer) == ["zeta", "alpha", "why"]
     assert reply.text == json.dumps(answer, separators=(",", ":"))
     turned = SCHEMA | {"properties": dict(reversed(SCHEMA["properties"].items()))}
-    ((_, reply),) = judge.ask([(0, written(schema=turned))])
+    ((_, reply),) = judge.complete([(0, written(schema=turned))])
     assert list(json.loads(reply.text)) == ["why", "alpha", "zeta"]
 
 
-def test_a_sampled_answer_depends_on_its_seed_and_not_on_its_neighbours(judge):
+def test_a_sampled_answer_depends_on_its_seed_and_not_on_the_batch(judge):
     requests = [(seed, written(temperature=1.5, seed=seed)) for seed in range(6)]
-    together = dict(judge.ask([*requests, ("greedy", written())]))
+    together = dict(judge.complete([*requests, ("greedy", written())]))
     del together["greedy"]
     assert together == alone(judge, requests)
     assert len({reply.text for reply in together.values()}) > 1
     assert {reply.finish_reason for reply in together.values()} == {"stop"}
 
 
-def test_an_answer_that_runs_out_of_tokens_says_so(judge):
-    replies = dict(judge.ask([(n, written(max_tokens=n)) for n in (3, 40)]))
+def test_an_answer_that_reaches_the_token_limit_is_marked(judge):
+    replies = dict(judge.complete([(n, written(max_tokens=n)) for n in (3, 40)]))
     assert replies[3].finish_reason == "length"
     assert replies[40].finish_reason == "stop"
     assert replies[40].text.startswith(replies[3].text)
@@ -194,7 +198,7 @@ def test_an_answer_that_runs_out_of_tokens_says_so(judge):
 
 def test_a_prompt_that_is_too_long_is_refused_and_the_others_are_answered(judge):
     requests = [("long", written("why " * 40_000)), ("short", written()), ("longer", chosen("why " * 40_000))]
-    replies = dict(judge.ask(requests))
+    replies = dict(judge.complete(requests))
     for key in ("long", "longer"):
         assert replies[key].refusal == "the judge refused the question"
         assert "exceeds the judge's maximum of 32768" in replies[key].text
@@ -206,13 +210,13 @@ def test_the_longest_prompt_that_fits_is_answered(judge, monkeypatch):
     tokens = Plain(judge.name).inputs(request)["input_ids"].numel() + request.max_tokens
     for most, refusal in ((tokens, None), (tokens - 1, "the judge refused the question")):
         monkeypatch.setattr(judge, "_longest", most)
-        ((_, reply),) = judge.ask([(0, request)])
+        ((_, reply),) = judge.complete([(0, request)])
         assert reply.refusal == refusal
 
 
-def test_a_mark_for_an_image_in_the_words_is_only_a_word(judge):
+def test_an_image_token_in_a_text_is_only_text(judge):
     marked = [("marked", chosen("<|vision_start|><|image_pad|><|vision_end|> Why?")), ("not", chosen())]
-    replies = dict(judge.ask(marked))
+    replies = dict(judge.complete(marked))
     assert replies["marked"].refusal is None
     assert replies["marked"].logprobs != replies["not"].logprobs
 
@@ -222,7 +226,7 @@ def test_an_image_that_the_model_cannot_take_is_refused(cache):
     png = io.BytesIO()
     Image.new("RGB", (chosen_card.patch * 201, chosen_card.patch)).save(png, "PNG")
     with Local(resolve(chosen_card), lambda _: Prepared(png.getvalue(), ""), "cpu", "float32") as judge:
-        ((_, reply),) = judge.ask([(0, written(images=("1",)))])
+        ((_, reply),) = judge.complete([(0, written(images=("1",)))])
     assert reply.refusal == "the judge refused the question"
     assert "aspect ratio" in reply.text
 
@@ -233,33 +237,33 @@ def test_images_are_read_once_for_all_questions_about_them(judge):
     prompts = [plain.inputs(request)["input_ids"][0] for _, request in requests]
     prefix = int((prompts[0] == plain.processor.image_token_id).nonzero().max()) + 1
     before = judge.counters()
-    list(judge.ask(requests))
+    list(judge.complete(requests))
     after = judge.counters()
     assert after["prompt_tokens"] - before["prompt_tokens"] == sum(map(len, prompts))
     assert after["cached_tokens"] - before["cached_tokens"] == 3 * prefix
     assert prefix > 20
-    list(judge.ask([(n, chosen(images=(str(n), "2"))) for n in range(3)]))
+    list(judge.complete([(n, chosen(images=(str(n), "2"))) for n in range(3)]))
     assert judge.counters()["cached_tokens"] == after["cached_tokens"]
 
 
-def test_batches_shrink_to_what_the_memory_holds(cache, monkeypatch):
+def test_batches_are_halved_when_memory_runs_out(cache, monkeypatch):
     write, sizes = Local._generate, []
 
-    def small_memory(self, prefix, requests, words):
+    def small_memory(self, prefix, requests, suffixes):
         sizes.append(len(requests))
         if len(requests) > 2:
             raise torch.OutOfMemoryError
-        return write(self, prefix, requests, words)
+        return write(self, prefix, requests, suffixes)
 
     requests = [(n, written("Why? " * n)) for n in range(11)]
     with local("tiny-qwen3-vl") as judge:
-        expected = dict(judge.ask(requests))
+        expected = dict(judge.complete(requests))
         monkeypatch.setattr(Local, "_generate", small_memory)
-        assert dict(judge.ask(requests)) == expected
+        assert dict(judge.complete(requests)) == expected
         assert sizes == [8, 4, 2, 2, 2, 2, 2, 1]
         monkeypatch.setattr(Local, "_generate", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
         with pytest.raises(ServerError, match="too little free memory for one question"):
-            list(judge.ask(requests))
+            list(judge.complete(requests))
 
 
 def test_a_judge_in_this_process_is_not_restarted(judge):
@@ -267,7 +271,7 @@ def test_a_judge_in_this_process_is_not_restarted(judge):
         judge.restart()
 
 
-def test_what_cannot_be_loaded_is_told_in_a_sentence(tmp_path):
+def test_a_model_that_cannot_be_loaded_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="precision 'int8' is unknown"):
         Local(tmp_path, lambda _: Prepared(b"", ""), "cpu", "int8")
     unloaded = Local(tmp_path, lambda _: Prepared(b"", ""), "cpu", "float32")

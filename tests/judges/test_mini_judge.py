@@ -1,4 +1,4 @@
-"""The small trained judge says the same whatever carries the question: vLLM, or transformers in our process."""
+"""The small trained judge gives equal answers with vLLM and with transformers in this process."""
 
 import numpy as np
 import pytest
@@ -27,12 +27,12 @@ N_IMAGES = 24
 TAUGHT = RubricSet("miniature")
 
 
-def asked():
+def drawn_questions():
     """Images by their digest, questions of all kinds about them, and which points are met."""
     rng = np.random.default_rng(77)
     images, questions, met = {}, [], {}
 
-    def shown(pixels):
+    def stored(pixels):
         image = Image.fromarray(pixels)
         images[pixel_digest(image)] = image
         return pixel_digest(image)
@@ -43,15 +43,15 @@ def asked():
     for n in range(N_IMAGES):
         scene = sample_scene(rng, 1 + n % 2)
         drawn = render(scene, rng)
-        one = shown(drawn)
+        one = stored(drawn)
         for true in (True, False):
             point = sample_point(scene, true, rng)
-            words = (("title", "name card"), ("brief", "all in one style"), ("point", write_point(point, "en")))
+            slots = (("title", "name card"), ("brief", "all in one style"), ("point", write_point(point, "en")))
             met[len(questions)] = int(true_of(point, scene))
-            add("brf", 0, (one,), words, ("delivered",))
-        add("veq_technical", 0, (shown(damage(drawn, "noise", 1 + n % 4, rng)) if n % 3 else one,), ())
+            add("brf", 0, (one,), slots, ("delivered",))
+        add("veq_technical", 0, (stored(damage(drawn, "noise", 1 + n % 4, rng)) if n % 3 else one,), ())
         add("veq_text", 0, (one,), ())
-        source, target = (shown(p) for p in draw_edit(sample_edit(rng, KINDS[n % len(KINDS)], "train"), rng))
+        source, target = (stored(p) for p in draw_edit(sample_edit(rng, KINDS[n % len(KINDS)], "train"), rng))
         add("cns_edit", 0, (target, source), (), ("result", "source"))
     return images, questions, met
 
@@ -70,10 +70,10 @@ def test_the_same_answers_from_vllm_and_in_process(both, protocol):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """The judge's card, what is asked, and the two that carry it."""
+    """The judge's card, the questions, and the two transports."""
     described = card("mini-judge", "judge")
     weights = resolve(described)
-    images, questions, met = asked()
+    images, questions, met = drawn_questions()
     composer = Composer(images.__getitem__, described.patch)
     engine = Engine(weights, "float32", described.context, 2)
     child = Child(tmp_path_factory.mktemp("mini") / "engine.log")

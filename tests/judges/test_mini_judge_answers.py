@@ -12,7 +12,7 @@ from local_bench.judges.vlm.transport import answers
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 
-from .test_mini_judge import TAUGHT, asked
+from .test_mini_judge import TAUGHT, drawn_questions
 
 pytestmark = pytest.mark.every_cpu
 GOLDEN = {
@@ -31,10 +31,10 @@ GOLDEN = {
 """How often each answer is given: discrete, so a last bit of the network moves none of them."""
 
 
-def test_the_answers_are_those_that_they_always_were():
+def test_the_answers_are_the_recorded_ones():
     described = card("mini-judge", "judge")
     weights = resolve(described)
-    images, questions, met = asked()
+    images, questions, met = drawn_questions()
     composer = Composer(images.__getitem__, described.patch)
     spec = JudgeSpec(
         described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json", rubrics=TAUGHT

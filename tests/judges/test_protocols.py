@@ -1,4 +1,4 @@
-"""What replies mean: an answer that fits, or unscored with the judge's own words. Never a guess."""
+"""How replies are parsed: a valid answer, or unscored with the judge's own text. Never a guess."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def sure(labels, best):
         '\ufeff{"met":1}',
     ],
 )
-def test_what_is_no_answer_is_unscored_and_its_words_are_kept(text):
+def test_an_invalid_answer_is_unscored_with_its_text(text):
     verdict = read(BRF, "json", [json_reply(text)])
     assert verdict.answer is None
     assert verdict.unscored
@@ -74,7 +74,7 @@ def test_what_is_no_answer_is_unscored_and_its_words_are_kept(text):
     assert verdict.labels is None
 
 
-def test_an_answer_that_fits_counts():
+def test_a_valid_answer_counts():
     for text in ('{"met":1}', ' {"met" : 1}\n'):
         verdict = read(BRF, "json", [json_reply(text)])
         assert (verdict.answer, verdict.unscored, verdict.raw) == ({"met": 1}, None, text)
@@ -83,30 +83,30 @@ def test_an_answer_that_fits_counts():
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", "abort", ""])
-def test_an_answer_that_was_cut_off_is_unscored_even_where_it_reads_well(finish):
+def test_a_truncated_answer_is_unscored_even_if_it_parses(finish):
     verdict = read(BRF, "json", [json_reply('{"met":1}', finish)])
     assert verdict.unscored == f"the judge's answer was cut off ({finish})"
     assert verdict.raw == '{"met":1}'
 
 
-def test_a_reason_is_never_longer_than_a_line_whatever_the_server_says():
+def test_a_reason_is_at_most_one_line():
     verdict = read(BRF, "json", [json_reply('{"met":1}', "\ud800x" * 10_000)])
     assert len(verdict.unscored) < 300
     canonical_json(verdict.unscored).encode()
 
 
-def test_a_server_that_does_not_say_why_it_ended_is_believed():
+def test_a_missing_finish_reason_is_accepted():
     assert read(BRF, "json", [json_reply('{"met":1}', None)]).answer == {"met": 1}
 
 
-def test_half_a_character_can_be_kept_and_is_no_answer():
+def test_an_unpaired_surrogate_can_be_stored_and_is_no_answer():
     """JSON may spell half of a surrogate pair, which no UTF-8 file, and so no ledger, can hold."""
     escaped = '{"changes":["\\ud83d"],"preservations":[]}'
-    whole = '{"changes":["\\ud83d\\ude00"],"preservations":[]}'
+    complete = '{"changes":["\\ud83d\\ude00"],"preservations":[]}'
     halved = read(CHECKLIST, "json", [json_reply(escaped)])
     assert halved.answer is None
     assert halved.raw == escaped
-    assert read(CHECKLIST, "json", [json_reply(whole)]).answer == {"changes": ["\U0001f600"], "preservations": []}
+    assert read(CHECKLIST, "json", [json_reply(complete)]).answer == {"changes": ["\U0001f600"], "preservations": []}
     bare = read(BRF, "json", [json_reply('{"met":"\ud83d"}')])
     assert bare.answer is None
     assert bare.raw.encode() == b'{"met":"\\ud83d"}'
@@ -118,7 +118,7 @@ def test_no_text_and_a_refusal_are_unscored():
     assert (refused.unscored, refused.raw) == ("the judge refused the question", "too long")
 
 
-def test_one_refusal_among_the_labels_leaves_the_question_unscored_with_all_words():
+def test_one_refusal_among_the_labels_leaves_the_question_unscored_with_all_texts():
     replies = [sure("012345", "4"), Reply("too long", refusal="the judge refused the question")]
     verdict = read(TECHNICAL, "logit", replies)
     assert verdict.unscored == "the judge refused the question"
@@ -149,8 +149,8 @@ def test_a_tie_goes_to_the_lower_label_and_halves_the_expectation():
         assert verdict.variance("aesthetic") == pytest.approx(1, abs=1e-5)
 
 
-def test_labels_that_are_all_unlikely_share_what_there_is():
-    """As when the model would rather have said something else: e to the -900 is nothing to a float."""
+def test_the_probabilities_of_unlikely_labels_are_normalised():
+    """As if the model preferred another answer: e to the -900 is nothing to a float."""
     logprobs = dict.fromkeys("0123", -2000.0) | {"4": -900.0, "5": -900.0 - math.log(3)}
     verdict = read(AESTHETIC, "logit", [Reply("4", "length", logprobs)])
     assert verdict.value("aesthetic") == pytest.approx(4.25, abs=1e-5)
@@ -192,10 +192,10 @@ def test_labels_without_a_probability_each_are_unscored(text, finish, logprobs):
     assert verdict.labels is None
 
 
-def test_where_there_is_no_text_there_is_no_score_for_it():
-    shown = read(TEXT, "logit", [sure("01", "1"), sure("012345", "3")])
-    assert shown.answer == {"has_text": True, "text": 3}
-    assert shown.value("text") == pytest.approx(3, abs=0.01)
+def test_text_is_not_scored_if_the_image_has_none():
+    with_text = read(TEXT, "logit", [sure("01", "1"), sure("012345", "3")])
+    assert with_text.answer == {"has_text": True, "text": 3}
+    assert with_text.value("text") == pytest.approx(3, abs=0.01)
     none = read(TEXT, "logit", [sure("01", "0"), sure("012345", "3")])
     assert none.answer == {"has_text": False}
     assert set(none.labels) == {"has_text"}
@@ -223,20 +223,20 @@ def test_flags_are_those_whose_label_is_likelier_raised():
 
 def test_an_answer_in_labels_has_the_form_of_an_answer_in_json():
     for name in rubric_names():
-        asked = rubric(name)
-        if asked.writes is not None:
+        tested = rubric(name)
+        if tested.writes is not None:
             continue
         question = Question(name, 0, (), ())
         for pick in (0, -1):
-            replies = [sure(c.tokens, c.tokens[pick]) for c in asked.criteria]
+            replies = [sure(c.tokens, c.tokens[pick]) for c in tested.criteria]
             answer = read(question, "logit", replies).answer
-            whole = dict.fromkeys(asked.evidence, "It is blue.") | answer
-            assert read(question, "json", [json_reply(json.dumps(whole))]).answer == whole
-            if asked.evidence:  # which no answer in JSON may leave out
+            complete = dict.fromkeys(tested.evidence, "It is blue.") | answer
+            assert read(question, "json", [json_reply(json.dumps(complete))]).answer == complete
+            if tested.evidence:  # which no answer in JSON may leave out
                 assert read(question, "json", [json_reply(json.dumps(answer))]).answer is None
 
 
-def test_what_is_written_is_asked_and_read_as_json_under_either_protocol():
+def test_enrichment_uses_json_under_either_protocol():
     assert protocol_for(CHECKLIST, "logit") == "json"
     assert protocol_for(BRF, "logit") == "logit"
     assert texts(CHECKLIST, "logit") == texts(CHECKLIST, "json")
@@ -245,15 +245,15 @@ def test_what_is_written_is_asked_and_read_as_json_under_either_protocol():
 
 
 def test_the_texts_of_a_question_differ_in_their_closing_only():
-    ((whole, none),) = texts(TEXT, "json")
+    ((complete, none),) = texts(TEXT, "json")
     assert none is None
-    assert whole.endswith("\n" + closing_json(rubric("veq_text")))
-    body = whole.removesuffix(closing_json(rubric("veq_text")))
-    asked = texts(TEXT, "logit")
-    assert [criterion.name for _, criterion in asked] == ["has_text", "text"]
-    assert [text for text, _ in asked] == [body + closing_logit(rubric("veq_text"), c) for _, c in asked]
+    assert complete.endswith("\n" + closing_json(rubric("veq_text")))
+    body = complete.removesuffix(closing_json(rubric("veq_text")))
+    by_criterion = texts(TEXT, "logit")
+    assert [criterion.name for _, criterion in by_criterion] == ["has_text", "text"]
+    assert [text for text, _ in by_criterion] == [body + closing_logit(rubric("veq_text"), c) for _, c in by_criterion]
 
 
-def test_a_question_about_other_words_has_other_texts():
+def test_other_slots_give_other_texts():
     other = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "Q")), ("delivered",))
     assert texts(BRF, "json") != texts(other, "json")

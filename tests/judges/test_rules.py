@@ -1,4 +1,4 @@
-"""Hard rules on real files: every kind, and files that lie about themselves."""
+"""Hard rules on real files: every kind, and files with wrong names or headers."""
 
 import random
 import struct
@@ -39,12 +39,12 @@ def exif(**tags) -> Image.Exif:
     return filled
 
 
-def met(path, **asked) -> dict[str, bool | None]:
-    return {o.rule: o.met for o in check_rules(path, HardRules.model_validate(asked))}
+def met(path, **rules) -> dict[str, bool | None]:
+    return {o.rule: o.met for o in check_rules(path, HardRules.model_validate(rules))}
 
 
-def specs(path, **asked) -> dict[str, bool | None]:
-    return met(path, visual_specs=asked)
+def specs(path, **rules) -> dict[str, bool | None]:
+    return met(path, visual_specs=rules)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def specs(path, **asked) -> dict[str, bool | None]:
         ("a.psd", "PNG", "PNG"),
     ],
 )
-def test_the_type_is_the_content_s_and_not_the_name_s(tmp_path, name, format, kind):
+def test_the_type_follows_the_content_and_not_the_name(tmp_path, name, format, kind):
     path = saved(tmp_path, name, format=format)
-    for asked in ("PNG", "JPG", "WEBP", "GIF", "TIFF", "PDF", "EPS", "PSD", "SVG"):
-        assert met(path, file_type=[asked]) == {"file_type": asked == kind}
+    for required in ("PNG", "JPG", "WEBP", "GIF", "TIFF", "PDF", "EPS", "PSD", "SVG"):
+        assert met(path, file_type=[required]) == {"file_type": required == kind}
     assert met(path, file_type=["PSD", kind]) == {"file_type": True}
 
 
@@ -84,14 +84,14 @@ def test_kinds_that_pillow_does_not_write(tmp_path, content, kind):
 
 
 @pytest.mark.parametrize("content", [b"", b"a letter", b"<html><svg/></html>", b"RIFF\0\0\0\0WAVE"])
-def test_what_is_of_no_kind_is_not_what_was_asked_for(tmp_path, content):
+def test_a_file_of_no_kind_does_not_meet_the_rule(tmp_path, content):
     path = tmp_path / "delivered.png"
     path.write_bytes(content)
     (outcome,) = check_rules(path, HardRules(file_type=["PNG", "SVG"]))
     assert outcome == RuleOutcome("file_type", False, "the file is of no kind that we know; PNG or SVG was asked for")
 
 
-def test_an_ai_file_cannot_be_told_from_the_pdf_that_it_is(tmp_path):
+def test_an_ai_file_is_read_as_pdf(tmp_path):
     assert met(saved(tmp_path, "a.ai", format="PDF"), file_type=["AI"]) == {"file_type": None}
     assert met(saved(tmp_path, "a.ai", format="PDF"), file_type=["AI", "PDF"]) == {"file_type": True}
     assert met(saved(tmp_path, "a.ai", format="PNG"), file_type=["AI"]) == {"file_type": False}
@@ -122,7 +122,7 @@ def test_sides_are_exact(tmp_path):
         ((101, 100), "landscape", True),
     ],
 )
-def test_a_shape_holds_to_one_per_cent(tmp_path, size, shape, holds):
+def test_an_aspect_ratio_holds_within_one_per_cent(tmp_path, size, shape, holds):
     assert specs(saved(tmp_path, size=size), aspect_ratio=shape) == {"aspect_ratio": holds}
 
 
@@ -130,9 +130,9 @@ def test_a_shape_holds_to_one_per_cent(tmp_path, size, shape, holds):
 def test_sides_are_those_that_a_viewer_shows(tmp_path, format):
     for orientation in range(1, 9):
         path = saved(tmp_path, "turned", format=format, exif=exif(ORIENTATION=orientation))
-        shown = load_image(path).size
-        assert shown == ((60, 40) if orientation < 5 else (40, 60))
-        assert specs(path, width_px=shown[0], height_px=shown[1]) == {"width_px": True, "height_px": True}
+        size = load_image(path).size
+        assert size == ((60, 40) if orientation < 5 else (40, 60))
+        assert specs(path, width_px=size[0], height_px=size[1]) == {"width_px": True, "height_px": True}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_resolution_is_what_the_header_states(tmp_path, name, options, dpi):
         ("a.png", {}),
         ("a.jpg", {}),
         ("a.webp", {}),
-        ("a.jpg", {"exif": exif(ORIENTATION=1)}),  # Pillow says 72 here
+        ("a.jpg", {"exif": exif(ORIENTATION=1)}),  # Pillow returns 72 here
         ("a.jpg", {"exif": exif(X_RESOLUTION=300.0, Y_RESOLUTION=300.0, UNIT=1)}),
         ("a.jpg", {"exif": exif(X_RESOLUTION=0.0, Y_RESOLUTION=0.0, UNIT=2)}),
     ],
@@ -186,13 +186,13 @@ def test_dots_per_centimetre_in_a_jpeg_are_read(tmp_path):
     ("size", "holds"),
     [((1182, 591), True), ((1181, 590), True), ((1180, 590), False), ((1181, 589), False), ((1250, 591), False)],
 )
-def test_sides_in_mm_must_be_there_in_pixels(tmp_path, size, holds):
+def test_sides_in_mm_are_checked_in_pixels(tmp_path, size, holds):
     """100 x 50 mm at 300 dpi are 1181.1 x 590.6 pixels; a pixel is spared for rounding."""
     found = specs(saved(tmp_path, size=size, dpi=(300, 300)), width_mm=100, height_mm=50, min_dpi=300)
     assert found == {"size_mm": holds, "min_dpi": True}
 
 
-def test_sides_in_mm_without_a_resolution_are_a_shape(tmp_path):
+def test_sides_in_mm_without_a_resolution_check_the_aspect_ratio(tmp_path):
     path = saved(tmp_path, size=(210, 297))
     assert specs(path, width_mm=210, height_mm=297) == {"size_mm": True}
     assert specs(path, width_mm=148.5, height_mm=210) == {"size_mm": True}
@@ -230,7 +230,7 @@ TEXT_BOMB = b"note\0\0" + zlib.compress(bytes(50_000_000))
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (png_header(60, 40)[:20], "damaged"),
         (png_header(60, 40, TEXT_BOMB), "damaged (Decompressed data too large"),
@@ -238,7 +238,7 @@ TEXT_BOMB = b"note\0\0" + zlib.compress(bytes(50_000_000))
         (png_header(11_000, 10_000), "11000x10000 pixels, more than the 100,000,000"),
     ],
 )
-def test_a_png_that_cannot_be_read_safely_is_still_a_png_with_its_pixels_open(tmp_path, content, says):
+def test_an_unsafe_png_has_its_type_and_open_pixel_rules(tmp_path, content, message):
     path = tmp_path / "bad.png"
     path.write_bytes(content)
     outcomes = {o.rule: o for o in check_rules(path, HardRules.model_validate(EVERYTHING))}
@@ -247,11 +247,11 @@ def test_a_png_that_cannot_be_read_safely_is_still_a_png_with_its_pixels_open(tm
         **dict.fromkeys(PIXEL_RULES),
         "max_bytes": True,
     }
-    assert all(says in outcomes[rule].sentence for rule in PIXEL_RULES)
+    assert all(message in outcomes[rule].sentence for rule in PIXEL_RULES)
 
 
 @pytest.mark.parametrize(("format", "holds"), [("PNG", None), ("WEBP", None), ("JPEG", True)])
-def test_a_broken_exif_block_is_what_the_loader_makes_of_it(tmp_path, format, holds):
+def test_a_damaged_exif_block_is_read_as_by_the_loader(tmp_path, format, holds):
     """Damage in a PNG and a WebP; in a JPEG, Pillow has met it before and passes over it."""
     path = saved(tmp_path, "delivered", format=format, exif=b"Exif\0\0no tiff at all")
     (outcome,) = check_rules(path, HardRules.model_validate({"visual_specs": {"width_px": 60}}))
@@ -262,7 +262,7 @@ def test_a_broken_exif_block_is_what_the_loader_makes_of_it(tmp_path, format, ho
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_no_header_brings_the_check_down(tmp_path):
+def test_invalid_headers_are_not_fatal(tmp_path):
     """Bytes of real headers struck at random, CRCs of PNG's chunks left wrong or not: a finding, never an exception."""
     draw = random.Random(0)
     tags = exif(ORIENTATION=6, X_RESOLUTION=300.0, Y_RESOLUTION=300.0, UNIT=2)
@@ -284,13 +284,13 @@ def test_a_gif_s_pixels_are_not_read(tmp_path):
     assert found == {"file_type": False, **dict.fromkeys(PIXEL_RULES), "max_bytes": True}
 
 
-def test_an_image_that_breaks_off_still_has_the_sides_of_its_header(tmp_path):
+def test_a_truncated_image_has_the_sides_of_its_header(tmp_path):
     path = saved(tmp_path, size=(600, 400))
     path.write_bytes(path.read_bytes()[:400])
     assert specs(path, width_px=600, height_px=400) == {"width_px": True, "height_px": True}
 
 
-def test_a_file_that_is_not_there_leaves_everything_open(tmp_path):
+def test_a_missing_file_leaves_every_rule_open(tmp_path):
     for path in (tmp_path / "nowhere.png", tmp_path):
         outcomes = check_rules(path, HardRules.model_validate(EVERYTHING))
         assert [o.rule for o in outcomes] == ["file_type", *PIXEL_RULES, "max_bytes"]
@@ -312,8 +312,8 @@ def test_pixels_are_never_decoded(tmp_path, monkeypatch):
 
 def test_the_score_is_the_share_of_rules_met(tmp_path):
     path = saved(tmp_path)
-    asked = HardRules.model_validate({"file_type": ["PNG"], "visual_specs": {"width_px": 60, "height_px": 41}})
-    score = rules_score(check_rules(path, asked))
+    rules = HardRules.model_validate({"file_type": ["PNG"], "visual_specs": {"width_px": 60, "height_px": 41}})
+    score = rules_score(check_rules(path, rules))
     assert (score.name, score.value, score.unscored) == ("rules", 2 / 3, None)
 
 
@@ -329,7 +329,7 @@ def test_the_score_is_open_where_one_rule_is_and_does_not_apply_without_rules(tm
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "rules",
     [
         {"file_type": ["INDD"]},
         {"file_type": "PNG"},
@@ -344,12 +344,12 @@ def test_the_score_is_open_where_one_rule_is_and_does_not_apply_without_rules(tm
         {"max_bytes": 5},
     ],
 )
-def test_rules_that_are_none_are_refused(asked):
+def test_invalid_rules_are_refused(rules):
     with pytest.raises(ValidationError):
-        HardRules.model_validate(asked)
+        HardRules.model_validate(rules)
 
 
-def test_the_rubric_that_writes_rules_uses_these_names():
+def test_the_enrichment_rubric_uses_these_rule_names():
     written, _ = read_yaml(Path(rules.__file__).parent / "vlm" / "rubrics" / "deliverables.yaml")
     schema = written["writes"]["properties"]["deliverables"]["items"]["properties"]["rules"]["properties"]
     assert set(schema) == set(HardRules.model_fields)

@@ -25,7 +25,7 @@ def managed(tmp_path, **more):
     return ManagedServer(engine, Child(tmp_path / "server.log"), start_timeout_s=120, **more)
 
 
-def test_a_port_in_use_is_one_sentence(tmp_path):
+def test_a_port_in_use_is_an_error(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -34,7 +34,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path):
             pass
 
 
-def test_no_server_at_the_url_is_one_sentence():
+def test_no_server_at_the_url_is_an_error():
     with pytest.raises(ServerError, match="no judge answers at"), ExternalServer("http://127.0.0.1:9/v1", None):
         pass
 
@@ -67,13 +67,13 @@ def listed(*models):
 
 
 @pytest.mark.parametrize("owner", ["vllm", "somebody", None])
-def test_images_are_named_to_vllm_alone(owner):
+def test_image_ids_are_sent_to_vllm_only(owner):
     with models_at(listed({"id": "qwen", "owned_by": owner})) as url, ExternalServer(url, None) as server:
         assert server.model == "qwen"
         assert server.content_ids == (owner == "vllm")
 
 
-def test_the_model_that_is_asked_for_must_be_served():
+def test_the_requested_model_must_be_served():
     with models_at(listed({"id": "a"}, {"id": "b"})) as url:
         with ExternalServer(url, None, "b") as server:
             assert server.model == "b"
@@ -87,12 +87,12 @@ def test_the_model_that_is_asked_for_must_be_served():
     "reply",
     [b"", b"<html>", b"[]", b"1", b'{"data":1}', b'{"data":[1]}', b'{"data":[{}]}', b"[" * 100_000, b"\xff\xfe\xfd"],
 )
-def test_a_server_without_a_list_of_models_is_one_sentence(reply):
+def test_a_server_without_a_list_of_models_is_an_error(reply):
     with models_at(reply) as url, pytest.raises(ServerError, match="no judge answers at"), ExternalServer(url, None):
         pass
 
 
-def test_a_server_that_wants_another_key_says_so():
+def test_a_server_with_another_key_is_an_error():
     with (
         models_at(b"", 401) as url,
         pytest.raises(ServerError, match="401: check"),
@@ -101,7 +101,7 @@ def test_a_server_that_wants_another_key_says_so():
         pass
 
 
-def test_a_server_elsewhere_is_not_ours_to_start():
+def test_an_external_server_is_not_started():
     with pytest.raises(ServerError, match="start it again, then run the same command again"):
         ExternalServer("http://127.0.0.1:9/v1", None).restart()
 
@@ -111,10 +111,10 @@ class Started(Exception):
 
 
 def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_line(tmp_path, monkeypatch):
-    told = []
+    started = []
 
     def start(self, command, environment, pass_fds=()):
-        told.append((list(command), dict(environment)))
+        started.append((list(command), dict(environment)))
         raise Started
 
     monkeypatch.setattr(Child, "start", start)
@@ -122,7 +122,7 @@ def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_l
     for server in servers:
         with pytest.raises(Started), server:
             pass
-    (command, environment), (_, again) = told
+    (command, environment), (_, again) = started
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert servers[0].base_url == f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1"
     assert "--trust-remote-code" not in command
@@ -135,7 +135,7 @@ def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_l
 
 
 @pytest.mark.server
-def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
+def test_a_failed_start_reports_the_end_of_the_log(tmp_path):
     server = managed(tmp_path)
     with pytest.raises(ServerError, match=r"ended while starting; the last lines of .*server\.log") as caught, server:
         pass
@@ -144,7 +144,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
 
 
 @pytest.mark.server
-def test_a_proxy_of_the_lab_does_not_stand_between_us_and_the_judge(judge_server, monkeypatch):
+def test_a_proxy_is_not_used_for_the_judge(judge_server, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with ExternalServer(judge_server.base_url, judge_server.api_key) as server:
         assert server.model == "judge"
@@ -163,7 +163,7 @@ time.sleep(600)
 """
 
 
-def _gone(pgid, seconds=20):
+def _ended(pgid, seconds=20):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -186,18 +186,18 @@ def _guarded():
     return guard
 
 
-def test_the_guard_ends_the_whole_group_when_its_parent_has_gone():
+def test_the_guard_ends_the_process_group_after_its_parent():
     guard = _guarded()
     guard.stdin.close()  # what the kernel does for a parent that was killed
     guard.wait(30)
-    assert _gone(guard.pid)
+    assert _ended(guard.pid)
 
 
-def test_the_guard_ends_the_whole_group_when_it_is_told_to():
+def test_the_guard_ends_the_process_group_on_request():
     guard = _guarded()
     guard.send_signal(signal.SIGTERM)
     guard.wait(30)
-    assert _gone(guard.pid)
+    assert _ended(guard.pid)
 
 
 def test_the_release_of_vllm_is_known():

@@ -36,7 +36,7 @@ class Fake:
     cannot_start: Exception | None = None
     cannot_restart: Exception | None = None
     counted: dict = field(default_factory=dict)
-    asked: list = field(default_factory=list)
+    received: list = field(default_factory=list)
     at_once: list = field(default_factory=list)
     restarts: int = 0
     up: bool = False
@@ -55,7 +55,7 @@ class Fake:
         self.up = False
         self.ended.set()
 
-    def ask(self, requests, at_once=None):
+    def complete(self, requests, at_once=None):
         self.at_once.append(at_once)
         try:
             for n, (key, request) in enumerate(requests):
@@ -67,7 +67,7 @@ class Fake:
                 if self.after:
                     self.after.wait(WAIT_S)
                 time.sleep(self.pause_s)
-                self.asked.append(request)
+                self.received.append(request)
                 yield key, self.answer(request)
         finally:
             self.closed.set()
@@ -85,7 +85,7 @@ class Fake:
 class Shuffled(Fake):
     """Takes everything, then answers in an order of its own."""
 
-    def ask(self, requests, at_once=None):
+    def complete(self, requests, at_once=None):
         taken = list(requests)
         random.Random(1).shuffle(taken)
         for key, request in taken:
@@ -108,20 +108,20 @@ def label(request):
 
 
 @pytest.mark.parametrize("transport", [Fake(label), Shuffled(label)])
-def test_the_requests_of_a_question_come_together_in_whatever_order_they_are_answered(transport):
+def test_replies_of_a_question_are_combined_in_any_order(transport):
     found = list(answers(transport, LOGIT, TECHNICAL))
     assert sorted(key for key, _ in found) == list(range(12))
     for key, verdict in found:
         assert verdict.answer == {"clarity": (key + 1) % 6, "realism": key % 6}
 
 
-def test_a_question_is_answered_as_soon_as_its_own_requests_are():
+def test_a_question_is_answered_once_its_own_requests_are():
     found = answers(Fake(label), LOGIT, iter(TECHNICAL))
     assert next(found)[0] == 0
     assert next(found)[0] == 1
 
 
-def test_questions_are_drawn_as_they_are_needed():
+def test_questions_are_read_lazily():
     drawn = []
 
     def questions():
@@ -134,7 +134,7 @@ def test_questions_are_drawn_as_they_are_needed():
     assert drawn == [0]
 
 
-def test_a_question_of_which_a_part_was_answered_is_not_answered():
+def test_a_partly_answered_question_is_not_answered():
     found = {}
     with pytest.raises(Unreachable):
         found.update(answers(Fake(label, lasts=7), LOGIT, TECHNICAL))
@@ -143,7 +143,7 @@ def test_a_question_of_which_a_part_was_answered_is_not_answered():
     }
 
 
-def test_the_number_at_once_is_handed_on():
+def test_the_concurrency_limit_is_passed_on():
     transport = Fake(label)
     list(answers(transport, LOGIT, TECHNICAL, at_once=1))
     assert transport.at_once == [1]
@@ -160,7 +160,7 @@ def within(seconds, call):
     def work():
         try:
             found.append((call(), None))
-        except Exception as e:  # noqa: BLE001  # whatever it ended in is what the test looks at
+        except Exception as e:  # noqa: BLE001  # the test checks the error
             found.append((None, e))
 
     thread = threading.Thread(target=work, daemon=True)
@@ -170,13 +170,13 @@ def within(seconds, call):
     return found[0]
 
 
-def ask_all(members, requests, at_once=None):
-    """What came back, and what it ended in."""
+def complete_all(members, requests, at_once=None):
+    """The replies, and the error that ended the call."""
     came = []
 
     def go():
         with Replicas(members) as replicas:
-            for key, reply in replicas.ask(requests, at_once):
+            for key, reply in replicas.complete(requests, at_once):
                 came.append((key, reply.text))
 
     return came, within(WAIT_S, go)[1]
@@ -185,106 +185,106 @@ def ask_all(members, requests, at_once=None):
 def test_several_judges_answer_everything_once():
     members = [Fake(pause_s=p) for p in (0.0001, 0.001, 0.003)]
     requests = requests_of(60, 3)
-    came, error = ask_all(members, iter(requests), at_once=5)
+    came, error = complete_all(members, iter(requests), at_once=5)
     assert error is None
     assert sorted(came) == sorted((key, r.name) for key, r in requests)
-    assert all(member.asked for member in members)
-    assert len(members[0].asked) > len(members[2].asked)  # the quicker one did more
+    assert all(member.received for member in members)
+    assert len(members[0].received) > len(members[2].received)  # the quicker one did more
     assert [member.at_once for member in members] == [[5]] * 3
     assert not any(member.up for member in members)
 
 
-def test_what_shares_the_first_image_goes_to_one_judge():
+def test_requests_with_the_same_first_image_go_to_one_judge():
     members = [Fake() for _ in range(4)]
-    _, error = ask_all(members, requests_of(40, 5))
+    _, error = complete_all(members, requests_of(40, 5))
     assert error is None
     owners = {}
     for i, member in enumerate(members):
-        for r in member.asked:
+        for r in member.received:
             owners.setdefault(r.shown[0], set()).add(i)
     assert len(owners) == 40
     assert all(len(who) == 1 for who in owners.values())
     assert len({next(iter(who)) for who in owners.values()}) == 4
 
 
-GONE = ServerError("the judge keeps failing")
+ENDED = ServerError("the judge keeps failing")
 
 
-def test_the_requests_of_a_replica_that_ends_go_to_the_others_while_it_is_restarted():
+def test_requests_of_an_ended_replica_go_to_the_others():
     members = [Fake(), Fake(lasts=5), Fake()]
     requests = requests_of(200, 2)
-    came, error = ask_all(members, iter(requests))
+    came, error = complete_all(members, iter(requests))
     assert error is None
     assert sorted(came) == sorted((key, r.name) for key, r in requests)
     assert members[1].restarts == 1
-    assert len(members[1].asked) > 5
+    assert len(members[1].received) > 5
 
 
-def test_the_last_requests_of_a_replica_that_ends_are_answered_by_one_that_had_finished():
-    members = [Fake(), Fake(lasts=1, pause_s=0.2, cannot_restart=GONE)]
+def test_last_requests_of_an_ended_replica_go_to_a_finished_one():
+    members = [Fake(), Fake(lasts=1, pause_s=0.2, cannot_restart=ENDED)]
     members[0].after = members[1].taken
     requests = requests_of(2, 3)
     notes = []
     with Replicas(members, notes.append) as replicas:
-        came = [key for key, _ in replicas.ask(iter(requests))]
+        came = [key for key, _ in replicas.complete(iter(requests))]
     assert sorted(came) == sorted(key for key, _ in requests)
-    assert notes == ["a replica of the judge stopped responding (gone); 2 questions go to the others", str(GONE)]
+    assert notes == ["a replica of the judge stopped responding (gone); 2 questions go to the others", str(ENDED)]
 
 
-def test_when_every_replica_has_ended_what_was_answered_is_kept_and_it_is_unreachable():
-    members = [Fake(lasts=5, cannot_restart=GONE) for _ in range(3)]
-    came, error = ask_all(members, requests_of(200, 2))
+def test_received_replies_are_yielded_before_unreachable():
+    members = [Fake(lasts=5, cannot_restart=ENDED) for _ in range(3)]
+    came, error = complete_all(members, requests_of(200, 2))
     assert isinstance(error, Unreachable)
     assert len(set(came)) == len(came) == 15
 
 
-def test_a_replica_that_joins_gets_requests_and_one_that_cannot_start_is_left_out(monkeypatch):
+def test_a_joining_replica_gets_requests_unless_it_cannot_start(monkeypatch):
     monkeypatch.setattr(replicas_module, "_POLL_S", 0.05)
-    late, broken = Fake(), Fake(cannot_start=GONE)
+    late, broken = Fake(), Fake(cannot_start=ENDED)
     joining = [[late, broken]]
     members, notes = [Fake(pause_s=0.02)], []
     with Replicas(members, notes.append, lambda: joining.pop() if joining else []) as replicas:
-        came = list(replicas.ask(requests_of(60, 1)))
+        came = list(replicas.complete(requests_of(60, 1)))
         assert late.up
     assert sorted(key for key, _ in came) == [(p, 0) for p in range(60)]
-    assert late.asked
+    assert late.received
     assert not late.up
     assert any("could not be started" in note for note in notes)
 
 
 @pytest.mark.parametrize("fault", [ImageError("x.png is damaged"), ServerError("wrong key"), ZeroDivisionError("ours")])
-def test_what_no_restart_mends_wins_over_unreachable(fault):
+def test_permanent_errors_take_precedence_over_unreachable(fault):
     together = threading.Barrier(3, timeout=WAIT_S)
-    members = [Fake(lasts=3, together=together, cannot_restart=GONE) for _ in range(3)]
+    members = [Fake(lasts=3, together=together, cannot_restart=ENDED) for _ in range(3)]
     members[1].fault = fault
-    came, error = ask_all(members, requests_of(200, 1))
+    came, error = complete_all(members, requests_of(200, 1))
     assert error is fault
     assert len(came) == 9
 
 
-def test_a_fault_in_the_questions_themselves_is_not_the_end_of_them():
+def test_an_error_while_reading_questions_is_raised():
     def requests():
         yield from requests_of(20, 1)
         raise ZeroDivisionError
 
-    came, error = ask_all([Fake(), Fake()], requests())
+    came, error = complete_all([Fake(), Fake()], requests())
     assert isinstance(error, ZeroDivisionError)
     assert len(came) == 19  # what shares the last image was still being gathered
 
 
 @pytest.mark.parametrize(("images", "each"), [(500, 1), (3, 200)])
-def test_asking_can_be_left_off_and_begun_anew(images, each):
+def test_a_call_can_be_abandoned_and_repeated(images, each):
     members = [Fake(pause_s=0.001) for _ in range(3)]
 
     def go():
         with Replicas(members) as replicas:
-            replies = replicas.ask(requests_of(images, each))
+            replies = replicas.complete(requests_of(images, each))
             next(replies)
             replies.close()
-            before = sum(len(member.asked) for member in members)
+            before = sum(len(member.received) for member in members)
             assert all(member.closed.is_set() for member in members)  # nobody works on what nobody waits for
-            again = dict(replicas.ask(requests_of(30, 2)))
-            assert sum(len(member.asked) for member in members) == before + 60
+            again = dict(replicas.complete(requests_of(30, 2)))
+            assert sum(len(member.received) for member in members) == before + 60
             return before, again
 
     (before, again), error = within(WAIT_S, go)
@@ -296,7 +296,7 @@ def test_asking_can_be_left_off_and_begun_anew(images, each):
 @pytest.mark.parametrize("fault", [ServerError("the judge ended while starting"), ZeroDivisionError("ours")])
 def test_a_judge_that_cannot_start_ends_the_others(fault):
     members = [Fake(), Fake(cannot_start=fault), Fake()]
-    came, error = ask_all(members, requests_of(3, 1))
+    came, error = complete_all(members, requests_of(3, 1))
     assert error is fault
     assert not came
     assert members[0].ended.is_set()
@@ -304,7 +304,7 @@ def test_a_judge_that_cannot_start_ends_the_others(fault):
     assert not any(member.up for member in members)
 
 
-def test_judges_start_side_by_side():
+def test_judges_start_concurrently():
     together = threading.Barrier(3, timeout=WAIT_S)
 
     class Slow(Fake):

@@ -1,4 +1,4 @@
-"""The wordings of the rubrics: which one a judge gets, what each says, and how every transport composes it."""
+"""The wordings of the rubrics: which one a judge uses, their texts, and how every transport composes them."""
 
 import json
 from dataclasses import replace
@@ -40,9 +40,9 @@ TAUGHT = {
 """The start of each digest of what the trained miniature judge was taught: its answers hold for these texts alone."""
 
 
-def words(name, variant):
-    asked = rubric(name, variant)
-    return " ".join([*asked.text.split(), *asked.pictures.values(), *asked.evidence.values()])
+def text_of(name, variant):
+    tested = rubric(name, variant)
+    return " ".join([*tested.text.split(), *tested.pictures.values(), *tested.evidence.values()])
 
 
 def spec(variant, protocol="json"):
@@ -58,7 +58,7 @@ def question(name, layout):
     return Question(name, 0, images, tuple(slots.items()), roles)
 
 
-def asked_of(name):
+def questions_of(name):
     return [question(name, layout) for layout in rubric(name, "miniature").layouts or [()]]
 
 
@@ -67,8 +67,8 @@ def asked_of(name):
 @pytest.mark.parametrize("name", rubric_names())
 def test_every_transport_composes_every_rubric_with_labels_in_place(name, variant, protocol, monkeypatch):
     composer = Composer(lambda sha: Image.new("RGB", (32, 32), (ord(sha), 0, 0)), 16)
-    asked = rubric(name, variant)
-    for one in asked_of(name):
+    tested = rubric(name, variant)
+    for one in questions_of(name):
         for request in spec(variant, protocol).requests(one):
             images = composer.images(request)
             served, embedded = (body(request, images, "m", inline=inline) for inline in (True, False))
@@ -80,7 +80,7 @@ def test_every_transport_composes_every_rubric_with_labels_in_place(name, varian
                     ("local", local_messages(request, len(images))),
                 )
             }
-            each = ["text"] if asked.in_place and one.roles else []
+            each = ["text"] if tested.in_place and one.roles else []
             plain = [kind.removesuffix("_url") for kind in kinds["served"]]
             assert plain == [*([*each, "image"] * len(images)), "text"]
             assert kinds["embedded"] == kinds["served"]
@@ -94,10 +94,10 @@ def test_every_transport_composes_every_rubric_with_labels_in_place(name, varian
 
 def local_messages(request, n):
     """What `local` gives to the judge's chat template."""
-    told = {}
+    captured = {}
 
     def template(messages, **_):
-        told["messages"] = messages
+        captured["messages"] = messages
         return ""
 
     local = Local.__new__(Local)
@@ -105,20 +105,20 @@ def local_messages(request, n):
     local._tokenizer = lambda text, **_: {"input_ids": []}
     local._config, local._longest = SimpleNamespace(image_token_id=0), 10**6
     local._prompt(request, SimpleNamespace(tokens=(1,) * n))
-    return told
+    return captured
 
 
 @pytest.mark.parametrize("name", sorted(WITH_EVIDENCE))
-def test_evidence_comes_before_the_labels_under_json_and_is_not_asked_for_under_logit(name):
-    asked = rubric(name)
-    schema = asked.answer_schema({})
+def test_evidence_precedes_the_labels_in_json_and_is_omitted_with_logit(name):
+    tested = rubric(name)
+    schema = tested.answer_schema({})
     assert next(iter(schema["properties"])) == schema["required"][0] == "evidence"
-    assert list(schema["properties"]) == ["evidence", *asked.answer[0]]
-    one = asked_of(name)[0]
+    assert list(schema["properties"]) == ["evidence", *tested.answer[0]]
+    one = questions_of(name)[0]
     (written,) = spec("improved").requests(one)
-    assert written.text.index('"evidence": written first') > written.text.rindex("[end") if asked.slots else True
+    assert written.text.index('"evidence": written first') > written.text.rindex("[end") if tested.slots else True
     assert all("evidence" not in request.text for request in spec("improved", "logit").requests(one))
-    assert "evidence" not in {criterion.name for criterion in asked.criteria}
+    assert "evidence" not in {criterion.name for criterion in tested.criteria}
     assert {name for name in rubric_names() if rubric(name).evidence} == WITH_EVIDENCE
     assert not any(rubric(name, wording).evidence for wording in ("paper", "miniature"))
 
@@ -143,33 +143,33 @@ def test_evidence_comes_before_the_labels_under_json_and_is_not_asked_for_under_
         ("vllm_qa", "improved", "or if nothing changed"),
     ],
 )
-def test_what_a_rubric_says(name, variant, sentence):
-    assert sentence in words(name, variant)
+def test_the_text_of_a_rubric(name, variant, sentence):
+    assert sentence in text_of(name, variant)
 
 
-def test_what_a_rubric_no_longer_says():
-    assert "not what it says" in words("veq_text", "miniature")
-    assert all("not what it says" not in words("veq_text", variant) for variant in ("paper", "improved"))
-    assert "nothing changed" not in words("vllm_qa", "paper")  # the official prompt does not say it
-    assert "drawing" not in words("veq_technical", "paper")
+def test_texts_that_rubrics_no_longer_have():
+    assert "not what it says" in text_of("veq_text", "miniature")
+    assert all("not what it says" not in text_of("veq_text", variant) for variant in ("paper", "improved"))
+    assert "nothing changed" not in text_of("vllm_qa", "paper")  # the official prompt does not have it
+    assert "drawing" not in text_of("veq_technical", "paper")
     for variant in ("paper", "improved"):
-        assert "clearly and fully yes" not in words("idea_question", variant)
+        assert "clearly and fully yes" not in text_of("idea_question", variant)
 
 
-def test_the_wordings_have_digests_of_their_own_and_a_judge_s_identity_says_which():
+def test_wordings_have_digests_that_are_in_a_judge_s_identity():
     one = question("veq_text", ())
     assert len({spec(variant).judge_id for variant in VARIANTS}) == 3
     assert len({spec(variant).question_id(one, {}) for variant in VARIANTS}) == 3
 
 
-def test_what_the_miniature_judge_was_taught_stays_as_it_was():
+def test_the_wording_of_the_miniature_judge_is_unchanged():
     assert {name: rubric(name, "miniature").sha256[:16] for name in TAUGHT} == TAUGHT
     assert card("mini-judge", "judge").rubrics == "miniature"
     assert JudgeConfig(card="mini-judge").rubric_set(card("mini-judge", "judge")) == RubricSet("miniature")
     assert JudgeConfig(card="qwen3-vl-8b").rubric_set(card("qwen3-vl-8b", "judge")) == RubricSet(DEFAULT)
 
 
-def test_another_wording_than_it_was_taught_is_refused_with_both_names(tmp_path, capsys):
+def test_another_wording_than_in_training_is_refused_with_both_names(tmp_path, capsys):
     config = JudgeConfig(card="mini-judge", rubrics="improved")
     with pytest.raises(ConfigError, match="'miniature' and does not support 'improved'"):
         config.rubric_set(card("mini-judge", "judge"))
@@ -179,8 +179,8 @@ def test_another_wording_than_it_was_taught_is_refused_with_both_names(tmp_path,
     assert "mini-judge was trained on the rubrics 'miniature' and does not support 'paper'" in capsys.readouterr().err
 
 
-def test_usable_is_an_option_that_is_off():
-    assert "usable" not in words("hype_edit", "improved")
+def test_the_option_usable_is_off_by_default():
+    assert "usable" not in text_of("hype_edit", "improved")
     on = RubricSet("improved", (HYPE_USABLE,))["hype_edit"]
     assert list(on.answer[0]) == ["changes_made", "rest_preserved", "usable"]
     assert '"usable": no defect' in on.text
@@ -194,14 +194,14 @@ def test_usable_is_an_option_that_is_off():
 
 
 def test_a_panel_whose_judges_have_different_wordings_can_vote():
-    said = [
+    given = [
         {"evidence": "A seam.", "changes_made": True, "rest_preserved": True},
         {"changes_made": True, "rest_preserved": False, "usable": True},
         {"changes_made": False, "rest_preserved": True},
     ]
-    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in said], 3)
+    word = majority_verdict("hype_edit", [Verdict(answer, None, "") for answer in given], 3)
     assert word.answer == {"changes_made": True, "rest_preserved": True, "usable": True}
-    for answer in said:
+    for answer in given:
         assert read_stored("hype_edit", answer) == (answer, None)
     assert read_stored("hype_edit", {"changes_made": True})[0] is None
     assert len(wordings("hype_edit")) == 5  # three, and `usable` turned on in two of them
@@ -211,11 +211,15 @@ def test_images_come_in_the_order_of_the_wording():
     given = Question(
         "vllm_qa", 0, ("s", "m", "f", "r"), (("instruction", "I"),), ("source", "mask", "reference", "result")
     )
-    shown = {v: [one.images[0] for one in spec(v).requests(given)[0].shown] for v in VARIANTS}
-    assert shown == {"improved": ["s", "r", "m", "f"], "paper": ["s", "r", "m", "f"], "miniature": ["s", "m", "f", "r"]}
+    orders = {v: [one.images[0] for one in spec(v).requests(given)[0].shown] for v in VARIANTS}
+    assert orders == {
+        "improved": ["s", "r", "m", "f"],
+        "paper": ["s", "r", "m", "f"],
+        "miniature": ["s", "m", "f", "r"],
+    }
 
 
-def test_a_point_of_a_set_says_which_image_of_the_order_it_is():
+def test_a_point_of_a_set_names_the_image_of_the_order():
     task = Task("t", "c", 0, "T", "B", ("Logo", "Card"), ("It is blue.",))
     brf = [q for _, q in questions(task, {1: "a", 2: "b"}) if q.rubric == "brf"]
     first, second = (spec("improved").requests(q)[0].text for q in brf)
@@ -228,13 +232,13 @@ def test_a_point_of_a_set_says_which_image_of_the_order_it_is():
 def test_comparisons_with_a_source_can_have_more_pixels_than_other_questions():
     large = replace(SPEC, source_max_pixels=4_194_304)
     for name, most in (("vllm_qa", 4_194_304), ("cns_edit", 4_194_304), ("veq_text", 4096)):
-        assert {shown.max_pixels for shown in large.requests(asked_of(name)[0])[0].shown} == {most}
-    assert {shown.max_pixels for shown in SPEC.requests(asked_of("vllm_qa")[0])[0].shown} == {4096}
+        assert {shown.max_pixels for shown in large.requests(questions_of(name)[0])[0].shown} == {most}
+    assert {shown.max_pixels for shown in SPEC.requests(questions_of("vllm_qa")[0])[0].shown} == {4096}
 
 
-def test_a_rubric_with_options_needs_the_place_for_them():
-    said = rubric("brf").model_dump()
+def test_a_rubric_with_options_needs_their_placeholder():
+    fields = rubric("brf").model_dump()
     with pytest.raises(ValueError, match="options"):
-        Rubric.model_validate(said | {"options": {"x": "X"}})
+        Rubric.model_validate(fields | {"options": {"x": "X"}})
     with pytest.raises(ValueError, match="legend"):
-        Rubric.model_validate(said | {"in_place": False})
+        Rubric.model_validate(fields | {"in_place": False})

@@ -8,14 +8,14 @@ def entry(name, **rules):
     return {"subtask": name, "rules": rules, "evidence": ["two cards"]}
 
 
-def said(*entries, quantity=None):
+def verdict_of(*entries, quantity=None):
     count = len(entries) if quantity is None else quantity
     return Verdict({"output_quantity": count, "deliverables": list(entries)}, None, "")
 
 
-def test_deliverables_come_with_their_rules_and_the_words_for_them():
+def test_deliverables_have_their_rules_and_evidence():
     found = deliverables(
-        said(entry("card_front", file_type=["PNG"], visual_specs={"min_dpi": 300}), entry("card_back"))
+        verdict_of(entry("card_front", file_type=["PNG"], visual_specs={"min_dpi": 300}), entry("card_back"))
     )
     assert found.subtasks == ("card_front", "card_back")
     assert found.rules[0].file_type == ["PNG"]
@@ -27,16 +27,16 @@ def test_deliverables_come_with_their_rules_and_the_words_for_them():
 @pytest.mark.parametrize(
     ("verdict", "reason"),
     [
-        (said(entry("a"), quantity=2), "counts 2 deliverables and names 1"),
-        (said(entry("a"), entry("a")), "names 'a' twice"),
+        (verdict_of(entry("a"), quantity=2), "counts 2 deliverables and names 1"),
+        (verdict_of(entry("a"), entry("a")), "names 'a' twice"),
         (Verdict(None, "the judge's answer was cut off (length)", "{"), "cut off"),
     ],
 )
-def test_what_does_not_hold_together_is_a_sentence_and_no_guess(verdict, reason):
+def test_inconsistent_deliverables_are_an_error_and_no_guess(verdict, reason):
     assert reason in deliverables(verdict)
 
 
-def test_sentences_stand_once_and_never_blank():
+def test_sentences_are_unique_and_not_blank():
     verdict = Verdict({"points": ["白色  背景", " ", "One cup", "One cup"]}, None, "")
     assert lines(verdict, "points") == ("白色 背景", "One cup")
     assert "empty" in lines(Verdict({"points": ["", " "]}, None, ""), "points")

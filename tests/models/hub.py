@@ -1,7 +1,7 @@
 """A Hub on loopback: serves folders as repositories at one commit, the way the real one answers `snapshot_download`.
 
 Large files are declared with their sha256 and handed out behind a redirect; small ones carry git's own digest. A gated
-repository tells everybody what is in it and gives its files to nobody. A dataset repository has the key
+repository lists its files to everybody and serves them to nobody. A dataset repository has the key
 `datasets/OWNER/NAME`.
 """
 
@@ -22,7 +22,7 @@ LARGE = (".safetensors", ".bin", ".pth", ".zip")
 
 @dataclass
 class Repo:
-    """A folder as a repository, and how the Hub lies about it where a test wants that."""
+    """A folder as a repository, and what the Hub declares wrongly about it in some tests."""
 
     folder: Path
     commit: str
@@ -52,11 +52,11 @@ class Repo:
 
 
 class Hub:
-    """Serves while it is entered; `asked` keeps the paths that were requested."""
+    """Serves while it is entered; `requests` has the requested paths."""
 
     def __init__(self, repos: dict[str, Repo]) -> None:
         self.repos = repos
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
@@ -94,7 +94,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self) -> None:
             path = unquote(urlsplit(self.path).path)
-            hub.asked.append(path)
+            hub.requests.append(path)
             parts = path.strip("/").split("/")
             match parts:
                 case ["api", "models", owner, name, kind, revision, *_] if kind in ("revision", "tree"):

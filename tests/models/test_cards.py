@@ -24,12 +24,12 @@ def test_every_family_has_a_real_card_and_a_small_one():
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_names_pieces_that_are_there(name):
+def test_a_generator_names_existing_pieces(name):
     described = GENERATORS[name]
     pieces = read_yaml(configs_dir() / "architectures.yaml")[0]["pieces"]
-    named = [piece for piece in described.architecture.values() if isinstance(piece, str)]
-    assert named
-    assert set(named) <= set(pieces)
+    referenced = [piece for piece in described.architecture.values() if isinstance(piece, str)]
+    assert referenced
+    assert set(referenced) <= set(pieces)
     assert {"vae", "scheduler"} <= set(described.architecture)
     small = {
         piece.startswith(("tiny-", "mini-"))
@@ -40,7 +40,7 @@ def test_a_generator_names_pieces_that_are_there(name):
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_generator_says_what_it_needs(name):
+def test_a_generator_states_its_requirements(name):
     described = GENERATORS[name]
     assert set(described.vram_by_phase_gb) == {"encode", "denoise", "decode"}
     assert described.vram_gb == max(described.vram_by_phase_gb.values())
@@ -49,7 +49,7 @@ def test_a_generator_says_what_it_needs(name):
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_generator_says_whose_it_is(name):
+def test_a_real_generator_names_its_source(name):
     described = REAL[name]
     assert described.source.repo.count("/") == 1
     assert described.licence
@@ -58,7 +58,7 @@ def test_a_real_generator_says_whose_it_is(name):
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_guidance_that_needs_something_has_it(name):
+def test_required_guidance_settings_are_present(name):
     described = GENERATORS[name]
     sampler, takes = described.sampler, described.takes
     if sampler.true_cfg_scale is not None:
@@ -82,14 +82,14 @@ def test_a_small_card_takes_what_the_real_one_takes():
 
 
 @pytest.mark.parametrize("name", JUDGES)
-def test_a_judge_can_be_shown_an_image_and_answer(name):
+def test_a_judge_takes_an_image_and_answers(name):
     judge = JUDGES[name]
     assert judge.judge_min_pixels <= judge.judge_max_pixels
     assert judge.judge_max_pixels // judge.patch**2 + 2048 <= judge.max_model_len <= judge.context
 
 
 @pytest.mark.parametrize("name", REAL_JUDGES)
-def test_a_real_judge_says_whose_it_is_and_is_pinned(name):
+def test_a_real_judge_names_its_source_and_is_pinned(name):
     judge = REAL_JUDGES[name]
     assert judge.source.repo == f"Qwen/{judge.title}"
     assert re.fullmatch("[0-9a-f]{40}", judge.source.revision)
@@ -102,11 +102,11 @@ def test_a_real_judge_says_whose_it_is_and_is_pinned(name):
 
 
 @pytest.mark.parametrize("name", REAL_JUDGES)
-def test_a_judge_fits_where_its_card_says(name):
-    """Its weights in bfloat16 and room beside them, within the part of 80 GB that the server may take."""
+def test_a_judge_fits_the_gpus_of_its_card(name):
+    """Its weights in bfloat16 and a margin, within the part of 80 GB that the server may take."""
     judge = REAL_JUDGES[name]
-    room = judge.vram_gb - 2 * judge.parameters_b
-    assert 1 < room / judge.tensor_parallel_size < 6
+    margin_gb = judge.vram_gb - 2 * judge.parameters_b
+    assert 1 < margin_gb / judge.tensor_parallel_size < 6
     assert judge.vram_gb / judge.tensor_parallel_size <= 0.92 * gpu("h100").memory_gb
     assert judge.tensor_parallel_size == 1 or judge.vram_gb > 0.92 * gpu("h200").memory_gb, "split without need"
 

@@ -31,7 +31,7 @@ def through(tmp_path):
     return go
 
 
-def test_containers_tensors_and_scalars_come_back(through):
+def test_containers_tensors_and_scalars_are_converted(through):
     shared = torch.arange(6.0).reshape(2, 3)
     tree = {
         "params": OrderedDict(a=shared, b=shared.T, half=torch.ones(2, dtype=torch.float16), n=torch.tensor(3)),
@@ -59,7 +59,7 @@ def test_containers_tensors_and_scalars_come_back(through):
     assert set(load_file(path)) == {"array", "head", "more.2.0", *(f"params.{name}" for name in tree["params"])}
 
 
-def test_what_comes_out_is_always_the_same(through):
+def test_conversion_is_deterministic(through):
     value = {"b": torch.ones(3), "a": {"c": torch.zeros(2)}}
     assert through(value).read_bytes() == through(value).read_bytes()
 
@@ -107,19 +107,19 @@ class Runs:
         return os.system, (f"touch {self.mark}",)
 
 
-def refused(tmp_path, says):
+def refused(tmp_path, message):
     with pytest.raises(WeightsError) as refusal:
         convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "lab/model: c.pth")
     sentence = str(refusal.value)
     assert sentence.startswith("lab/model: c.pth was not converted: ")
-    assert says in sentence
+    assert message in sentence
     assert "\n" not in sentence
     assert not (tmp_path / "c.safetensors").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path, new):
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, new):
     mark = tmp_path / "mark"
     torch.save({"a": torch.ones(1), "b": Runs(mark)}, tmp_path / "c.pth", _use_new_zipfile_serialization=new)
     refused(tmp_path, "it uses posix.system")
@@ -144,10 +144,10 @@ def test_an_archive_of_torchscript_cannot_name_anything_else(tmp_path):
     assert not mark.exists()
 
 
-def test_a_file_cut_short_or_of_another_kind_is_one_sentence(tmp_path):
+def test_a_truncated_or_unknown_file_is_an_error(tmp_path):
     torch.save({"a": torch.ones(1000)}, tmp_path / "c.pth")
-    whole = (tmp_path / "c.pth").read_bytes()
-    (tmp_path / "c.pth").write_bytes(whole[: len(whole) // 2])
+    complete = (tmp_path / "c.pth").read_bytes()
+    (tmp_path / "c.pth").write_bytes(complete[: len(complete) // 2])
     refused(tmp_path, "it is damaged")
     (tmp_path / "c.pth").write_bytes(b"<html>Not found</html>")
     refused(tmp_path, "it is damaged")
@@ -160,7 +160,7 @@ def test_a_file_cut_short_or_of_another_kind_is_one_sentence(tmp_path):
     refused(tmp_path, "its uncompressed size is far larger")
 
 
-def test_a_child_that_dies_is_one_sentence(tmp_path, monkeypatch):
+def test_a_child_that_dies_is_an_error(tmp_path, monkeypatch):
     torch.save({"a": torch.ones(1)}, tmp_path / "c.pth")
     dies = tmp_path / "dies.py"
     dies.write_text("import os\nos.abort()\n")
@@ -178,7 +178,7 @@ def test_a_child_that_dies_is_one_sentence(tmp_path, monkeypatch):
         "import os; os.open('mark', os.O_CREAT | os.O_WRONLY)",
     ],
 )
-def test_the_child_can_do_nothing_but_read(tmp_path, does):
+def test_the_child_can_only_read(tmp_path, does):
     code = f"import sys; sys.path.insert(0, {str(os.path.dirname(convert_child.__file__))!r})\n"
     code += f"import convert_child as c; c._cut_network(); sys.addaudithook(c._refuse_side_effects)\n{does}\n"
     ended = subprocess.run(
@@ -189,12 +189,12 @@ def test_the_child_can_do_nothing_but_read(tmp_path, does):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_child_is_told_no_secrets(tmp_path, monkeypatch):
+def test_the_child_receives_no_secrets(tmp_path, monkeypatch):
     torch.save({"a": torch.ones(1)}, tmp_path / "c.pth")
     monkeypatch.setenv("HF_TOKEN", "secret")
-    tells = tmp_path / "tells.py"
-    tells.write_text("import os\nprint(sorted(os.environ))\nraise SystemExit(3)\n")
-    monkeypatch.setattr("local_bench.models.convert._CHILD", tells)
+    child = tmp_path / "tells.py"
+    child.write_text("import os\nprint(sorted(os.environ))\nraise SystemExit(3)\n")
+    monkeypatch.setattr("local_bench.models.convert._CHILD", child)
     with pytest.raises(WeightsError) as refusal:
         convert(tmp_path / "c.pth", tmp_path / "c.safetensors", "c.pth")
     assert "'HOME'" in str(refusal.value)

@@ -73,7 +73,7 @@ class Lab:
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)
 
-    def shown(self, name: str = "served") -> dict:
+    def show(self, name: str = "served") -> dict:
         ended = self.run("models", "show", name, "--json")
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)
@@ -97,16 +97,16 @@ def lab(tmp_path, cli):
         yield place
 
 
-def refused(ended, *says: str) -> None:
+def refused(ended, *messages: str) -> None:
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert not ended.stdout
     sentence = ended.stderr.splitlines()[-1]
-    for words in says:
-        assert words in sentence
+    for message in messages:
+        assert message in sentence
 
 
-def test_a_single_model_comes_whole_with_a_manifest_and_stays_when_the_hub_goes(lab):
+def test_a_fetched_model_is_complete_with_a_manifest_and_works_offline(lab):
     lab.serve("served", JUDGE)
     lab.card()
     got = lab.fetched()["served"]
@@ -117,16 +117,16 @@ def test_a_single_model_comes_whole_with_a_manifest_and_stays_when_the_hub_goes(
     assert manifest["files"]["model.safetensors"]["bytes"] == len(WEIGHTS)
     assert manifest["weights_sha256"] == got["weights_sha256"]
     lab.hub.__exit__()
-    shown = lab.shown()
-    assert (shown["here"], shown["revision"], shown["revision_from"]) == (True, COMMIT, "the card")
-    assert shown["weights_sha256"] == got["weights_sha256"]
-    assert shown["bytes"] == len(WEIGHTS) + 4
+    card = lab.show()
+    assert (card["here"], card["revision"], card["revision_from"]) == (True, COMMIT, "the card")
+    assert card["weights_sha256"] == got["weights_sha256"]
+    assert card["bytes"] == len(WEIGHTS) + 4
     again = lab.fetch()
     assert again.returncode == 0, again.stderr
     assert "already on this machine" in again.stderr
 
 
-def test_of_a_pipeline_only_what_is_loaded_is_fetched(lab):
+def test_only_loaded_files_of_a_pipeline_are_fetched(lab):
     lab.serve("served", PIPELINE)
     lab.card("flux1-dev")
     ended = lab.fetch("served", "--json")
@@ -135,21 +135,21 @@ def test_of_a_pipeline_only_what_is_loaded_is_fetched(lab):
         *("model_index.json", "LICENSE.md", "transformer/config.json"),
         "transformer/diffusion_pytorch_model.safetensors",
     }
-    assert not [path for path in lab.hub.asked if "fp16" in path or path.endswith((".bin", ".py"))]
+    assert not [path for path in lab.hub.requests if "fp16" in path or path.endswith((".bin", ".py"))]
     assert "licence FLUX.1 [dev] Non-Commercial, 4 files, 0.00 GB" in ended.stderr
 
 
-def test_parts_come_from_repositories_of_their_own_and_count_in_the_digest(lab):
+def test_parts_from_other_repositories_count_in_the_digest(lab):
     lab.serve("served", PIPELINE)
     lab.serve("adapter", {"ip_adapter.safetensors": b"an adapter", "workflow.py": "nothing names it"})
     lab.card("flux1-dev", parts={"adapter": {"repo": "lab/adapter", "revision": COMMIT}})
     got = lab.fetched()["served"]
     assert set(got["manifest"]["parts"]["adapter"]["files"]) == {"ip_adapter.safetensors"}
     lab.card("flux1-dev")
-    assert lab.shown()["weights_sha256"] != got["weights_sha256"]
+    assert lab.show()["weights_sha256"] != got["weights_sha256"]
 
 
-def test_a_config_fetches_all_that_its_run_needs(lab):
+def test_a_config_fetches_all_models_of_its_run(lab):
     lab.serve("served", PIPELINE)
     lab.card("flux1-dev")
     for like, name in (("qwen3-vl-2b", "eye"), ("clip-vit-l-14-336", "clip")):
@@ -172,7 +172,7 @@ def test_a_config_fetches_all_that_its_run_needs(lab):
     assert set(lab.fetched("c.yaml")) == {"served", "clip"}
 
 
-def test_a_flipped_byte_is_caught_before_loading_and_fetching_again_mends_it(lab):
+def test_a_changed_byte_is_detected_and_fetching_repairs_it(lab):
     lab.serve("served", JUDGE)
     lab.card()
     before = lab.fetched()["served"]
@@ -185,18 +185,18 @@ def test_a_flipped_byte_is_caught_before_loading_and_fetching_again_mends_it(lab
     )
     refused(lab.run("generate", run_config(lab, card="served")), "model.safetensors has changed since it was fetched")
     assert lab.fetched()["served"]["weights_sha256"] == before["weights_sha256"]
-    assert lab.shown()["here"]
+    assert lab.show()["here"]
     weights.unlink()
     assert "model.safetensors is missing" in lab.run("models", "show", "served").stderr
     assert lab.fetched()["served"]["here"]
 
 
-def test_a_damaged_file_that_another_tool_fetched_is_caught_too(lab):
+def test_a_damaged_file_of_another_tool_is_detected(lab):
     lab.serve("served", JUDGE)
     lab.card()
     folder = Path(lab.fetched()["served"]["folder"])
     shutil.rmtree(lab.place / "cache")
-    assert lab.shown()["here"]
+    assert lab.show()["here"]
     flip((folder / "model.safetensors").resolve())
     (folder / "config.json").resolve().write_text("[]")
     (folder / "tokenizer.json").resolve().write_text("[]")
@@ -209,7 +209,7 @@ def test_a_damaged_file_that_another_tool_fetched_is_caught_too(lab):
     assert (folder / "tokenizer.json").read_text() == "{}"
 
 
-def test_what_differs_from_what_the_hub_declares_is_not_kept(lab):
+def test_files_that_differ_from_the_declaration_of_the_hub_are_removed(lab):
     lab.serve("served", JUDGE, declared_sha256={"model.safetensors": "0" * 64})
     lab.card()
     refused(lab.fetch(), "model.safetensors does not match the digest declared by the Hub", "models fetch served")
@@ -219,7 +219,7 @@ def test_what_differs_from_what_the_hub_declares_is_not_kept(lab):
 
 
 @pytest.mark.parametrize("token", ["", "hf_of_someone_who_did_not_accept"])
-def test_gated_says_what_to_do(lab, token):
+def test_a_gated_repository_is_explained(lab, token):
     lab.serve("served", JUDGE, gated=True)
     lab.card()
     env = lab.environment | {"HF_TOKEN": token}
@@ -238,7 +238,7 @@ def test_missing_repository_missing_commit_and_no_network(lab):
 
 
 @pytest.mark.parametrize(
-    ("refuses", "says"),
+    ("refuses", "message"),
     [
         (
             (503, "busy"),
@@ -247,13 +247,13 @@ def test_missing_repository_missing_commit_and_no_network(lab):
         ((401, "Invalid credentials in Authorization header"), "the Hub rejects your HF_TOKEN for lab/served"),
     ],
 )
-def test_a_hub_that_refuses_is_told_from_a_missing_network(lab, refuses, says):
+def test_a_refusal_of_the_hub_is_distinguished_from_a_missing_network(lab, refuses, message):
     lab.serve("served", JUDGE, refuses=refuses)
     lab.card()
-    refused(lab.fetch(), says)
+    refused(lab.fetch(), message)
 
 
-def test_a_disk_that_fills_up_is_no_fault_of_the_network():
+def test_a_full_disk_is_not_reported_as_a_network_error():
     with pytest.raises(
         StorageError, match=r"the disk is full while downloading lab/served.* `local-bench models fetch served` again"
     ):
@@ -261,14 +261,14 @@ def test_a_disk_that_fills_up_is_no_fault_of_the_network():
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_no_room_is_said_before_anything_large_is_downloaded(lab):
+def test_lack_of_disk_space_is_reported_before_the_download(lab):
     lab.serve("served", JUDGE, declared_bytes={"model.safetensors": 10**18})
     lab.card()
     ended = lab.fetch()
     assert ended.returncode == 1
     assert "needs 1000000000.0 GB" in ended.stderr
     assert "HF_HOME" in ended.stderr
-    assert not [path for path in lab.hub.asked if path.startswith("/cdn/")]
+    assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
 
 
 @pytest.mark.parametrize(("revision", "has"), [(None, "no commit"), ("main", "only 'main'"), (COMMIT[:12], "only")])
@@ -276,7 +276,7 @@ def test_only_a_full_commit_is_fetched(lab, revision, has):
     lab.serve("served", JUDGE)
     lab.card(source={"repo": "lab/served", "revision": revision})
     refused(lab.fetch(), f"lab/served has {has}", "models fetch served --revision COMMIT")
-    assert not lab.hub.asked
+    assert not lab.hub.requests
 
 
 def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
@@ -287,15 +287,15 @@ def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
     refused(lab.fetch("served", "--revision", "main"), "only 'main'")
     assert not (lab.place / "cache/pins").exists()
     assert lab.fetched("served", "--revision", COMMIT, "--revision", f"adapter={COMMIT}")["served"]["here"]
-    shown = lab.shown()
-    assert (shown["here"], shown["revision"], shown["revision_from"]) == (True, COMMIT, "this machine")
+    card = lab.show()
+    assert (card["here"], card["revision"], card["revision_from"]) == (True, COMMIT, "this machine")
     refused(lab.fetch("served", "--revision", f"encoder={COMMIT}"), "no part 'encoder'")
     refused(lab.fetch("served", "tiny-clip", "--revision", COMMIT), "give only that model")
     refused(lab.fetch("tiny-clip", "--revision", COMMIT), "tiny-clip is built on this machine")
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"model.safetensors": None, "pytorch_model.bin": b"\x80"}, "only pickled weights (pytorch_model.bin)"),
         ({"config.json": '{"auto_map": {"AutoModel": "modeling.Mine"}}', "modeling.py": ""}, "(auto_map)"),
@@ -308,14 +308,14 @@ def test_a_commit_given_by_hand_is_pinned_on_this_machine(lab):
         ),
     ],
 )
-def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, says):
+def test_a_model_that_is_never_loaded_is_not_downloaded_either(lab, changes, message):
     lab.serve("served", {name: data for name, data in (JUDGE | changes).items() if data is not None})
     lab.card()
-    refused(lab.fetch(), "lab/served", says)
-    assert not [path for path in lab.hub.asked if path.startswith("/cdn/")]
+    refused(lab.fetch(), "lab/served", message)
+    assert not [path for path in lab.hub.requests if path.startswith("/cdn/")]
 
 
-def test_a_fetched_generator_makes_images_with_the_network_cut(lab, flux_weights):
+def test_a_fetched_generator_works_without_network(lab, flux_weights):
     lab.hub.repos["lab/served"] = Repo(flux_weights, COMMIT)
     lab.card("tiny-flux", source={"repo": "lab/served", "revision": COMMIT})
     digest = lab.fetched()["served"]["weights_sha256"]

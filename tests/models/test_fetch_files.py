@@ -1,4 +1,4 @@
-"""`models fetch` of single files from a Hub on loopback: those that a card names, and those that pyiqa asks for."""
+"""`models fetch` of single files from a Hub on loopback: those that a card names, and those that pyiqa requests."""
 
 import io
 from pathlib import Path
@@ -44,12 +44,12 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
         (f"lab/served@{COMMIT}/b.onnx", "the Hub"),
         (f"lab/served@{COMMIT}/a.pth", "the Hub"),
     ]
-    assert not [path for path in lab.hub.asked if path.endswith(("c.pth", ".py"))]
+    assert not [path for path in lab.hub.requests if path.endswith(("c.pth", ".py"))]
     assert got["revision"] == COMMIT
     folder = Path(got["folder"])
     assert torch.equal(read_converted(folder / "a.safetensors")["params"]["a"], torch.ones(2))
     lab.hub.__exit__()
-    assert lab.shown()["weights_sha256"] == got["weights_sha256"]
+    assert lab.show()["weights_sha256"] == got["weights_sha256"]
     assert "already on this machine" in lab.fetch().stderr
     flip(folder / "a.safetensors")
     assert "a.safetensors has changed since it was fetched" in lab.run("models", "show", "served").stderr
@@ -65,10 +65,10 @@ def test_a_file_that_the_repository_lacks_and_one_of_another_digest_are_refused(
     refused(lab.fetch(), "lab/served has no file b.pth", "source.files")
     lab.card("tiny-clip", source=source | {"files": ["a.pth"], "sha256": {"a.pth": "0" * 64}})
     refused(lab.fetch(), "a.pth is not the file that served expects")
-    assert not lab.shown()["here"]
+    assert not lab.show()["here"]
 
 
-def test_what_a_metric_of_pyiqa_asks_for_is_brought_converted_and_pinned(lab):
+def test_files_of_a_pyiqa_metric_are_fetched_converted_and_pinned(lab):
     """BRISQUE: one small pickled file in pyiqa's own repository."""
     commit = COMMITS["chaofengc/IQA-PyTorch-Weights"]
     support = (torch.randn(8) * 100, torch.rand(8, 36))
@@ -82,7 +82,7 @@ def test_what_a_metric_of_pyiqa_asks_for_is_brought_converted_and_pinned(lab):
         "CNNIQA_koniq10k-e6f14c91.pth is not the file that pyiqa:cnniqa expects",
     )
     lab.hub.__exit__()
-    got = lab.shown("pyiqa:brisque")
+    got = lab.show("pyiqa:brisque")
     assert got["here"]
     (origin,) = got["manifest"]["origins"]
     assert origin["url"] == f"chaofengc/IQA-PyTorch-Weights@{commit}/brisque_svm_weights.pth"

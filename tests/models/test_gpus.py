@@ -15,14 +15,14 @@ def test_gpus_and_prices_have_the_same_rows():
     }
 
 
-def test_rates_can_be_true():
+def test_rates_are_plausible():
     for known in gpus().values():
         assert 0.3 < known.sustained_eager <= known.sustained_compiled < 0.8
         assert known.tflops(compiled=True) < known.peak_tflops
         assert known.source
 
 
-def test_a_judge_s_server_is_told_its_size_on_every_gpu():
+def test_a_judge_s_server_has_a_batch_size_on_every_gpu():
     """More than vLLM's default for small GPUs, no less than a judge's largest image, more with more memory."""
     judges = [card for card in cards().values() if card.role == "judge"]
     image = max(card.judge_max_pixels // card.patch**2 for card in judges)
@@ -60,28 +60,28 @@ def test_a_gpu_without_them_is_refused(field):
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
     ],
 )
-def test_a_device_is_known_by_its_own_name(device, name):
+def test_a_device_is_recognised_by_its_name(device, name):
     assert gpu_of(device).name == name
 
 
 @pytest.mark.parametrize("device", ["cpu", "NVIDIA L40", "NVIDIA GH200 480GB", "NVIDIA B300", "NVIDIA RTX A600"])
-def test_another_device_is_not(device):
+def test_another_device_is_not_recognised(device):
     assert gpu_of(device) is None
 
 
-def test_a_name_may_be_a_part_that_only_one_has():
+def test_a_name_may_be_a_unique_part():
     assert gpu("4090").name == gpu("rtx4090").name == "rtx4090"
     assert gpu("H200").name == "h200"
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("h300", "did you mean 'h"),
         ("a100", "available: a100-40, a100-80"),
         ("tpu-v5", "available: a6000, a100-40"),
     ],
 )
-def test_an_unknown_name_is_one_sentence(name, says):
-    with pytest.raises(ConfigError, match=says):
+def test_an_unknown_name_is_an_error(name, message):
+    with pytest.raises(ConfigError, match=message):
         gpu(name)

@@ -1,4 +1,4 @@
-"""Single files from elsewhere than the Hub: taken whole, checked, converted, kept once."""
+"""Single files from other servers than the Hub: fetched completely, checked, converted, stored once."""
 
 import hashlib
 import io
@@ -20,10 +20,10 @@ from local_bench.models.weights import check_local, resolve, resolve_parts, weig
 
 
 class Elsewhere:
-    """A place on the web that is not the Hub: a folder behind http."""
+    """A web server that is not the Hub: a folder behind http."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.asked = folder, []
+        self.folder, self.requests = folder, []
         folder.mkdir()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/at/a/commit"
@@ -45,7 +45,7 @@ class Elsewhere:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                place.asked.append(self.path)
+                place.requests.append(self.path)
                 path = place.folder / self.path.rpartition("/")[2]
                 if self.path.endswith("/moved.onnx"):
                     self.send_response(302)
@@ -96,7 +96,7 @@ def served(name: str = "served", **changes) -> ModelCard:
     return ModelCard.model_validate(card("tiny-clip", "metric").model_dump() | {"name": name} | changes)
 
 
-def test_files_are_checked_where_the_card_knows_them_and_said_where_not(elsewhere):
+def test_files_are_checked_where_the_card_has_their_digest(elsewhere):
     known = elsewhere.put("a.pt", checkpoint(TREE))
     elsewhere.put("b.mat", b"numbers")
     model = served(source={"base_url": elsewhere.url, "files": ["a.pt", "b.mat"], "sha256": {"a.pt": known}})
@@ -116,12 +116,12 @@ def test_files_are_checked_where_the_card_knows_them_and_said_where_not(elsewher
     folder = resolve(model)
     assert torch.equal(read_converted(folder / "a.safetensors")["params"]["a"], torch.ones(2))
     digest = weights_digest(folder)
-    asked = len(elsewhere.asked)
-    said = []
-    fetch(model, say=said.append)
-    assert said == ["served: all 2 files are already on this machine"]
+    n_requests = len(elsewhere.requests)
+    printed = []
+    fetch(model, say=printed.append)
+    assert printed == ["served: all 2 files are already on this machine"]
     fetch(served("twin", source={"base_url": elsewhere.url, "files": ["b.mat"]}))
-    assert len(elsewhere.asked) == asked  # nothing was downloaded either time
+    assert len(elsewhere.requests) == n_requests  # nothing was downloaded either time
     (folder / "b.mat").unlink()
     (folder / "b.mat").write_bytes(b"other numbers")
     assert weights_digest(folder) != digest
@@ -155,7 +155,7 @@ def test_a_part_from_elsewhere_of_a_model_that_is_built(elsewhere):
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ({"files": ["gone.pth"]}, "gone.pth returned HTTP 404"),
         ({"files": ["a.pth"], "sha256": {"a.pth": "1" * 64}}, "a.pth is not the file that served expects"),
@@ -163,26 +163,26 @@ def test_a_part_from_elsewhere_of_a_model_that_is_built(elsewhere):
         ({"files": ["moved.onnx"]}, "moved.onnx redirects to http://example.invalid/x, which is not https"),
     ],
 )
-def test_what_is_refused_leaves_nothing(elsewhere, tmp_path, source, says):
+def test_a_refused_file_is_removed(elsewhere, tmp_path, source, message):
     mark = tmp_path / "mark"
     elsewhere.put("a.pth", checkpoint(TREE))
     elsewhere.put("evil.pth", checkpoint({"a": torch.ones(1), "b": Runs(mark)}))
     model = served(source={"base_url": elsewhere.url, **source})
     with pytest.raises(WeightsError) as refusal:
         fetch(model)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
     assert not mark.exists()
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def test_a_server_that_is_not_there_is_one_sentence():
+def test_an_unreachable_server_is_an_error():
     model = served(source={"base_url": "http://127.0.0.1:9", "files": ["a.pth"]})
     with pytest.raises(WeightsError, match=r"a\.pth cannot be downloaded \(ConnectError\): check the network"):
         fetch(model)
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ({}, "give one of repo, base_url, folder, gather and build"),
         ({"repo": "a/b", "build": "a:b"}, "give one of"),
@@ -195,8 +195,8 @@ def test_a_server_that_is_not_there_is_one_sentence():
         ({"build": "a:b", "files": ["x"]}, "files needs a repo or a base_url"),
     ],
 )
-def test_a_source_is_one_place(source, says):
+def test_a_source_has_one_form(source, message):
     data = card("tiny-clip", "metric").model_dump() | {"source": source}
     with pytest.raises(ConfigError) as refusal:
         check(data, ModelCard, "card.yaml")
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)

@@ -1,4 +1,4 @@
-"""A model that lies in the repository: copied whole and unchanged into the cache, and anew where its files changed."""
+"""A model in the repository: copied completely and unchanged into the cache, and again where its files changed."""
 
 import hashlib
 import json
@@ -24,17 +24,17 @@ CARD = ModelCard.model_validate(
 
 @pytest.fixture
 def ship(tmp_path, monkeypatch):
-    """Ships files, path -> words, as the model's."""
+    """Ships files, path -> text, as the model's."""
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(shipped, "weights_dir", lambda: tmp_path)
 
     def lay(files):
         entries = {}
-        for path, words in files.items():
-            kept = tmp_path / "kept" / path
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(words)
-            entries[path] = {"file": f"kept/{path}", "sha256": hashlib.sha256(words.encode()).hexdigest()}
+        for path, text in files.items():
+            file = tmp_path / "kept" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            entries[path] = {"file": f"kept/{path}", "sha256": hashlib.sha256(text.encode()).hexdigest()}
         (tmp_path / shipped.INDEX).write_text(json.dumps({CARD.name: entries}))
         return tmp_path / "kept"
 
@@ -51,12 +51,12 @@ def test_another_release_of_a_model_is_not_taken_from_the_cache(ship):
     assert [(folder / "part" / "model.safetensors").read_text() for folder in (first, second)] == ["one", "two"]
 
 
-def test_a_file_that_is_not_the_one_that_was_shipped_is_refused_and_leaves_nothing(ship, tmp_path):
-    kept = ship({"config.json": "{}"})
-    (kept / "config.json").write_text("{ }")
+def test_a_changed_file_is_refused_and_nothing_is_left(ship, tmp_path):
+    folder = ship({"config.json": "{}"})
+    (folder / "config.json").write_text("{ }")
     with pytest.raises(WeightsError, match="has changed: check out the repository again"):
         resolve(CARD)
-    (kept / "config.json").unlink()
+    (folder / "config.json").unlink()
     with pytest.raises(WeightsError, match="is missing: check out the repository again"):
         resolve(CARD)
     assert list((tmp_path / "cache" / "models").iterdir()) == []

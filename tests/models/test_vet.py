@@ -51,12 +51,12 @@ def model(tmp_path):
         ({}, {"transformer/config.json": '{"auto_map": {}, "trust_remote_code": false}'}),
     ],
 )
-def test_what_does_no_harm(model, index, files):
+def test_accepted_repositories(model, index, files):
     vet(model(index, **files))
 
 
 @pytest.mark.parametrize(
-    ("index", "files", "says"),
+    ("index", "files", "message"),
     [
         ({"transformer": ["mine", "Mine"]}, {"transformer/mine.py": "code"}, "loads transformer from code"),
         ({"transformer": ["mine", "Mine"]}, {}, "loads transformer from code"),
@@ -83,10 +83,10 @@ def test_what_does_no_harm(model, index, files):
         ({}, {"transformer/d.safetensors.index.json": "{}"}, "has no valid weight_map"),
     ],
 )
-def test_what_is_never_loaded(model, index, files, says):
+def test_refused_repositories(model, index, files, message):
     with pytest.raises(WeightsError) as refusal:
         vet(model(index, **files))
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_folder_given_by_hand_is_vetted_but_needs_no_commit(model, tmp_path):

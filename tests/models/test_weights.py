@@ -20,7 +20,7 @@ def pipeline(tmp_path):
     return tmp_path / "model"
 
 
-def test_the_digest_is_of_what_is_loaded_and_nothing_else(pipeline):
+def test_the_digest_covers_the_loaded_files_only(pipeline):
     before = weights_digest(pipeline)
     (pipeline / "README.md").write_text("words")
     (pipeline / "whole-model-again.safetensors").write_text("the same once more")
@@ -31,7 +31,7 @@ def test_the_digest_is_of_what_is_loaded_and_nothing_else(pipeline):
     assert weights_digest(pipeline) != before
 
 
-def test_a_change_of_the_same_length_is_seen(pipeline):
+def test_a_change_of_the_same_length_is_detected(pipeline):
     before = weights_digest(pipeline)
     weights = pipeline / "transformer" / "model.safetensors"
     stat = weights.stat()
@@ -40,7 +40,7 @@ def test_a_change_of_the_same_length_is_seen(pipeline):
     assert weights_digest(pipeline) != before
 
 
-def test_not_even_a_change_that_puts_the_time_back_is_missed(pipeline):
+def test_a_change_with_a_restored_time_is_detected(pipeline):
     weights = pipeline / "transformer" / "model.safetensors"
     time.sleep(0.1)  # so that the first reading is remembered
     before = weights_digest(pipeline)
@@ -51,7 +51,7 @@ def test_not_even_a_change_that_puts_the_time_back_is_missed(pipeline):
     assert weights_digest(pipeline) != before
 
 
-def test_what_was_read_once_is_not_read_again(pipeline, monkeypatch):
+def test_digests_are_cached(pipeline, monkeypatch):
     time.sleep(0.1)
     before = weights_digest(pipeline)
     monkeypatch.setattr(digests, "file_sha256", pytest.fail)
@@ -79,9 +79,9 @@ def test_graphs_and_tables_of_numbers_are_weights_too_at_the_top_of_a_folder(pip
     before = weights_digest(tmp_path / "face")
     (tmp_path / "face" / "detector.onnx").write_text("another")
     assert weights_digest(tmp_path / "face") != before
-    whole = weights_digest(pipeline)
+    complete = weights_digest(pipeline)
     (pipeline / "transformer" / "model.onnx").write_text("the same weights for another runtime")
-    assert weights_digest(pipeline) == whole
+    assert weights_digest(pipeline) == complete
 
 
 def test_pickles_alone_are_refused(tmp_path):
@@ -90,7 +90,7 @@ def test_pickles_alone_are_refused(tmp_path):
         weights_digest(tmp_path)
 
 
-def test_what_is_not_here_says_how_to_get_it():
+def test_missing_weights_name_the_fetch_command():
     with pytest.raises(WeightsError, match="local-bench models fetch flux1-dev"):
         check_local(card("flux1-dev", "generator"))
     with pytest.raises(WeightsError, match="/nowhere, the folder for the weights of"):
@@ -107,7 +107,7 @@ def test_what_is_not_here_says_how_to_get_it():
         ("tiny-niqe", "metric"),
     ],
 )
-def test_a_small_model_is_the_same_whenever_it_is_built(name, role, tmp_path, monkeypatch):
+def test_a_small_model_is_built_deterministically(name, role, tmp_path, monkeypatch):
     digests = set()
     for i in range(2):
         monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / str(i)))

@@ -102,7 +102,7 @@ def run(lab, *arguments, code=0):
     return done
 
 
-def test_one_of_each_is_found_run_judged_measured_and_settled(lab):
+def test_one_plugin_of_each_kind_runs_from_generation_to_settlement(lab):
     cards = ["my-flux", "my-flux-style", "my-sd"]
     config = {
         "name": "shapes",
@@ -142,7 +142,7 @@ def test_one_of_each_is_found_run_judged_measured_and_settled(lab):
     assert "sharpness" in done.stdout
 
 
-def test_an_adapter_is_fused_as_the_library_fuses_it(lab, monkeypatch):
+def test_an_adapter_is_fused_as_by_the_library(lab, monkeypatch):
     from diffusers import FluxPipeline
 
     from local_bench.generators.lora import fuse_adapters
@@ -189,7 +189,7 @@ CARD = "name: {name}\nextends: {extends}\ntitle: t\n"
         (CARD.format(name="x", extends="tiny-flux") + "sampler: {heigth: 64}\n", "line 4: there is no key"),
     ],
 )
-def test_a_wrong_card_is_one_sentence(tmp_path, monkeypatch, text, sentence):
+def test_an_invalid_card_is_an_error(tmp_path, monkeypatch, text, sentence):
     from local_bench.core.errors import ConfigError
     from local_bench.models.cards import card
 
@@ -200,7 +200,7 @@ def test_a_wrong_card_is_one_sentence(tmp_path, monkeypatch, text, sentence):
         card("x", "generator")
 
 
-def test_adapters_that_do_not_fit_are_one_sentence(lab, tmp_path):
+def test_incompatible_adapters_are_an_error(lab, tmp_path):
     from diffusers import FluxPipeline
     from safetensors.torch import load_file, save_file
 
@@ -235,14 +235,14 @@ def test_adapters_that_do_not_fit_are_one_sentence(lab, tmp_path):
 def test_folders_given_by_option_come_first_and_shipped_names_stay(lab, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/my-flux.yaml").write_text(CARD.format(name="my-flux", extends="tiny-sd3"))
-    shown = run(lab, "--config-dir", str(tmp_path), "models", "show", "my-flux", "--json").stdout
-    assert json.loads(shown)["family"] == "sd3"
+    output = run(lab, "--config-dir", str(tmp_path), "models", "show", "my-flux", "--json").stdout
+    assert json.loads(output)["family"] == "sd3"
     (tmp_path / "models/tiny-flux.yaml").write_text(CARD.format(name="tiny-flux", extends="tiny-sd3"))
     refused = run(lab, "--config-dir", str(tmp_path), "models", "list", code=2).stderr
     assert "'tiny-flux' is the name of a built-in card" in refused
 
 
-def test_everything_named_is_there_and_nothing_heavy_comes_with_it():
+def test_the_public_names_exist_and_import_nothing_heavy():
     assert sorted(local_bench.__all__) == local_bench.__all__ == dir(local_bench)
     for name in local_bench.__all__:
         assert getattr(local_bench, name) is not None

@@ -1,4 +1,4 @@
-"""A run directory written by hand: what a run leaves behind, with hostile words wherever words are somebody else's."""
+"""A run directory written by hand: the files of a run, with hostile text wherever text is untrusted."""
 
 import json
 import shutil
@@ -137,7 +137,7 @@ class Writer:
             self.run.store.set_meta("provenance", json.dumps({"judge": first, "panel": panel}))
 
     def meter(self, rows: list[tuple[str, str | None, int, int, int | None]], device: str = "cpu") -> None:
-        """(phase, model, held ns, items, millijoules) one after the other, as one more session on `device`."""
+        """(phase, model, held ns, items, millijoules) in sequence, as one more session on `device`."""
         held_ns = sum(row[2] for row in rows)
         number = self.run.store.rows("SELECT count(*) + 1 AS n FROM sessions")[0]["n"]
         begun = (number, "2026-01-02T03:04:05+00:00", device, held_ns, "done")
@@ -163,7 +163,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     nothing; of `beta` the last image is unscored (`gap`) or has not been made (`planned`). With `no_source`, a third
     order of 15 dollars cannot be carried out. With `on_gpus`, the images were made on two of them, those of `beta`
     with a step cache, and `some-api` made the first order's image elsewhere. With `panel`, a second judge, `delta`,
-    was asked what `gamma` was, both saw the set in both orders, and `gamma` was asked again about the first image.
+    had the same questions as `gamma`, both saw the set in both orders, and `gamma` was judged again on the first image.
     """
 
     def make(
@@ -237,7 +237,7 @@ def _fill(to: Writer, gap: bool, planned: bool, on_gpus: bool) -> None:
 
 def _panel(to: Writer) -> None:
     """`delta` holds every point of `alpha` for met, and of `beta` only the first; both rate one set lower the other
-    way round, and `gamma` says something else about the first image when it is asked again."""
+    order, and `gamma` answers differently about the first image in the repetition."""
     to.judges({GAMMA: "gamma", DELTA: "delta"}, note_of("gamma", GAMMA), DELTA_NOTE)
     rows = to.run.store.rows("SELECT work_id, model, task_id, deliverable FROM candidates ORDER BY position")
     for row in rows:

@@ -1,4 +1,4 @@
-"""The page in a real browser, from the disk: it asks for nothing, and nothing that it holds runs."""
+"""The page in a real browser, from the disk: it requests nothing, and no script in it runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,31 +16,31 @@ pytestmark = pytest.mark.browser
 
 
 class Watched:
-    """A page with everything that it said and asked for."""
+    """A page with its messages and requests."""
 
     def __init__(self, browser: Browser, width: int, scheme: Scheme) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.on("dialog", self._dismiss)
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.requests.append(request.url))
 
     def _dismiss(self, dialog: Dialog) -> None:
-        self.said.append(f"dialog {dialog.message}")
+        self.messages.append(f"dialog {dialog.message}")
         dialog.dismiss()
 
     def images(self) -> list[bytes]:
-        """PNGs of the whole page, from its top down; one of all of it may be larger than Chromium can make."""
+        """PNGs of the full page, from its top down; one of all of it may be larger than Chromium can make."""
         width, height = self.page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
         tops = range(0, height, 4000)
         parts: list[FloatRect] = [{"x": 0, "y": y, "width": width, "height": min(4000, height - y)} for y in tops]
         return [self.page.screenshot(full_page=True, clip=part) for part in parts]
 
     @property
-    def asked_elsewhere(self) -> list[str]:
-        return [url for url in self.asked if not url.startswith(("file:", "data:"))]
+    def external_requests(self) -> list[str]:
+        return [url for url in self.requests if not url.startswith(("file:", "data:"))]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (400, "light")])
@@ -51,8 +51,8 @@ def test_the_page_opens_from_the_disk(make_run: MakeRun, browser: Browser, width
     watched.page.goto(file.as_uri())
     watched.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     images = watched.images()
-    assert watched.said == []
-    assert watched.asked_elsewhere == []
+    assert watched.messages == []
+    assert watched.external_requests == []
     assert sum(map(len, images)) > 10_000
     assert watched.page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
     styled = watched.page.evaluate("getComputedStyle(document.body).counterReset")
@@ -61,7 +61,7 @@ def test_the_page_opens_from_the_disk(make_run: MakeRun, browser: Browser, width
     watched.page.close()
 
 
-def test_the_watch_sees_what_the_policy_stops(make_run: MakeRun, browser: Browser) -> None:
+def test_violations_of_the_policy_are_recorded(make_run: MakeRun, browser: Browser) -> None:
     with RunDir.open(make_run()) as run:
         file = write_report(run)
     hurt = file.read_text("utf-8").replace(
@@ -70,7 +70,7 @@ def test_the_watch_sees_what_the_policy_stops(make_run: MakeRun, browser: Browse
     file.write_text(hurt, "utf-8")
     watched = Watched(browser, 800, "light")
     watched.page.goto(file.as_uri())
-    assert any("script" in line for line in watched.said)
-    assert any("evil.example" in line for line in watched.said)
-    assert not any(line.startswith("dialog") for line in watched.said)
+    assert any("script" in line for line in watched.messages)
+    assert any("evil.example" in line for line in watched.messages)
+    assert not any(line.startswith("dialog") for line in watched.messages)
     watched.page.close()

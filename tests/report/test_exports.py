@@ -54,7 +54,7 @@ def test_every_table_is_written_twice(make_run: MakeRun) -> None:
     assert sorted((path / "exports").iterdir()) == sorted(written)
 
 
-def test_the_ledgers_rows_come_back(make_run: MakeRun) -> None:
+def test_exported_rows_equal_the_ledger(make_run: MakeRun) -> None:
     path = make_run(no_source=True, panel=True)
     export(path)
     keys = {
@@ -64,14 +64,14 @@ def test_the_ledgers_rows_come_back(make_run: MakeRun) -> None:
     }
     with RunDir.open(path) as run:
         for name, key in keys.items():
-            kept = [dict(row) for row in run.store.rows(f"SELECT * FROM {name} ORDER BY {key}")]
+            stored = [dict(row) for row in run.store.rows(f"SELECT * FROM {name} ORDER BY {key}")]
             read = parquet(path, name)
-            assert [{k: row[k] for k in kept[0] if k != "position"} for row in read] == [
-                {k: v for k, v in row.items() if k != "position"} for row in kept
+            assert [{k: row[k] for k in stored[0] if k != "position"} for row in read] == [
+                {k: v for k, v in row.items() if k != "position"} for row in stored
             ]
 
 
-def test_unscored_is_null_beside_its_reason(make_run: MakeRun) -> None:
+def test_unscored_is_null_with_a_reason(make_run: MakeRun) -> None:
     path = make_run()
     export(path)
     [row] = [r for r in parquet(path, "scores") if r["unscored"]]
@@ -85,7 +85,7 @@ def test_unscored_is_null_beside_its_reason(make_run: MakeRun) -> None:
     assert cell["value"] == ""
 
 
-def test_settlement_and_costs_are_the_books(make_run: MakeRun) -> None:
+def test_settlement_and_costs_equal_the_accounting(make_run: MakeRun) -> None:
     path = make_run()
     export(path)
     with RunDir.open(path) as run:
@@ -128,7 +128,7 @@ def test_no_cell_of_a_csv_is_a_formula(make_run: MakeRun) -> None:
     assert any(c == ("candidates", "title", "'" + FORMULA) for c in cells)
     assert any(c == ("verdicts", "raw", "'-1+" + FORMULA) for c in cells)
     assert any(c[:2] == ("settlement", "profit_micro_usd") and c[2] == "-3500" for c in cells)  # a number stays one
-    assert {r["title"] for r in parquet(path, "candidates")} >= {FORMULA}  # and Parquet holds the words as they came
+    assert {r["title"] for r in parquet(path, "candidates")} >= {FORMULA}  # and Parquet has the text unchanged
 
 
 def test_the_same_ledger_gives_the_same_files(make_run: MakeRun) -> None:
@@ -137,7 +137,7 @@ def test_the_same_ledger_gives_the_same_files(make_run: MakeRun) -> None:
     assert {p: p.read_bytes() for p in export(path)} == first
 
 
-def test_candidates_say_how_they_were_made_and_what_they_cost_elsewhere(make_run: MakeRun) -> None:
+def test_candidates_have_their_generation_and_api_cost(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     export(path)
     rows = {(r["model"], r["task_id"], r["deliverable"]): r for r in parquet(path, "candidates")}
@@ -149,7 +149,7 @@ def test_candidates_say_how_they_were_made_and_what_they_cost_elsewhere(make_run
     assert [elsewhere[name] for name in ("batch_size", "truncated", "height", "width")] == [None] * 4
 
 
-def test_figures_of_making_are_those_of_the_meter(make_run: MakeRun) -> None:
+def test_generation_statistics_are_those_of_the_meter(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     export(path)
     alpha, beta, elsewhere = parquet(path, "making")
@@ -175,7 +175,7 @@ def test_figures_of_making_are_those_of_the_meter(make_run: MakeRun) -> None:
     assert cut == {(model, e): (2, n, 3 * n) for model in ("alpha", "beta") for e, n in (("clip", 2), ("t5", 0))}
 
 
-def test_absent_counters_and_prices_are_null_and_never_nothing(make_run: MakeRun) -> None:
+def test_absent_counters_and_prices_are_null_and_not_zero(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True, price=None)
     with RunDir.open(path) as run:
         run.store.write("UPDATE meter SET energy_mj = NULL WHERE phase = 'encode'")
@@ -193,7 +193,7 @@ def test_absent_counters_and_prices_are_null_and_never_nothing(make_run: MakeRun
     assert rows["alpha"]["cost_unscored"] == "the price table has no row for the device"
 
 
-def test_judges_are_told_with_what_was_tried_and_nulls_for_what_was_not(make_run: MakeRun) -> None:
+def test_judges_have_their_checks_and_null_for_checks_that_were_not_run(make_run: MakeRun) -> None:
     path = make_run(panel=True)
     export(path)
     gamma, delta = parquet(path, "judges")

@@ -22,7 +22,7 @@ def noted(path: Path, **changes: object) -> Page:
     return report(path)
 
 
-def test_what_was_not_tried_is_not_called_reproducible(make_run: MakeRun) -> None:
+def test_an_unchecked_judge_is_not_called_reproducible(make_run: MakeRun) -> None:
     page = noted(make_run(gap=False, coverage_min=0.5))
     [row] = page.tables["t-judges"][1:]
     assert [" ".join(cell.split()) for cell in row] == [
@@ -40,7 +40,7 @@ def test_what_was_not_tried_is_not_called_reproducible(make_run: MakeRun) -> Non
     assert "±" not in page.text
 
 
-def test_a_judge_that_was_tried_and_held_is_called_reproducible(make_run: MakeRun) -> None:
+def test_a_judge_that_passed_its_checks_is_called_reproducible(make_run: MakeRun) -> None:
     tried = {"reproducible": True, "note": "the same answers alone and in a crowd"}
     page = noted(make_run(gap=False, coverage_min=0.5), **tried, attacks={"n": 16, "n_unscored": 0, "fooled_by": []})
     [row] = page.tables["t-judges"][1:]
@@ -49,7 +49,7 @@ def test_a_judge_that_was_tried_and_held_is_called_reproducible(make_run: MakeRu
     assert "banner" not in {a.get("class") for _, a in page.tags}
 
 
-def test_a_judge_that_was_fooled_is_named_before_the_numbers(make_run: MakeRun) -> None:
+def test_a_fooled_judge_is_reported_before_the_scores(make_run: MakeRun) -> None:
     page = report(make_run(panel=True))
     assert page.faults() == []
     assert "Judge delta: 2 of 15 prompt injections successful; text in an image" in page.text
@@ -61,7 +61,7 @@ def test_a_judge_that_was_fooled_is_named_before_the_numbers(make_run: MakeRun) 
     assert "served external server" in " ".join(row[2].split())
 
 
-def test_a_note_about_another_judge_says_nothing_of_this_one(make_run: MakeRun) -> None:
+def test_notes_about_another_judge_are_not_used(make_run: MakeRun) -> None:
     """A judge that was changed under the same name has not been tried."""
     path = make_run()
     with RunDir.open(path) as run:
@@ -70,7 +70,7 @@ def test_a_note_about_another_judge_says_nothing_of_this_one(make_run: MakeRun) 
     assert row[3:5] == ["not tried", "not tried"]
 
 
-def test_a_panels_judges_are_held_against_each_other(make_run: MakeRun) -> None:
+def test_judges_of_a_panel_are_compared(make_run: MakeRun) -> None:
     """`gamma` rejects all by brf; `delta` accepts what `alpha` made; of `beta` two images have no brf from `gamma`."""
     page = report(make_run(panel=True))
     table = page.tables["t-agreement"]
@@ -87,14 +87,14 @@ def test_a_panels_judges_are_held_against_each_other(make_run: MakeRun) -> None:
     assert "Scores are the mean over 2 judges." in page.text
 
 
-def test_the_order_of_a_set_and_asking_again_are_told(make_run: MakeRun) -> None:
+def test_order_swaps_and_repetitions_are_reported(make_run: MakeRun) -> None:
     page = report(make_run(panel=True))
     assert page.tables["t-order"][1:] == [
         [name, "4", "50.0% 15.0% to 85.0%", "-1.00 -2.00 to +0.00", "0"] for name in ("gamma", "delta")
     ]
     assert "Repeatability of gamma, all questions asked again: 1 of 2 answers the same every time." in page.text
     assert page.tables["t-retest-1"][1:] == [["brf", "met", "2 times", "2", "50.0% 9.5% to 90.5%", "0.50", "1"]]
-    assert "t-retest-2" not in page.tables  # delta was not asked again
+    assert "t-retest-2" not in page.tables  # delta has no repetition
 
 
 def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) -> None:
@@ -114,11 +114,11 @@ def test_scores_show_their_spread_and_verdicts_their_judge(make_run: MakeRun) ->
             assert len(cells) == n > 0
 
 
-def test_one_judge_needs_no_name_at_its_verdicts(make_run: MakeRun) -> None:
+def test_verdicts_of_a_single_judge_have_no_name(make_run: MakeRun) -> None:
     assert not re.search('<td>gamma <code class="answer">', report(make_run()).html)
 
 
-def test_the_own_doubt_of_one_judge_is_told_as_such(make_run: MakeRun) -> None:
+def test_the_spread_of_a_single_judge_is_reported_as_its_own(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("UPDATE scores SET spread = 0.5 WHERE name = 'brf'")
@@ -127,7 +127,7 @@ def test_the_own_doubt_of_one_judge_is_told_as_such(make_run: MakeRun) -> None:
     assert "under the judge's label probabilities" in page.text
 
 
-def test_nothing_judged_makes_a_page(make_run: MakeRun) -> None:
+def test_a_run_without_verdicts_has_a_page(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("DELETE FROM meta WHERE key IN ('judges', 'provenance')")
@@ -146,7 +146,7 @@ def test_damaged_notes_are_explained(make_run: MakeRun, key: str, value: str) ->
         write_report(run)
 
 
-def test_probabilities_that_are_none_are_shown_as_they_are() -> None:
+def test_invalid_probabilities_are_printed_unchanged() -> None:
     assert label_lines('{"met": {"0": 0.005, "1": 0.995}, "x": {}}') == ["met 0:\u00a00%, 1:\u00a0100%", "x "]
     assert label_lines('[1, "<b>"]') == ['[1, "<b>"]']
     assert label_lines("{") == ["{"]

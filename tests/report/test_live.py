@@ -32,24 +32,24 @@ def written(path):
     return json.loads((path / "logs" / FILE).read_text())["phases"]
 
 
-class Heard(Quiet):
+class Recorder(Quiet):
     def __init__(self):
-        self.said = []
+        self.messages = []
 
     def note(self, message):
-        self.said.append(message)
+        self.messages.append(message)
 
     def begin(self, phase, total):
-        self.said.append((phase, total))
+        self.messages.append((phase, total))
 
     def advance(self, n=1):
-        self.said.append(n)
+        self.messages.append(n)
 
 
-def test_progress_is_passed_on_and_kept_in_a_file(tmp_path, monkeypatch):
+def test_progress_is_passed_on_and_stored_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Recorded, "EVERY_S", 0)
-    heard = Heard()
-    progress = Recorded(heard, tmp_path / "logs" / FILE)
+    recorder = Recorder()
+    progress = Recorded(recorder, tmp_path / "logs" / FILE)
     progress.note("hello")
     progress.advance(3)  # before any phase
     progress.begin("flux: make", 10)
@@ -59,10 +59,10 @@ def test_progress_is_passed_on_and_kept_in_a_file(tmp_path, monkeypatch):
     progress.begin("judge", 2)
     progress.advance()
     assert [(one["phase"], one["n"]) for one in written(tmp_path)] == [("flux: make", 4), ("judge", 1)]
-    assert heard.said == ["hello", 3, ("flux: make", 10), 4, ("judge", 2), 1]
+    assert recorder.messages == ["hello", 3, ("flux: make", 10), 4, ("judge", 2), 1]
 
 
-def test_the_file_is_written_seldom_and_at_the_end_of_a_phase(tmp_path):
+def test_the_file_is_written_rarely_and_at_the_end_of_a_phase(tmp_path):
     progress = Recorded(Quiet(), tmp_path / "logs" / FILE)
     progress.begin("make", 1000)
     for _ in range(999):
@@ -72,7 +72,7 @@ def test_the_file_is_written_seldom_and_at_the_end_of_a_phase(tmp_path):
     assert written(tmp_path)[0]["n"] == 1000
 
 
-def test_a_file_that_cannot_be_written_ends_nothing(tmp_path):
+def test_an_unwritable_file_is_not_fatal(tmp_path):
     (tmp_path / "logs").write_text("a file where the folder should be")
     progress = Recorded(Quiet(), tmp_path / "logs" / FILE)
     progress.begin("make", 1)
@@ -90,20 +90,20 @@ def test_whether_a_run_is_in_progress(shop):
     assert not in_progress(shop.path.parent)
 
 
-def test_a_start_is_not_refused_because_someone_looks(shop):
-    looking = threading.Event()
+def test_readers_do_not_block_the_start_of_a_run(shop):
+    stopped = threading.Event()
 
-    def look():
-        while not looking.is_set():
+    def open_page():
+        while not stopped.is_set():
             in_progress(shop.path)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=open_page)
     thread.start()
     try:
         for _ in range(200):
             os.close(take_lock(shop.path))
     finally:
-        looking.set()
+        stopped.set()
         thread.join()
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_progress_file_is_no_progress(shop, text):
     assert LiveRun(shop.path).state()["phases"] == []
 
 
-def test_what_the_gpus_tell(monkeypatch):
+def test_gpu_figures(monkeypatch):
     unknown = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     for name, result in {
         "nvmlInit": None,
@@ -189,10 +189,10 @@ def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, brows
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         try:
-            said = []
+            messages = []
             page = browser.new_page()
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("console", lambda message: messages.append(message.text))
+            page.on("pageerror", lambda error: messages.append(str(error)))
             page.goto(f"http://127.0.0.1:{bound.getsockname()[1]}/secret/")
             box = page.locator("#live")
             box.get_by_text("shop: in progress").wait_for()
@@ -205,7 +205,7 @@ def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, brows
             while not again and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert again == [1]
-            assert said == []
+            assert messages == []
             page.close()
         finally:
             server.should_exit = True

@@ -1,4 +1,4 @@
-"""What making the images took, on the page: figures with their units, and words where there is no figure."""
+"""The page's figures of generation: values with their units, and a text where there is no value."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_the_cpu_has_no_floor_and_no_counter(make_run: MakeRun) -> None:
     assert "TFLOP/s" not in page.text
 
 
-def test_an_impossible_timing_makes_no_page(make_run: MakeRun) -> None:
+def test_an_impossible_timing_is_an_error(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     change(path, "UPDATE meter SET t1_ns = t0_ns + 1 WHERE phase = 'denoise'")
     with (
@@ -67,7 +67,7 @@ def test_an_impossible_timing_makes_no_page(make_run: MakeRun) -> None:
     assert not (path / "report").exists()
 
 
-def test_what_was_smaller_or_made_besides_is_said(make_run: MakeRun) -> None:
+def test_smaller_batches_and_extra_images_are_reported(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     assert "were planned" not in report(path).text
     change(
@@ -97,7 +97,7 @@ def test_cut_prompts_are_counted_once_for_each_encoder(make_run: MakeRun) -> Non
     assert "t-cuts" not in report(path).tables
 
 
-def test_each_image_says_which_images_its_model_saw(make_run: MakeRun) -> None:
+def test_each_image_lists_the_inputs_of_its_model(make_run: MakeRun) -> None:
     path = make_run(on_gpus=True)
     assert "saw" not in report(path).text.split()
     with RunDir.open(path) as run:
@@ -105,10 +105,12 @@ def test_each_image_says_which_images_its_model_saw(make_run: MakeRun) -> None:
             """SELECT json_extract(content, '$.source_sha256') AS a, json_extract(content, '$.reference_sha256[0]') AS b
                FROM tasks WHERE task_id = 't2'"""
         )[0]
-        shown = "UPDATE candidates SET work = json_set(work, '$.pictures', json(?)) WHERE model = ? AND deliverable = ?"
-        run.store.write(shown, f'["{source}"]', "alpha", 1)
-        run.store.write(shown, f'["{source}", "{other}"]', "alpha", 2)
-        run.store.write(shown, "[]", "beta", 1)
+        update = (
+            "UPDATE candidates SET work = json_set(work, '$.pictures', json(?)) WHERE model = ? AND deliverable = ?"
+        )
+        run.store.write(update, f'["{source}"]', "alpha", 1)
+        run.store.write(update, f'["{source}", "{other}"]', "alpha", 2)
+        run.store.write(update, "[]", "beta", 1)
     text = report(path).text
     assert text.count("input: source image only") == 1  # the first order has no images
     assert text.count("input: all images of the task") == 1
@@ -116,12 +118,12 @@ def test_each_image_says_which_images_its_model_saw(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.01583, "0.0158"), (2.0, "2.00"), (44.16, "44.2"), (100.4, "100"), (28462.9, "28,463")]
+    ("value", "expected"), [(0.01583, "0.0158"), (2.0, "2.00"), (44.16, "44.2"), (100.4, "100"), (28462.9, "28,463")]
 )
-def test_figures_have_three_digits(value: float, shown: str) -> None:
-    assert figure(value) == shown
+def test_figures_have_three_digits(value: float, expected: str) -> None:
+    assert figure(value) == expected
 
 
-@pytest.mark.parametrize(("flop", "shown"), [(2.1e15, "2.10 PFLOP"), (9.4e14, "940 TFLOP"), (5e5, "0.500 MFLOP")])
-def test_operations_stand_in_their_largest_unit(flop: float, shown: str) -> None:
-    assert operations(flop) == shown
+@pytest.mark.parametrize(("flop", "expected"), [(2.1e15, "2.10 PFLOP"), (9.4e14, "940 TFLOP"), (5e5, "0.500 MFLOP")])
+def test_operations_are_in_their_largest_unit(flop: float, expected: str) -> None:
+    assert operations(flop) == expected

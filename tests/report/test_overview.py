@@ -17,31 +17,31 @@ def accounts(accepted, price=10_000_000, costs=None, hour=0):
         for model, of in accepted.items()
         for i, yes in enumerate(of)
     ]
-    held = phase_costs([HeldTime("denoise", "a", 90_000_000_000, 3, None)], hour)
-    return Accounting(settle(lines, costs or {}), held, None)
+    device_costs = phase_costs([HeldTime("denoise", "a", 90_000_000_000, 3, None)], hour)
+    return Accounting(settle(lines, costs or {}), device_costs, None)
 
 
 def pair(a, b, p):
     return {"a": [0, a], "b": [0, b], "p_holm": p}
 
 
-def test_who_earned_most_how_sure_and_for_what_cost():
+def test_the_best_model_with_its_interval_and_cost():
     money = accounts({"a": [True] * 3 + [None], "b": [True, False, False, False]}, costs={"a": 1_500_000})
-    said = overview(money, [pair("a", "b", 0.01)])
-    assert said[0].startswith("a earned the most: $30.00 of $40.00 (75.0%; 95 % interval $")
-    assert said[0].endswith("Its images cost $1.50 to generate.")
-    assert said[1] == (
+    sentences = overview(money, [pair("a", "b", 0.01)])
+    assert sentences[0].startswith("a earned the most: $30.00 of $40.00 (75.0%; 95 % interval $")
+    assert sentences[0].endswith("Its images cost $1.50 to generate.")
+    assert sentences[1] == (
         "Its lead over the other model is significant (paired test over tasks, corrected for all pairs of models)."
     )
-    assert said[2] == (
+    assert sentences[2] == (
         "1 image could not be decided, and could add up to $10.00 to a model's revenue; the least coverage is that of "
         "a, 75.0% of the value."
     )
-    assert said[3] == "The run held its devices for 1 min 30 s."
+    assert sentences[3] == "The run held its devices for 1 min 30 s."
 
 
 @pytest.mark.parametrize(
-    ("p", "words"),
+    ("p", "beginning"),
     [
         ({"b": 0.2, "c": 0.3}, "Its lead over b, c is not significant ("),
         ({"b": 0.2, "c": 0.01}, "Its lead is significant over 1 of 2 other models, but not over b ("),
@@ -49,12 +49,12 @@ def test_who_earned_most_how_sure_and_for_what_cost():
         ({"b": None, "c": 0.01}, "Its lead is significant over 1 of 2 other models, but not over b ("),
     ],
 )
-def test_differences_in_either_order_of_the_pair(p, words):
+def test_differences_in_either_order_of_the_pair(p, beginning):
     money = accounts({"b": [True, False], "a": [True, True], "c": [False, False]})
     pairs = [pair("b", "a", p["b"]), pair("a", "c", p["c"]), pair("b", "c", 0.001)]
-    said = overview(money, pairs)
-    assert said[1].startswith(words)
-    assert said[2] == "All 6 requested images were decided."
+    sentences = overview(money, pairs)
+    assert sentences[1].startswith(beginning)
+    assert sentences[2] == "All 6 requested images were decided."
 
 
 def test_tasks_without_a_price_and_models_that_earn_nothing():

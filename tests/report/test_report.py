@@ -1,4 +1,4 @@
-"""The page: hostile words stay words, what is missing is said, the sums are the ledger's."""
+"""The page: hostile text stays text, missing values are reported, the sums are the ledger's."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ class Page(HTMLParser):
         super().__init__()
         self.html = html
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.tables: dict[str, list[list[str]]] = {}
         self._table = ""
         self._cell = False
@@ -59,13 +59,13 @@ class Page(HTMLParser):
             self._table = ""
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
         if self._cell:
             self.tables[self._table][-1][-1] += data
 
     @property
     def text(self) -> str:
-        return " ".join("".join(self.words).split())
+        return " ".join("".join(self.texts).split())
 
     def faults(self) -> list[str]:
         """Everything in the page that could do more than be read."""
@@ -93,7 +93,7 @@ def micro(dollars: str) -> int:
     return int(Decimal(dollars.replace("$", "").replace(",", "")) * 1_000_000)
 
 
-def test_hostile_words_are_shown_and_do_nothing(make_run: MakeRun) -> None:
+def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
     page = report(make_run())
     assert page.faults() == []
     assert "<script" not in page.html.lower()
@@ -132,7 +132,7 @@ def test_the_policy_allows_the_one_style_and_nothing_else(make_run: MakeRun) -> 
     assert "@import" not in style
 
 
-def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
+def test_unscored_values_have_their_reason(make_run: MakeRun) -> None:
     page = report(make_run(no_source=True))
     assert "? unscored: veq: the answer was cut off <script>alert(1)</script>" in page.text
     assert "veq unscored the answer was cut off <script>alert(1)</script>" in page.text
@@ -145,7 +145,7 @@ def test_what_is_unscored_is_shown_with_its_reason(make_run: MakeRun) -> None:
     assert scores[scores.index(["piqe"]) + 2] == ["beta", "41.25 41.25 to 41.25", "2", "0", "0", "2"]
 
 
-def test_a_metric_says_which_way_is_better_and_shows_the_places_in_which_models_differ(make_run: MakeRun) -> None:
+def test_a_metric_has_its_direction_and_enough_digits(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.set_meta("metric:piqe", '{"higher_is_better": false}')
@@ -153,27 +153,27 @@ def test_a_metric_says_which_way_is_better_and_shows_the_places_in_which_models_
     page = report(path)
     scores = page.tables["t-scores"]
     assert scores[scores.index(["piqe lower is better"]) + 2][1] == "0.2835 0.2835 to 0.2835"
-    assert ["veq"] in scores  # the judge's go from 0 to 5 and need no telling
+    assert ["veq"] in scores  # the judge's go from 0 to 5 and need no explanation
 
 
-def test_the_banner_stands_below_the_coverage_asked_for_and_not_above(make_run: MakeRun) -> None:
+def test_the_banner_appears_below_the_required_coverage_only(make_run: MakeRun) -> None:
     page = report(make_run(coverage_min=0.7))
     assert "beta: 63.0% of the orders' value could be settled, less than the required 70.0%" in page.text
     assert "alpha: 1" not in page.text
 
 
-def test_there_is_no_banner_where_all_is_settled(make_run: MakeRun) -> None:
+def test_a_settled_run_has_no_banner(make_run: MakeRun) -> None:
     assert "banner" not in {a.get("class") for _, a in report(make_run(coverage_min=0.6)).tags}
 
 
-def test_the_banner_names_what_is_not_done(make_run: MakeRun) -> None:
+def test_the_banner_names_unfinished_work(make_run: MakeRun) -> None:
     page = report(make_run(planned=True))
     assert "beta: 1 of 3 images have not been generated yet." in page.text
     assert "beta: 1 of 3 deliverables have no decision yet" in page.text
     assert "not generated yet" in page.text
 
 
-def test_models_with_the_same_pixels_are_named(make_run: MakeRun) -> None:
+def test_models_with_equal_pixels_are_reported(make_run: MakeRun) -> None:
     path = make_run(coverage_min=0.6)
     with RunDir.open(path) as run:
         first = {(row.task_id, row.deliverable): row for row in run.store.candidates() if row.model == "alpha"}
@@ -184,7 +184,7 @@ def test_models_with_the_same_pixels_are_named(make_run: MakeRun) -> None:
     assert "alpha, beta have the same pixels in 1 image of the same deliverables" in report(path).text
 
 
-def test_a_run_that_has_hardly_begun_makes_a_page(make_run: MakeRun) -> None:
+def test_a_run_that_has_just_begun_has_a_page(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         for table in ("decisions", "scores", "verdicts", "meter"):
@@ -229,7 +229,7 @@ def test_costs_add_up_to_the_held_time(make_run: MakeRun) -> None:
     assert "on none of the rows" not in page.text
 
 
-def test_held_time_off_the_meter_is_said(make_run: MakeRun) -> None:
+def test_held_time_that_is_not_metered_is_reported(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("UPDATE sessions SET held_ns = held_ns + 5000000000")
@@ -246,7 +246,7 @@ def test_without_a_price_costs_are_not_zero(make_run: MakeRun) -> None:
     assert [row[-2:] for row in page.tables["t-settlement"][1:]] == [["no price"] * 2] * 2
 
 
-def test_images_are_small_and_described_and_a_lost_one_is_said(make_run: MakeRun) -> None:
+def test_images_are_small_and_described_and_a_missing_one_is_reported(make_run: MakeRun) -> None:
     path = make_run()
     next((path / "images").rglob("*.png")).unlink()
     page = report(path)
@@ -257,14 +257,14 @@ def test_images_are_small_and_described_and_a_lost_one_is_said(make_run: MakeRun
     assert "missing or damaged Reference image 1" in page.text  # its name leads out of the run directory
 
 
-def test_verdicts_say_what_was_asked_and_answered(make_run: MakeRun) -> None:
+def test_verdicts_have_question_and_answer(make_run: MakeRun) -> None:
     page = report(make_run())
     assert "brf The lamp is lit" in page.text
     assert '{"met": 1}' in page.text
     assert "unscored: the answer was cut off" in page.text
 
 
-def test_headings_come_in_order_and_tables_say_what_their_heads_head(make_run: MakeRun) -> None:
+def test_headings_are_in_order_and_table_headers_have_a_scope(make_run: MakeRun) -> None:
     page = report(make_run())
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
@@ -280,7 +280,7 @@ def test_the_same_ledger_gives_the_same_page(make_run: MakeRun) -> None:
     assert report(path).html == report(path).html
 
 
-def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
+def test_a_large_run_lists_its_first_orders_and_counts_the_others(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gallery, "MAX_ORDERS", 1)
@@ -289,7 +289,7 @@ def test_a_large_run_shows_its_first_orders_and_says_how_many_are_left_out(
     assert "The first 1 tasks are shown; 1 more are left out here." in page.text
 
 
-def test_a_task_that_is_none_is_explained(make_run: MakeRun) -> None:
+def test_an_invalid_task_is_explained(make_run: MakeRun) -> None:
     path = make_run()
     with RunDir.open(path) as run:
         run.store.write("UPDATE tasks SET content = '[]'")
@@ -318,7 +318,7 @@ def test_deep_provenance_ends_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ns", "shown"),
+    ("ns", "expected"),
     [
         (0, "0 ms"),
         (310_000_000, "310 ms"),
@@ -327,5 +327,5 @@ def test_deep_provenance_ends_as_json() -> None:
         (7.5e12, "2 h 05 min"),
     ],
 )
-def test_durations(ns: float, shown: str) -> None:
-    assert text.duration(int(ns)) == shown
+def test_durations(ns: float, expected: str) -> None:
+    assert text.duration(int(ns)) == expected

@@ -1,4 +1,4 @@
-"""Figures: what is drawn is what their tables say, and the tables what the run says."""
+"""Figures: they have the values of their tables, and the tables have those of the run."""
 
 import json
 import sqlite3
@@ -89,7 +89,7 @@ def _drawn(axes, panel):
             return [x for row in axes.get_images()[0].get_array().filled(np.nan) for x in row]
 
 
-def test_what_is_drawn_is_what_the_tables_say(made):
+def test_figures_have_the_values_of_their_tables(made):
     for name, figure in made.items():
         columns = [column.key for column in figure.data.columns]
         axes = canvas_of(figure).get_axes()
@@ -102,7 +102,7 @@ def test_what_is_drawn_is_what_the_tables_say(made):
         else:
             values = [x for row in figure.data.rows for x in row[1:]]
         drawn = [x for place, panel in zip(axes, figure.panels, strict=False) for x in _drawn(place, panel)]
-        if name == "significance":  # the shades say which differ; the texts are the numbers
+        if name == "significance":  # the shades mark differences; the texts are the numbers
             drawn = [float(text.get_text()) if text.get_text() else None for text in axes[0].texts]
             values = [None if x is None else round(x, 3) for x in values]
         assert len(drawn) == len(values), name
@@ -140,7 +140,7 @@ def test_pass_at_k_is_that_of_the_decisions(run, made):
         assert gaps.series[0].values[gaps.labels.index(model)] == pytest.approx(expected[2] - first)
 
 
-def test_significance_is_the_paired_test_and_groups_are_shown(run):
+def test_significance_is_the_paired_test_with_groups(run):
     found = summary([run], accounts_of([run]))
     (pair,) = found["significance"]
     paid = {}
@@ -158,7 +158,7 @@ def test_significance_is_the_paired_test_and_groups_are_shown(run):
     assert "Holm" in table.notes[-1]
 
 
-def test_letters_of_models_that_do_not_differ():
+def test_letters_of_groups_without_significant_difference():
     """a = b, b = c, but a and c differ; d differs from all."""
     names = [(0, name) for name in "abcd"]
     same = {("a", "b"), ("b", "c")}

@@ -68,7 +68,7 @@ def test_json_and_exports_have_the_tables_of_the_page(make_run: MakeRun) -> None
     assert least["break_even_images"] == 2
 
 
-def test_nothing_of_worth_gives_null_and_tables_without_rows(make_run: MakeRun) -> None:
+def test_unpriced_tasks_give_null_and_tables_without_rows(make_run: MakeRun) -> None:
     with RunDir.open(make_run()) as run:
         run.store.write("UPDATE tasks SET price_micro_usd = 0")
         assert outcome(run)["economics"] is None

@@ -38,17 +38,17 @@ def data_of(site, name):
 
 
 class Visit:
-    """A page with everything that it said and asked for."""
+    """A page with its messages and requests."""
 
     def __init__(self, browser, site, width=1200, bypass_csp=False):
         self.base = site.index.as_uri()
         self.context = browser.new_context(viewport={"width": width, "height": 900}, bypass_csp=bypass_csp)
         self.page = self.context.new_page()
-        self.said, self.asked = [], []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.messages, self.requests = [], []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.messages.append("dialog"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
 
     def go(self, where=""):
         self.page.goto("about:blank")
@@ -63,8 +63,8 @@ class Visit:
 
     def _check(self):
         folder = self.base.rpartition("/")[0]
-        assert self.said == []
-        assert [url for url in self.asked if not url.startswith((folder, "about:", "data:"))] == []
+        assert self.messages == []
+        assert [url for url in self.requests if not url.startswith((folder, "about:", "data:"))] == []
 
 
 @pytest.fixture(scope="module")
@@ -110,37 +110,37 @@ def test_every_page_and_link_and_filter(shop, shop_site, browser):
         outcomes = run.store.outcomes()
         tasks = {task.task_id: task for task in run.store.tasks()}
 
-    def n_shown():
+    def n_visible():
         return int(re.match(r"([\d,]+) image", page.inner_text("main p[aria-live]"))[1].replace(",", ""))
 
     page = visit.go("gallery/0")
-    assert n_shown() == len(outcomes)
+    assert n_visible() == len(outcomes)
     page.select_option("[name=model]", MODELS[0])
     own = [row for row in outcomes if row.candidate.model == MODELS[0]]
-    assert n_shown() == len(own)
+    assert n_visible() == len(own)
     page.select_option("[name=decision]", "rejected")
-    assert n_shown() == sum(not row.accepted for row in own)
+    assert n_visible() == sum(not row.accepted for row in own)
     page.select_option("[name=decision]", "")
     page.select_option("[name=disagree]", "people")
-    assert n_shown() == sum(not row.accepted for row in own)  # people accept everything
+    assert n_visible() == sum(not row.accepted for row in own)  # people accept everything
     page.select_option("[name=disagree]", "truth")
-    assert n_shown() == sum(row.accepted != shop.right[row.candidate.image] for row in own)
+    assert n_visible() == sum(row.accepted != shop.right[row.candidate.image] for row in own)
     page.select_option("[name=disagree]", "")
     page.select_option("[name=score]", "brf")
     page.fill("[name=max]", "2")
-    assert n_shown() == sum(not row.accepted for row in own)
+    assert n_visible() == sum(not row.accepted for row in own)
     page.fill("[name=max]", "")
     page.fill("[name=q]", tasks["print-02"].title)
     titled = {task_id for task_id, task in tasks.items() if task.title == tasks["print-02"].title}
-    assert n_shown() == sum(row.candidate.task_id in titled for row in own)
+    assert n_visible() == sum(row.candidate.task_id in titled for row in own)
     address = page.url
     visit.page.goto("about:blank")
     visit.page.goto(address)  # the filters are part of the address
     page.wait_for_selector(".card")
-    assert n_shown() == sum(row.candidate.task_id in titled for row in own)
+    assert n_visible() == sum(row.candidate.task_id in titled for row in own)
     page.select_option("[name=sort]", "failures")
-    words = page.eval_on_selector_all(".card", "all => all.map(one => one.textContent.includes('not accepted'))")
-    assert words == sorted(words, reverse=True)
+    rejected = page.eval_on_selector_all(".card", "all => all.map(one => one.textContent.includes('not accepted'))")
+    assert rejected == sorted(rejected, reverse=True)
 
     page.click(".card a.shot")  # a stable link to one image
     page.wait_for_selector(".candidate.chosen")
@@ -156,7 +156,7 @@ def test_every_page_and_link_and_filter(shop, shop_site, browser):
     visit.close()
 
 
-def test_hostile_texts_are_texts(make_run, tmp_path, browser):
+def test_hostile_text_is_escaped(make_run, tmp_path, browser):
     site = site_of(tmp_path, make_run(no_source=True, on_gpus=True, panel=True))
     visit = Visit(browser, site)
     tasks = data_of(site, "0-tasks")["id"]
@@ -189,7 +189,7 @@ def test_no_serious_fault_of_accessibility(shop_site, browser, width, scheme):
     visit.close(checked=False)  # axe reads the style sheets in its own way
 
 
-def test_runs_are_compared_only_where_they_can_be(tmp_path, browser):
+def test_only_comparable_runs_are_compared(tmp_path, browser):
     a = make_shop(tmp_path / "a", 5, models=MODELS[:1])
     b = make_shop(tmp_path / "b", 5, models=MODELS[1:], seed=6)
     c = make_shop(tmp_path / "c", 4, models=MODELS[:1])
@@ -223,7 +223,7 @@ def test_a_second_report_replaces_the_first_and_a_foreign_folder_is_refused(shop
         write_site([run, run], tmp_path / "twice")
 
 
-def test_a_missing_image_is_counted_and_the_rest_is_shown(tmp_path, capsys):
+def test_a_missing_image_is_counted_and_the_others_are_displayed(tmp_path, capsys):
     shop = make_shop(tmp_path / "run", 3)
     with RunDir.open(shop.path) as run:
         run.image(next(iter(shop.right))).unlink()
@@ -250,7 +250,7 @@ def test_large_images_have_a_preview_too(shop, tmp_path, size, preview):
         assert RunDetails(run, {}, out)._previews(task, []) == ([sha] if preview else [])
 
 
-def test_viewing_serves_the_site_behind_a_secret(shop, shop_site):
+def test_the_site_is_served_below_a_secret_path(shop, shop_site):
     from starlette.testclient import TestClient
 
     from local_bench.report.site.server import create_app

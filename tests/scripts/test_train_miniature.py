@@ -13,28 +13,28 @@ from scripts.train_miniature.packing import Asked, packed
 from scripts.train_miniature.vocabulary import clip_tokenizer, learn, t5_tokenizer
 
 
-def _asked(prompt: list[int], answer: int) -> Asked:
+def _question(prompt: list[int], answer: int) -> Asked:
     return Asked(tuple(prompt), (answer,), (1.0,), "any")
 
 
-def test_a_question_in_a_row_sees_itself_and_nothing_of_its_neighbours():
-    asked = [_asked([1, 2, 3, 4], 9), _asked([1, 2, 3, 5, 6], 8), _asked([1, 7], 9)]
-    row = packed(asked)
+def test_questions_packed_in_a_row_are_independent():
+    questions = [_question([1, 2, 3, 4], 9), _question([1, 2, 3, 5, 6], 8), _question([1, 7], 9)]
+    row = packed(questions)
     assert len(row.ids) == 10  # 1 2 3 once, then 4 9, 5 6 8, 7 9
     found = set()
     for at, _ in row.kinds:
         path = row.sees[at].nonzero()[0]
         assert row.depths[path].tolist() == list(range(len(path)))
         found.add((tuple(row.ids[path].tolist()), int(row.labels[at])))
-    assert found == {(asked.prompt, asked.answer[0]) for asked in asked}
+    assert found == {(questions.prompt, questions.answer[0]) for questions in questions}
 
 
-def test_of_questions_with_one_prompt_the_first_is_kept():
-    row = packed([_asked([1, 2], 5), _asked([1, 2], 6)])
+def test_of_questions_with_one_prompt_the_first_is_packed():
+    row = packed([_question([1, 2], 5), _question([1, 2], 6)])
     assert row.labels[row.labels >= 0].tolist() == [5]
 
 
-def test_every_word_of_the_world_is_one_token_to_t5_and_every_latin_one_to_clip(tmp_path):
+def test_every_word_is_one_token_of_t5_and_every_latin_word_one_of_clip(tmp_path):
     t5_tokenizer().save_pretrained(tmp_path / "t5")
     clip_tokenizer().save_pretrained(tmp_path / "clip")
     t5 = type(t5_tokenizer()).from_pretrained(tmp_path / "t5")
@@ -46,14 +46,14 @@ def test_every_word_of_the_world_is_one_token_to_t5_and_every_latin_one_to_clip(
             assert len(clip.tokenize(word)) == 1, (word, clip.tokenize(word))
 
 
-def test_merges_make_words_whole_and_come_in_one_order():
+def test_merges_complete_words_and_have_a_fixed_order():
     words = [tuple("ring"), tuple("bring"), tuple("rinse")]
     merges = learn(words)
     assert merges == learn(reversed(words))
     assert {"ring", "bring", "rinse"} <= {"".join(pair) for pair in merges}
 
 
-def test_nothing_held_out_is_trained_on_and_spans_are_the_figures_words():
+def test_held_out_scenes_are_not_trained_on_and_spans_are_of_figures():
     rng = np.random.default_rng(5)
     for _ in range(300):
         scene = data.train_scene(rng, 0.8)
@@ -73,7 +73,7 @@ def test_batches_depend_on_seed_and_number_only():
     assert (first != other).any()
 
 
-def test_the_judge_is_asked_as_many_true_claims_as_false_ones():
+def test_claims_for_the_judge_are_balanced():
     rng = np.random.default_rng(6)
     answers = []
     for _ in range(60):
@@ -82,7 +82,7 @@ def test_the_judge_is_asked_as_many_true_claims_as_false_ones():
     assert 0.4 < np.mean(answers) < 0.62
 
 
-def test_damage_costs_an_image_clarity_whoever_made_it():
+def test_damage_lowers_the_clarity_label():
     rng = np.random.default_rng(7)
     made = judge_cases.generated_look(render(data.train_scene(rng), rng))
     kinds = set()
@@ -97,7 +97,7 @@ def test_damage_costs_an_image_clarity_whoever_made_it():
     assert kinds == set(KINDS)
 
 
-def test_what_is_practised_follows_the_shares():
+def test_training_cases_follow_the_shares():
     rng = np.random.default_rng(8)
     found = [chosen(rng, {"often": 0.7, "seldom": 0.3}) for _ in range(400)]
     assert 0.6 < found.count("often") / len(found) < 0.8

@@ -49,7 +49,7 @@ def test_binary_alpha_is_that_of_krippendorffs_worked_example():
     assert found.value == pytest.approx(0.095, abs=5e-4)
 
 
-def test_alpha_does_not_look_at_the_order_of_judges_or_units():
+def test_alpha_is_independent_of_the_order_of_judges_and_units():
     table = units(FIVE_JUDGES)
     shuffled = random.Random(1).sample([unit[::-1] for unit in table], len(table))
     for level in LEVELS:
@@ -57,7 +57,7 @@ def test_alpha_does_not_look_at_the_order_of_judges_or_units():
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "message"),
     [
         ([[3, 3, 3], [3, None, 3]], "the same"),
         ([[1, 2]], "fewer than two units"),
@@ -65,11 +65,11 @@ def test_alpha_does_not_look_at_the_order_of_judges_or_units():
         ([], "fewer than two units"),
     ],
 )
-def test_alpha_that_is_not_defined_is_none_and_says_why(table, says):
+def test_undefined_alpha_is_none_with_a_reason(table, message):
     for level in LEVELS:
         found = krippendorff_alpha(table, level)
         assert found.value is None
-        assert says in found.undefined
+        assert message in found.undefined
         assert found.n + found.n_unscored == len(table)
 
 
@@ -93,7 +93,7 @@ def test_kappa_by_hand():
     assert cohen_kappa(first, second).value == pytest.approx(0.4)
 
 
-def test_kappa_leaves_out_what_is_unscored_and_is_none_where_it_is_not_defined():
+def test_kappa_omits_unscored_units_and_is_none_where_undefined():
     found = cohen_kappa([1, 0, None, 1, 0], [1, 0, 1, None, 0])
     assert (found.value, found.n, found.n_unscored) == (1, 3, 2)
     assert cohen_kappa([1, 1, 1], [1, 1, 1]).value is None
@@ -142,7 +142,7 @@ def test_top_k_shares_models_not_ranks():
     assert top_k_overlap([9, 8], [8, 9], 2).value == 1
 
 
-def test_a_tie_at_the_edge_shares_the_place_whatever_the_order_of_the_models():
+def test_a_tie_at_the_edge_shares_the_place_in_any_order_of_models():
     x, y = [9, 5, 5, 1], [9, 5, 4, 1]  # two models share x's second place, one has y's
     assert top_k_overlap(x, y, 2).value == 0.75
     assert top_k_overlap(x, x, 2).value == 1
@@ -169,7 +169,7 @@ def test_top_k_of_too_few_models_is_none():
         ([], None),
     ],
 )
-def test_a_panel_s_majority_is_strict_at_a_tie_and_silent_without_a_quorum(values, word):
+def test_a_panel_majority_is_strict_and_needs_a_quorum(values, word):
     assert majority(values) == word
     assert majority(values[::-1]) == word
 
@@ -194,7 +194,7 @@ def test_retest_of_nothing_is_none():
     assert found.mean_abs_difference is None
 
 
-def test_the_interval_of_kappa_is_seeded_and_resamples_whole_tasks():
+def test_the_interval_of_kappa_is_seeded_and_resamples_tasks():
     draw = random.Random(5)
     first = [draw.random() < 0.5 for _ in range(60)]
     second = [x if draw.random() < 0.8 else not x for x in first]
@@ -208,7 +208,7 @@ def test_the_interval_of_kappa_is_seeded_and_resamples_whole_tasks():
 
 
 def test_the_tables_of_servimage_s_appendix_h():
-    """Table 10: each dimension's decisions, judge beside people; table 11: each dimension's ranking of the models."""
+    """Table 10: each dimension's decisions, judge and people; table 11: each dimension's ranking of the models."""
     judge = {"brf": [True, True, False, None], "veq": [True, False, False, True]}
     people = {"brf": [True, False, False, True], "veq": [True, False, True, True]}
     rates = {dimension: agreement_rate(judge[dimension], people[dimension]) for dimension in judge}

@@ -21,25 +21,25 @@ def sum_interval(values, **how):
 
 
 def rates(rng, n_simulations, n_tasks, rate=0.4):
-    """Accepted and asked by task (tasks, simulations): one to four images a task that hang together; the mean is
+    """Accepted and requested by task (tasks, simulations): one to four correlated images a task; the mean is
     `rate`, because the task's own rate does not depend on how many images it has."""
-    asked = rng.integers(1, 5, (n_tasks, n_simulations))
+    requested = rng.integers(1, 5, (n_tasks, n_simulations))
     own = rng.beta(2 * rate, 2 * (1 - rate), (n_tasks, n_simulations))
-    return rng.binomial(asked, own), asked
+    return rng.binomial(requested, own), requested
 
 
 @pytest.mark.parametrize("method", ["percentile", "bca"])
-def test_the_interval_of_a_rate_covers_it_as_often_as_it_says(method):
+def test_the_interval_of_a_rate_has_its_nominal_coverage(method):
     """1,000 simulations: at 95 % the count of covered ones has a standard deviation of 0.7 points, so that 93 to 97 %
-    are 2.9 of these about the promise. They share the resamples, which is what a seed does; so there are many."""
-    accepted, asked = rates(np.random.default_rng(7), 1000, 150)
-    found = ratio_intervals(accepted, asked, method=method, n_resamples=5000)
+    are 2.9 of these from the nominal level. They share the resamples, which is what a seed does; so there are many."""
+    accepted, requested = rates(np.random.default_rng(7), 1000, 150)
+    found = ratio_intervals(accepted, requested, method=method, n_resamples=5000)
     covered = np.mean([interval.low <= 0.4 <= interval.high for interval in found])
     assert 0.93 <= covered <= 0.97
     assert {interval.method for interval in found} == {method}
 
 
-def test_images_that_hang_together_are_not_taken_for_as_many_orders():
+def test_correlated_images_do_not_count_as_independent_orders():
     """The negative control: the same rows, resampled by image, are far too sure."""
     rng = np.random.default_rng(8)
     own = rng.beta(0.4, 0.6, (60, 1000))
@@ -49,7 +49,7 @@ def test_images_that_hang_together_are_not_taken_for_as_many_orders():
 
 
 def test_percentile_and_bca_are_those_of_scipy():
-    """Of the same resamples; scipy interpolates between two of them, and we take the one that lies outside."""
+    """Of the same resamples; scipy interpolates between two of them, and we take the outer one."""
     values = np.random.default_rng(3).gamma(1.5, 2.0, 40)
     means = np.sort(resampled_sums(values[:, None], 9999, 5)[:, 0] / 40)
     for method, name in (("percentile", "percentile"), ("bca", "BCa")):
@@ -62,7 +62,7 @@ def test_percentile_and_bca_are_those_of_scipy():
         assert min(abs(means - own.high)) < 1e-12
 
 
-def test_bca_leans_where_the_data_are_skewed():
+def test_bca_is_asymmetric_for_skewed_data():
     values = np.random.default_rng(3).lognormal(0, 1.2, 40)
     plain = sum_interval(values, n_resamples=4000)
     leaning = sum_interval(values, method="bca", n_resamples=4000)
@@ -83,7 +83,7 @@ def test_bca_by_hand():
     assert found.low > drawn[50]
 
 
-def test_columns_do_not_look_at_each_other_and_a_seed_is_a_seed():
+def test_columns_are_independent_and_seeded():
     rng = np.random.default_rng(0)
     table = rng.random((30, 6))
     together = bootstrap(table, lambda sums: sums)
@@ -95,7 +95,7 @@ def test_columns_do_not_look_at_each_other_and_a_seed_is_a_seed():
     assert together != bootstrap(table, lambda sums: sums, seed=1)
 
 
-def test_a_resample_has_as_many_tasks_whatever_the_size_of_a_chunk(monkeypatch):
+def test_resamples_do_not_depend_on_the_chunk_size(monkeypatch):
     table = np.column_stack([np.ones(50), np.arange(50)])
     drawn = resampled_sums(table, 300, 4)
     assert (drawn[:, 0] == 50).all()
@@ -109,7 +109,7 @@ def test_micro_dollars_stay_exact():
     assert sums.tolist() == [[6_000_000_000_000_003, 2], [0, 0], [3, 1]]
 
 
-def test_what_is_not_defined_says_why():
+def test_undefined_intervals_have_a_reason():
     one = sum_interval([5.0])
     assert (one.estimate, one.low, one.high, one.undefined) == (5, None, None, TOO_FEW_TASKS)
     nothing, seldom, often = ratio_intervals(
@@ -128,7 +128,7 @@ def test_what_is_not_defined_says_why():
     )
 
 
-def test_bca_without_a_correction_says_percentile():
+def test_bca_without_a_correction_is_named_percentile():
     (all_pass,) = ratio_intervals(np.ones(20), np.ones(20), method="bca")
     assert (all_pass.estimate, all_pass.low, all_pass.high, all_pass.method) == (1, 1, 1, "percentile")
 
@@ -138,17 +138,17 @@ def test_the_clustered_error_of_one_image_a_task_is_that_of_the_mean():
     assert clustered_se(values, np.ones((50, 1)))[0] == pytest.approx(stats.sem(values[:, 0]))
 
 
-def test_the_clustered_error_is_that_of_the_bootstrap_and_of_the_truth():
-    accepted, asked = rates(np.random.default_rng(5), 1000, 150)
-    errors = clustered_se(accepted.astype(float), asked.astype(float))
-    truth = (accepted.sum(axis=0) / asked.sum(axis=0)).std()
+def test_the_clustered_error_equals_the_bootstrap_and_the_true_error():
+    accepted, requested = rates(np.random.default_rng(5), 1000, 150)
+    errors = clustered_se(accepted.astype(float), requested.astype(float))
+    truth = (accepted.sum(axis=0) / requested.sum(axis=0)).std()
     assert errors.mean() == pytest.approx(truth, rel=0.07), "a standard deviation of 1,000 is known to 2.2 %"
-    naive = np.sqrt(0.4 * 0.6 / asked.sum(axis=0)).mean()
+    naive = np.sqrt(0.4 * 0.6 / requested.sum(axis=0)).mean()
     assert errors.mean() > 1.2 * naive
     assert np.isnan(clustered_se(np.ones((1, 1)), np.ones((1, 1))))[0]
 
 
-def test_wilson_for_tasks_is_wilson_where_nothing_hangs_together():
+def test_wilson_for_tasks_is_wilson_for_independent_images():
     rng = np.random.default_rng(9)
     accepted = rng.binomial(1, 0.3, 400)
     low, high = wilson_clustered(accepted, np.ones(400))

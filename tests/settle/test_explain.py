@@ -55,7 +55,7 @@ def test_brier_and_calibration_by_hand():
     assert (found.n, found.n_tasks, found.accuracy, found.base_rate) == (5, 3, 0.8, 0.8)
 
 
-def test_every_score_and_the_composite_beside_the_labels():
+def test_every_score_and_the_composite_are_compared_with_labels():
     rng = np.random.default_rng(1)
     rows = [[x, rng.uniform(0, 5), NA if i % 3 else rng.uniform(0, 5)] for i, x in enumerate(rng.uniform(0, 5, 200))]
     rows[0][0] = GAP
@@ -74,14 +74,14 @@ def test_every_score_and_the_composite_beside_the_labels():
     assert clarity.base_rate == pytest.approx(labels[known].mean())
 
 
-def test_all_paid_for_explains_nothing():
+def test_labels_of_one_class_explain_nothing():
     brf, *_ = explained(table([[1, 2, 3], [2, 3, 4]]), [1, 1])
     assert (brf.auc, brf.auc_low, brf.pr_auc, brf.spearman.value, brf.n) == (None, None, None, None, 2)
     nobody, *_ = explained(table([[1, 2, 3]]), [np.nan])
     assert (nobody.n, nobody.base_rate, nobody.n_unlabelled) == (0, None, 1)
 
 
-def test_the_interval_of_an_auc_covers_it_and_knows_that_images_hang_together():
+def test_the_interval_of_an_auc_has_its_coverage_with_correlated_images():
     """150 simulations of 60 orders with four like images, of an AUC that is Phi(1 / sqrt 2): 95 % less at most three
     times 1.8 points, and as if the images were orders far less."""
     rng = np.random.default_rng(3)

@@ -23,7 +23,7 @@ ROWS = [
 ]
 
 
-def test_where_the_money_goes():
+def test_true_and_judged_revenue():
     [row] = audit_revenue(ROWS)
     dollars = {
         "judged": row.judged_micro_usd,
@@ -46,11 +46,11 @@ def test_where_the_money_goes():
     assert (row.decided.value, row.decided.n, row.decided.n_unscored) == (1 / 4, 4, 1)
     low, high = row.off_interval_micro_usd
     assert low <= row.off_micro_usd <= high
-    assert low >= -310 * DOLLAR  # the orders' whole value
+    assert low >= -310 * DOLLAR  # the orders' total value
     assert high <= 310 * DOLLAR
 
 
-def test_a_faultless_judge_is_off_by_nothing():
+def test_a_perfect_judge_has_no_error():
     rows = [replace(row, judged=row.right) for row in ROWS[:5]]
     [row] = audit_revenue(rows)
     assert (row.off_micro_usd, row.too_much_micro_usd, row.too_little_micro_usd) == (0, 0, 0)

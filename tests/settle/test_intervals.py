@@ -12,7 +12,7 @@ def test_wilson_against_published_values():
     assert wilson(0, 0) == (0, 1)
 
 
-def test_a_revenue_interval_is_seeded_and_never_leaves_the_orders_value():
+def test_a_revenue_interval_is_seeded_and_within_the_orders_value():
     earned, values = [0, 100, 100, 0, 700], [50, 100, 100, 50, 700]
     low, high = bootstrap_revenue(earned, values)
     assert (low, high) == bootstrap_revenue(earned, values)
@@ -21,7 +21,7 @@ def test_a_revenue_interval_is_seeded_and_never_leaves_the_orders_value():
     assert bootstrap_revenue(values, values) == (1000, 1000)
 
 
-def test_the_interval_of_a_mean_covers_it_as_often_as_it_says():
+def test_the_interval_of_a_mean_has_its_nominal_coverage():
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(60):

@@ -29,7 +29,7 @@ def test_bh_is_that_of_scipy():
     assert adjusted_bh(list(p)) == pytest.approx(stats.false_discovery_control(p))
 
 
-def test_few_tasks_are_counted_out():
+def test_few_tasks_have_an_exact_test():
     """Three tasks that all differ by 1: two of the eight sign patterns are as large."""
     assert sign_flip(np.array([[1.0], [1.0], [1.0], [0.0]])) == [0.25]
     assert sign_flip(np.zeros((4, 1))) == [1]
@@ -38,7 +38,7 @@ def test_few_tasks_are_counted_out():
     assert sign_flip(values[:, None]) == [counted]
 
 
-def test_many_tasks_are_drawn_and_agree_with_counting_out():
+def test_many_tasks_are_sampled_and_agree_with_the_exact_test():
     values = np.random.default_rng(1).normal(0.4, 1, 16)
     flips = 1 - 2 * (np.arange(2**16)[:, None] >> np.arange(16) & 1)
     exact = np.mean(np.abs(flips @ values) >= abs(values.sum()) - 1e-12)
@@ -46,7 +46,7 @@ def test_many_tasks_are_drawn_and_agree_with_counting_out():
     assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
 
 
-def test_alike_models_are_found_different_as_often_as_it_says():
+def test_the_false_positive_rate_is_nominal():
     """1,000 pairs of models that are alike, on orders of very different prices: 5 % give or take 2.9 x 0.7 points."""
     rng = np.random.default_rng(4)
     price = rng.lognormal(5, 1, (40, 1))
@@ -54,8 +54,8 @@ def test_alike_models_are_found_different_as_often_as_it_says():
     assert 0.03 <= np.mean(np.array(sign_flip(differences)) <= 0.05) <= 0.07
 
 
-def test_pairing_sees_what_two_intervals_hide():
-    """Hard and easy orders lie far apart; one model is a little better on each."""
+def test_pairing_detects_differences_hidden_by_separate_intervals():
+    """Hard and easy orders differ much; one model is slightly better on each."""
     rng = np.random.default_rng(2)
     hard = rng.uniform(0, 4, 60)
     scores = np.column_stack([hard + rng.normal(0.2, 0.2, 60), hard + rng.normal(0, 0.2, 60)])
@@ -80,19 +80,19 @@ def test_all_pairs_in_order_with_sums_of_money():
     assert (found[2].at_least, found[2].at_most) == (10e6, 30e6)
 
 
-def test_rates_over_what_each_was_asked():
-    """Models asked for different numbers of images: the difference is that of their rates, and pairs that are equal
-    on every task have p = 1."""
+def test_rates_over_requested_images():
+    """Models with different numbers of requested images: the difference is that of their rates, and pairs that are
+    equal on every task have p = 1."""
     accepted = np.array([[1.0, 2, 1], [0, 0, 0], [2, 3, 2], [1, 1, 1]])
-    asked = np.array([[1.0, 2, 1], [1, 2, 1], [2, 4, 2], [1, 1, 1]])
-    found = {(d.a, d.b): d for d in paired_differences(["p", "q", "r"], accepted, asked)}
+    requested = np.array([[1.0, 2, 1], [1, 2, 1], [2, 4, 2], [1, 1, 1]])
+    found = {(d.a, d.b): d for d in paired_differences(["p", "q", "r"], accepted, requested)}
     assert found["p", "q"].estimate == pytest.approx(4 / 5 - 6 / 9)
     assert found["p", "q"].n_differ == 3
     assert (found["p", "r"].estimate, found["p", "r"].p, found["p", "r"].n_differ) == (0, 1, 0)
     assert (found["p", "r"].low, found["p", "r"].high) == (0, 0)
 
 
-def test_a_model_that_was_asked_for_nothing_has_no_difference_and_no_test():
+def test_a_model_without_requested_images_has_no_difference_and_no_test():
     found = paired_differences(["p", "q", "r"], np.ones((5, 3)), np.array([[1.0, 0, 2]] * 5))
     assert [d.estimate for d in found] == [None, 0.5, None]
     assert [d.p for d in found] == [None, 2 / 2**5, None]

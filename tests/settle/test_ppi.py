@@ -1,4 +1,4 @@
-"""The simulations' tolerances are four standard errors of what they average, or are said where they are others."""
+"""The simulations' tolerances are four standard errors of what they average, or are given where they differ."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ N = 600
 
 
 def world(rng, n_tasks=200, images=3, sharp=6.0):
-    """Images in orders that hang together: orders' numbers, what people would say, a good judge's probabilities."""
+    """Correlated images of orders: the orders' numbers, the decisions of people, a good judge's probabilities."""
     tasks = np.repeat(np.arange(n_tasks), images)
     wish = rng.normal(0, 1, n_tasks)[tasks] + rng.normal(0, 1, len(tasks))
     chance = 1 / (1 + np.exp(-sharp * wish / 2))
@@ -22,7 +22,7 @@ def some(rng, labels, n):
 
 
 def test_by_hand():
-    """Four images, two labelled: the judge's mean is 0.6, the labels say it is 0.3 too high; PPI 2023, eq. 1."""
+    """Four images, two labelled: the judge's mean is 0.6, the labels show that it is 0.3 too high; PPI 2023, eq. 1."""
     found = prediction_powered([0, 1, 2, 3], [0.9, 0.7, 0.4, 0.4], [1, 0, np.nan, np.nan], power=1.0)
     assert found.judge_alone == pytest.approx(0.6)
     assert found.estimate == pytest.approx(0.6 + ((1 - 0.9) + (0 - 0.7)) / 2)
@@ -35,7 +35,7 @@ def test_by_hand():
 
 
 def test_weights_and_chances_by_hand():
-    """Of an image that was drawn with half the chance stand two: 10 x 1 / 0.5 against 30 x 0 / 1, of the value 100."""
+    """An image drawn with half the chance counts twice: 10 x 1 / 0.5 against 30 x 0 / 1, of the value 100."""
     found = prediction_powered(
         [0, 1, 2, 3], [0, 0, 0, 0], [1, 0, np.nan, np.nan], weights=[10, 30, 40, 20], probabilities=[0.5, 1, 0.5, 0.5]
     )
@@ -43,7 +43,7 @@ def test_weights_and_chances_by_hand():
     assert (found.weight, found.of_weight(found.estimate)) == (100, pytest.approx(40))
 
 
-def test_everything_labelled_leaves_nothing_open_over_these_orders():
+def test_complete_labels_leave_no_uncertainty():
     rng = np.random.default_rng(0)
     tasks, labels, judge = world(rng)
     found = prediction_powered(tasks, judge, labels)
@@ -56,7 +56,7 @@ def test_everything_labelled_leaves_nothing_open_over_these_orders():
 
 @pytest.mark.parametrize("over", ["these orders", "orders like these"])
 @pytest.mark.parametrize("judge_is", ["good", "biased", "noise", "against"])
-def test_unbiased_and_covered_whatever_the_judge(over, judge_is):
+def test_unbiased_and_covered_for_any_judge(over, judge_is):
     """1,000 simulations with 60 labels on 600 images. The interval is to cover in 95 %, give or take four times 0.7
     points; the mean error is to be nought within four standard errors."""
     rng = np.random.default_rng(5)
@@ -98,14 +98,14 @@ def test_narrower_than_labels_alone_with_a_good_judge_and_no_wider_with_a_bad_on
     assert narrower[0] < np.mean(widths) < narrower[1]
 
 
-def test_whole_orders_as_the_draw():
-    """30 of 200 orders with all three images: as many labels are worth less, and taking them for 90 that were drawn
-    one by one covers too seldom."""
+def test_orders_as_the_sampling_unit():
+    """30 of 200 orders with all three images: as many labels carry less information, and taking them for 90 that were
+    drawn one by one covers too seldom."""
     rng = np.random.default_rng(9)
     hit = {"orders": [], "images": []}
     for _ in range(600):
         tasks, labels, _ = world(rng, sharp=50)
-        labels = np.repeat(labels.reshape(200, 3)[:, :1], 3, axis=1).ravel()  # an order's images stand or fall together
+        labels = np.repeat(labels.reshape(200, 3)[:, :1], 3, axis=1).ravel()  # an order's images share a decision
         chosen = np.isin(tasks, rng.choice(200, 30, replace=False))
         for drawn, covered in hit.items():
             found = prediction_powered(tasks, np.full(N, 0.5), np.where(chosen, labels, np.nan), drawn=drawn)
@@ -133,7 +133,7 @@ def test_a_revenue_with_unequal_chances_is_unbiased_and_covered():
 
 
 @pytest.mark.parametrize("width", [0.08, 0.15, 0.3])
-def test_the_promised_width_is_reached_as_often_as_it_is_assured(width):
+def test_the_planned_width_is_reached_with_its_assurance(width):
     """A calibrated judge, so that the planner's guess holds; 0.8 assured, less three standard errors of 300."""
     rng = np.random.default_rng(13)
     widths, needed = [], []
@@ -150,8 +150,8 @@ def test_the_promised_width_is_reached_as_often_as_it_is_assured(width):
     assert max(needed) < N
 
 
-def test_a_second_round_mends_a_plan_that_trusted_the_judge_too_much():
-    """A judge of hard words that is wrong one time in four: the first plan is too short, the next one knows
+def test_a_second_round_corrects_an_optimistic_plan():
+    """A confident judge that is wrong one time in four: the first plan is too short, the next one knows
     about how much. What it knows is a guess from some 40 labels, so that it is right more often than not."""
     rng = np.random.default_rng(14)
     first_widths, second_widths, errors = [], [], []
@@ -175,7 +175,7 @@ def test_a_second_round_mends_a_plan_that_trusted_the_judge_too_much():
     assert abs(np.mean(errors)) < 4 * np.std(errors) / 200**0.5
 
 
-def test_narrower_takes_more_and_nothing_takes_all():
+def test_a_narrower_width_needs_more_labels():
     judge = np.random.default_rng(1).random(300)
     plans = [plan_labels(judge, width) for width in (0.5, 0.2, 0.1, 0.05, 1e-9)]
     assert sorted({p.n_labels for p in plans}) == [p.n_labels for p in plans]
@@ -186,7 +186,7 @@ def test_narrower_takes_more_and_nothing_takes_all():
     assert (plan_labels(judge, 0.2, seed=1).images != again.images).any()
 
 
-def test_the_dear_and_the_doubtful_are_asked_first():
+def test_expensive_and_uncertain_images_are_sampled_first():
     judge = np.array([0.5] * 50 + [0.01] * 50)
     chances = plan_labels(judge, 0.2).probabilities
     assert chances[0] == pytest.approx(chances[99] * (0.25 / 0.05) ** 0.5)
@@ -194,12 +194,12 @@ def test_the_dear_and_the_doubtful_are_asked_first():
     assert plan_labels(np.full(100, 0.5), 0.3, weights=weights).probabilities[99] == 1
 
 
-def test_all_known_needs_nothing_more():
+def test_complete_labels_need_no_more():
     plan = plan_labels(np.full(4, 0.5), 0.1, labels=[1, 0, 1, 1])
     assert (plan.n_labels, plan.width, plan.n_known) == (0, 0, 4)
 
 
-def test_a_systematic_sample_has_the_chances_it_says():
+def test_a_systematic_sample_has_its_stated_probabilities():
     """5,000 draws: an image's share has a standard error of at most 0.71 points."""
     size = np.array([1.0, 2, 3, 4, 10, 0, 40])
     chances = inclusion(size, 4)
@@ -214,23 +214,23 @@ def test_a_systematic_sample_has_the_chances_it_says():
     assert counts / 5_000 == pytest.approx(chances, abs=4 * 0.0071)
 
 
-def test_what_the_judge_and_people_leave_open_is_counted_and_bounded():
+def test_open_images_are_counted_and_bounded():
     rng = np.random.default_rng(3)
     tasks, labels, judge = world(rng)
     given = some(rng, labels, 80)
-    asked = ~np.isnan(given)
-    silent = np.flatnonzero(asked)[:8]
+    labelled = ~np.isnan(given)
+    silent = np.flatnonzero(labelled)[:8]
     given[silent] = np.nan
     judge[100:110] = np.nan
-    found = prediction_powered(tasks, judge, given, selected=asked)
+    found = prediction_powered(tasks, judge, given, selected=labelled)
     assert (found.n_labelled, found.n_unanswered, found.n_unpredicted) == (72, 8, 10)
     assert found.at_least < found.estimate < found.at_most
     assert found.at_most - found.at_least == pytest.approx(8 / 80)
-    whole = prediction_powered(tasks, judge, some(rng, labels, 80))
-    assert whole.at_least == whole.at_most == whole.estimate
+    complete = prediction_powered(tasks, judge, some(rng, labels, 80))
+    assert complete.at_least == complete.at_most == complete.estimate
 
 
-def test_nobody_asked_is_our_fault():
+def test_an_empty_sample_is_a_programming_error():
     with pytest.raises(AssertionError, match="no annotation"):
         prediction_powered([0, 1], [0.5, 0.5], [np.nan, np.nan])
     with pytest.raises(AssertionError, match="inclusion probability of 0"):

@@ -87,7 +87,7 @@ def brute(table, labels, names):
 
 
 @pytest.mark.parametrize("names", [("brf",), ("brf", "cns"), ("brf", "veq", "cns")])
-def test_the_tuned_rule_is_the_best_rule_there_is(names):
+def test_the_tuned_rule_is_the_best_rule(names):
     table, labels = world(12, 2)
     rounded = Features(
         table.names, np.round(table.scores), table.applies, table.categories, table.price_micro_usd, table.tasks
@@ -112,8 +112,8 @@ def test_calibration_on_other_tasks_repairs_overconfidence(calibration):
     rng = np.random.default_rng(0)
     odds = rng.normal(0, 1.5, 4000)
     paid = (rng.random(4000) < 1 / (1 + np.exp(-odds))).astype(float)
-    held, test = slice(0, 2000), slice(2000, 4000)
-    model = fit_calibration(3 * odds[held], paid[held], calibration)
+    validation, test = slice(0, 2000), slice(2000, 4000)
+    model = fit_calibration(3 * odds[validation], paid[validation], calibration)
     assert loads(dumps(model)) == model
     tasks = np.arange(2000)
     before = evaluate(Platt(1, 0).probabilities(3 * odds[test]), paid[test] > 0, tasks, ("a",) * 2000)
@@ -137,9 +137,13 @@ def test_calibrating_a_models_log_odds_needs_enough_of_both(guesses):
 def test_few_validation_images_calibrate_out_of_fold_instead(monkeypatch):
     """With seven validation images the validation labels have no influence."""
     table, labels = world(60)
-    train, held = table.rows(np.arange(150)), table.rows(np.arange(150, 157))
-    models = [fit_held_out(train, labels[:150], held, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])]
+    train, validation = table.rows(np.arange(150)), table.rows(np.arange(150, 157))
+    models = [
+        fit_held_out(train, labels[:150], validation, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])
+    ]
     assert models[0] == models[1]
     monkeypatch.setattr(fitting, "LEAST_VALIDATION", 1)
-    models = [fit_held_out(train, labels[:150], held, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])]
+    models = [
+        fit_held_out(train, labels[:150], validation, of, "logistic") for of in (labels[150:157], 1 - labels[150:157])
+    ]
     assert models[0] != models[1]

@@ -47,8 +47,8 @@ def fitted():
     }
 
 
-def test_the_rule_is_the_rule_of_the_house():
-    """The table's rule and the one for single decisions, on every case there is."""
+def test_the_rule_of_a_table_is_the_rule_of_single_decisions():
+    """The table's rule and the one for single decisions, on every case."""
     rule = {"brf": 3.0, "veq": 2.0, "lighting": 1.0}
     choices = [Score("x", 1.0), Score("x", 3.0), Score("x", None, "cut off"), Score("x", None, applies=False), None]
     images = [
@@ -65,13 +65,13 @@ def test_the_rule_is_the_rule_of_the_house():
     assert {why.split()[0] for why in found.unscored.values()} == {"brf", "veq", "lighting", "nothing"}
 
 
-def test_a_score_that_the_table_has_not_leaves_what_the_others_do_not_reject():
+def test_a_missing_column_leaves_open_what_the_others_accept():
     table = feature_table([[Score("brf", 1.0)], [Score("brf", 4.0)]], ["a"] * 2, [1, 1], ["t", "t"], ("brf",))
     found = Rule({"brf": 3, "cns": 3}).decisions(table)
     assert (found.known.tolist(), found.unscored) == ([True, False], {1: "cns was not scored"})
 
 
-def test_every_predictor_tells_better_than_the_commoner_answer_on_orders_it_has_not_seen(fitted):
+def test_every_predictor_beats_the_majority_class_on_unseen_orders(fitted):
     for found in fitted.values():
         q = found.quality
         assert q.n == 750
@@ -83,7 +83,7 @@ def test_every_predictor_tells_better_than_the_commoner_answer_on_orders_it_has_
         assert q.ece < 0.06, "750 images in ten bins: chance alone gives about 0.03"
 
 
-def test_what_is_told_of_labels_without_a_meaning_is_that_they_have_none():
+def test_random_labels_have_chance_auc():
     """Random labels, the same for an order's images: splits by image would let the order be known again."""
     rng = np.random.default_rng(1)
     tasks = np.repeat(np.arange(120), 4)
@@ -98,15 +98,15 @@ def test_what_is_told_of_labels_without_a_meaning_is_that_they_have_none():
     )
 
 
-def test_fifty_labels_teach_a_little_and_never_the_reverse():
-    """Folds of uneven luck would be guessed the wrong way round, and an AUC far below a half be told."""
+def test_fifty_labels_are_better_than_chance():
+    """With unbalanced folds the prediction could be reversed and the AUC be far below a half."""
     for seed in (0, 1):
         table, labels = world(50, 1, seed)
         for kind in ("logistic", "boosted"):
             assert fit_concepts(table, labels, kind).quality.auc > 0.6
 
 
-def test_no_order_lies_on_both_sides():
+def test_no_order_is_in_two_folds():
     table, labels = world(40)
     parts = list(fitting._splits(table.tasks, labels > 0, 5, 0))
     assert len(parts) == 5
@@ -137,8 +137,8 @@ def test_without_the_constraint_it_does_fall(monkeypatch):
     table, _ = world()
     falls = (np.random.default_rng(2).random(750) < 1 - table.scores[:, 1] / 5).astype(float)
     low, high = (replace(table, scores=np.where([False, True, False], v, table.scores)) for v in (0.5, 4.5))
-    held = fit_concepts(table, falls, folds=2).predictor
-    assert (held.probabilities(low).values <= held.probabilities(high).values).all()
+    constrained = fit_concepts(table, falls, folds=2).predictor
+    assert (constrained.probabilities(low).values <= constrained.probabilities(high).values).all()
     free = HistGradientBoostingClassifier
     monkeypatch.setattr("sklearn.ensemble.HistGradientBoostingClassifier", lambda monotonic_cst, **how: free(**how))
     loose = fit_concepts(table, falls, folds=2).predictor
@@ -176,7 +176,7 @@ def test_fitting_again_gives_the_same():
         assert dumps(one) == dumps(other)
 
 
-def test_an_image_s_probability_does_not_look_at_its_neighbours(fitted):
+def test_an_image_s_probability_is_independent_of_other_images(fitted):
     table, _ = world(30, seed=4)
     for found in fitted.values():
         together = found.predictor.probabilities(table).values
@@ -184,24 +184,24 @@ def test_an_image_s_probability_does_not_look_at_its_neighbours(fitted):
         assert together.tolist() == alone
 
 
-def test_what_is_unscored_has_no_probability_and_what_does_not_apply_has_one(fitted):
+def test_unscored_images_have_no_probability_and_inapplicable_scores_do(fitted):
     table, labels = world(40)
     scores = table.scores.copy()
     scores[0, 0] = np.nan
     holed = replace(table, scores=scores)
     for found in fitted.values():
-        said = found.predictor.probabilities(holed)
-        assert said.unscored == {0: "brf was not scored"}
-        assert np.isnan(said.values).tolist() == [True] + [False] * 119
+        predicted = found.predictor.probabilities(holed)
+        assert predicted.unscored == {0: "brf was not scored"}
+        assert np.isnan(predicted.values).tolist() == [True] + [False] * 119
         decided = found.predictor.decisions(holed)
-        assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, said.unscored)
+        assert (decided.known.tolist(), decided.unscored) == ([False] + [True] * 119, predicted.unscored)
     given = labels.copy()
     given[5:9] = np.nan
     taught = fit_concepts(holed, given, "logistic")
     assert (taught.quality.n, taught.n_unscored, taught.n_unlabelled) == (115, 1, 4)
 
 
-def test_a_fitted_rule_says_how_often_it_is_right():
+def test_a_fitted_rule_reports_its_accuracy():
     table, labels = world()
     found = fit_rule(table, labels, {"brf": 2.5})
     passed = table.scores[:, 0] >= 2.5
@@ -217,15 +217,15 @@ def test_a_fitted_rule_says_how_often_it_is_right():
 
 
 def test_expected_and_realised_by_hand():
-    said = Probabilities(np.array([0.25, 0.9, np.nan]), {2: "brf was not scored"})
+    predicted = Probabilities(np.array([0.25, 0.9, np.nan]), {2: "brf was not scored"})
     price = np.array([100, 1000, 7])
-    assert said.expected_revenue(price) == ExpectedRevenue(925, 932, 2, 1)
-    assert said.decided().realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
+    assert predicted.expected_revenue(price) == ExpectedRevenue(925, 932, 2, 1)
+    assert predicted.decided().realised_revenue(price) == RealisedRevenue(1000, 1007, 2, 1)
     decisions = Decisions.of([Decision(True), Decision(False), Decision(None, "no answer")])
     assert decisions.realised_revenue(price) == RealisedRevenue(100, 107, 2, 1)
 
 
-def test_the_two_kinds_of_money_have_nothing_in_common():
+def test_expected_and_realised_revenue_are_separate_types():
     """No field, no question and no sum that both could answer."""
     expected, realised = ExpectedRevenue(1, 1, 1, 0), RealisedRevenue(1, 1, 1, 0)
     assert expected != realised
@@ -254,7 +254,7 @@ def test_calibration_by_hand():
     assert against.slope == 0, "calibrating never turns an order round"
 
 
-def test_platt_finds_what_made_the_labels():
+def test_platt_recovers_the_true_parameters():
     rng = np.random.default_rng(1)
     odds = rng.normal(0, 2, 40_000)
     paid = rng.random(40_000) < 1 / (1 + np.exp(-(0.5 * odds + 0.3)))
@@ -262,7 +262,7 @@ def test_platt_finds_what_made_the_labels():
     assert (found.slope, found.intercept) == pytest.approx((0.5, 0.3), abs=0.05)
 
 
-def test_too_few_labels_are_a_sentence():
+def test_too_few_labels_are_an_error():
     table, _ = world(10)
     for labels in (np.ones(30), np.full(30, np.nan), np.array([1.0] * 3 + [0.0] * 27)):
         with pytest.raises(UserError, match="annotate more images"):
@@ -274,13 +274,13 @@ def test_too_few_labels_are_a_sentence():
     assert fit_concepts(table, both, "logistic").quality.n == 6, "two orders, so that a fold has one to learn from"
 
 
-def test_other_scores_than_it_learned_from_are_a_sentence(fitted):
+def test_other_scores_than_those_of_training_are_an_error(fitted):
     table = feature_table([[Score("brf", 3.0)]], ["Digital"], [1], ["t"], ("brf",))
     with pytest.raises(UserError, match="was fitted to brf, veq, cns, not to brf"):
         fitted["logistic", "platt"].predictor.probabilities(table)
 
 
-def test_a_category_it_has_not_met_has_no_column(fitted):
+def test_an_unseen_category_has_no_column(fitted):
     table = replace(world(2)[0], categories=("Music",) * 6)
     assert not np.isnan(fitted["boosted", "platt"].predictor.probabilities(table).values).any()
 
@@ -302,7 +302,7 @@ def test_a_hand_written_predictor():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "not a predictor"),
         ("[]", "not a predictor"),
@@ -317,8 +317,8 @@ def test_a_hand_written_predictor():
         (json.dumps(MODEL | {"model": MODEL["model"] | {"trees": [LEAF | {"value": []}]}}), "malformed"),
     ],
 )
-def test_a_text_that_is_no_predictor_is_a_sentence(text, says):
-    with pytest.raises(UserError, match=says) as caught:
+def test_an_invalid_predictor_file_is_an_error(text, message):
+    with pytest.raises(UserError, match=message) as caught:
         loads(text)
     assert "\n" not in str(caught.value)
 

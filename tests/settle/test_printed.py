@@ -1,4 +1,4 @@
-"""What the papers print, recomputed from what they print: from `reference/` where it is, and a few rows kept here."""
+"""What the papers print, recomputed from what they print: from `reference/` where it is, and a few rows given here."""
 
 import json
 from fractions import Fraction as F
@@ -53,7 +53,7 @@ def test_all_effective_costs(shared, split):
 
 
 def test_the_printed_hype_gaps_are_of_first_attempts(shared):
-    """Pass@10 less the gap is a whole number of tasks, and the pooled rate is another number: so read eq. 7."""
+    """Pass@10 less the gap is an integer number of tasks, and the pooled rate is another number: so read eq. 7."""
     facts = json.loads((shared / "reference/hype_edit_1.json").read_text())
     pooled = 0
     for split, tasks in (("public", 50), ("private", 50), ("combined", 100)):
@@ -70,8 +70,8 @@ def test_idea_averages(model, categories, printed):
 
 
 def mean_of_five(categories):
-    named = zip(CATEGORIES, categories, strict=True)
-    return float(overall({name: None if x is None else F(str(x)) for name, x in named}))
+    by_category = zip(CATEGORIES, categories, strict=True)
+    return float(overall({name: None if x is None else F(str(x)) for name, x in by_category}))
 
 
 def test_all_idea_averages(shared):
@@ -119,14 +119,14 @@ def test_all_contribution_ratios(shared):
         assert low <= printed <= high, model
 
 
-def test_table_3_adds_up_to_the_budget_so_winners_are_paid_in_full(shared):
+def test_table_3_adds_up_to_the_budget(shared):
     facts = json.loads((shared / "reference/servimage.json").read_text())
     earned = sum(row[0] for row in facts["table3_competition"]["rows"].values())
     assert earned == pytest.approx(facts["table1"]["rows"]["All"][2], abs=16 * 0.05)
 
 
-def test_table_7_s_contribution_is_the_revenue_share_of_table_2_but_for_three_rows(shared):
-    """Not eq. 7, which asks for whole orders: M = revenue share needs no order to be half accepted."""
+def test_table_7_contribution_is_the_revenue_share_of_table_2(shared):
+    """Not eq. 7, which counts complete orders: M = revenue share needs no order to be half accepted."""
     facts = json.loads((shared / "reference/servimage.json").read_text())
     shares = {model: row[1] for model, row in facts["table2_human"]["rows"].items()}
     others = {m for m, row in facts["table7_cost_reduction"]["rows"].items() if abs(row[1] - shares[m]) > 0.05}

@@ -8,7 +8,7 @@ from local_bench.settle.sensitivity import Flip, Point, effective_costs, flips, 
 from local_bench.settle.table import orders
 
 
-def test_rankings_that_flip_are_named_with_where():
+def test_rank_changes_are_reported_with_their_setting():
     base = {"a": F(1), "b": F(2), "c": F(3), "d": None}
     grid = [
         Point((("x", F(1)),), {"a": F(1), "b": F(2), "c": F(3), "d": F(0)}),
@@ -21,7 +21,7 @@ def test_rankings_that_flip_are_named_with_where():
     assert turned == [Flip("a", "b", at_2)]
 
 
-def test_a_cheap_unreliable_model_overtakes_where_looking_costs_nothing():
+def test_a_cheap_unreliable_model_overtakes_without_review_costs():
     """Per attempt 0.03 against 0.15; half the tries pass against all of them."""
     models = {"cheap": Reliability(2, (0, 4, 0), 2), "sure": Reliability(2, (0, 0, 4), 4)}
     usd = {"cheap": F("0.03"), "sure": F("0.15"), "unknown": F(1)}

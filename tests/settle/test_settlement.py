@@ -26,13 +26,13 @@ def test_equation_one():
     assert s.profit_micro_usd == 110
 
 
-def test_a_fully_accepted_order_pays_its_whole_price():
+def test_a_fully_accepted_order_pays_its_full_price():
     (s,) = settle(lines(a=(100, [YES, YES, YES])), {})
     assert s.total.revenue_micro_usd == 100
     assert s.profit_micro_usd is None
 
 
-def test_what_is_open_pays_nothing_is_counted_and_lowers_the_coverage():
+def test_open_images_are_counted_unpaid_and_lower_the_coverage():
     (s,) = settle(lines(a=(100, [YES, OPEN]), b=(100, [OPEN])), {})
     assert s.total.revenue_micro_usd == 50
     assert s.total.open_micro_usd == 150
@@ -41,7 +41,7 @@ def test_what_is_open_pays_nothing_is_counted_and_lowers_the_coverage():
     assert s.total.deliverable_acceptance == 1 / 3
 
 
-def test_categories_add_up_and_models_stand_by_revenue():
+def test_categories_add_up_and_models_are_ordered_by_revenue():
     a = [Line("low", "t1", "Digital", 10, 1, 1, NO), Line("low", "t2", "Product", 30, 1, 1, YES)]
     b = [Line("high", "t1", "Digital", 10, 1, 1, YES), Line("high", "t2", "Product", 30, 1, 1, YES)]
     first, second = settle([*a, *b], {})

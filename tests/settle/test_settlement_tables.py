@@ -32,26 +32,34 @@ def test_scores_that_int64_cannot_hold_are_summed_all_the_same():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_run_s_own_settlement_is_the_same_rule_paid_in_whole_micro_dollars(seed):
+def test_a_run_s_settlement_equals_the_table_in_integer_micro_dollars(seed):
     """Equal but for less than a micro-dollar an order that is accepted in part; the same counts."""
     rng = random.Random(seed)
-    asked = {f"t{i}": (rng.choice("AB"), rng.randint(1, 10**9), rng.randint(1, 7)) for i in range(25)}
+    ordered = {f"t{i}": (rng.choice("AB"), rng.randint(1, 10**9), rng.randint(1, 7)) for i in range(25)}
     rows = [
         (m, task, i, rng.choice([True, False, None]))
         for m in "xy"
-        for task in asked
-        for i in range(1, asked[task][2] + 1)
+        for task in ordered
+        for i in range(1, ordered[task][2] + 1)
     ]
     lines = [
-        Line(m, task, asked[task][0], asked[task][1], i, asked[task][2], Decision(d, None if d is not None else "open"))
+        Line(
+            m,
+            task,
+            ordered[task][0],
+            ordered[task][1],
+            i,
+            ordered[task][2],
+            Decision(d, None if d is not None else "open"),
+        )
         for m, task, i, d in rows
     ]
     paid = {s.model: s for s in settle(lines, {})}
     table = table_of_lines(lines)
     for model, exact in zip(table.models, earnings(table), strict=True):
         total = paid[model].total
-        assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(asked)
-        assert abs((exact.revenue_high_usd - exact.revenue_usd) * 10**6 - total.open_micro_usd) < len(asked)
+        assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(ordered)
+        assert abs((exact.revenue_high_usd - exact.revenue_usd) * 10**6 - total.open_micro_usd) < len(ordered)
         assert exact.value_usd * 10**6 == total.value_micro_usd
         assert (exact.n_tasks, exact.n_tasks_accepted) == (total.n_tasks, total.n_tasks_accepted)
         assert (exact.n_accepted, exact.n_unscored, exact.n_missing) == (total.n_accepted, total.n_unscored, 0)
@@ -59,4 +67,4 @@ def test_a_run_s_own_settlement_is_the_same_rule_paid_in_whole_micro_dollars(see
     for category, parts in by_category(table).items():
         for model, exact in zip(table.models, parts, strict=True):
             total = paid[model].by_category[category]
-            assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(asked)
+            assert abs(exact.revenue_usd * 10**6 - total.revenue_micro_usd) < len(ordered)

@@ -10,11 +10,11 @@ NAN = float("nan")
 
 
 def table(*rows):
-    says = {"P": PASS, "F": FAIL, "?": UNSCORED, " ": MISSING}
-    return np.array([[says[letter] for letter in row] for row in rows], dtype=np.int8)
+    outcomes = {"P": PASS, "F": FAIL, "?": UNSCORED, " ": MISSING}
+    return np.array([[outcomes[letter] for letter in row] for row in rows], dtype=np.int8)
 
 
-def test_three_ways_on_the_same_attempts():
+def test_three_workflows_on_the_same_attempts():
     outcomes = table("PFFF", "FFPP", "FFFF")
     shot, tries = single_shot(outcomes), retry_until_pass(outcomes)
     assert (shot.n_passed, shot.n_images, shot.n_reviews) == (1, 3, 3)
@@ -33,7 +33,7 @@ def test_the_earlier_of_equals_is_picked():
     assert best_of(table("FP"), np.array([[1.0, 1.0]]), 2).n_passed == 0
 
 
-def test_what_is_open_passes_in_the_high_end_only():
+def test_open_attempts_pass_in_the_upper_bound_only():
     outcomes = table("?F", "F ", "FF")
     assert (single_shot(outcomes).n_passed, single_shot(outcomes).n_passed_high) == (0, 1)
     assert (retry_until_pass(outcomes).n_passed, retry_until_pass(outcomes).n_passed_high) == (0, 2)

@@ -7,7 +7,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.suites.api_prices import api_prices
 
 
-def test_every_list_says_where_and_when():
+def test_every_list_has_a_source_and_a_date():
     for suite in ("servimage", "hype-edit-1"):
         prices = api_prices(suite)
         assert prices.source
@@ -16,7 +16,7 @@ def test_every_list_says_where_and_when():
     assert api_prices("servimage").exact["gemini-2.5-flash-image"] == Decimal("0.015947911")
 
 
-def test_there_are_none_for_other_suites():
+def test_other_suites_have_no_prices():
     with pytest.raises(ConfigError, match="has no prices for 'ice-bench', only for servimage, hype-edit-1"):
         api_prices("ice-bench")
 

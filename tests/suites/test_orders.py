@@ -25,7 +25,7 @@ def write(path, *lines):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ({**ORDER, "price_usd": "69"}, "price_usd"),
         ({**ORDER, "price_usd": -1}, "0 or more"),
@@ -46,22 +46,22 @@ def write(path, *lines):
         ({**ORDER, "task_id": "x", "reference_images": ["/etc/passwd"]}, "not a relative path"),
     ],
 )
-def test_a_bad_line_names_file_line_and_reason(tmp_path, line, says):
+def test_a_bad_line_names_file_line_and_reason(tmp_path, line, message):
     path = write(tmp_path / "tasks.jsonl", ORDER, line)
     with pytest.raises(UserError) as caught:
         read_orders(path, pixel_digest)
     assert f"{path}, line 2: " in str(caught.value)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_file_that_is_empty_or_not_there_is_one_sentence(tmp_path):
+def test_an_empty_or_missing_file_is_an_error(tmp_path):
     with pytest.raises(TaskFileError, match="contains no orders"):
         read_orders(write(tmp_path / "empty.jsonl"), pixel_digest)
     with pytest.raises(TaskFileError, match="does not exist"):
         read_orders(tmp_path / "nowhere.jsonl", pixel_digest)
 
 
-def test_images_are_kept_by_their_pixels_and_missing_ones_said(tmp_path):
+def test_images_are_named_by_their_pixels_and_missing_ones_noted(tmp_path):
     Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
     order = {**ORDER, "source_image": "red.png", "reference_images": ["gone.png"]}
     (task,) = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
@@ -79,14 +79,14 @@ def test_a_missing_source_makes_the_order_unscored_and_a_damaged_one_is_refused(
         read_orders(tmp_path / "t.jsonl", pixel_digest)
 
 
-def test_a_mask_is_kept_and_goes_with_its_source(tmp_path):
+def test_a_mask_is_read_and_needs_its_source(tmp_path):
     for name, colour in (("photo", "red"), ("mask", "white")):
         Image.new("RGB", (8, 8), colour).save(tmp_path / f"{name}.png")
     order = {**ORDER, "source_image": "photo.png", "mask_image": "mask.png"}
     [task] = read_orders(write(tmp_path / "t.jsonl", order), pixel_digest)
     assert task.mask_sha256 == pixel_digest(Image.new("RGB", (8, 8), "white"))
-    [gone] = read_orders(write(tmp_path / "t.jsonl", {**order, "mask_image": "gone.png"}), pixel_digest)
-    assert gone.unscored == "The mask gone.png, which marks what the order asks to edit, is not there."
+    [without_mask] = read_orders(write(tmp_path / "t.jsonl", {**order, "mask_image": "gone.png"}), pixel_digest)
+    assert without_mask.unscored == "The mask gone.png, which marks what the order asks to edit, is not there."
     with pytest.raises(TaskFileError, match="mask_image marks a part of source_image, which is missing"):
         read_orders(write(tmp_path / "t.jsonl", {**ORDER, "mask_image": "mask.png"}), pixel_digest)
 
@@ -100,7 +100,7 @@ def test_the_three_published_orders(shared):
     assert [len(t.notes) for t in tasks] == [0, 0, 1]
 
 
-def test_our_own_suite_is_what_the_readme_says():
+def test_our_own_suite_agrees_with_the_readme():
     tasks = suite("studio").tasks(None, pixel_digest)
     assert len(tasks) == 12
     assert {c: sum(t.category == c for t in tasks) for c in ("Portrait", "Product", "Digital")} == dict.fromkeys(

@@ -1,4 +1,4 @@
-"""The small trained models in `weights/`: all there, each file once, unchanged, and what their cards say they are."""
+"""The small trained models in `weights/`: all present, each file once, unchanged, and as their cards describe them."""
 
 import hashlib
 import json
@@ -31,25 +31,25 @@ def parameters(folder: Path) -> dict[str, int]:
     return found
 
 
-def test_every_file_lies_there_once_as_it_was_shipped_and_none_besides():
+def test_every_shipped_file_is_present_once_and_no_other():
     entries = [entry for files in index().values() for entry in files.values()]
     by_file = {entry["file"]: entry["sha256"] for entry in entries}
     assert len(set(by_file.values())) == len(by_file)
-    there = {p.relative_to(weights_dir()).as_posix() for p in weights_dir().rglob("*") if p.is_file()}
-    assert there - {shipped.INDEX, "README.md"} == set(by_file)
+    shipped_files = {p.relative_to(weights_dir()).as_posix() for p in weights_dir().rglob("*") if p.is_file()}
+    assert shipped_files - {shipped.INDEX, "README.md"} == set(by_file)
     for file, sha256 in by_file.items():
         assert hashlib.sha256((weights_dir() / file).read_bytes()).hexdigest() == sha256, file
     assert sum(p.stat().st_size for p in weights_dir().rglob("*.safetensors")) < MOST_MB * 10**6
 
 
-def test_each_has_a_card_and_each_card_a_model():
+def test_every_model_has_a_card_and_every_card_a_model():
     assert set(index()) == set(MODELS)
     roles = {name: card.role for name, card in MODELS.items()}
     assert sorted(roles.values()) == ["generator"] * 4 + ["judge"] + ["metric"] * 2
 
 
 @pytest.mark.parametrize("name", [name for name, card in MODELS.items() if card.role == "generator"])
-def test_what_is_counted_is_what_ships(name):
+def test_counted_parameters_equal_the_shipped_ones(name):
     """`plan` counts on the card's architecture; the weights are its."""
     card = MODELS[name]
     built = components(card, "meta", torch.float32)
@@ -58,8 +58,8 @@ def test_what_is_counted_is_what_ships(name):
         for part, module in built.items()
         if isinstance(module, torch.nn.Module)
     }
-    there = parameters(resolve(card))
-    assert {part: n for part, n in counted.items() if part in there} == pytest.approx(
-        there, rel=0.01
+    in_files = parameters(resolve(card))
+    assert {part: n for part, n in counted.items() if part in in_files} == pytest.approx(
+        in_files, rel=0.01
     )  # files hold buffers too
-    assert card.parameters_b == pytest.approx(sum(there.values()) / 1e9, rel=0.01)
+    assert card.parameters_b == pytest.approx(sum(in_files.values()) / 1e9, rel=0.01)

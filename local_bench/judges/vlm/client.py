@@ -56,12 +56,12 @@ class Client:
     def restart(self) -> None:
         self.server.restart()
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """Yield (key, reply) as replies arrive, in no fixed order.
 
         Raises Unreachable after all received replies have been yielded.
         """
-        replies = self._ask(requests, at_once or self.in_flight or MAX_CONCURRENCY)
+        replies = self._complete(requests, at_once or self.in_flight or MAX_CONCURRENCY)
 
         async def next_batch() -> list[tuple[K, Reply]]:
             return await anext(replies, [])
@@ -83,7 +83,7 @@ class Client:
         except (httpx.HTTPError, ValueError, ResponseTooLarge):
             return {}
 
-    async def _ask(
+    async def _complete(
         self, requests: Iterable[tuple[K, Request]], in_flight: int
     ) -> AsyncGenerator[list[tuple[K, Reply]], None]:
         async with self._http(in_flight) as http:

@@ -60,7 +60,7 @@ class Embedded:
     def counters(self) -> dict[str, float]:
         return self._counters
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """Yield (key, reply) as replies arrive. Raises Unreachable if the child ends or sends nothing for
         `timeout_s`."""
         end = self._end

@@ -119,8 +119,8 @@ class Local:
         self._model = None
         self._free()
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
-        """Yield (key, reply) as `Transport.ask`; requests with the same images should be consecutive.
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """Yield (key, reply) as `Transport.complete`; requests with the same images should be consecutive.
 
         The reply to a prompt that is too long has `refusal` set. When memory runs out, the batch size is halved;
         raises ServerError if a single question does not fit.

@@ -59,7 +59,7 @@ class Judge(ABC):
     ) -> None:
         self.close()
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         for key, request in requests:
             pngs = [self._load(shown).png for shown in request.shown]
             yield key, self.reply(request, [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs])

@@ -55,8 +55,8 @@ class Replicas:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
-        """As `Transport.ask`. Raises Unreachable only if every replica has ended and none could be restarted."""
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+        """As `Transport.complete`. Raises Unreachable only if every replica has ended and none could be restarted."""
         session = _Session(requests, at_once)
         for member in self._members:
             session.start(member)
@@ -91,7 +91,7 @@ class Replicas:
 
 
 class _Session:
-    """One call of `ask`: a thread per replica, which takes groups of requests and puts replies into a queue."""
+    """One call of `complete`: a thread per replica, which takes groups of requests and puts replies into a queue."""
 
     def __init__(self, requests: Iterable[tuple[Any, Request]], at_once: int | None) -> None:
         self._groups = _Groups(requests)
@@ -144,7 +144,7 @@ class _Session:
             if entering is not None:
                 entering.enter_context(member)
             while self._groups.wait():
-                self._ask(member)
+                self._process(member)
         except Unreachable as e:  # the others continue
             self._failures.append(e)
         except Exception as e:  # noqa: BLE001  # raised again in the main thread
@@ -156,11 +156,11 @@ class _Session:
         finally:
             self._received.put(None)
 
-    def _ask(self, member: Transport) -> None:
+    def _process(self, member: Transport) -> None:
         """Give groups to `member` while there are any. Raises Unreachable if it ends and cannot be restarted."""
         taken = _Taken(self._groups)
         try:
-            for key, reply in member.ask(taken, self._at_once):
+            for key, reply in member.complete(taken, self._at_once):
                 taken.answered(key)
                 self._received.put((key, reply))
                 if self._groups.closed:

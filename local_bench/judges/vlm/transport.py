@@ -24,7 +24,7 @@ class Transport(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """Yield (key, reply) as replies arrive, in no fixed order, with at most `at_once` concurrent requests.
 
         Raises Unreachable after all received replies have been yielded; LocalBenchError for errors that a restart
@@ -44,7 +44,7 @@ class Transport(Protocol):
 def answers(
     transport: Transport, spec: JudgeSpec, questions: Iterable[tuple[K, Question]], at_once: int | None = None
 ) -> Iterator[tuple[K, Verdict]]:
-    """Yield (key, verdict) once every request of a question has a reply. Raises the errors of `Transport.ask`."""
+    """Yield (key, verdict) once every request of a question has a reply. Raises the errors of `Transport.complete`."""
     pending: dict[K, tuple[Question, list[Reply | None]]] = {}
 
     def requests() -> Iterator[tuple[tuple[K, int], Request]]:
@@ -54,7 +54,7 @@ def answers(
             for i, request in enumerate(parts):
                 yield (key, i), request
 
-    for (key, i), reply in transport.ask(requests(), at_once):
+    for (key, i), reply in transport.complete(requests(), at_once):
         question, replies = pending[key]
         replies[i] = reply
         received = [r for r in replies if r is not None]

@@ -242,7 +242,7 @@ class RayJudge(_Actor):
 
         try:
             # `yield from` fails: Ray calls `send`, which an inner iterator may not have
-            for answered in self._transport.ask(fed(), at_once):  # noqa: UP028
+            for answered in self._transport.complete(fed(), at_once):  # noqa: UP028
                 yield answered
         except Unreachable as e:
             yield e

@@ -109,7 +109,7 @@ class RayReplica:
             f"the judge on the node {self.slot.host} failed: {failed.trace.strip().splitlines()[-1][:300]}"
         )
 
-    def ask(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
+    def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """Yield (key, reply) as replies arrive. Raises Unreachable if the actor or its judge has ended."""
         if self._actor is None:
             raise Unreachable("it has ended")
@@ -187,7 +187,7 @@ class RayReplica:
             self._meter = self._device = None
 
     def send(self, call: int, requests: Sequence[tuple[int, Request]] | None) -> None:
-        """Send requests of a call of `ask` with the images that only this process has. Raises Unreachable."""
+        """Send requests of a call of `complete` with the images that only this process has. Raises Unreachable."""
         images = {}
         for _, request in requests or ():
             for sha256 in (sha for shown in request.shown for sha in shown.images):

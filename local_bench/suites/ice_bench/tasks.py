@@ -99,7 +99,7 @@ def _item(data: dict[str, Any], where: str) -> Item:
 def _task(item: Item, path: Path, keep: KeepImage) -> Task:
     absent: list[str] = []
 
-    def kept(relative: str, load: Callable[[Path], Image.Image] = load_image) -> str | None:
+    def stored(relative: str, load: Callable[[Path], Image.Image] = load_image) -> str | None:
         if not relative:
             return None
         candidates = [safe_join(root, relative) for root in (path.parent, path.parent.parent)]
@@ -109,8 +109,8 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
             return None
         return keep(load(found))
 
-    source, mask = kept(item.SourceImage), kept(item.SourceMask, load_mask)
-    references = [sha for sha in map(kept, item.ReferenceImages) if sha]
+    source, mask = stored(item.SourceImage), stored(item.SourceMask, load_mask)
+    references = [sha for sha in map(stored, item.ReferenceImages) if sha]
     levels = [level for level in (item.TaskLevel1, item.TaskLevel2) if level]
     return Task(
         task_id=item.ItemID,

@@ -1,4 +1,4 @@
-"""`score` in this process: (exit status, JSON or text, what stderr says)."""
+"""`score` in this process: (exit status, JSON or text, stderr)."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Score = Callable[..., tuple[int, Any, str]]
 def score(capsys: pytest.CaptureFixture[str]) -> Score:
     def run(*arguments: object, as_json: bool = True) -> tuple[int, Any, str]:
         status = main(["score", *map(str, arguments), *(["--json"] if as_json else [])])
-        told = capsys.readouterr()
-        return status, json.loads(told.out) if as_json and status == 0 else told.out, told.err
+        captured = capsys.readouterr()
+        return status, json.loads(captured.out) if as_json and status == 0 else captured.out, captured.err
 
     return run

@@ -1,4 +1,5 @@
-"""Another computation of what `score` publishes: loops and fractions over plain dictionaries, none of our own code."""
+"""An independent computation of the results of `score`: loops and fractions over plain dictionaries, none of our own
+code."""
 
 from fractions import Fraction as F
 from itertools import groupby
@@ -12,29 +13,29 @@ def servimage(orders, decisions, scores=None, costs=None, require_success=False)
     size = {t: q for t, (_, _, q) in orders.items()}
 
     def accepted(model, task, optimistic=False):
-        said = [decisions.get((model, task, i)) for i in range(1, size[task] + 1)]
-        return sum(s is True or (optimistic and s is None) for s in said)
+        row = [decisions.get((model, task, i)) for i in range(1, size[task] + 1)]
+        return sum(s is True or (optimistic and s is None) for s in row)
 
     def figures(model, tasks, optimistic=False):
         earned = [price[t] * accepted(model, t, optimistic) / size[t] for t in tasks]
-        whole = [t for t in tasks if accepted(model, t, optimistic) == size[t]]
+        complete = [t for t in tasks if accepted(model, t, optimistic) == size[t]]
         images = sum(size[t] for t in tasks)
         return {
             "revenue_usd": sum(earned, F(0)),
             "share": sum(earned, F(0)) / sum(price[t] for t in tasks),
-            "task_acceptance": F(len(whole), len(tasks)),
+            "task_acceptance": F(len(complete), len(tasks)),
             "deliverable_acceptance": F(sum(accepted(model, t, optimistic) for t in tasks), images),
-            "done": sum((price[t] for t in whole), F(0)),
+            "done": sum((price[t] for t in complete), F(0)),
         }
 
     budget = sum(price.values())
-    told = {}
+    result = {}
     for model in models:
         low, high = figures(model, orders), figures(model, orders, True)
         cost = None
         if costs and model in costs:
             cost = F(costs[model]) * sum(m == model for m, _, _ in decisions)
-        told[model] = {
+        result[model] = {
             **{name: low[name] for name in ("revenue_usd", "share", "task_acceptance", "deliverable_acceptance")},
             "revenue_high_usd": high["revenue_usd"],
             "share_high": high["share"],
@@ -50,17 +51,17 @@ def servimage(orders, decisions, scores=None, costs=None, require_success=False)
                 c: figures(model, [t for t in orders if orders[t][0] == c]) for c in {c for c, _, _ in orders.values()}
             },
         }
-    return told, _competition(models, orders, decisions, scores, price, size, accepted, require_success)
+    return result, _competition(models, orders, decisions, scores, price, size, accepted, require_success)
 
 
 def _competition(models, orders, decisions, scores, price, size, accepted, require_success):
     won = dict.fromkeys(models, F(0))
     for task in orders:
-        there = [m for m in models if any((m, task, i) in decisions for i in range(1, size[task] + 1))]
-        if not there:
+        present = [m for m in models if any((m, task, i) in decisions for i in range(1, size[task] + 1))]
+        if not present:
             continue
-        most = max(accepted(m, task) for m in there)
-        leaders = [m for m in there if accepted(m, task) == most]
+        most = max(accepted(m, task) for m in present)
+        leaders = [m for m in present if accepted(m, task) == most]
         if require_success and most < size[task]:
             continue
         if scores is not None:
@@ -79,7 +80,7 @@ def _competition(models, orders, decisions, scores, price, size, accepted, requi
 
 def hype_edit_1(verdicts, tasks, k, costs=None, cap=4, review=F(50 * 20, 3600)):
     """verdicts: (model, task, attempt) -> "PASS", "FAIL" or None."""
-    told = {}
+    result = {}
     for model in dict.fromkeys(m for m, _, _ in verdicts):
         passes = [[verdicts.get((model, t, a)) == "PASS" for a in range(1, k + 1)] for t in tasks]
         p = [F(sum(row), k) for row in passes]
@@ -90,7 +91,7 @@ def hype_edit_1(verdicts, tasks, k, costs=None, cap=4, review=F(50 * 20, 3600)):
         first = F(sum(row[0] for row in passes), len(tasks))
         ever = F(sum(any(row) for row in passes), len(tasks))
         each = None if costs is None or model not in costs else F(costs[model]) + review
-        told[model] = {
+        result[model] = {
             "pass_rate": sum(p) / len(tasks),
             "pass_at_4": at_4,
             "pass_at_any": ever,
@@ -99,7 +100,7 @@ def hype_edit_1(verdicts, tasks, k, costs=None, cap=4, review=F(50 * 20, 3600)):
             "hype_gap": ever - first,
             "pass_at_4_unbiased": sum(_drawn(k, sum(row), 4) for row in passes) / len(tasks),
         }
-    return told
+    return result
 
 
 def _drawn(n, c, k):
@@ -131,7 +132,7 @@ def idea_bench(rows, category_of, names):
 
 
 def ice_bench(items):
-    """items: list of (task, metrics), as the formulas stand in the supplement and the official code."""
+    """items: list of (task, metrics), with the formulas of the supplement and the official code."""
     tasks = {}
     for task in dict.fromkeys(t for t, _ in items):
         of = [metrics for t, metrics in items if t == task]

@@ -8,7 +8,7 @@ from local_bench.cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["ice", "f"], "suite 'ice' has no official result files: did you mean 'ice-bench'?"),
         (["studio", "f"], "use ice-bench, idea-bench, hype-edit-1, servimage"),
@@ -31,9 +31,9 @@ from local_bench.cli.main import main
         (["servimage"], "Missing argument"),
     ],
 )
-def test_wrong_input_ends_with_two_and_one_sentence(capsys, arguments, says):
+def test_wrong_input_exits_with_2_and_one_sentence(capsys, arguments, message):
     assert main(["score", *arguments]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suite", ["ice-bench", "idea-bench", "hype-edit-1", "servimage"])
@@ -43,9 +43,9 @@ def test_no_file_makes_a_traceback(capsys, tmp_path, suite, content):
     path.write_bytes(content)
     options = ["--tasks", str(path)] if suite == "servimage" else []
     assert main(["score", suite, str(path), *options]) == 2
-    said = capsys.readouterr().err
-    assert str(path) in said
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert str(path) in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_scoring_imports_no_torch(cli, tmp_path):
@@ -58,17 +58,17 @@ def test_scoring_imports_no_torch(cli, tmp_path):
 @pytest.mark.parametrize(
     ("name", "status"), [(r"\ud800", 2), (r"\udc00\ud800", 2), (r"\ud83d\ude00", 0), (r"\\ud800", 0)]
 )
-def test_half_a_character_is_refused_and_a_whole_one_is_not(capsys, tmp_path, name, status):
+def test_an_unpaired_surrogate_is_refused_and_a_pair_is_not(capsys, tmp_path, name, status):
     (tmp_path / "a.jsonl").write_text(f'{{"model": "{name}", "task_id": "t", "annotations": {{"subtask_1": true}}}}\n')
     (tmp_path / "t.jsonl").write_text('{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 1}\n')
     ended = main(["score", "servimage", str(tmp_path / "a.jsonl"), "--tasks", str(tmp_path / "t.jsonl"), "--json"])
     assert ended == status
     if status:
-        assert "a.jsonl, line 1" in (said := capsys.readouterr().err)
-        assert "an unpaired surrogate" in said
+        assert "a.jsonl, line 1" in (stderr := capsys.readouterr().err)
+        assert "an unpaired surrogate" in stderr
 
 
-def test_an_exponent_beyond_all_measure_is_refused(capsys, tmp_path):
+def test_a_huge_exponent_is_refused(capsys, tmp_path):
     order = '{"task_id": "t", "category": "c", "price_usd": 1e99999999999999999999, "deliverables": 1}'
     (tmp_path / "t.jsonl").write_text(order + "\n")
     assert main(["score", "servimage", str(tmp_path / "t.jsonl"), "--tasks", str(tmp_path / "t.jsonl")]) == 2

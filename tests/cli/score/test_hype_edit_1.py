@@ -15,9 +15,9 @@ def write(folder, verdicts, costs=None, models=None):
     names = models or list(dict.fromkeys(m for m, _, _ in verdicts))
     alias = {name: f"M{i:02d}" for i, name in enumerate(names, 1)}
     judgements = {}
-    for (model, task, attempt), said in verdicts.items():
+    for (model, task, attempt), verdict in verdicts.items():
         files = judgements.setdefault(task, {}).setdefault(alias[model], {})
-        files[f"{attempt:03d}.webp"] = {"judged_at": "2026-01-22T00:00:00+00:00", "ms": 9, "verdict": said}
+        files[f"{attempt:03d}.webp"] = {"judged_at": "2026-01-22T00:00:00+00:00", "ms": 9, "verdict": verdict}
     data = {
         "schema_version": 2,
         "dataset": "public",
@@ -33,10 +33,10 @@ def write(folder, verdicts, costs=None, models=None):
 
 
 def tried(model, **tasks):
-    """tasks: id -> a letter an attempt: P, F, ? (no verdict), or a blank (not there)."""
-    says = {"P": "PASS", "F": "FAIL", "?": None}
+    """tasks: id -> a letter an attempt: P, F, ? (no verdict), or a blank (missing)."""
+    verdict_of = {"P": "PASS", "F": "FAIL", "?": None}
     return {
-        (model, task, a): says[letter]
+        (model, task, a): verdict_of[letter]
         for task, row in tasks.items()
         for a, letter in enumerate(row, 1)
         if letter != " "
@@ -45,9 +45,9 @@ def tried(model, **tasks):
 
 def test_judgements_worked_by_hand(score, tmp_path):
     verdicts = tried("a", t1="PFFFFFFFFP", t2="F" * 10) | tried("b", t1="P" * 10, t2="P" * 10)
-    status, told, said = score("hype-edit-1", *write(tmp_path, verdicts, {"a": "0.03", "b": "0.15"}))
-    assert (status, said) == (0, "")
-    a, b = told["models"]["a"], told["models"]["b"]
+    status, result, stderr = score("hype-edit-1", *write(tmp_path, verdicts, {"a": "0.03", "b": "0.15"}))
+    assert (status, stderr) == (0, "")
+    a, b = result["models"]["a"], result["models"]["b"]
     assert (a["pass_rate"], a["pass_at_10"]) == (0.1, 0.5)
     assert a["pass_at_4"] == pytest.approx((1 - 0.8**4) / 2, abs=EXACT)
     assert a["pass_at_4_unbiased"] == pytest.approx((1 - 70 / 210) / 2, abs=EXACT)
@@ -60,47 +60,47 @@ def test_judgements_worked_by_hand(score, tmp_path):
     assert b["effective_cost_usd"] == pytest.approx(0.15 + 1000 / 3600, abs=EXACT)
 
 
-def test_what_never_passes_has_no_effective_cost(score, tmp_path):
-    status, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="F" * 10), {"a": "0.03"}))
-    a = told["models"]["a"]
+def test_a_model_that_never_passes_has_no_effective_cost(score, tmp_path):
+    status, result, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="F" * 10), {"a": "0.03"}))
+    a = result["models"]["a"]
     assert status == 0
     assert (a["effective_cost_usd"], a["expected_attempts"], a["pass_at_4"]) == (None, 4, 0)
 
 
-def test_first_attempts_make_the_hype_gap_not_the_pooled_rate(score, tmp_path):
-    _, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="FPPPPPPPPP", t2="PFFFFFFFFF")))
-    assert told["models"]["a"]["pass_rate"] == 0.5
-    assert told["models"]["a"]["hype_gap"] == 0.5
+def test_the_hype_gap_uses_first_attempts(score, tmp_path):
+    _, result, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="FPPPPPPPPP", t2="PFFFFFFFFF")))
+    assert result["models"]["a"]["pass_rate"] == 0.5
+    assert result["models"]["a"]["hype_gap"] == 0.5
 
 
 def test_open_attempts_are_counted_and_bounded(score, tmp_path):
     verdicts = tried("a", t1="?FFFFFFFFF", t2="PPPPPPPPP ")
-    _, told, said = score("hype-edit-1", *write(tmp_path, verdicts, {"a": "1"}))
-    a = told["models"]["a"]
+    _, result, stderr = score("hype-edit-1", *write(tmp_path, verdicts, {"a": "1"}))
+    a = result["models"]["a"]
     assert (a["n"], a["n_unscored"], a["n_missing"]) == (18, 1, 1)
     assert (a["pass_rate"], a["pass_rate_high"]) == (9 / 20, 11 / 20)
     assert (a["pass_at_10"], a["pass_at_10_high"]) == (0.5, 1)
     assert (a["hype_gap_low"], a["hype_gap"], a["hype_gap_high"]) == (0, 0, 0.5)
     assert a["effective_cost_low_usd"] < a["effective_cost_usd"]
-    assert "2 attempts have no verdict" in said
+    assert "2 attempts have no verdict" in stderr
 
 
-def test_models_without_a_judgement_or_a_cost_are_named(score, tmp_path):
+def test_models_without_a_judgement_or_a_cost_are_reported(score, tmp_path):
     arguments = write(tmp_path, tried("a", t1="P" * 10), {"z": "1"}, models=["a", "b"])
-    _, told, said = score("hype-edit-1", *arguments)
-    assert list(told["models"]) == ["a"]
-    assert told["absent_models"] == ["b"]
-    assert told["models"]["a"]["effective_cost_usd"] is None
-    assert "no judgements of b" in said
-    assert "no cost for a" in said
+    _, result, stderr = score("hype-edit-1", *arguments)
+    assert list(result["models"]) == ["a"]
+    assert result["absent_models"] == ["b"]
+    assert result["models"]["a"]["effective_cost_usd"] is None
+    assert "no judgements of b" in stderr
+    assert "no cost for a" in stderr
 
 
 def test_review_and_patience_can_be_set(score, tmp_path):
     arguments = write(tmp_path, tried("a", t1="PFPFPFPFPF"), {"a": "0.5"})
-    _, told, _ = score(
+    _, result, _ = score(
         "hype-edit-1", *arguments, "--review-usd-per-hour", "36", "--review-seconds", "12.5", "--retry-cap", "2"
     )
-    a = told["models"]["a"]
+    a = result["models"]["a"]
     assert a["expected_attempts"] == 1.5
     assert a["effective_cost_usd"] == pytest.approx(1.5 * (0.5 + 0.125) / 0.75, abs=EXACT)
     assert a["pass_at_4"] == 1 - 0.5**4, "pass@4 is of four tries whatever the cap"
@@ -123,23 +123,23 @@ def test_random_judgements(score, tmp_path, seed):
                 passed = "PASS" if rng.random() < rate * rng.random() ** 0.2 else "FAIL"
                 verdicts[f"m{m}", task, attempt] = None if seed % 2 and rng.random() < 0.05 else passed
     costs = {f"m{m}": repr(rng.uniform(0, 0.2)) for m in range(3)}
-    status, told, _ = score("hype-edit-1", *write(tmp_path, verdicts, costs))
+    status, result, _ = score("hype-edit-1", *write(tmp_path, verdicts, costs))
     assert status == 0
     expected = slow.hype_edit_1(verdicts, tasks, k, costs)
-    assert list(told["models"]) == list(expected)
+    assert list(result["models"]) == list(expected)
     for model, figures in expected.items():
         for name, value in figures.items():
-            found = told["models"][model][name]
+            found = result["models"][model][name]
             if value is None:
                 assert found is None, name
             else:
                 assert found == pytest.approx(float(value), rel=1e-12, abs=EXACT), name
-        low, high = (told["models"][model][f"hype_gap_{end}"] for end in ("low", "high"))
-        assert low - EXACT <= told["models"][model]["hype_gap"] <= high + EXACT
+        low, high = (result["models"][model][f"hype_gap_{end}"] for end in ("low", "high"))
+        assert low - EXACT <= result["models"][model]["hype_gap"] <= high + EXACT
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda d: d | {"schema_version": 1}, "schema_version is 1"),
         (
@@ -160,64 +160,64 @@ def test_random_judgements(score, tmp_path, seed):
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, change, says):
+def test_unreadable_files_are_refused(score, tmp_path, change, message):
     write(tmp_path, tried("a", t1="P"))
     path = tmp_path / "judgements.json"
     path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2))
-    status, _, said = score("hype-edit-1", path)
+    status, _, stderr = score("hype-edit-1", path)
     assert status == 2
-    assert says in said
-    assert said.count("\n") == 1
+    assert message in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_a_duplicate_key_is_refused(score, tmp_path):
     path = tmp_path / "judgements.json"
     path.write_text('{"schema_version": 2, "judgements": {"t": {}, "t": {}}, "models": {}}')
-    status, _, said = score("hype-edit-1", path)
-    assert (status, "the key 't' is duplicated" in said) == (2, True)
+    status, _, stderr = score("hype-edit-1", path)
+    assert (status, "the key 't' is duplicated" in stderr) == (2, True)
 
 
 @pytest.mark.parametrize("cost", ["-1", '"1"', "true", "null"])
-def test_a_cost_that_is_none_is_refused_with_its_line(score, tmp_path, cost):
+def test_an_invalid_cost_is_refused_with_its_line(score, tmp_path, cost):
     arguments = write(tmp_path, tried("a", t1="P"), {"b": "1", "a": "1"})
     (tmp_path / "costs.json").write_text('{\n "b": 1,\n "a": ' + cost + "\n}")
-    status, _, said = score("hype-edit-1", *arguments)
+    status, _, stderr = score("hype-edit-1", *arguments)
     assert status == 2
-    assert "costs.json, line 3: the cost of 'a'" in said
+    assert "costs.json, line 3: the cost of 'a'" in stderr
 
 
-def test_ways_of_working_stand_beside_each_other(score, tmp_path):
+def test_workflows(score, tmp_path):
     arguments = write(tmp_path, tried("a", t1="FPFFFFFFFF", t2="PFFFFFFFFF"), {"a": "1"})
     ratings = tmp_path / "ratings.jsonl"
     rows = [{"model": "a", "task_id": "t1", "attempt": k, "score": int(k == 2)} for k in range(1, 11)]
     rows += [{"model": "a", "task_id": "t2", "attempt": k, "score": None if k == 1 else 0.5} for k in range(1, 11)]
     rows += [{"model": "a", "task_id": "t1", "attempt": 11, "score": 9}, {"model": "b", "task_id": "t1", "attempt": 1}]
     ratings.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, told, said = score("hype-edit-1", *arguments, "--scores", ratings, "--review-seconds", "0")
-    ways = {w["way"]: w for w in told["models"]["a"]["workflows"]}
-    assert {way: (w["n_passed"], w["n_images"], w["n_reviews"]) for way, w in ways.items()} == {
+    _, result, stderr = score("hype-edit-1", *arguments, "--scores", ratings, "--review-seconds", "0")
+    workflows = {w["way"]: w for w in result["models"]["a"]["workflows"]}
+    assert {name: (w["n_passed"], w["n_images"], w["n_reviews"]) for name, w in workflows.items()} == {
         "single shot": (1, 2, 2),
         "up to 4 tries": (2, 3, 3),
         "best of 4": (1, 8, 2),
         "best of 10": (1, 20, 2),
     }
-    assert ways["up to 4 tries"]["usd_per_success"] == 1.5
-    assert ways["best of 10"]["usd_per_success"] == 20
-    assert "2 scores belong to no attempt in the judgements" in said
+    assert workflows["up to 4 tries"]["usd_per_success"] == 1.5
+    assert workflows["best of 10"]["usd_per_success"] == 20
+    assert "2 scores belong to no attempt in the judgements" in stderr
 
 
-def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):
+def test_sensitivity_to_the_assumptions(score, tmp_path):
     verdicts = tried("riverflow-2-b1", t1="P" * 10) | tried("qwen-image-edit-2511", t1="PFPFPFPFPF")
     arguments = [*write(tmp_path, verdicts), "--api-prices", "--sensitivity"]
-    status, told, _ = score("hype-edit-1", *arguments)
+    status, result, _ = score("hype-edit-1", *arguments)
     assert status == 0
-    points = told["sensitivity"]["points"]
+    points = result["sensitivity"]["points"]
     assert len(points) == 5 * 4 * 4
     stated = next(p for p in points if (p["review_seconds"], p["review_usd_per_hour"], p["retry_cap"]) == (20, 50, 4))
     assert stated["effective_cost_usd"] == {
-        model: pytest.approx(figures["effective_cost_usd"], abs=EXACT) for model, figures in told["models"].items()
+        model: pytest.approx(figures["effective_cost_usd"], abs=EXACT) for model, figures in result["models"].items()
     }
-    (flip,) = told["sensitivity"]["flips"]
+    (flip,) = result["sensitivity"]["flips"]
     assert (flip["ahead"], flip["behind"]) == ("riverflow-2-b1", "qwen-image-edit-2511")
     assert all(s["review_seconds"] * s["review_usd_per_hour"] / 3600 < 0.09 + EXACT for s in flip["settings"])
     _, text, _ = score("hype-edit-1", *arguments, as_json=False)
@@ -225,7 +225,7 @@ def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("{}", "line 1: model and task_id must be strings"),
         (
@@ -242,68 +242,72 @@ def test_what_hangs_on_the_assumptions_is_told(score, tmp_path):
         ),
     ],
 )
-def test_ratings_that_cannot_be_read_are_refused(score, tmp_path, line, says):
+def test_unreadable_ratings_are_refused(score, tmp_path, line, message):
     arguments = write(tmp_path, tried("a", t1="P" * 10))
     (tmp_path / "ratings.jsonl").write_text(line + "\n")
-    status, _, said = score("hype-edit-1", *arguments, "--scores", tmp_path / "ratings.jsonl")
-    assert (status, says in said) == (2, True), said
+    status, _, stderr = score("hype-edit-1", *arguments, "--scores", tmp_path / "ratings.jsonl")
+    assert (status, message in stderr) == (2, True), stderr
 
 
-def test_splits_and_models_in_files_of_their_own_are_one_sheet(score, tmp_path):
+def test_several_files_give_one_table(score, tmp_path):
     public = tried("a", t1="PFFFFFFFFF") | tried("b", t1="FFFFFFFFFF")
     private = tried("b", t2="PPPPPPPPPP") | tried("a", t2="FFFFFFFFFP")
     files = []
     for name, verdicts in (("public", public), ("private", private)):
         (tmp_path / name).mkdir()
         files += write(tmp_path / name, verdicts)
-    _, told, _ = score("hype-edit-1", *files)
+    _, result, _ = score("hype-edit-1", *files)
     (tmp_path / "whole").mkdir()
-    _, whole, _ = score("hype-edit-1", *write(tmp_path / "whole", public | private))
-    assert told == whole
-    assert told["models"]["b"]["pass_at_10"] == 0.5
-    status, _, said = score("hype-edit-1", *files, files[0])
-    assert (status, "attempt 1 of 't1' by 'a' is judged in" in said) == (2, True)
+    _, complete, _ = score("hype-edit-1", *write(tmp_path / "whole", public | private))
+    assert result == complete
+    assert result["models"]["b"]["pass_at_10"] == 0.5
+    status, _, stderr = score("hype-edit-1", *files, files[0])
+    assert (status, "attempt 1 of 't1' by 'a' is judged in" in stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("row", "expected"), [("P" + "F" * 4, None), ("P" + "F" * 9, 1), ("P" + "F" * 19, 0.5)])
 def test_pass_at_10_is_of_ten_attempts_and_null_for_fewer(score, tmp_path, row, expected):
-    _, told, said = score("hype-edit-1", *write(tmp_path, tried("a", t1=row)))
-    a = told["models"]["a"]
+    _, result, stderr = score("hype-edit-1", *write(tmp_path, tried("a", t1=row)))
+    a = result["models"]["a"]
     assert (a["pass_at_10"], a["pass_at_10_high"], a["pass_at_any"]) == (expected, expected, 1)
-    assert ("pass_at_10 is null" in said) == (expected is None)
-    assert ("pass_at_10 is the unbiased estimate" in said) == (len(row) > 10)
+    assert ("pass_at_10 is null" in stderr) == (expected is None)
+    assert ("pass_at_10 is the unbiased estimate" in stderr) == (len(row) > 10)
 
 
 def test_an_integer_beyond_float_range_is_refused(score, tmp_path):
     (tmp_path / "ratings.jsonl").write_text(
         '{"model": "a", "task_id": "t1", "attempt": 1, "score": ' + "9" * 400 + "}\n"
     )
-    status, _, said = score("hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl")
+    status, _, stderr = score(
+        "hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl"
+    )
     assert status == 2
-    assert "line 1: this is not one JSON object (an integer has 400 digits" in said
+    assert "line 1: this is not one JSON object (an integer has 400 digits" in stderr
 
 
-def test_a_byte_order_mark_before_ratings_is_no_part_of_them(score, tmp_path):
+def test_a_byte_order_mark_before_ratings_is_ignored(score, tmp_path):
     line = b'{"model": "a", "task_id": "t1", "attempt": 1, "score": 3}\n'
     (tmp_path / "ratings.jsonl").write_bytes(b"\xef\xbb\xbf" + line)
-    status, told, _ = score("hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl")
+    status, result, _ = score(
+        "hype-edit-1", *write(tmp_path, tried("a", t1="P")), "--scores", tmp_path / "ratings.jsonl"
+    )
     assert status == 0
-    assert "best of 1" in {way["way"] for way in told["models"]["a"]["workflows"]}
+    assert "best of 1" in {name["way"] for name in result["models"]["a"]["workflows"]}
 
 
 def raters(folder, *votes):
-    """A file a rater; votes: what each says, a letter an attempt of task t1 by model a."""
+    """A file for each rater; votes: a letter for each attempt of task t1 by model a."""
     files = []
-    for i, said in enumerate(votes):
+    for i, vote in enumerate(votes):
         (folder / f"r{i}").mkdir(parents=True)
-        files += write(folder / f"r{i}", tried("a", t1=said), models=["a", "b"])
+        files += write(folder / f"r{i}", tried("a", t1=vote), models=["a", "b"])
     return files
 
 
 @pytest.mark.parametrize(
     ("votes", "outcome"),
     [
-        ("FFFFP", "FAIL"),  # F.T.T, F.T.T, T.F.T, T.F.T, T.T.T: one rater of five says PASS
+        ("FFFFP", "FAIL"),  # F.T.T, F.T.T, T.F.T, T.F.T, T.T.T: one rater of five answers PASS
         ("PPPPF", "PASS"),
         ("PPPFF", "PASS"),
         ("PF", None),
@@ -315,30 +319,30 @@ def raters(folder, *votes):
         ("FF?", "FAIL"),
     ],
 )
-def test_several_raters_are_one_sheet_by_majority(score, tmp_path, votes, outcome):
-    status, told, said = score("hype-edit-1", *raters(tmp_path, *votes), "--raters")
-    assert (status, told["n_raters"]) == (0, len(votes))
-    model = told["models"]["a"]
+def test_several_raters_give_one_table_by_majority(score, tmp_path, votes, outcome):
+    status, result, stderr = score("hype-edit-1", *raters(tmp_path, *votes), "--raters")
+    assert (status, result["n_raters"]) == (0, len(votes))
+    model = result["models"]["a"]
     assert model["pass_rate"] == (1 if outcome == "PASS" else 0)
-    assert told["n_open"] == (outcome is None)
-    assert ("attempt 1 of t1 by a" in said) == (outcome is None)
+    assert result["n_open"] == (outcome is None)
+    assert ("attempt 1 of t1 by a" in stderr) == (outcome is None)
 
 
 def test_raters_who_judged_other_attempts_too(score, tmp_path):
     files = raters(tmp_path, "PPF", "PF", "P")
-    _, told, said = score("hype-edit-1", *files, "--raters")
-    assert told["n_open"] == 1  # PASS by three, a tie of two, FAIL by one
-    assert "attempt 2 of t1 by a" in said
-    assert told["models"]["a"]["pass_rate"] == pytest.approx(1 / 3)
+    _, result, stderr = score("hype-edit-1", *files, "--raters")
+    assert result["n_open"] == 1  # PASS by three, a tie of two, FAIL by one
+    assert "attempt 2 of t1 by a" in stderr
+    assert result["models"]["a"]["pass_rate"] == pytest.approx(1 / 3)
 
 
-def test_raters_of_other_images_and_files_of_one_attempt_are_told_apart(score, tmp_path):
-    status, _, said = score("hype-edit-1", *raters(tmp_path / "one", "P", "F"))
+def test_raters_and_repeated_files_are_distinguished(score, tmp_path):
+    status, _, stderr = score("hype-edit-1", *raters(tmp_path / "one", "P", "F"))
     assert status == 2
-    assert "or give --raters if each file is another rater's" in said
+    assert "or give --raters if each file is another rater's" in stderr
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
     files = [*write(tmp_path / "x", tried("a", t1="P")), *write(tmp_path / "y", tried("a", t2="P"))]
-    status, _, said = score("hype-edit-1", *files, "--raters")
+    status, _, stderr = score("hype-edit-1", *files, "--raters")
     assert status == 2
-    assert "no attempt is judged in more than one of" in said
+    assert "no attempt is judged in more than one of" in stderr

@@ -27,13 +27,13 @@ def test_a_task_worked_by_hand(score, tmp_path):
         {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1},
         {"aes_v2.5": 6, "musiq_koniq": 40, "clip_cap": 0.2, "vllmqa": 0, "clip_src": 0.7, "l1_raw": 0.3, "ssim": 0.9},
     ]
-    _, told, said = score("ice-bench", write(tmp_path, [("Color Editing", m) for m in metrics]))
+    _, result, stderr = score("ice-bench", write(tmp_path, [("Color Editing", m) for m in metrics]))
     expected = 0.3 * 0.55 + 0.3 * 0.5 + 0.3 * (0.5 + 0.5) / 2 + 0.1 * (0.8 + 1 - 0.2) / 2
-    assert told["tasks"] == {"Color Editing": pytest.approx(expected, abs=EXACT)}
-    assert told["overall"] == pytest.approx(expected, abs=EXACT)
-    assert told["dimensions"]["Color Editing"]["sc"] == pytest.approx(0.8)
-    assert len(told["missing_tasks"]) == 30
-    assert "30 of 31 tasks are not in the file" in said
+    assert result["tasks"] == {"Color Editing": pytest.approx(expected, abs=EXACT)}
+    assert result["overall"] == pytest.approx(expected, abs=EXACT)
+    assert result["dimensions"]["Color Editing"]["sc"] == pytest.approx(0.8)
+    assert len(result["missing_tasks"]) == 30
+    assert "30 of 31 tasks are not in the file" in stderr
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -42,15 +42,15 @@ def test_random_files(score, tmp_path, seed):
     tasks = rng.sample(sorted(TASKS), 31 if seed < 3 else rng.randint(1, 30))
     items = [(task, measured(rng, task)) for task in tasks for _ in range(rng.randint(1, 6))]
     rng.shuffle(items)
-    status, told, _ = score("ice-bench", write(tmp_path, items))
+    status, result, _ = score("ice-bench", write(tmp_path, items))
     expected, overall = slow.ice_bench(items)
     assert status == 0
-    assert told["tasks"] == {task: pytest.approx(float(x), abs=EXACT) for task, x in expected.items()}
-    assert told["overall"] == pytest.approx(float(overall), abs=EXACT)
-    assert told["overall_low"] == pytest.approx(told["overall"], abs=EXACT) == told["overall_high"]
+    assert result["tasks"] == {task: pytest.approx(float(x), abs=EXACT) for task, x in expected.items()}
+    assert result["overall"] == pytest.approx(float(overall), abs=EXACT)
+    assert result["overall_low"] == pytest.approx(result["overall"], abs=EXACT) == result["overall_high"]
 
 
-def test_there_are_31_tasks_and_their_weights_add_up():
+def test_31_tasks_with_weights_that_add_up():
     assert len(TASKS) == 31
     for task, recipe in TASKS.items():
         assert sum(recipe.weights.values()) == pytest.approx(1), task
@@ -58,30 +58,30 @@ def test_there_are_31_tasks_and_their_weights_add_up():
         assert ("ctrl" in recipe.weights) == (recipe.control is not None), task
 
 
-def test_open_values_are_out_of_the_mean_and_bounded_by_the_metric_s_range(score, tmp_path):
-    there = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1}
-    lacks = {name: value for name, value in there.items() if name != "l1_raw"} | {"vllmqa": None}
-    _, told, said = score("ice-bench", write(tmp_path, [("Inpainting", there), ("Inpainting", lacks)]))
+def test_open_values_are_bounded_by_the_metric_s_range(score, tmp_path):
+    complete = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3, "vllmqa": 1, "clip_src": 0.9, "l1_raw": 0.1}
+    lacks = {name: value for name, value in complete.items() if name != "l1_raw"} | {"vllmqa": None}
+    _, result, stderr = score("ice-bench", write(tmp_path, [("Inpainting", complete), ("Inpainting", lacks)]))
     full = 0.3 * 0.5 + 0.3 * 0.6 + 0.3 * (0.6 + 1) / 2 + 0.1 * (0.9 + 1 - 0.1) / 2
-    assert told["tasks"]["Inpainting"] == pytest.approx(full, abs=EXACT)
-    assert told["tasks_low"]["Inpainting"] == pytest.approx(full - 0.3 * 0.25 - 0.1 * 0.45 / 2, abs=EXACT)
-    assert told["tasks_high"]["Inpainting"] == pytest.approx(full + 0.1 * 0.05 / 2, abs=EXACT)
-    assert told["n_unscored"] == {"Inpainting": 2}
-    assert "2 metric values are missing" in said
+    assert result["tasks"]["Inpainting"] == pytest.approx(full, abs=EXACT)
+    assert result["tasks_low"]["Inpainting"] == pytest.approx(full - 0.3 * 0.25 - 0.1 * 0.45 / 2, abs=EXACT)
+    assert result["tasks_high"]["Inpainting"] == pytest.approx(full + 0.1 * 0.05 / 2, abs=EXACT)
+    assert result["n_unscored"] == {"Inpainting": 2}
+    assert "2 metric values are missing" in stderr
 
 
 def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path):
     text = {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3}
     items = [("Text2Image", text), ("Color Editing", text | {"clip_src": 0.9, "l1_raw": 0.1})]
-    _, told, said = score("ice-bench", write(tmp_path, items))
-    assert told["tasks"]["Color Editing"] is None
-    assert told["overall"] == pytest.approx((0.5 + 0.6 + 0.6) / 3, abs=EXACT)
-    assert told["unscored_tasks"] == ["Color Editing"]
-    assert "Color Editing is unscored and not in the mean: no item has vllmqa" in said
+    _, result, stderr = score("ice-bench", write(tmp_path, items))
+    assert result["tasks"]["Color Editing"] is None
+    assert result["overall"] == pytest.approx((0.5 + 0.6 + 0.6) / 3, abs=EXACT)
+    assert result["unscored_tasks"] == ["Color Editing"]
+    assert "Color Editing is unscored and not in the mean: no item has vllmqa" in stderr
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("id1;Text2Image;{}", "line 2: an item must be ItemID#;#Task#;#JSON"),
         ("id1#;#Text2image#;#{}", "line 2: unknown task 'Text2image': did you mean 'Text2Image'?"),
@@ -101,13 +101,13 @@ def test_a_task_without_one_of_its_metrics_is_unscored_not_lower(score, tmp_path
         ("id0#;#Text2Image#;#{}", "line 2: duplicate item 'id0', first on line 1"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, line, says):
+def test_unreadable_files_are_refused(score, tmp_path, line, message):
     path = tmp_path / "eval_result.txt"
     path.write_text(f"id0#;#Text2Image#;#{{}}\n{line}\n")
-    status, _, said = score("ice-bench", path)
+    status, _, stderr = score("ice-bench", path)
     assert status == 2
-    assert says in said
-    assert said.count("\n") == 1
+    assert message in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_the_table_of_weights_is_the_official_one(shared):
@@ -121,7 +121,7 @@ def test_the_table_of_weights_is_the_official_one(shared):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_score_lies_between_its_ends(score, tmp_path, seed):
+def test_every_score_is_between_its_bounds(score, tmp_path, seed):
     rng = random.Random(seed)
     items = []
     for task in rng.sample(sorted(TASKS), rng.randint(2, 31)):
@@ -134,18 +134,18 @@ def test_every_score_lies_between_its_ends(score, tmp_path, seed):
                 elif metric in ("clip_cap", "clip_src", "face_ref"):
                     values[metric] = rng.uniform(-1, 1)
             items.append((task, values))
-    _, told, _ = score("ice-bench", write(tmp_path, items))
-    for task, value in told["tasks"].items():
-        low, high = told["tasks_low"][task], told["tasks_high"][task]
-        assert (value is None) == (low is None) == (high is None) == (task in told["unscored_tasks"])
+    _, result, _ = score("ice-bench", write(tmp_path, items))
+    for task, value in result["tasks"].items():
+        low, high = result["tasks_low"][task], result["tasks_high"][task]
+        assert (value is None) == (low is None) == (high is None) == (task in result["unscored_tasks"])
         assert value is None or low - EXACT <= value <= high + EXACT
-    if told["overall"] is not None:
-        assert told["overall_low"] - EXACT <= told["overall"] <= told["overall_high"] + EXACT
+    if result["overall"] is not None:
+        assert result["overall_low"] - EXACT <= result["overall"] <= result["overall_high"] + EXACT
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_item(score, tmp_path):
+def test_a_byte_order_mark_is_ignored(score, tmp_path):
     path = write(tmp_path, [("Text2Image", {"aes_v2.5": 5, "musiq_koniq": 60, "clip_cap": 0.3})])
     _, expected, _ = score("ice-bench", path)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"id0", "\N{BULLET}".encode()))
-    status, told, _ = score("ice-bench", path)
-    assert (status, told) == (0, expected)
+    status, result, _ = score("ice-bench", path)
+    assert (status, result) == (0, expected)

@@ -22,62 +22,64 @@ def write(folder, rows):
         out = csv.writer(file)
         out.writerow(HEADER)
         for (task, case, question), scores in rows.items():
-            said = [x for s in scores for x in ('{"score": 1}\n', "" if s is None else s, 'because "it, is" so')]
-            out.writerow([f"task {task}", task, case, question, "Is it, so?\nOr not?", f"x/000{question}.jpg", *said])
+            columns = [x for s in scores for x in ('{"score": 1}\n', "" if s is None else s, 'because "it, is" so')]
+            out.writerow(
+                [f"task {task}", task, case, question, "Is it, so?\nOr not?", f"x/000{question}.jpg", *columns]
+            )
     return path
 
 
 def case(task, number, *repeats):
     """repeats: six letters each, 0, 1 or ? for no score."""
-    says = {"0": 0, "1": 1, "?": None}
-    return {(task, number, q): tuple(says[repeat[q - 1]] for repeat in repeats) for q in range(1, 7)}
+    score_of = {"0": 0, "1": 1, "?": None}
+    return {(task, number, q): tuple(score_of[repeat[q - 1]] for repeat in repeats) for q in range(1, 7)}
 
 
 def test_the_hierarchy_by_hand(score, tmp_path):
     rows = case("0024", "0001", "111111", "101111", "110111")  # 6, 1, 3 of 6
     rows |= case("0024", "0002", "000000", "111011", "111100")  # 0, 3, 4
     rows |= case("0026", "0001", "111111", "111111", "111111")
-    status, told, said = score("idea-bench", write(tmp_path, rows))
+    status, result, stderr = score("idea-bench", write(tmp_path, rows))
     assert status == 0
     first = 100 * ((6 + 1 + 3) / 18 + (0 + 3 + 4) / 18) / 2
-    assert told["tasks"] == {"0024": pytest.approx(first, abs=EXACT), "0026": 100}
-    assert told["categories"]["T2I"] == pytest.approx((first + 100) / 2, abs=EXACT)
-    assert [told["categories"][name] for name in NAMES[1:]] == [0, 0, 0, 0]
-    assert told["overall"] == pytest.approx((first + 100) / 10, abs=EXACT)
-    assert told["without_tasks"] == list(NAMES[1:])
-    assert "the file has 18 rows and the official scorer expects 306" in said
+    assert result["tasks"] == {"0024": pytest.approx(first, abs=EXACT), "0026": 100}
+    assert result["categories"]["T2I"] == pytest.approx((first + 100) / 2, abs=EXACT)
+    assert [result["categories"][name] for name in NAMES[1:]] == [0, 0, 0, 0]
+    assert result["overall"] == pytest.approx((first + 100) / 10, abs=EXACT)
+    assert result["without_tasks"] == list(NAMES[1:])
+    assert "the file has 18 rows and the official scorer expects 306" in stderr
 
 
 def test_answers_without_a_score_are_bounded(score, tmp_path):
     rows = case("0063", "0001", "1?1111", "111111", "11?0??")
     rows.pop(("0063", "0001", 6))
-    _, told, said = score("idea-bench", write(tmp_path, rows))
+    _, result, stderr = score("idea-bench", write(tmp_path, rows))
     low = 100 * (1 + 5 + 2) / 18
     high = 100 * (6 + 6 + 3) / 18
-    assert (told["n_unscored"], told["n_missing"]) == (3, 3)
-    assert told["tasks"]["0063"] == pytest.approx(low, abs=EXACT)
-    assert told["tasks_high"]["0063"] == pytest.approx(high, abs=EXACT)
-    assert told["overall_high"] == pytest.approx(high / 5, abs=EXACT)
-    assert "3 answers have no score" in said
-    assert "3 answers have no row" in said
+    assert (result["n_unscored"], result["n_missing"]) == (3, 3)
+    assert result["tasks"]["0063"] == pytest.approx(low, abs=EXACT)
+    assert result["tasks_high"]["0063"] == pytest.approx(high, abs=EXACT)
+    assert result["overall_high"] == pytest.approx(high / 5, abs=EXACT)
+    assert "3 answers have no score" in stderr
+    assert "3 answers have no row" in stderr
 
 
-def test_a_task_of_no_category_is_shown_and_named(score, tmp_path):
-    _, told, said = score("idea-bench", write(tmp_path, case("0099", "0001", *["1" * 6] * 3)))
-    assert (told["tasks"], told["overall"], told["without_category"]) == ({"0099": 100}, None, ["0099"])
-    assert told["categories"] == told["categories_high"] == dict.fromkeys(NAMES)
-    assert "the category of these tasks is unknown" in said
-    assert "count 0" not in said
-    assert "0099" in said
+def test_a_task_of_no_category_is_listed_and_reported(score, tmp_path):
+    _, result, stderr = score("idea-bench", write(tmp_path, case("0099", "0001", *["1" * 6] * 3)))
+    assert (result["tasks"], result["overall"], result["without_category"]) == ({"0099": 100}, None, ["0099"])
+    assert result["categories"] == result["categories_high"] == dict.fromkeys(NAMES)
+    assert "the category of these tasks is unknown" in stderr
+    assert "count 0" not in stderr
+    assert "0099" in stderr
 
 
-def test_with_one_task_of_no_category_there_is_no_overall(score, tmp_path):
+def test_a_task_of_no_category_leaves_no_overall(score, tmp_path):
     rows = case("0024", "0001", *["111111"] * 3) | case("0099", "0001", *["000000"] * 3)
-    _, told, said = score("idea-bench", write(tmp_path, rows))
-    assert told["categories"] == {"T2I": 100} | dict.fromkeys(NAMES[1:])
-    assert told["overall"] is told["overall_high"] is None
-    assert told["without_category"] == ["0099"]
-    assert "count 0" not in said
+    _, result, stderr = score("idea-bench", write(tmp_path, rows))
+    assert result["categories"] == {"T2I": 100} | dict.fromkeys(NAMES[1:])
+    assert result["overall"] is result["overall_high"] is None
+    assert result["without_category"] == ["0099"]
+    assert "count 0" not in stderr
 
 
 def test_the_full_sets_categories_come_from_the_datas_meta_json(score, tmp_path):
@@ -88,12 +90,12 @@ def test_the_full_sets_categories_come_from_the_datas_meta_json(score, tmp_path)
         meta = {"task_name": "t", "uid": uid, "case_id": "0001", "image_reference": reference}
         meta |= {"multi_image_reference": False, "multi_image_output": False}
         (folder / "meta.json").write_text(json.dumps(meta))
-    status, told, said = score("idea-bench", write(tmp_path, rows), "--tasks", tmp_path / "data")
-    assert (status, told["without_category"]) == (0, [])
-    assert told["categories"]["T2I"] == 100
-    assert told["categories"]["I2I"] == pytest.approx(100 / 3, abs=EXACT)
-    assert told["overall"] == pytest.approx((100 + 100 / 3) / 5, abs=EXACT)
-    assert "unknown" not in said
+    status, result, stderr = score("idea-bench", write(tmp_path, rows), "--tasks", tmp_path / "data")
+    assert (status, result["without_category"]) == (0, [])
+    assert result["categories"]["T2I"] == 100
+    assert result["categories"]["I2I"] == pytest.approx(100 / 3, abs=EXACT)
+    assert result["overall"] == pytest.approx((100 + 100 / 3) / 5, abs=EXACT)
+    assert "unknown" not in stderr
 
 
 def test_a_runs_rows_carry_their_category():
@@ -103,7 +105,7 @@ def test_a_runs_rows_carry_their_category():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_sheets(score, tmp_path, seed):
+def test_random_files(score, tmp_path, seed):
     rng = random.Random(seed)
     rows = {}
     for task in rng.sample(sorted(CATEGORY_OF), rng.randint(1, len(CATEGORY_OF))):
@@ -113,28 +115,28 @@ def test_random_sheets(score, tmp_path, seed):
                 if seed % 2 == 0 or rng.random() > 0.05:
                     yes = [int(rng.random() < rate) for _ in range(3)]
                     rows[task, f"{number:04d}", q] = tuple(None if seed % 2 and rng.random() < 0.05 else y for y in yes)
-    status, told, _ = score("idea-bench", write(tmp_path, rows))
+    status, result, _ = score("idea-bench", write(tmp_path, rows))
     assert status == 0
     tasks, categories, overall = slow.idea_bench(rows, CATEGORY_OF, NAMES)
-    assert told["tasks"] == {task: pytest.approx(float(x), abs=EXACT) for task, x in tasks.items()}
-    assert told["categories"] == {name: pytest.approx(float(x), abs=EXACT) for name, x in categories.items()}
-    assert told["overall"] == pytest.approx(float(overall), abs=EXACT)
-    assert told["overall_high"] >= told["overall"]
+    assert result["tasks"] == {task: pytest.approx(float(x), abs=EXACT) for task, x in tasks.items()}
+    assert result["categories"] == {name: pytest.approx(float(x), abs=EXACT) for name, x in categories.items()}
+    assert result["overall"] == pytest.approx(float(overall), abs=EXACT)
+    assert result["overall_high"] >= result["overall"]
 
 
-def test_a_whole_sheet_of_306_rows_is_told_without_a_word(score, tmp_path):
+def test_a_complete_file_of_306_rows_has_no_messages(score, tmp_path):
     numbers = [4] * 3 + [3] * 13
     rows = {}
     for task, n in zip(sorted(CATEGORY_OF), numbers, strict=True):
         for number in range(n):
             rows |= case(task, f"{number:04d}", *["111111"] * 3)
     assert len(rows) == 306
-    status, told, said = score("idea-bench", write(tmp_path, rows))
-    assert (status, told["overall"], told["n_cases"], said) == (0, 100, 51, "")
+    status, result, stderr = score("idea-bench", write(tmp_path, rows))
+    assert (status, result["overall"], result["n_cases"], stderr) == (0, 100, 51, "")
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("n,0024,0001,7,p,i,,1,,,1,,,1,", "line 3: question_id must be 1 to 6, not '7'"),
         ("n,0024,0001,1,p,i,,2,,,1,,,1,", "line 3: score_1 must be 0, 1 or empty, not '2'"),
@@ -144,17 +146,17 @@ def test_a_whole_sheet_of_306_rows_is_told_without_a_word(score, tmp_path):
         ('n,0024,0001,1,p,"i,,1,,,1,,,1,', "invalid CSV"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, line, says):
+def test_unreadable_files_are_refused(score, tmp_path, line, message):
     path = tmp_path / "r.csv"
     path.write_text(",".join(HEADER) + "\nn,0024,0001,6,p,i,,1,,,1,,,1,\n" + line + "\n")
-    status, _, said = score("idea-bench", path)
+    status, _, stderr = score("idea-bench", path)
     assert status == 2
-    assert says in said
-    assert said.count("\n") == 1
+    assert message in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_another_header_is_refused(score, tmp_path):
     path = tmp_path / "r.csv"
     path.write_text("task_name,task_id\n")
-    status, _, said = score("idea-bench", path)
-    assert (status, "line 1: the column 'case_id' is missing" in said) == (2, True)
+    status, _, stderr = score("idea-bench", path)
+    assert (status, "line 1: the column 'case_id' is missing" in stderr) == (2, True)

@@ -18,17 +18,17 @@ def write(folder, orders, decisions, scores=None, costs=None, per_image=False):
         {"task_id": t, "category": c, "price_usd": json.loads(p), "deliverables": q} for t, (c, p, q) in orders.items()
     ]
     lines = []
-    for (model, task, i), said in decisions.items():
+    for (model, task, i), decision in decisions.items():
         row = {"model": model, "task_id": task, "category": orders[task][0]}
         if per_image:
-            label = None if said is None else int(said)
+            label = None if decision is None else int(decision)
             lines.append(row | {"subtask_idx": i - 1, "subtask_name": f"subtask_{i}", "label": label, "notes": ""})
         else:
             found = next((x for x in lines if x["model"] == model and x["task_id"] == task), None)
             if found is None:
                 found = row | {"annotations": {}}
                 lines.append(found)
-            found["annotations"][f"subtask_{i}"] = said
+            found["annotations"][f"subtask_{i}"] = decision
     arguments = [folder / "annotations.jsonl", "--tasks", folder / "tasks.jsonl"]
     jsonl(folder / "annotations.jsonl", lines)
     jsonl(folder / "tasks.jsonl", tasks)
@@ -54,19 +54,19 @@ ORDERS = {"t1": ("Digital", "100", 3), "t2": ("Digital", "50.50", 1), "t3": ("Po
 
 
 def decided(model, **answers):
-    return {(model, task, i): said for task, row in answers.items() for i, said in enumerate(row, 1)}
+    return {(model, task, i): decision for task, row in answers.items() for i, decision in enumerate(row, 1)}
 
 
-def test_a_sheet_worked_by_hand(score, tmp_path):
+def test_a_table_worked_by_hand(score, tmp_path):
     decisions = decided("a", t1=[True, False, True], t2=[True], t3=[False, False])
     decisions |= decided("b", t1=[True, True, True], t2=[True], t3=[True, False])
     scores = {key: ("5", "4", None) if key[0] == "a" else ("4", "4", "0.5") for key in decisions}
-    status, told, said = score(
+    status, result, stderr = score(
         "servimage", *write(tmp_path, ORDERS, decisions, scores, {"a": "0.1", "b": "0.123456789"})
     )
-    assert (status, said) == (0, "")
-    assert told["suite"] == "servimage"
-    a, b = told["models"]["a"], told["models"]["b"]
+    assert (status, stderr) == (0, "")
+    assert result["suite"] == "servimage"
+    a, b = result["models"]["a"], result["models"]["b"]
     assert a["revenue_usd"] == pytest.approx(200 / 3 + 50.5, abs=EXACT)
     assert a["share"] == pytest.approx((200 / 3 + 50.5) / 160.5, abs=EXACT)
     assert (a["task_acceptance"], a["deliverable_acceptance"]) == (pytest.approx(1 / 3), 0.5)
@@ -79,56 +79,56 @@ def test_a_sheet_worked_by_hand(score, tmp_path):
     assert b["revenue_usd"] == 155.5
     assert b["cost_usd"] == pytest.approx(6 * 0.123456789, abs=EXACT)
     # t1 and t3 go to b, which has more accepted; on t2 a has 9 points and b 8.5
-    assert told["competition"]["a"] | {"n_won": 1} == told["competition"]["a"]
-    assert (told["competition"]["a"]["revenue_usd"], told["competition"]["a"]["rank"]) == (50.5, 2)
-    assert (told["competition"]["b"]["revenue_usd"], told["competition"]["b"]["rank"]) == (110, 1)
+    assert result["competition"]["a"] | {"n_won": 1} == result["competition"]["a"]
+    assert (result["competition"]["a"]["revenue_usd"], result["competition"]["a"]["rank"]) == (50.5, 2)
+    assert (result["competition"]["b"]["revenue_usd"], result["competition"]["b"]["rank"]) == (110, 1)
 
 
 def test_nothing_accepted_and_everything_accepted(score, tmp_path):
     decisions = decided("no", t1=[False] * 3, t2=[False], t3=[False] * 2)
     decisions |= decided("all", t1=[True] * 3, t2=[True], t3=[True] * 2)
-    status, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"no": "0", "all": "0"}))
+    status, result, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"no": "0", "all": "0"}))
     assert status == 0
-    no, every = told["models"]["no"], told["models"]["all"]
+    no, every = result["models"]["no"], result["models"]["all"]
     assert (no["revenue_usd"], no["share"], no["task_acceptance"], no["contribution_ratio"]) == (0, 0, 0, 0)
     assert no["cost_savings"] == 0
     assert (every["revenue_usd"], every["share"], every["task_acceptance"], every["cost_savings"]) == (160.5, 1, 1, 1)
     assert every["contribution_ratio"] is None, "nothing was spent: there is nothing to divide by"
-    assert told["competition"]["no"]["rank"] == 2
+    assert result["competition"]["no"]["rank"] == 2
 
 
-def test_the_winner_is_paid_in_full_even_with_nothing_accepted_unless_success_is_required(score, tmp_path):
+def test_the_winner_is_paid_in_full_unless_success_is_required(score, tmp_path):
     decisions = decided("a", t1=[True, False, False], t2=[False], t3=[True, True])
     decisions |= decided("b", t1=[False] * 3, t2=[False], t3=[True, False])
     scores = {key: ("1", "1", "1") if key[0] == "a" else ("2", "2", "2") for key in decisions}
     arguments = write(tmp_path, ORDERS, decisions, scores)
-    _, told, _ = score("servimage", *arguments)
-    assert told["competition"]["a"]["revenue_usd"] == 110
-    assert told["competition"]["b"]["revenue_usd"] == 50.5
-    _, told, _ = score("servimage", *arguments, "--require-success")
-    assert told["competition"]["a"]["revenue_usd"] == 10
-    assert told["competition"]["b"]["revenue_usd"] == 0
+    _, result, _ = score("servimage", *arguments)
+    assert result["competition"]["a"]["revenue_usd"] == 110
+    assert result["competition"]["b"]["revenue_usd"] == 50.5
+    _, result, _ = score("servimage", *arguments, "--require-success")
+    assert result["competition"]["a"]["revenue_usd"] == 10
+    assert result["competition"]["b"]["revenue_usd"] == 0
 
 
-def test_a_tie_left_after_the_scores_is_shared_equally_and_shares_a_rank(score, tmp_path):
+def test_a_remaining_tie_shares_revenue_and_rank(score, tmp_path):
     decisions = decided("a", t1=[True] * 3) | decided("b", t1=[True] * 3) | decided("c", t1=[True] * 3)
     # 0.1 + 0.2 is 0.3 here: scores are summed exactly
     scores = {("a", "t1", i): ("0.1", "0.2", None) for i in (1, 2, 3)}
     scores |= {("b", "t1", i): ("0.3", "0", None) for i in (1, 2, 3)}
     scores |= {("c", "t1", i): ("0.1", "0.1", None) for i in (1, 2, 3)}
-    _, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, scores))
-    assert [told["competition"][m]["revenue_usd"] for m in "abc"] == [50, 50, 0]
-    assert [told["competition"][m]["rank"] for m in "abc"] == [1, 1, 3]
-    _, told, said = score("servimage", *write(tmp_path, ORDERS, decisions))
-    assert [told["competition"][m]["revenue_usd"] for m in "abc"] == pytest.approx([100 / 3] * 3, abs=EXACT)
-    assert "ties of the competition are shared equally" in said
+    _, result, _ = score("servimage", *write(tmp_path, ORDERS, decisions, scores))
+    assert [result["competition"][m]["revenue_usd"] for m in "abc"] == [50, 50, 0]
+    assert [result["competition"][m]["rank"] for m in "abc"] == [1, 1, 3]
+    _, result, stderr = score("servimage", *write(tmp_path, ORDERS, decisions))
+    assert [result["competition"][m]["revenue_usd"] for m in "abc"] == pytest.approx([100 / 3] * 3, abs=EXACT)
+    assert "ties of the competition are shared equally" in stderr
 
 
 def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
     decisions = decided("a", t1=[True, None, False], t2=[None]) | decided("b", t1=[True, False, False], t2=[True])
-    status, told, said = score("servimage", *write(tmp_path, ORDERS, decisions))
+    status, result, stderr = score("servimage", *write(tmp_path, ORDERS, decisions))
     assert status == 0
-    a = told["models"]["a"]
+    a = result["models"]["a"]
     assert (a["n_unscored"], a["n_missing"], a["n_accepted"], a["n_deliverables"]) == (2, 2, 1, 6)
     assert a["revenue_usd"] == pytest.approx(100 / 3, abs=EXACT)
     assert a["revenue_high_usd"] == pytest.approx(200 / 3 + 50.5 + 10, abs=EXACT)
@@ -136,27 +136,27 @@ def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
         pytest.approx(1 / 6),
         pytest.approx(5 / 6),
     )
-    assert told["n_competition_open"] == 3
-    won = told["competition"]
+    assert result["n_competition_open"] == 3
+    won = result["competition"]
     assert won["a"]["revenue_low_usd"] == 0
     assert won["a"]["revenue_high_usd"] == 160.5
     assert won["b"]["revenue_low_usd"] == 0
     assert won["b"]["revenue_usd"] == 100 / 2 + 50.5
-    assert "2 images have no decision" in said
-    assert "4 images have no row" in said
+    assert "2 images have no decision" in stderr
+    assert "4 images have no row" in stderr
 
 
-def test_an_absent_score_neither_wins_nor_loses_a_tie(score, tmp_path):
+def test_an_absent_score_leaves_a_tie_open(score, tmp_path):
     decisions = decided("a", t2=[True]) | decided("b", t2=[True]) | decided("c", t2=[True])
     scores = {("a", "t2", 1): ("5", "5", None), ("b", "t2", 1): ("1", "1", None)}
-    _, told, _ = score("servimage", *write(tmp_path, {"t2": ORDERS["t2"]}, decisions, scores))
-    won = told["competition"]
+    _, result, _ = score("servimage", *write(tmp_path, {"t2": ORDERS["t2"]}, decisions, scores))
+    won = result["competition"]
     assert [won[m]["revenue_usd"] for m in "abc"] == [25.25, 0, 25.25]
-    assert told["n_competition_open"] == 1
+    assert result["n_competition_open"] == 1
     assert [(won[m]["revenue_low_usd"], won[m]["revenue_high_usd"]) for m in "ac"] == [(0, 50.5), (0, 50.5)]
 
 
-def test_both_published_forms_of_annotations_and_several_files_are_one_sheet(score, tmp_path):
+def test_both_published_forms_and_several_files_give_one_table(score, tmp_path):
     decisions = decided("a", t1=[True, None, False]) | decided("b", t1=[True, True, True])
     _, one, _ = score("servimage", *write(tmp_path, ORDERS, decisions))
     arguments = write(tmp_path, ORDERS, decisions, per_image=True)
@@ -169,18 +169,18 @@ def test_both_published_forms_of_annotations_and_several_files_are_one_sheet(sco
     assert two == one
 
 
-def test_our_own_order_files_will_do(score, tmp_path):
+def test_order_files_of_the_studio_suite_are_accepted(score, tmp_path):
     (tmp_path / "annotations.jsonl").write_text(
         '{"model": "a", "task_id": "poster", "category": "x", "annotations": {"subtask_1": true}}\n'
     )
     order = {"task_id": "poster", "category": "x", "price_usd": 3, "title": "t", "deliverables": ["one", "two"]}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(order) + "\n")
-    _, told, _ = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path / "tasks.jsonl")
-    assert told["models"]["a"]["revenue_usd"] == 1.5
+    _, result, _ = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path / "tasks.jsonl")
+    assert result["models"]["a"]["revenue_usd"] == 1.5
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_sheets(score, tmp_path, seed):
+def test_random_tables(score, tmp_path, seed):
     rng = random.Random(seed)
     fine = seed % 3 == 2  # prices finer than a micro-dollar, as binary floats print them
     orders = {
@@ -210,33 +210,33 @@ def test_random_sheets(score, tmp_path, seed):
     costs = {f"m{m}": repr(rng.uniform(0, 0.2)) for m in range(5)}
     for required in (False, True):
         flags = ["--require-success"] if required else []
-        status, told, _ = score("servimage", *write(tmp_path, orders, decisions, scores, costs), *flags)
+        status, result, _ = score("servimage", *write(tmp_path, orders, decisions, scores, costs), *flags)
         assert status == 0
         models, won = slow.servimage(orders, decisions, scores, costs, required)
-        assert list(told["models"]) == list(models)
+        assert list(result["models"]) == list(models)
         for model, expected in models.items():
-            same(told["models"][model], expected)
+            same(result["models"][model], expected)
         for model, expected in won.items():
-            same(told["competition"][model], expected)
-            ends = told["competition"][model]
+            same(result["competition"][model], expected)
+            ends = result["competition"][model]
             assert ends["revenue_low_usd"] <= ends["revenue_usd"] <= ends["revenue_high_usd"]
 
 
-def same(told, expected):
+def same(result, expected):
     for name, value in expected.items():
         if isinstance(value, dict):
             same_parts = {c: {k: v for k, v in part.items() if k != "done"} for c, part in value.items()}
-            assert set(told[name]) == set(value)
+            assert set(result[name]) == set(value)
             for category, part in same_parts.items():
-                same(told[name][category], part)
+                same(result[name][category], part)
         elif value is None:
-            assert told[name] is None, name
+            assert result[name] is None, name
         else:
-            assert told[name] == pytest.approx(float(value), rel=1e-12, abs=EXACT), name
+            assert result[name] == pytest.approx(float(value), rel=1e-12, abs=EXACT), name
 
 
 @pytest.mark.parametrize(
-    ("tasks", "annotations", "says"),
+    ("tasks", "annotations", "message"),
     [
         ("{}", "", "tasks.jsonl, line 1: task_id must be a non-empty string"),
         (
@@ -273,33 +273,33 @@ def same(told, expected):
         (None, "", "contains no annotations"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_sentence(score, tmp_path, tasks, annotations, says):
+def test_unreadable_files_are_refused(score, tmp_path, tasks, annotations, message):
     good = '{"task_id": "t", "category": "c", "price_usd": 5, "deliverables": 1}'
     (tmp_path / "tasks.jsonl").write_text((tasks or good) + "\n")
     (tmp_path / "annotations.jsonl").write_text(annotations + "\n")
-    status, _, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path / "tasks.jsonl")
+    status, _, stderr = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path / "tasks.jsonl")
     assert status == 2
-    assert says in said
-    assert said.count("\n") == 1
+    assert message in stderr
+    assert stderr.count("\n") == 1
 
 
-def test_the_table_for_people(score, tmp_path):
+def test_the_text_table(score, tmp_path):
     decisions = decided("a", t1=[True, False, True], t2=[True], t3=[False, False])
-    status, told, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"a": "0.1"}), as_json=False)
+    status, result, _ = score("servimage", *write(tmp_path, ORDERS, decisions, costs={"a": "0.1"}), as_json=False)
     assert status == 0
-    assert ["a", "$117.17", "$117.17", "73.0%", "33.3%", "50.0%", "0", "0"] in [r.split() for r in told.splitlines()]
+    assert ["a", "$117.17", "$117.17", "73.0%", "33.3%", "50.0%", "0", "0"] in [r.split() for r in result.splitlines()]
 
 
-def test_revenue_over_the_threshold_and_who_would_overtake(score, tmp_path):
+def test_revenue_by_threshold_and_rank_changes(score, tmp_path):
     decisions = decided("a", t2=[True]) | decided("b", t2=[False])
     scores = {("a", "t2", 1): ("3", "4", None), ("b", "t2", 1): ("4.5", "5", "4")}
     arguments = [*write(tmp_path, ORDERS, decisions, scores), "--sensitivity"]
-    status, told, _ = score("servimage", *arguments)
+    status, result, _ = score("servimage", *arguments)
     assert status == 0
-    earned = {p["acceptance_threshold"]: p["revenue_usd"] for p in told["sensitivity"]["points"]}
+    earned = {p["acceptance_threshold"]: p["revenue_usd"] for p in result["sensitivity"]["points"]}
     assert list(earned) == [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5]
     assert (earned[3], earned[3.5], earned[4.5]) == ({"a": 50.5, "b": 50.5}, {"a": 0, "b": 50.5}, {"a": 0, "b": 0})
-    (flip,) = told["sensitivity"]["flips"]
+    (flip,) = result["sensitivity"]["flips"]
     assert (flip["ahead"], flip["behind"]) == ("a", "b")
     assert [s["acceptance_threshold"] for s in flip["settings"]] == [3.5, 4]
     _, text, _ = score("servimage", *arguments, as_json=False)
@@ -308,14 +308,14 @@ def test_revenue_over_the_threshold_and_who_would_overtake(score, tmp_path):
 
 def test_the_paper_s_own_prices(score, tmp_path):
     decisions = decided("gpt-image-1", t2=[True]) | decided("own", t2=[True])
-    status, told, said = score("servimage", *write(tmp_path, ORDERS, decisions), "--api-prices")
+    status, result, stderr = score("servimage", *write(tmp_path, ORDERS, decisions), "--api-prices")
     assert status == 0
-    assert told["models"]["gpt-image-1"]["cost_usd"] == pytest.approx(0.137406021, abs=1e-12)
-    assert told["models"]["own"]["cost_usd"] is None
-    assert "no cost for own" in said
+    assert result["models"]["gpt-image-1"]["cost_usd"] == pytest.approx(0.137406021, abs=1e-12)
+    assert result["models"]["own"]["cost_usd"] is None
+    assert "no cost for own" in stderr
 
 
-def test_the_authors_folder_is_the_orders_and_their_labels_have_the_papers_prices(score, tmp_path):
+def test_the_authors_folder_and_labels_have_the_papers_prices(score, tmp_path):
     path = layouts.servimage(tmp_path / "ServImage_Bench")
     lines = [
         {"model": model, "task_id": task, "annotations": dict.fromkeys(subtasks, True)}
@@ -326,17 +326,17 @@ def test_the_authors_folder_is_the_orders_and_their_labels_have_the_papers_price
     for tasks in (path, path / "C-Digital" / "Digital.json"):
         if tasks.is_file():
             jsonl(tmp_path / "annotations.jsonl", [line for line in lines if line["task_id"] == "digital-001"])
-        status, told, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tasks, "--api-prices")
-        assert status == 0, said
-        worth = 100.01 + 5.42 if tasks.is_dir() else 100.01
-        assert told["models"]["gpt-image-1"]["revenue_usd"] == pytest.approx(worth, abs=EXACT)
-        assert "kling-v2-images has the price of klings-v2-images (ServImage, table 6" in said
-        assert "mj-relax-edits_1 has the price of mj-relax-edits" in said
-        assert "no cost for unheard-of" in said
-        assert "there is a cost and no annotation" not in said
-    status, _, said = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path)
+        status, result, stderr = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tasks, "--api-prices")
+        assert status == 0, stderr
+        revenue = 100.01 + 5.42 if tasks.is_dir() else 100.01
+        assert result["models"]["gpt-image-1"]["revenue_usd"] == pytest.approx(revenue, abs=EXACT)
+        assert "kling-v2-images has the price of klings-v2-images (ServImage, table 6" in stderr
+        assert "mj-relax-edits_1 has the price of mj-relax-edits" in stderr
+        assert "no cost for unheard-of" in stderr
+        assert "there is a cost and no annotation" not in stderr
+    status, _, stderr = score("servimage", tmp_path / "annotations.jsonl", "--tasks", tmp_path)
     assert status == 2
-    assert "contains no C-…/….json: give ServImage_Bench, or an order file" in said
+    assert "contains no C-…/….json: give ServImage_Bench, or an order file" in stderr
 
 
 def test_every_published_label_has_a_price():

@@ -44,7 +44,7 @@ def make_image(folder: Path, seed: int, size: tuple[int, int] = (96, 80)) -> Ima
 
 
 def drawing(size: tuple[int, int] = (160, 128)) -> Image.Image:
-    """The same image for ever: a sky, a sun, a house; what golden values are of."""
+    """The fixed image of the golden values: a sky, a sun, a building."""
     width, height = size
     down, across = np.mgrid[0:height, 0:width]
     sky = np.stack([80 + down // 2, 120 + across // 4, 220 - down // 3], 2)
@@ -71,7 +71,7 @@ def blurred(image: Image.Image, radius: float = 3) -> Image.Image:
 def read(
     network: Network, inputs: Sequence[FeatureInput], batch_size: int | None = None, device: str = "cpu"
 ) -> list[Array]:
-    """The arrays of looks, as a survey reads them; Unscorable where one has none."""
+    """The arrays of feature inputs, as an evaluator reads them; Unscorable where one has none."""
     with (
         ThreadPoolExecutor(2) as pool,
         FeatureExtractor(network, pool, 2, device, {"test": next(_FRESH)}, batch_size) as reader,

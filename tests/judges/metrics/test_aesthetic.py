@@ -37,7 +37,7 @@ def card_of():
 
 
 def by_hand(image):
-    """The whole SigLIP's own vision tower, the preprocessing by PIL and numpy, the head as it is trained."""
+    """The vision tower of the complete SigLIP, the preprocessing by PIL and numpy, the head as it is trained."""
     described = card_of()
     tall = image.resize((int(image.width * 1024 / image.height), 1024), Image.Resampling.BICUBIC)
     small = np.asarray(tall.resize((56, 56), Image.Resampling.BICUBIC), np.float64)
@@ -71,13 +71,13 @@ def test_it_is_siglips_own_embedding_and_the_head_by_hand(tmp_path):
     assert max(found) - min(found) > 0.05
 
 
-def test_one_by_one_is_all_at_once(tmp_path):
+def test_single_inputs_equal_a_batch(tmp_path):
     made = subjects(tmp_path, 5)
     metric = metric_of(NAME)
     assert_alone_as_together(metric, made)
 
 
-def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+def test_arrays_follow_the_order_of_inputs():
     network = metric_of(NAME).network
     assert_order_and_neighbours_change_nothing(network)
     network.close()
@@ -92,7 +92,7 @@ def test_its_array_is_the_score_in_float32(tmp_path):
     assert network.prepare([noise(1)], None).dtype == torch.float32
 
 
-def test_the_height_becomes_1024_first_and_that_is_seen(tmp_path):
+def test_the_image_is_resized_to_height_1024_first(tmp_path):
     assert to_height(noise(1, (96, 80))).size == (1228, 1024)
     high = noise(1, (120, 1024))
     assert to_height(high) is high
@@ -105,12 +105,12 @@ def test_the_height_becomes_1024_first_and_that_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 1100), (100000, 8)])
-def test_an_image_as_slender_as_a_hair_is_unscored(size):
+def test_an_extreme_aspect_ratio_is_unscored(size):
     with pytest.raises(Unscorable, match="too slender"):
         to_height(Image.new("RGB", size))
 
 
-def test_a_tower_with_a_weight_missing_is_refused_not_filled_with_noise(tmp_path):
+def test_a_missing_weight_is_refused(tmp_path):
     described = card_of()
     for file in resolve(described).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

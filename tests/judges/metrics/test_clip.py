@@ -1,4 +1,4 @@
-"""CLIP's metrics on the small CLIP, whose weights are what they were before there were more metrics than one."""
+"""CLIP's metrics on the small CLIP, whose weights are unchanged since the first metric."""
 
 import functools
 
@@ -57,7 +57,7 @@ def subjects(folder, n):
     ]
 
 
-def test_the_small_clip_is_still_the_one_that_it_was(cache):
+def test_the_small_clip_is_unchanged(cache):
     with torch.random.fork_rng():
         torch.manual_seed(20260103)
         first = open_clip.CLIP(
@@ -65,9 +65,9 @@ def test_the_small_clip_is_still_the_one_that_it_was(cache):
             vision_cfg={"image_size": 64, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16},
             text_cfg={"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
         ).state_dict()
-    kept = load_file(resolve(card_of()) / "open_clip_model.safetensors")
-    assert kept.keys() == first.keys()
-    assert all(torch.equal(kept[name], tensor) for name, tensor in first.items())
+    loaded = load_file(resolve(card_of()) / "open_clip_model.safetensors")
+    assert loaded.keys() == first.keys()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in first.items())
 
 
 @pytest.mark.parametrize("name", ["clip_cap", "clip_src", "clip_ref"])
@@ -101,21 +101,21 @@ def test_the_preprocessing_is_open_clips_and_known_before_the_weights_are_read(m
 
 
 @pytest.mark.parametrize("name", ["clip_cap", "clip_src", "clip_ref"])
-def test_one_by_one_is_all_at_once(tmp_path, name):
+def test_single_inputs_equal_a_batch(tmp_path, name):
     made = subjects(tmp_path, 5)
     metric = metric_of(f"{name}:tiny-clip")
     assert_alone_as_together(metric, made)
 
 
-def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+def test_arrays_follow_the_order_of_inputs():
     network = metric_of("clip_src:tiny-clip").network
     assert_order_and_neighbours_change_nothing(network)
-    words = [network.prepare([], "word " * i) for i in range(5)]
-    np.testing.assert_allclose(network.run(words), network.run(words[::-1])[::-1], atol=1e-5)
+    texts = [network.prepare([], "word " * i) for i in range(5)]
+    np.testing.assert_allclose(network.run(texts), network.run(texts[::-1])[::-1], atol=1e-5)
     network.close()
 
 
-def test_an_embedding_is_float32_of_length_1_for_words_and_images(tmp_path):
+def test_an_embedding_is_float32_of_length_1_for_text_and_images(tmp_path):
     network = metric_of("clip_cap:tiny-clip").network
     inputs = [
         FeatureInput((make_image(tmp_path, 1),)),
@@ -160,7 +160,7 @@ def test_the_first_reference_counts(tmp_path):
     assert second < 0.999
 
 
-def test_marks_in_a_caption_are_read_as_they_stand(tmp_path):
+def test_special_characters_in_a_caption_are_not_escaped(tmp_path):
     metric = metric_of("clip_cap:tiny-clip")
     image = make_image(tmp_path, 1)
     texts = ("<REF_1> on <SOURCE>", "reference image on source image")
@@ -177,19 +177,19 @@ def test_a_caption_is_cut_at_77_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "what"), [("clip_cap", "caption"), ("clip_src", "source picture")])
-def test_what_is_not_there_is_said(tmp_path, name, what):
+def test_missing_inputs_are_reported(tmp_path, name, what):
     (one,) = score(metric_of(f"{name}:tiny-clip"), [Subject("a", make_image(tmp_path, 1))])
     assert one.value is None
     assert one.unscored == f"there is no {what} to compare it with"
 
 
-def test_an_image_as_slender_as_a_hair_is_unscored(tmp_path):
+def test_an_extreme_aspect_ratio_is_unscored(tmp_path):
     network = metric_of("clip_src:tiny-clip").network
     with pytest.raises(Unscorable, match="30000x1 is too slender"):
         network.prepare([noise(1, (240000, 8)).resize((30000, 1))], None)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     described = card_of()
     with pytest.raises(WeightsError, match=r"open_clip_config.json does not exist"):
         ClipNetwork(Weights(described, tmp_path, {}))
@@ -233,13 +233,13 @@ def test_captions_are_cut_into_the_tokens_of_transformers_tokenizer():
     repaired = [list(ours([text])[0]) for text in CAPTIONS]
     ours.clean_fn = as_clip_reads
     for text in CAPTIONS:
-        told = theirs(text, truncation=True, max_length=77).input_ids
+        expected = theirs(text, truncation=True, max_length=77).input_ids
         tokens = ours([text])[0].tolist()
-        assert tokens == told + [0] * (77 - len(told)), text
+        assert tokens == expected + [0] * (77 - len(expected)), text
     assert sum(list(ours([text])[0]) != of for text, of in zip(CAPTIONS, repaired, strict=True)) >= 3
 
 
-def test_the_network_reads_captions_that_way(cache):
+def test_the_network_uses_this_tokenizer(cache):
     network = ClipNetwork(Weights(card_of(), resolve(card_of()), {}))
     network.open("cpu")
     entity, plain = network.prepare([], "fish &amp; chips"), network.prepare([], "fish & chips")

@@ -68,7 +68,7 @@ def subjects(folder, n):
     ]
 
 
-def test_it_is_openais_tower_with_the_projection_for_style(tmp_path):
+def test_it_is_the_openai_tower_with_the_style_projection(tmp_path):
     network = metric_of(NAME).network
     images = [make_image(tmp_path, 1, (96, 80)), make_image(tmp_path, 2, (40, 96)), drawn(tmp_path / "a.png")]
     for array, image in zip(read(network, [FeatureInput((image,)) for image in images]), images, strict=True):
@@ -90,14 +90,14 @@ def test_the_checkpoint_is_laid_out_as_the_published_one():
     assert not torch.equal(state["last_layer_style"], state["last_layer_content"])
 
 
-def test_one_by_one_is_all_at_once(tmp_path):
+def test_single_inputs_equal_a_batch(tmp_path):
     made = subjects(tmp_path, 5)
     metric = metric_of(NAME)
     assert_alone_as_together(metric, made)
     assert metric.network.identity["dtype"] == "float32"
 
 
-def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+def test_arrays_follow_the_order_of_inputs():
     network = metric_of(NAME).network
     assert_order_and_neighbours_change_nothing(network)
     network.close()
@@ -108,12 +108,12 @@ def test_an_image_is_most_like_itself(tmp_path):
     assert values(metric_of(NAME), [Subject("a", one, references=(one,))]) == [pytest.approx(1, abs=1e-6)]
 
 
-def test_without_a_reference_it_says_so(tmp_path):
+def test_a_missing_reference_is_reported(tmp_path):
     (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
     assert one.unscored == "there is no reference picture to compare it with"
 
 
-def test_an_image_as_slender_as_a_hair_is_unscored():
+def test_an_extreme_aspect_ratio_is_unscored():
     with pytest.raises(Unscorable, match="too slender"):
         metric_of(NAME).network.prepare([noise(1, (24000, 8)).resize((30000, 8))], None)
 

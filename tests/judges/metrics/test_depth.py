@@ -46,7 +46,7 @@ def inverse_depth(own, pixels):
 
 
 def official(own, image, condition):
-    """The evaluator's own steps, in the words of OpenCV and numpy."""
+    """The evaluator's own steps, with OpenCV and numpy."""
     pixels = np.array(image if image.size == condition.size else image.resize(condition.size))
     height, width = pixels.shape[:2]
     resolution = min(height, width, 1024)
@@ -95,7 +95,7 @@ def test_neighbours_and_order_change_nothing(metric, tmp_path):
     assert len({float(a[0]) for a in alone}) == len(inputs)
 
 
-def test_its_own_depth_map_is_followed_wholly(metric, tmp_path):
+def test_its_own_depth_map_has_the_full_score(metric, tmp_path):
     image = noise(1, (200, 136))
     metric.network.open("cpu")
     depth = metric.network._depth(metric.network.prepare([image, image], None))
@@ -103,8 +103,8 @@ def test_its_own_depth_map_is_followed_wholly(metric, tmp_path):
     assert depth.std() > 5
     own = saved(Image.fromarray(depth).convert("RGB"), tmp_path / "depth.png")
     other = saved(Image.fromarray(255 - depth).convert("RGB"), tmp_path / "other.png")
-    kept = saved(image, tmp_path / "image.png")
-    followed, not_followed = values(metric, [Subject("own", kept, own), Subject("other", kept, other)])
+    file = saved(image, tmp_path / "image.png")
+    followed, not_followed = values(metric, [Subject("own", file, own), Subject("other", file, other)])
     assert followed == 1
     assert not_followed < 0.9
 
@@ -117,7 +117,7 @@ def test_golden(metric, tmp_path):
 GOLDEN = 0.733645
 
 
-def test_what_cannot_be_read_is_unscored(metric, tmp_path):
+def test_unreadable_inputs_are_unscored(metric, tmp_path):
     small = score(metric, [Subject("small", make_image(tmp_path, 1), make_image(tmp_path, 2, (300, 32)))])[0]
     assert small.value is None
     assert "300x32 pixels is too small" in str(small.unscored)

@@ -73,7 +73,7 @@ def test_it_is_transformers_own_embedding(tmp_path):
     assert values(metric_of(NAME), made) == pytest.approx(expected, abs=1e-6)
 
 
-def test_outside_the_mask_the_image_is_white_and_the_reference_is_whole(tmp_path):
+def test_the_image_is_white_outside_the_mask_and_the_reference_is_complete(tmp_path):
     subject = subjects(tmp_path, 2)[1]
     by_hand = np.array(subject.image.load())
     white = np.ones(by_hand.shape[:2], bool)
@@ -88,7 +88,7 @@ def test_outside_the_mask_the_image_is_white_and_the_reference_is_whole(tmp_path
     assert metric.inputs(subject)[1] == metric.inputs(bare)[1]
 
 
-def test_a_mask_of_another_size_is_brought_to_the_images():
+def test_a_mask_of_another_size_is_resized():
     image, small = noise(1, (96, 80)), mask_of((48, 40), (10, 5, 30, 25))
     resized = np.asarray(small.resize((96, 80), Image.Resampling.BICUBIC))
     expected = np.where(resized[..., None] > 128, np.asarray(image), 255)
@@ -98,13 +98,13 @@ def test_a_mask_of_another_size_is_brought_to_the_images():
     assert np.array_equal(edge[:, 1::2], np.asarray(image)[:, 1::2])
 
 
-def test_one_by_one_is_all_at_once(tmp_path):
+def test_single_inputs_equal_a_batch(tmp_path):
     made = subjects(tmp_path, 5)
     metric = metric_of(NAME)
     assert_alone_as_together(metric, made)
 
 
-def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+def test_arrays_follow_the_order_of_inputs():
     network = metric_of(NAME).network
     assert_order_and_neighbours_change_nothing(network)
     network.close()
@@ -123,17 +123,17 @@ def test_an_embedding_is_float32_of_length_1(tmp_path):
 
 
 def test_an_image_is_most_like_itself(tmp_path):
-    one, whole = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
-    same = [Subject("a", one, references=(one,)), Subject("b", one, mask=whole, references=(one,))]
+    one, full_mask = drawn(tmp_path / "a.png"), saved(Image.new("RGB", (160, 128), "white"), tmp_path / "m.png")
+    same = [Subject("a", one, references=(one,)), Subject("b", one, mask=full_mask, references=(one,))]
     assert values(metric_of(NAME), same) == pytest.approx([1, 1], abs=1e-6)
 
 
-def test_without_a_reference_it_says_so(tmp_path):
+def test_a_missing_reference_is_reported(tmp_path):
     (one,) = score(metric_of(NAME), [Subject("a", make_image(tmp_path, 1))])
     assert one.unscored == "there is no reference picture to compare it with"
 
 
-def test_an_image_as_slender_as_a_hair_is_unscored():
+def test_an_extreme_aspect_ratio_is_unscored():
     with pytest.raises(Unscorable, match="30000x1 is too slender"):
         metric_of(NAME).network.prepare([Image.new("RGB", (30000, 1))], None)
 

@@ -19,7 +19,7 @@ from .helpers import make_image
 
 
 class Means(Network):
-    """The mean of an image's channels, or the length of words: a network as small as they come."""
+    """The mean of an image's channels, or the length of a text: a minimal network."""
 
     batch_size: ClassVar = {"cpu": 4}
     reads_text = True
@@ -103,12 +103,12 @@ def test_each_image_is_read_once_for_all_metrics_in_batches_of_one_shape(tmp_pat
     assert {row[:2]: row[2] for row in rows if row[1] == "a"} == expected
 
 
-def test_what_was_read_before_is_not_read_again_and_gives_the_same(tmp_path):
+def test_cached_features_are_not_computed_again(tmp_path):
     made = subjects(tmp_path)
     first, second, other = Means("kept"), Means("kept"), Means("kept")
-    there, _ = run(Evaluator({"a": Likeness(first, "a")}), made)
+    expected, _ = run(Evaluator({"a": Likeness(first, "a")}), made)
     again, _ = run(Evaluator({"a": Likeness(second, "a")}), made)
-    assert again == there
+    assert again == expected
     assert second.opened == 0
     run(Evaluator({"a": Likeness(other, "a")}, numerics={"device": "another"}), made)
     assert other.opened == 1
@@ -116,13 +116,13 @@ def test_what_was_read_before_is_not_read_again_and_gives_the_same(tmp_path):
 
 def test_order_and_neighbours_change_nothing(tmp_path):
     made = subjects(tmp_path)
-    there, _ = run(Evaluator({"a": Likeness(Means("order a"), "a")}), made)
+    expected, _ = run(Evaluator({"a": Likeness(Means("order a"), "a")}), made)
     turned, _ = run(Evaluator({"a": Likeness(Means("order b"), "a")}), made[::-1])
     alone = [row for s in made for row in run(Evaluator({"a": Likeness(Means(f"order {s.key}"), "a")}), [s])[0]]
-    assert turned == there == alone
+    assert turned == expected == alone
 
 
-def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path):
+def test_a_network_without_batch_invariance_runs_one_by_one_and_is_reported(tmp_path):
     made = subjects(tmp_path, 5)
     network = Means("swayed", swayed=True)
     _, steps = run(Evaluator({"a": Likeness(network, "a")}), made)
@@ -133,7 +133,7 @@ def test_a_network_that_neighbours_sway_is_read_one_by_one_and_says_so(tmp_path)
     assert again.batches == []
 
 
-def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
+def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
     network, made = Means("faults"), subjects(tmp_path, 6)
     large = make_image(tmp_path, 50, (160, 160))
     made[1] = Subject("1", large, made[0].source)
@@ -146,7 +146,7 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
     assert "160x160" in found["1"].unscored
     assert found["2"].unscored.startswith("gone.png does not exist")
     assert found["3"].unscored == "there is no source picture to compare it with"
-    words = {"w": Likeness(Means("words"), "w", ("caption",), caption=True)}
+    of_captions = {"w": Likeness(Means("words"), "w", ("caption",), caption=True)}
     made = [
         Subject("x", large, caption="unsayable"),
         Subject("y", made[0].image, caption="yes"),
@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
     ]
     found = dict(
         row
-        for step in Evaluator(words).run([(s, ("w",)) for s in made])
+        for step in Evaluator(of_captions).run([(s, ("w",)) for s in made])
         if isinstance(step, Scored)
         for row in step.rows
     )
@@ -163,12 +163,12 @@ def test_what_cannot_be_read_is_unscored_and_the_rest_goes_on(tmp_path):
     assert found["z"].unscored == "there is no caption to compare it with"
 
 
-def test_a_device_without_room_for_a_batch_ends_with_what_to_do_and_for_one_image_is_unscored(tmp_path):
+def test_out_of_memory_is_an_error_for_a_batch_and_unscored_for_one_image(tmp_path):
     made = subjects(tmp_path, 4)
-    crowded = Means("crowded", memory=99)
-    with ThreadPoolExecutor(1) as pool, FeatureExtractor(crowded, pool, 1, "cpu", {}) as reader:
+    limited = Means("crowded", memory=99)
+    with ThreadPoolExecutor(1) as pool, FeatureExtractor(limited, pool, 1, "cpu", {}) as reader:
         list(reader.read([(0, [FeatureInput((made[0].image,))])]))
-        crowded.memory = 2
+        limited.memory = 2
         with pytest.raises(LocalBenchError, match=r"engine\.metric_batch_size"):
             list(reader.read([(0, [FeatureInput((made[1].image,))])]))
     narrow = Means("narrow", memory=0)
@@ -177,34 +177,34 @@ def test_a_device_without_room_for_a_batch_ends_with_what_to_do_and_for_one_imag
     assert row[1].unscored == "the device has not enough memory for a picture of this size"
 
 
-def test_a_damaged_row_or_file_is_done_without(tmp_path):
+def test_a_damaged_cache_is_ignored(tmp_path):
     made = subjects(tmp_path, 3)
-    there, _ = run(Evaluator({"a": Likeness(Means("damaged"), "a")}), made)
+    expected, _ = run(Evaluator({"a": Likeness(Means("damaged"), "a")}), made)
     path = FeatureCache({"network": Means("damaged").identity, "numerics": {}, "batch_size": 4}).path
     with sqlite3.connect(path) as db:
         db.execute("UPDATE arrays SET data = zeroblob(12) WHERE look = (SELECT min(look) FROM arrays)")
     mended = Means("damaged")
-    assert run(Evaluator({"a": Likeness(mended, "a")}), made)[0] == there
+    assert run(Evaluator({"a": Likeness(mended, "a")}), made)[0] == expected
     assert mended.batches == [4]  # the one row, read anew
     path.write_bytes(b"no database at all, but long enough to be one" * 99)
     without = Means("damaged")
     found, steps = run(Evaluator({"a": Likeness(without, "a")}), made)
-    assert found == there
+    assert found == expected
     assert any(isinstance(step, Note) and "cannot be used" in step.sentence for step in steps)
 
 
-def test_arrays_keep_shapes_and_emptiness():
-    kept = FeatureCache({"test": "shapes"})
-    kept.put({"faces": np.zeros((0, 512), np.float32), "map": np.arange(6, dtype=np.float32).reshape(2, 3)})
-    assert kept.get("faces").shape == (0, 512)
-    assert kept.get("map").tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert kept.get("nothing") is None
-    assert kept.alone is None
-    kept.alone = False
+def test_arrays_are_stored_with_their_shapes():
+    stored = FeatureCache({"test": "shapes"})
+    stored.put({"faces": np.zeros((0, 512), np.float32), "map": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    assert stored.get("faces").shape == (0, 512)
+    assert stored.get("map").tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert stored.get("nothing") is None
+    assert stored.alone is None
+    stored.alone = False
     assert FeatureCache({"test": "shapes"}).alone is False
 
 
-def test_host_metrics_go_first_and_everything_asked_for_is_counted(tmp_path):
+def test_host_metrics_run_first_and_every_requested_score_is_counted(tmp_path):
     made = subjects(tmp_path, 70)
     survey = Evaluator(
         {"a": Likeness(Means("counted"), "a"), "l1_raw": make_metric("l1_raw"), "ssim": make_metric("ssim")}

@@ -89,7 +89,7 @@ def test_a_face_too_large_for_the_first_size_is_found_at_a_later_one(folder, tmp
     assert any(found)
 
 
-def test_colours_are_exchanged_as_the_evaluator_exchanges_them(folder, metric, tmp_path):
+def test_colour_channels_are_swapped_as_by_the_evaluator(folder, metric, tmp_path):
     image = with_faces(TWO[0], ground=(150, 110, 20))
     swapped = Image.fromarray(np.asarray(image)[..., ::-1].copy())
     one, other = (saved(image, tmp_path / name) for image, name in ((image, "a.png"), (swapped, "b.png")))
@@ -132,7 +132,7 @@ def test_a_reference_without_a_face_is_unscored(metric, tmp_path):
         assert one.unscored == "no face was found in the reference"
 
 
-def test_nobody_is_in_an_image_that_is_all_length(metric, tmp_path):
+def test_an_extreme_aspect_ratio_has_no_face(metric, tmp_path):
     lines = [saved(Image.new("RGB", size, FACE_COLOUR), tmp_path / f"{size}.png") for size in ((9, 5000), (5000, 1))]
     assert [one.shape for one in read(metric.network, [FeatureInput((line,)) for line in lines])] == [
         (0, 512),
@@ -149,7 +149,7 @@ def test_golden(metric, tmp_path):
 GOLDEN = 0.795463
 
 
-def test_files_that_are_not_there_or_damaged_are_said(tmp_path):
+def test_missing_and_damaged_files_are_reported(tmp_path):
     weights = SimpleNamespace(card=SimpleNamespace(name="faces"), folder=tmp_path, parts={})
     with pytest.raises(WeightsError, match=DETECTOR):
         FaceNetwork(weights).open("cpu")
@@ -159,7 +159,7 @@ def test_files_that_are_not_there_or_damaged_are_said(tmp_path):
         FaceNetwork(weights).open("cpu")
 
 
-def test_files_may_lie_in_a_folder_of_their_repository(tmp_path):
+def test_files_may_be_in_a_folder_of_their_repository(tmp_path):
     below = tmp_path / "models" / "buffalo_l"
     below.mkdir(parents=True)
     build_faces(below, None)

@@ -45,7 +45,7 @@ def prepared(network: Network, needs: Sequence[str]):
 
 
 @pytest.mark.parametrize("name", small_cards())
-def test_a_network_runs_whole_on_the_device_and_reads_what_it_reads_on_the_cpu(cache, name):
+def test_a_network_runs_completely_on_the_device_with_the_values_of_the_cpu(cache, name):
     set_determinism(1)
     network, needs = network_of(name)
     read = {}
@@ -57,8 +57,8 @@ def test_a_network_runs_whole_on_the_device_and_reads_what_it_reads_on_the_cpu(c
                 inputs.append([network.prepare([], "a red boot")])
             read[device] = [network.run(one)[0] for one in inputs]
             network.close()
-    for there, here in zip(read[str(DEVICE)], read["cpu"], strict=True):
-        np.testing.assert_allclose(there, here, rtol=1e-3, atol=1e-4)
+    for on_device, here in zip(read[str(DEVICE)], read["cpu"], strict=True):
+        np.testing.assert_allclose(on_device, here, rtol=1e-3, atol=1e-4)
 
 
 # pyiqa's CLIPIQA moves its own model to the input's device.

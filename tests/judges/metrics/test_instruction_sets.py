@@ -1,4 +1,4 @@
-"""The tests marked `every_cpu` again, in processes that are kept from some of this CPU's instructions.
+"""The tests marked `every_cpu` again, in processes that may not use some of this CPU's instructions.
 
 The variables are read when a library is loaded, so each set is a fresh process. What they are:
 scripts/instruction_sets.py.
@@ -29,9 +29,9 @@ def test_golden_values_hold_under_other_instruction_sets(name):
     code = "import sys, pytest, torch; print(torch.backends.cpu.get_cpu_capability(), flush=True)\n"
     code += "sys.exit(pytest.main(sys.argv[1:]))"
     tests = [sys.executable, "-c", code, "-p", "no:cacheprovider", "-m", "every_cpu", *FILES]
-    told = environment(SETS[name]) | {"OMP_NUM_THREADS": "1"}
+    variables = environment(SETS[name]) | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        tests, check=False, cwd=ROOT, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        tests, check=False, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

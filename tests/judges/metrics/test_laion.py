@@ -57,26 +57,26 @@ def subjects(folder, n):
     return [Subject(str(i), make_image(folder, i, (96, 80 + 8 * i))) for i in range(n)]
 
 
-def test_it_is_what_the_authors_compute(tmp_path):
+def test_the_score_equals_that_of_the_authors(tmp_path):
     made = subjects(tmp_path, 3)
     found = values(metric_of(NAME), made)
     assert found == [pytest.approx(by_hand(subject.image.load()), abs=1e-5) for subject in made]
     assert max(found) - min(found) > 0.05
 
 
-def test_one_by_one_is_all_at_once(tmp_path):
+def test_single_inputs_equal_a_batch(tmp_path):
     made = subjects(tmp_path, 5)
     metric = metric_of(NAME)
     assert_alone_as_together(metric, made)
 
 
-def test_inputs_in_another_order_give_the_same_arrays_in_that_order():
+def test_arrays_follow_the_order_of_inputs():
     network = metric_of(NAME).network
     assert_order_and_neighbours_change_nothing(network)
     network.close()
 
 
-def test_its_array_is_the_score_and_its_identity_knows_the_head(tmp_path):
+def test_its_array_is_the_score_and_its_identity_includes_the_head(tmp_path):
     network = metric_of(NAME).network
     (array,) = read(network, [FeatureInput((make_image(tmp_path, 1),))])
     assert array.dtype == np.float32

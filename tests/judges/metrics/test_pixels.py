@@ -47,7 +47,7 @@ def opened(subject):
 
 
 def by_formula(name, subject):
-    """Each from its definition, in other words than ours."""
+    """Each from its definition, independently of our code."""
     image, source, mask = opened(subject)
     match name:
         case "l1_raw":
@@ -73,8 +73,8 @@ def by_formula(name, subject):
 
 def exact_luma(rgb):
     """(299 R + 587 G + 114 B) / 1000 rounded in integers, .5 to even."""
-    whole, rest = np.divmod(rgb.astype(np.int64) @ np.array([299, 587, 114]), 1000)
-    return (whole + (rest > 500) + (rest == 500) * (whole % 2)).astype(float)
+    quotient, rest = np.divmod(rgb.astype(np.int64) @ np.array([299, 587, 114]), 1000)
+    return (quotient + (rest > 500) + (rest == 500) * (quotient % 2)).astype(float)
 
 
 def wangs_ssim(x, y):
@@ -96,7 +96,7 @@ def wangs_ssim(x, y):
 
 
 @pytest.mark.parametrize("name", ["colorfulness", "l1_raw", "l1_colorize", "l1_canny", "psnr", "ssim"])
-def test_a_metric_is_its_formula_with_and_without_masks_in_sizes_that_differ(tmp_path, name):
+def test_a_metric_equals_its_formula_with_masks_and_different_sizes(tmp_path, name):
     made = subjects(tmp_path)
     found = values(make_metric(name), made)
     assert found == [pytest.approx(by_formula(name, subject), abs=1e-6) for subject in made]
@@ -104,7 +104,7 @@ def test_a_metric_is_its_formula_with_and_without_masks_in_sizes_that_differ(tmp
 
 
 def test_ssim_is_pyiqas_where_no_luma_is_half(tmp_path):
-    """float32 moves luma by at most 255 * 2^-22, so it can only decide where luma is .5, which integers tell."""
+    """float32 moves luma by at most 255 * 2^-22, so it can only decide where luma is .5, which integers show."""
     import pyiqa
     from torchvision.transforms.functional import to_tensor
 
@@ -132,7 +132,7 @@ def test_every_colour_has_the_luma_of_integers_and_a_half_goes_to_even():
 
 @pytest.mark.every_cpu
 def test_entropy_and_ssim_are_the_formulas_of_pyiqa_in_float64(tmp_path):
-    """The same definition by two ways of computing it; SSIM's window is made by scipy here, by pyiqa there."""
+    """The same definition computed in two ways; SSIM's window is made by scipy in one and by pyiqa in the other."""
     made = subjects(tmp_path, 3)
     for name in ("entropy", "ssim"):
         assert values(make_metric(name), made) == pytest.approx(values(make_metric(f"pyiqa:{name}"), made), rel=1e-12)
@@ -184,7 +184,7 @@ def test_a_drawn_image_keeps_its_number(tmp_path, name):
     assert values(make_metric(name), [subject])[0] == pytest.approx(GOLDEN[name], rel=FLOAT64)
 
 
-def test_the_source_itself_is_as_good_as_can_be(tmp_path):
+def test_the_source_itself_has_the_best_score(tmp_path):
     same = Subject("same", drawn(tmp_path / "a.png"), drawn(tmp_path / "b.png"))
     found = {name: values(make_metric(name), [same])[0] for name in HOST}
     assert found["l1_raw"] == found["l1_aligned"] == 0
@@ -214,7 +214,7 @@ def test_the_masked_region_does_not_count_and_a_mask_of_everything_leaves_nothin
 
 
 @pytest.mark.parametrize("move", [(3, 0), (0, -4), (-5, 2)])
-def test_a_result_that_moved_by_pixels_is_compared_where_it_lies(tmp_path, move):
+def test_a_shifted_result_is_aligned_before_the_comparison(tmp_path, move):
     source = noise(5, (160, 128))
     moved = Image.fromarray(np.roll(np.asarray(source), move, (0, 1)))
     subject = Subject("moved", saved(moved, tmp_path / "moved.png"), saved(source, tmp_path / "source.png"))
@@ -227,7 +227,7 @@ def test_a_result_that_moved_by_pixels_is_compared_where_it_lies(tmp_path, move)
     assert ssim_aligned == pytest.approx(1, abs=1e-9)
 
 
-def test_alignment_never_makes_the_distance_greater_and_leaves_far_moves_alone(tmp_path):
+def test_alignment_never_increases_the_distance_and_ignores_large_shifts(tmp_path):
     made = subjects(tmp_path)
     for raw, aligned in zip(values(make_metric("l1_raw"), made), values(make_metric("l1_aligned"), made), strict=True):
         assert aligned <= raw
@@ -237,7 +237,7 @@ def test_alignment_never_makes_the_distance_greater_and_leaves_far_moves_alone(t
     assert values(make_metric("l1_aligned"), [subject]) == values(make_metric("l1_raw"), [subject])
 
 
-def test_what_is_missing_or_broken_is_one_unscored_row_and_the_rest_go_on(tmp_path):
+def test_missing_and_damaged_inputs_are_unscored_and_the_others_measured(tmp_path):
     good = make_image(tmp_path, 1)
     torn = tmp_path / "torn.png"
     torn.write_bytes(good.path.read_bytes()[:200])
@@ -267,7 +267,7 @@ def test_an_image_too_small_for_the_window_is_unscored(tmp_path):
 
 
 @pytest.mark.parametrize("name", HOST)
-def test_a_metric_says_what_it_is(name):
+def test_a_metric_describes_itself(name):
     spec = make_metric(name).spec
     assert spec.name == name
     assert "RGB8" in spec.preprocessing

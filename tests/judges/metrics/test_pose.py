@@ -115,8 +115,8 @@ def maps(*people, size=(SIDE, SIDE)):
                 a, b = np.array(person[start], float), np.array(person[end], float)
                 ahead = (b - a) / np.linalg.norm(b - a)
                 t = (x - a[0]) * ahead[0] + (y - a[1]) * ahead[1]
-                beside = np.abs((y - a[1]) * ahead[0] - (x - a[0]) * ahead[1])
-                on = (t > -3) & (t < np.linalg.norm(b - a) + 3) & (beside < 4)
+                distance = np.abs((y - a[1]) * ahead[0] - (x - a[0]) * ahead[1])
+                on = (t > -3) & (t < np.linalg.norm(b - a) + 3) & (distance < 4)
                 affinity[field][on], affinity[field + 1][on] = ahead
     return confidence, affinity
 
@@ -135,7 +135,7 @@ def moved(by, **left_out):
     return {joint: (x + by, y) for joint, (x, y) in FIGURE.items() if joint not in left_out.get("without", ())}
 
 
-def test_every_joint_of_everybody_is_found_where_it_is():
+def test_every_joint_is_found_at_its_position():
     one, other = FIGURE, moved(150, without=(4, 16))
     joints, everyone = found(one, other, size=(340, SIDE))
     assert sorted((places(joints, person) for person in everyone), key=lambda p: p[0]) == [one, other]
@@ -152,7 +152,7 @@ def test_limbs_need_affinity_and_people_four_joints():
     assert [places(found(four)[0], person) for person in found(four)[1]] == [four]
 
 
-def test_a_person_seen_in_two_halves_is_one_once_a_limb_joins_them():
+def test_two_halves_of_a_person_are_joined_by_a_limb():
     """An arm without its shoulder-to-neck limb comes in by the ear, the last limb but one."""
     without = {joint: FIGURE[joint] for joint in range(18)}
     confidence, affinity = maps(without)
@@ -182,7 +182,7 @@ def test_the_skeleton_drawn():
     assert not pose_decoding.draw(joints, [], SIDE, SIDE).any()
 
 
-def test_no_smoothed_peak_below_the_threshold_and_ties_are_all_kept():
+def test_peaks_are_above_the_threshold_and_ties_are_all_peaks():
     faint = np.zeros((18, 60, 60), np.float32)
     faint[0, 30, 30] = 1
     assert all(len(joint.positions) == 0 for joint in pose_decoding.joints(lambda n: faint[n]))
@@ -191,7 +191,7 @@ def test_no_smoothed_peak_below_the_threshold_and_ties_are_all_kept():
     assert len(pose_decoding.joints(lambda n: flat[n])[3].positions) == 81
 
 
-def test_maps_that_are_flat_are_given_up_and_unscored(metric, monkeypatch):
+def test_flat_maps_are_unscored(metric, monkeypatch):
     flat = np.full((38, 60, 60), 0.5, np.float32)
     joints = pose_decoding.joints(lambda n: flat[n])
     assert len(joints[1].positions) == 3600
@@ -205,7 +205,7 @@ def test_maps_that_are_flat_are_given_up_and_unscored(metric, monkeypatch):
         metric.value(found)
 
 
-def test_a_drawn_figure_goes_through_the_whole_network(metric, tmp_path):
+def test_a_drawn_figure_is_scored_by_the_complete_network(metric, tmp_path):
     skeletons = []
     metric.network.open("cpu")
     for size in ((SIDE, SIDE), (2 * SIDE, 2 * SIDE), (300, 211)):
@@ -217,11 +217,11 @@ def test_a_drawn_figure_goes_through_the_whole_network(metric, tmp_path):
         skeletons.append(skeleton)
     metric.network.close()
     assert 0.02 < (skeletons[0] > 0).mean() < 0.3
-    kept = saved(dots(), tmp_path / "image.png")
+    file = saved(dots(), tmp_path / "image.png")
     own = saved(Image.fromarray(skeletons[0]).convert("RGB"), tmp_path / "own.png")
     black = saved(Image.new("RGB", (SIDE, SIDE)), tmp_path / "black.png")
     followed, missed, empty = values(
-        metric, [Subject("a", kept, own), Subject("b", black, own), Subject("c", black, black)]
+        metric, [Subject("a", file, own), Subject("b", black, own), Subject("c", black, black)]
     )
     assert followed == 1
     assert missed == pytest.approx(1 - skeletons[0].mean() / 255, abs=1e-6)
@@ -261,7 +261,7 @@ def test_golden(metric, tmp_path):
 GOLDEN = 0.520069
 
 
-def test_sides_that_are_too_unlike_are_unscored(metric, tmp_path):
+def test_different_aspect_ratios_are_unscored(metric, tmp_path):
     for n, size in enumerate(((8, 2000), (4000, 8))):
         one = score(metric, [Subject("a", make_image(tmp_path, n), make_image(tmp_path, 10 + n, size))])[0]
         assert one.value is None

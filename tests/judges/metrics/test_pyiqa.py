@@ -36,7 +36,7 @@ def tiny(name):
 
 
 def plain(metric, *images):
-    """What pyiqa says by itself."""
+    """The result of pyiqa itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return float(metric(*(to_tensor(image)[None] for image in images)))
@@ -241,13 +241,13 @@ IN_FLOAT64 |= {"piqe": 86.89926739859037}
 
 @pytest.mark.every_cpu
 @pytest.mark.parametrize(("name", "expected"), (GOLDEN | IN_FLOAT64).items())
-def test_a_drawing_has_the_score_that_it_always_had(tmp_path, name, expected):
+def test_a_fixed_drawing_has_its_golden_score(tmp_path, name, expected):
     size = (64, 160) if name.startswith("musiq") else (256, 224)
     subject = alone("a", drawn(tmp_path / "a.png", size), source=saved(blurred(drawing(size)), tmp_path / "b.png"))
     (found,) = values(make_metric(name) if name in ("piqe", "entropy") else tiny(name), [subject])
-    # Kept in float32 where it is an array: two float64 results on both sides of a rounding are one step (2^-23) apart.
-    # The stand-in for BRISQUE's weights is made where the test runs, by torch.randn, whose last bits differ between
-    # instruction sets: 32 coefficients of about 200, each off by up to 4 steps, times a kernel of at most 1.
+    # Stored in float32 where it is an array: two float64 results on both sides of a rounding are one step (2^-23)
+    # apart. The stand-in for BRISQUE's weights is made where the test runs, by torch.randn, whose last bits differ
+    # between instruction sets: 32 coefficients of about 200, each off by up to 4 steps, times a kernel of at most 1.
     of_weights = 32 * 200 * 4 * 2**-24 if name == "brisque" else 0
     tolerance = max(2**-23 * expected, of_weights) if name in IN_FLOAT64 else FLOAT32_NETWORK * abs(expected)
     assert found == pytest.approx(expected, rel=0, abs=tolerance)
@@ -277,7 +277,7 @@ def test_neither_order_nor_neighbours_nor_a_batch_change_a_score(subjects, name)
     assert [metric.value([array]) for array in together] == found
 
 
-def test_a_network_that_draws_gives_an_image_one_score_and_leaves_the_random_numbers_alone(subjects):
+def test_a_random_network_is_deterministic_and_restores_the_random_state(subjects):
     class Draws(torch.nn.Module):
         def forward(self, x):
             crop = np.random.randint(0, 50)
@@ -298,7 +298,7 @@ def test_a_network_that_draws_gives_an_image_one_score_and_leaves_the_random_num
     assert Draws()(inputs[0][0]) != Draws()(inputs[0][0])
 
 
-def test_the_same_image_is_at_no_distance(tmp_path):
+def test_equal_images_have_distance_zero(tmp_path):
     same = drawn(tmp_path / "a.png", (128, 112))
     far = saved(blurred(drawing((128, 112))), tmp_path / "b.png")
     found = values(tiny("lpips"), [alone("a", same, source=same), alone("b", far, source=same)])
@@ -309,7 +309,7 @@ def test_the_same_image_is_at_no_distance(tmp_path):
 # What has no score has a reason
 
 
-def test_what_pyiqa_refuses_is_unscored_with_its_reason(tmp_path):
+def test_images_that_pyiqa_refuses_are_unscored_with_a_reason(tmp_path):
     small = make_image(tmp_path, 1, (24, 16))
     (of_niqe,) = score(tiny("niqe"), [alone("a", small)])
     assert of_niqe.value is None
@@ -325,7 +325,7 @@ def test_what_pyiqa_refuses_is_unscored_with_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "message"),
     [
         (AssertionError("Short side is less than 224"), r"pyiqa cannot measure it \(Short side is less than 224\)"),
         (RuntimeError("first line\nsecond line"), r"\(first line\)$"),
@@ -333,15 +333,15 @@ def test_what_pyiqa_refuses_is_unscored_with_its_reason(tmp_path):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "there is not enough memory"),
     ],
 )
-def test_a_fault_in_pyiqas_call_is_a_reason(error, says):
+def test_an_error_of_pyiqa_is_a_reason(error, message):
     def model(*_):
         raise error
 
-    with pytest.raises(Unscorable, match=says):
+    with pytest.raises(Unscorable, match=message):
         called(model, [])
 
 
-def test_a_full_device_is_left_to_the_reader():
+def test_out_of_memory_is_left_to_the_extractor():
     def model(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -349,7 +349,7 @@ def test_a_full_device_is_left_to_the_reader():
         called(model, [])
 
 
-def test_what_is_not_finite_is_no_number():
+def test_values_that_are_not_finite_are_unscored():
     metric = tiny("nima")
     with pytest.raises(Unscorable, match="no finite number"):
         metric.value([np.array([np.nan], np.float32)])
@@ -358,7 +358,7 @@ def test_what_is_not_finite_is_no_number():
 @pytest.mark.parametrize(
     ("name", "on_cpu"), [("tres", True), ("tres-flive", True), ("uranker", True), ("brisque", True), ("nima", False)]
 )
-def test_what_has_no_deterministic_cuda_kernel_runs_on_the_cpu_whatever_the_device(monkeypatch, name, on_cpu):
+def test_networks_without_deterministic_cuda_kernels_run_on_the_cpu(monkeypatch, name, on_cpu):
     went = []
 
     class Network(torch.nn.Module):
@@ -376,7 +376,7 @@ def test_what_has_no_deterministic_cuda_kernel_runs_on_the_cpu_whatever_the_devi
     assert network._device == went[0]
 
 
-def test_no_other_of_pyiqas_networks_calls_what_torch_lists_as_not_deterministic_on_cuda():
+def test_other_pyiqa_networks_call_deterministic_cuda_operations_only():
     """By pyiqa's source: `histc` anywhere, and `cumsum` of what is not an integer's."""
     import inspect
     import re

@@ -1,4 +1,4 @@
-"""Which of pyiqa's metrics there are, how their files are got, and that nothing is left behind by the way they are."""
+"""The available pyiqa metrics, how their files are fetched, and that no change of global state is left behind."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_a_card_is_made_without_importing_anything_heavy():
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("pyiqa:mussiq", "did you mean 'pyiqa:musiq'?"),
         ("pyiqa:fid", "it compares two sets of images"),
@@ -62,20 +62,20 @@ def test_a_card_is_made_without_importing_anything_heavy():
         ("nima:tiny-musiq", "tiny-musiq has the weights of pyiqa's musiq, but nima:tiny-musiq needs nima"),
     ],
 )
-def test_a_name_that_cannot_be_is_one_sentence(name, says):
+def test_an_invalid_name_is_an_error(name, message):
     with pytest.raises(ConfigError) as refusal:
         make_metric(name)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
 
 
-def test_a_metric_without_its_files_says_how_to_get_them():
+def test_missing_files_name_the_fetch_command():
     for name in ("musiq_koniq", "pyiqa:topiq_nr"):
         with pytest.raises(WeightsError) as refusal:
             make_metric(name)
         assert f"models fetch {metric_card(name).name}`" in str(refusal.value)
 
 
-def test_a_file_that_is_gone_is_one_sentence_with_its_address(tmp_path):
+def test_a_missing_file_is_reported_with_its_url(tmp_path):
     folder = tmp_path / "fetched"
     shutil.copytree(resolve(card("tiny-nima", "metric")), folder)
     (folder / "tiny-nima.safetensors").unlink()
@@ -88,7 +88,7 @@ def test_a_file_that_is_gone_is_one_sentence_with_its_address(tmp_path):
         read_store(folder)
 
 
-def test_files_are_called_by_their_repository_where_their_own_name_says_nothing():
+def test_files_with_generic_names_are_named_by_their_repository():
     hub = "https://huggingface.co"
     assert file_name(f"{hub}/timm/resnet50.a1_in1k/resolve/main/model.safetensors") == (
         "timm--resnet50.a1_in1k--model.safetensors"
@@ -97,7 +97,7 @@ def test_files_are_called_by_their_repository_where_their_own_name_says_nothing(
     assert file_name("https://download.pytorch.org/models/alexnet-owt-7be5be79.pth") == "alexnet-owt-7be5be79.pth"
 
 
-def test_specs_say_what_people_need():
+def test_specs_describe_the_metric():
     metric = tiny("musiq_koniq:tiny-musiq")
     assert metric.spec.name == "musiq_koniq:tiny-musiq"
     assert metric.spec.higher_is_better
@@ -142,7 +142,7 @@ def test_nothing_is_left_behind(tmp_path):
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_inside_nothing_else_is_read_and_no_socket_is_opened(tmp_path):
+def test_no_other_file_is_read_and_no_socket_is_opened(tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "real.pth")
     with local_files("MUSIQ", {}):
         with pytest.raises(WeightsError, match="not in the store"):
@@ -168,7 +168,7 @@ def test_a_mirror_of_the_hub_is_the_hub(monkeypatch):
 
 
 @pytest.mark.slow
-def test_pyiqa_asks_for_the_files_of_every_metric_and_for_nothing_else(monkeypatch):
+def test_pyiqa_requests_exactly_the_files_of_every_metric(monkeypatch):
     """Every class of pyiqa's that we take comes as far as its first file, or is made."""
     for drawn in ("normal_", "uniform_", "erfinv_"):  # two thirds of the time, for values that files would replace
         monkeypatch.setattr(torch.Tensor, drawn, lambda self, *_, **__: self)

@@ -43,7 +43,7 @@ def plugins(tmp_path, monkeypatch):
     importlib.invalidate_caches()
 
 
-def test_a_lab_adds_a_metric_of_its_own_without_touching_ours(plugins, tmp_path):
+def test_a_metric_can_be_added_without_changing_others(plugins, tmp_path):
     assert {"brightness", "broken"} < set(metric_names())
     white = saved(Image.new("RGB", (8, 8), "white"), tmp_path / "white.png")
     assert values(make_metric("brightness"), [Subject("w", white)]) == [1]
@@ -67,7 +67,7 @@ def test_a_metric_is_named_with_its_model():
 
 
 @pytest.mark.parametrize("name", sorted({*metric_names()} - {"entropy", "piqe"}))
-def test_each_default_model_has_a_card_that_says_where_it_comes_from(name, monkeypatch, tmp_path):
+def test_each_default_model_has_a_card_with_its_source(name, monkeypatch, tmp_path):
     monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     described = metric_card(name)
@@ -77,10 +77,10 @@ def test_each_default_model_has_a_card_that_says_where_it_comes_from(name, monke
     assert described.licence
     with pytest.raises(WeightsError, match=f"models fetch {described.name}") as refused:
         check_metrics([name])
-    said = str(refused.value)
-    assert "\n" not in said
-    assert (described.source.repo or "https://") in said  # where it comes from
-    assert re.search(r"\.(safetensors|json|pth|pt|bin|onnx|mat)\b", said)  # and what
+    message = str(refused.value)
+    assert "\n" not in message
+    assert (described.source.repo or "https://") in message  # its source
+    assert re.search(r"\.(safetensors|json|pth|pt|bin|onnx|mat)\b", message)  # and its file
 
 
 def test_entropy_is_shannons(tmp_path):
@@ -91,7 +91,7 @@ def test_entropy_is_shannons(tmp_path):
     assert none == pytest.approx(0, abs=1e-6)
 
 
-def test_piqe_finds_more_noise_worse_and_small_images_unscored(tmp_path):
+def test_piqe_is_worse_for_noise_and_unscored_for_small_images(tmp_path):
     ramp = np.linspace(0, 255, 256, dtype=np.float32)[None, :, None].repeat(256, 0).repeat(3, 2)
     rng = np.random.default_rng(0)
     noisy = (Image.fromarray((ramp + rng.normal(0, s, ramp.shape)).clip(0, 255).astype(np.uint8)) for s in (3, 60))

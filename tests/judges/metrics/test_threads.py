@@ -1,4 +1,4 @@
-"""Metrics in four threads say what they say in one: every host metric, and what every network does in threads."""
+"""Metrics in four threads have the results of one thread: every host metric, and every network's preprocessing."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -81,14 +81,14 @@ def differ(one, other):
 
 
 @pytest.mark.parametrize("name", HOST)
-def test_a_host_metric_says_the_same_in_four_threads(subjects, name):
+def test_a_host_metric_has_equal_results_in_four_threads(subjects, name):
     metric = make_metric(name)
     assert isinstance(metric, HostMetric)
     assert wrong(lambda subject: measured(metric, subject), subjects, 4 if name in SLOW else 16) == 0
 
 
-def test_one_module_of_pyiqas_for_all_threads_would_mix_up_scores(subjects, monkeypatch):
-    """The negative control: threads meet where pyiqa's module has kept its result and not yet given it back."""
+def test_sharing_a_pyiqa_module_between_threads_mixes_scores(subjects, monkeypatch):
+    """The negative control: threads meet where pyiqa's module has stored its result and not yet returned it."""
     metric = make_metric("piqe")
     assert isinstance(metric, PyiqaFormula)
     shared = metric._network()
@@ -107,7 +107,7 @@ def test_one_module_of_pyiqas_for_all_threads_would_mix_up_scores(subjects, monk
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_network_prepares_the_same_in_four_threads_and_leaves_random_numbers_alone(subjects, name):
+def test_preprocessing_is_equal_in_four_threads_and_keeps_the_random_state(subjects, name):
     metric = make_metric(f"{name}:{TINY[name]}")
     assert isinstance(metric, NetworkMetric)
     network = metric.network

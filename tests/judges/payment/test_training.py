@@ -183,9 +183,7 @@ def test_other_weights_prompts_and_libraries_are_refused(
         artefact.check(made, base, other_libraries=True)
 
 
-def test_training_a_real_model_without_a_gpu_is_refused_before_weights_are_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_a_real_model_without_a_gpu_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = load_payment_config("qwen3-vl-4b-4xa6000")
     with pytest.raises(ConfigError, match=r"^qwen3-vl-4b has 4.4 billion parameters, and this machine has no CUDA GPU"):
@@ -195,7 +193,7 @@ def test_training_a_real_model_without_a_gpu_is_refused_before_weights_are_looke
         train(tiny.data(), tiny.load, tiny.config(), tmp_path / "model", weights=str(tmp_path / "none"))
 
 
-def test_a_diverged_training_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_training_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "concept_loss", lambda outputs, *_: outputs.sum(dim=1) * float("inf"))
     with pytest.raises(LocalBenchError, match="loss of step 1 in stage 1 is not finite: lower the learning rate"):
         train(tiny.data(), tiny.load, tiny.config(), tmp_path / "model", device="cpu")

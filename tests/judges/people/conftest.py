@@ -70,8 +70,8 @@ def make_shop(path, n_tasks=12, models=MODELS, attempts=1, seed=5, brief=None):
                     for i, scene in enumerate(scenes[task.task_id], 1):
                         good = bool(rng.random() < 0.6)
                         others = [one for one in everything if one != scene]
-                        shown = scene if good else others[int(rng.integers(len(others)))]
-                        sha = store_image(run.images, Image.fromarray(render(shown, rng)))
+                        drawn_scene = scene if good else others[int(rng.integers(len(others)))]
+                        sha = store_image(run.images, Image.fromarray(render(drawn_scene, rng)))
                         work = {"task": task.task_id, "deliverable": i, "model": model, "attempt": attempt}
                         position += 1
                         run.store.write(
@@ -134,7 +134,7 @@ def live_server(path, protocol, people, repeats=0.0, **more):
 
 
 def answer_all(path, protocol, people, value, **more):
-    """Everyone's whole queue, through the session; `value(name, item, field, key)` answers."""
+    """Everyone's complete queue, through the session; `value(name, item, field, key)` answers."""
     with RunDir.open(path) as run:
         session = open_session([run], load_protocol(protocol), repeats=0, **more).session
         with session.database as database:

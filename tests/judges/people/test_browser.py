@@ -57,7 +57,7 @@ def wrong(rater, sha):
     return int(hashlib.sha256(f"{rater} {sha}".encode()).hexdigest()[:8], 16) / 2**32 < RATERS[rater]
 
 
-async def shown(page):
+async def displayed(page):
     """The digests of the item's images, in the order of its questions; empty at the end of the queue."""
     return await page.eval_on_selector_all(".set button", "all => all.map(one => one.dataset.left.split('/').pop())")
 
@@ -75,7 +75,7 @@ async def next_item(page, before):
 async def answer_all(page, decide, keys=("p", "x")):
     """Answer every item with the keyboard; return what was answered: digest -> decisions."""
     given = defaultdict(list)
-    while images := await shown(page):
+    while images := await displayed(page):
         await page.evaluate("document.querySelector('article').dataset.seen = 1")
         for sha in images:
             decision = decide(sha)
@@ -111,7 +111,7 @@ def kappa_by_hand(a, b):
     return None if chance == 1 else (same - chance) / (1 - chance)
 
 
-def test_five_raters_at_once_and_the_numbers_that_come_of_it(tmp_path):
+def test_five_concurrent_raters_and_their_statistics(tmp_path):
     shop = make_shop(tmp_path / "run", 7, attempts=2)
     people = dict.fromkeys(RATERS, "annotator") | {"boss": "lead"}
 
@@ -243,7 +243,7 @@ def test_the_keyboard_alone_completes_a_session(tmp_path):
             await press("n")
             await page.keyboard.type("z, a and r are letters here")
             await press("Escape")
-            first = await shown(page)
+            first = await displayed(page)
             await press("c")
             await press("Space")
             await press("Enter")  # cannot tell
@@ -272,7 +272,7 @@ def test_answers_given_without_a_network_are_sent_later(tmp_path):
             await page.wait_for_timeout(300)  # items are loaded ahead
             await page.context.set_offline(True)
             for n in range(1, 4):
-                images = await shown(page)
+                images = await displayed(page)
                 for sha in images:
                     await page.keyboard.press("a" if shop.right[sha] else "r")
                 if len(images) > 1:

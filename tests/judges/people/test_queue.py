@@ -35,7 +35,7 @@ def queue_of(n=40, protocol="accept", people=("a", "b", "c"), repeats=0.0, **rol
 
 
 def drain(queue, name, given=YES):
-    """The annotator's whole queue, answered one after the other."""
+    """The annotator's complete queue, answered one item after the other."""
     seen = []
     while found := queue.next(name):
         ((item, kind),) = found
@@ -44,7 +44,7 @@ def drain(queue, name, given=YES):
     return seen
 
 
-def test_everyone_has_an_own_order_which_a_restart_keeps():
+def test_everyone_has_an_own_order_that_a_restart_preserves():
     orders = []
     for _ in range(2):
         queue, _ = queue_of(protocol="pass-fail")
@@ -54,7 +54,7 @@ def test_everyone_has_an_own_order_which_a_restart_keeps():
     assert all(len(set(order)) == 40 for order in orders[0].values())
 
 
-def test_an_item_is_answered_by_as_many_as_the_protocol_says():
+def test_an_item_is_answered_by_the_protocol_s_number_of_raters():
     queue, _ = queue_of(people=("a", "b", "c"))
     seen = Counter()
     more = True
@@ -71,7 +71,7 @@ def test_an_item_is_answered_by_as_many_as_the_protocol_says():
     assert not queue.may_follow("a")
 
 
-def test_an_item_on_a_screen_is_kept_for_a_while():
+def test_a_displayed_item_is_reserved_for_a_while():
     queue, clock = queue_of(n=1)
     assert queue.next("a")
     assert queue.next("b")
@@ -83,7 +83,7 @@ def test_an_item_on_a_screen_is_kept_for_a_while():
     assert queue.next("a") != []  # the same two places are free again
 
 
-def test_repeats_come_later_and_only_of_what_was_answered():
+def test_repeats_come_later_and_only_of_answered_items():
     queue, _ = queue_of(n=200, protocol="pass-fail", people=("a",), repeats=0.2)
     seen = drain(queue, "a")
     repeats = [item for item, kind in seen if kind == "repeat"]
@@ -91,7 +91,7 @@ def test_repeats_come_later_and_only_of_what_was_answered():
     for item in repeats:
         first, again = seen.index((item, "answer")), seen.index((item, "repeat"))
         assert again > first
-        assert again - first >= REPEAT_GAP or again > 200  # at the end of the queue there is less between them
+        assert again - first >= REPEAT_GAP or again > 200  # shorter at the end of the queue
 
 
 def test_repeats_of_items_that_others_answered_are_dropped():
@@ -116,7 +116,7 @@ def test_a_disagreement_goes_to_a_third_who_has_not_answered():
     assert queue.disputed() == []
 
 
-def test_agreement_needs_nobody():
+def test_agreement_needs_no_adjudicator():
     for given in (YES, NO, CANNOT):
         queue, _ = queue_of(n=1)
         for name in "ab":
@@ -124,7 +124,7 @@ def test_agreement_needs_nobody():
         assert queue.disputed() == []
 
 
-def test_adjudicators_see_disputed_items_only_and_then_nobody_else_does():
+def test_only_adjudicators_see_disputed_items():
     queue, _ = queue_of(n=3, people=("a", "b", "c", "judge"), judge="adjudicator")
     assert queue.next("judge") == []
     item = queue.items[1].item_id

@@ -62,7 +62,7 @@ def ann(live):
         yield client
 
 
-def test_nothing_without_a_link(live):
+def test_every_page_needs_a_link(live):
     for path in ("/", "/queue", "/lead", "/lead.json", "/image/" + "0" * 64):
         assert httpx.get(live.url + path).status_code == 403
     assert httpx.post(live.url + "/answer", json={}).status_code in (403, 422)
@@ -175,7 +175,7 @@ def test_json_that_is_none_is_refused(ann):
         assert ann.post("/answer", content=body, headers={"Content-Type": "application/json"}).status_code in (400, 422)
 
 
-def test_a_replayed_request_is_stored_once_and_a_stale_page_is_told(live, ann):
+def test_a_replayed_request_is_stored_once_and_a_stale_page_is_reported(live, ann):
     (item,) = ann.queue()["items"]
     assert ann.answer(item, True, "a" * 32).json() == {"saved": "a" * 32}
     assert ann.answer(item, True, "a" * 32).json() == {"saved": "a" * 32}

@@ -46,8 +46,8 @@ def reproduce(capsys: pytest.CaptureFixture[str]) -> Reproduce:
     """The JSON of `reproduce`, or with `status` its stderr."""
 
     def run(*arguments: object, status: int = 0, form: str = "json") -> Any:
-        words = [*map(str, arguments), *(["--format", form] if status == 0 else [])]
-        assert main(["reproduce", *words]) == status
+        parts = [*map(str, arguments), *(["--format", form] if status == 0 else [])]
+        assert main(["reproduce", *parts]) == status
         out, err = capsys.readouterr()
         if status:
             return err

@@ -93,9 +93,9 @@ def test_ice_tables_3_to_8_are_means_of_raw_metrics(runs, reproduce, number):
     result = reproduce("ice-bench", f"table-{number}", *runs["ice-bench"])
     metrics = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq", "clip_cap": "clip_cap", "clip_src": "clip_src"}
     metrics |= {"vllm_qa": "vllmqa", "dino_ref": "dino_ref"}
-    there = {3: ["Text2Image"], 4: ["Depth-guided Generation"], 5: [], 6: ["Subject Reference Generation"]}
-    there |= {7: ["Color Editing"], 8: ["Local Subject Removal"]}
-    assert [row["task"] for row in result["rows"]] == 3 * there[number]
+    present = {3: ["Text2Image"], 4: ["Depth-guided Generation"], 5: [], 6: ["Subject Reference Generation"]}
+    present |= {7: ["Color Editing"], 8: ["Local Subject Removal"]}
+    assert [row["task"] for row in result["rows"]] == 3 * present[number]
     values = {}
     for path in runs["ice-bench"]:
         with RunDir.open(path) as run:

@@ -22,7 +22,7 @@ PAPERS = {
 """The numbers of each paper's tables and figures; ICE-Bench's are its supplement's."""
 
 
-def test_the_docs_list_what_the_registry_has():
+def test_the_docs_list_every_entry():
     rows = ROW.findall((ROOT / "docs/benchmarks.md").read_text())
     result = [(e.paper, e.name, e.title, f"`{e.command}`" if e.command else f"not made: {e.reason}") for e in ENTRIES]
     assert rows == result
@@ -46,7 +46,7 @@ def test_every_entry_has_a_builder_or_a_reason():
 
 
 @pytest.mark.parametrize("one", [e for e in ENTRIES if e.reason], ids=lambda e: f"{e.paper}-{e.name}")
-def test_what_cannot_be_made_is_one_sentence_and_exit_2(one, capsys):
+def test_unavailable_tables_exit_with_2_and_a_reason(one, capsys):
     assert main(["reproduce", one.paper, one.name]) == 2
     message = capsys.readouterr().err.splitlines()
     assert message == [
@@ -73,7 +73,7 @@ def test_the_listing_and_the_help_name_every_command(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("command", "message"),
     [
         ("servimag", "did you mean 'servimage'?"),
         ("servimage table-99", "has no 'table-99': `local-bench reproduce servimage` lists"),
@@ -91,15 +91,15 @@ def test_the_listing_and_the_help_name_every_command(capsys):
         ("hype-edit-1 table-4 RUN", "is a run of servimage, not of hype-edit-1"),
     ],
 )
-def test_wrong_input_is_one_sentence(runs, tmp_path, monkeypatch, capsys, words, message):
+def test_wrong_input_is_an_error(runs, tmp_path, monkeypatch, capsys, command, message):
     monkeypatch.chdir(tmp_path)
     Path("nothing.jsonl").touch()
     first, second = runs["servimage"]
     with RunDir.open(first) as run, RunDir.begin(tmp_path / "empty", run.config):
         pass
     given = [
-        {"RUN": str(first), "SECOND": str(second), "EMPTY": str(tmp_path / "empty")}.get(word, word)
-        for word in words.split()
+        {"RUN": str(first), "SECOND": str(second), "EMPTY": str(tmp_path / "empty")}.get(part, part)
+        for part in command.split()
     ]
     assert main(["reproduce", *given]) == 2
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Tables of hostile words in every format."""
+"""Tables of hostile text in every format."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ def test_csv_has_unrounded_numbers_and_no_formula():
     assert lines[2][1] == "-1.5"
 
 
-def test_text_is_rounded_with_a_dash_for_what_is_missing():
+def test_text_is_rounded_with_a_dash_for_missing_values():
     (row,) = [line for line in FORMATS["text"](TABLE).splitlines() if line.startswith("=a")]
     assert row.split()[-3:] == ["0.2", "\N{EN DASH}", "\N{CHECK MARK}"]
     assert "\u202e" not in row
@@ -56,7 +56,7 @@ def test_latex_escapes_every_special_character():
     assert r" & \multicolumn{2}{c}{G} &  \\" in result
 
 
-def test_a_figure_of_hostile_words_is_drawn(tmp_path):
+def test_a_figure_of_hostile_text_is_drawn(tmp_path):
     bars = Bars(HOSTILE * 20, (HOSTILE, "b"), (Series("s", (1.0, None)), Series("t$", (2.0, 3.0), ((1, 3), None))))
     draw(Figure(TABLE, (bars,)), tmp_path / "f.svg")
     result = (tmp_path / "f.svg").read_text()

@@ -46,11 +46,11 @@ def test_table_2_has_the_models_of_both_runs(runs, reproduce, decided):
     assert [row["model"] for row in result["rows"]] == ["one", "two", "three"]
     for row in result["rows"]:
         earned = {t: decided[row["model"], t][1] * p / q for t, (p, q) in PRICES.items()}
-        whole = [t for t, (_, q) in PRICES.items() if decided[row["model"], t][1] == q]
+        complete = [t for t, (_, q) in PRICES.items() if decided[row["model"], t][1] == q]
         accepted = sum(decided[row["model"], t][1] for t in PRICES)
         assert row["total_revenue_usd_k"] == pytest.approx(float(sum(earned.values())) / 1000)
         assert row["total_share_pct"] == pytest.approx(float(100 * sum(earned.values()) / F("105.43")))
-        assert row["total_task_acceptance_pct"] == pytest.approx(50 * len(whole))
+        assert row["total_task_acceptance_pct"] == pytest.approx(50 * len(complete))
         assert row["total_deliverable_acceptance_pct"] == pytest.approx(100 * accepted / 3)
         assert row["portrait_revenue_usd_k"] == pytest.approx(float(earned["portrait-010"]) / 1000)
         assert row["digital_share_pct"] == pytest.approx(float(100 * earned["digital-001"] / F("100.01")))
@@ -142,7 +142,7 @@ def test_table_10_is_the_share_of_equal_decisions(runs, reproduce, labels):
     assert row["overall_vs_human"] == pytest.approx(sum(same) / len(same))
 
 
-def test_tables_12_and_13_name_the_lowest_score_of_what_people_reject(runs, reproduce, labels):
+def test_tables_12_and_13_have_the_lowest_score_of_rejected_images(runs, reproduce, labels):
     with RunDir.open(runs["servimage"][0]) as run:
         rows = run.store.rows(
             """SELECT work_id, s.name, s.value FROM scores s JOIN candidates USING (work_id)
@@ -153,15 +153,15 @@ def test_tables_12_and_13_name_the_lowest_score_of_what_people_reject(runs, repr
     for row in rows:
         if row["name"] in names:
             scores.setdefault(row["work_id"], {})[row["name"]] = row["value"]
-    whole = [of for of in scores.values() if None not in of.values()]
-    lowest = [min(sorted(of, key=names.index), key=lambda name: of[name]) for of in whole]
+    complete = [of for of in scores.values() if None not in of.values()]
+    lowest = [min(sorted(of, key=names.index), key=lambda name: of[name]) for of in complete]
     result = reproduce("servimage", "table-12", runs["servimage"][0], "--people", labels)
     shares = {row["dimension"]: row["overall_pct"] for row in result["rows"]}
     label = {"brf": "BRF", "cns": "CNS"} | {n: f"VEQ: {n[4:].capitalize()}" for n in names[1:5]}
-    assert shares == pytest.approx({label[n]: 100 * lowest.count(n) / len(whole) for n in names})
+    assert shares == pytest.approx({label[n]: 100 * lowest.count(n) / len(complete) for n in names})
     examples = reproduce("servimage", "table-13", runs["servimage"][0], "--people", labels)["rows"]
     assert {row["dimension"]: row["dominant_score"] for row in examples} == {
-        label[n]: min(of[n] for of, low in zip(whole, lowest, strict=True) if low == n) for n in set(lowest)
+        label[n]: min(of[n] for of, low in zip(complete, lowest, strict=True) if low == n) for n in set(lowest)
     }
     assert all(row["model"] == "one" for row in examples)
 
@@ -235,7 +235,7 @@ def test_table_9_settles_what_the_predictor_expects(labelled, reproduce, tmp_pat
     assert row["total_deliverable_acceptance_pct"] == pytest.approx(100 * len(accepted) / N)
 
 
-def test_table_2_by_people_has_their_decisions_in_the_place_of_the_judges(runs, reproduce, labels, decided):
+def test_table_2_by_people_uses_their_decisions(runs, reproduce, labels, decided):
     path, other = runs["servimage"]
     rows = {row["model"]: row for row in reproduce("servimage", "table-2", path, "--people", labels)["rows"]}
     assert rows["one"]["total_revenue_usd_k"] == 0

@@ -52,9 +52,9 @@ def test_table_9_by_a_predictor_of_another_run(given, reproduce):
     assert own["rows"] != found["rows"]
 
 
-def test_what_cannot_be_compared_is_refused(given, reproduce):
+def test_incomparable_runs_are_refused(given, reproduce):
     folder, run, labels = given
-    for words, says in (
+    for arguments, message in (
         (["table-9", run], "--predictor DIR"),
         (["table-9", run, "--people", labels, "--predictor", folder / "boosted"], "give either"),
         (["table-4", run, "--people", labels], "needs --predictor DIR"),
@@ -63,4 +63,4 @@ def test_what_cannot_be_compared_is_refused(given, reproduce):
         (["table-4", run, "--people", labels, "--predictor", folder / "boosted", "--predictor", folder / "boosted"],
          "a second predictor of kind boosted"),
     ):  # fmt: skip
-        assert says in reproduce("servimage", *words, status=2)
+        assert message in reproduce("servimage", *arguments, status=2)

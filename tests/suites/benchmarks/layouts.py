@@ -40,7 +40,7 @@ def hype(folder: Path) -> Path:
 
 
 def ice(folder: Path) -> Path:
-    """Five items: from words, an edit, an edit in a mask, one by a reference, one by a depth map."""
+    """Five items: text alone, an edit, an edit in a mask, one by a reference, one by a depth map."""
     blank = {"SourceImage": "", "SourceMask": "", "ReferenceImages": [], "SourceCaption": "", "RegionBased": "0"}
     items = [
         {"ItemID": "i1", "Task": "Text2Image", "Instruction": "", "TargetCaption": "A red barn."},
@@ -103,7 +103,7 @@ def ice_whole(folder: Path) -> Path:
 
 
 def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
-    """A case for each uid: from words, from an image, and two images from words."""
+    """A case for each uid: from text, from an image, and two images from text."""
     kinds = [("plain", 0, 1), ("relight", 1, 1), ("pair", 0, 2)]
     cases = [(name, uid, given, count) for uid, (name, given, count) in zip(uids, kinds, strict=False)]
     for n, (name, uid, given, count) in enumerate(cases):
@@ -115,12 +115,12 @@ def idea(folder: Path, uids: Sequence[str] = ("0024", "0063", "0014")) -> Path:
         (case / "instruction.txt").write_text(f"Draw {name}.\n")
         inputs = [write_image(case / f"000{i}.jpg", n).name for i in range(1, given + 1)]
         outputs = [f"000{i}.jpg" for i in range(1, count + 1)]
-        asked = [
+        questions = [
             {"input_images": inputs, "output_images": outputs, "question": f"Is it {name}, {k}?"} for k in range(6)
         ]
         if count > 1:
-            asked[0]["question"] = f"Is the number in the image the digit {count}?"
-        (case / "auto_eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+            questions[0]["question"] = f"Is the number in the image the digit {count}?"
+        (case / "auto_eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in questions))
     return folder
 
 
@@ -135,7 +135,7 @@ def rephrased(file: Path) -> Path:
 
 
 def servimage(folder: Path) -> Path:
-    """Two orders as the authors have them: two images from words, and one edit of a photograph."""
+    """Two orders as the authors have them: two images from text, and one edit of a photograph."""
 
     def order(name: str, price: float, subtasks: list[str], points: list[str]) -> dict[str, object]:
         original = {"task_name_original": f"Order {name}", "requirements_original": f"The brief of {name}."}

@@ -1,4 +1,5 @@
-"""Each benchmark's own layout becomes tasks: what is asked, what a model is given, what it cannot do."""
+"""Each benchmark's own layout becomes tasks: its questions, the inputs of a model, and what the model does not
+support."""
 
 import json
 
@@ -16,7 +17,7 @@ from local_bench.suites.registry import suite
 from tests.conftest import SHARED
 from tests.suites.benchmarks import layouts
 
-WORDS, ONE, THREE = Takes(), Takes(pictures=1, size_from_picture=True), Takes(pictures=3)
+TEXT_ONLY, ONE, THREE = Takes(), Takes(pictures=1, size_from_picture=True), Takes(pictures=3)
 
 
 def read(name, path, part=None, written=None):
@@ -31,7 +32,7 @@ def no(reason="not JSON"):
     return Verdict(None, reason, "")
 
 
-def test_a_task_without_the_later_fields_is_what_it_was():
+def test_a_task_without_later_fields_is_unchanged():
     old = Task("t", "C", 1, "T", "B", ("one",), ("p",))
     assert list(old.content) == [*list(old.__dataclass_fields__)[:12]]
     assert Task("t", "C", 1, "T", "B", ("one",), ("p",), caption="").content["caption"] == ""
@@ -48,25 +49,25 @@ class TestHypeEdit1:
             read("hype-edit-1", tmp_path / "public.json", "pubic")
 
     def test_an_attempt_passes_when_all_three_parts_do(self, tmp_path):
-        asked = suite("hype-edit-1")
+        benchmark = suite("hype-edit-1")
         task = read("hype-edit-1", layouts.hype(tmp_path))["two-1"]
-        [(key, question)] = asked.questions(task, {1: "made"})
+        [(key, question)] = benchmark.questions(task, {1: "made"})
         assert question.roles == ("source", "source", "result")
         assert dict(question.slots)["changes"] == f"1. {task.brief}"
         for values, passed in (((True, True, True), 1), ((True, True, False), 0)):
             answer = dict(zip(PARTS, values, strict=True))
-            assert asked.scores(task, {key: yes(**answer)})[1][0].value == passed
-        assert asked.scores(task, {key: no()})[1][0].unscored == "not JSON"
-        assert asked.scores(task, {})[1][0].unscored
+            assert benchmark.scores(task, {key: yes(**answer)})[1][0].value == passed
+        assert benchmark.scores(task, {key: no()})[1][0].unscored == "not JSON"
+        assert benchmark.scores(task, {})[1][0].unscored
 
-    def test_a_model_that_takes_too_few_images_is_not_asked(self, tmp_path):
+    def test_a_model_that_takes_too_few_images_is_unsupported(self, tmp_path):
         entry, tasks = suite("hype-edit-1"), read("hype-edit-1", layouts.hype(tmp_path))
         assert entry.fitted(tasks["two-1"], THREE)[0].prompt == tasks["two-1"].brief
         assert "2 pictures, and the model takes 1" in entry.fitted(tasks["two-1"], ONE)
-        assert entry.fitted(tasks["mug-1"], WORDS).startswith(UNSUPPORTED)
+        assert entry.fitted(tasks["mug-1"], TEXT_ONLY).startswith(UNSUPPORTED)
 
     @pytest.mark.parametrize(
-        ("change", "says"),
+        ("change", "message"),
         [
             ({"width": 0}, "line 11: width"),
             ({"task_id": "a/b"}, "task id"),
@@ -76,16 +77,16 @@ class TestHypeEdit1:
             ({"instrucion": "x"}, "instrucion"),
         ],
     )
-    def test_a_bad_entry_is_refused(self, tmp_path, change, says):
+    def test_a_bad_entry_is_refused(self, tmp_path, change, message):
         path = layouts.hype(tmp_path)
         tasks = json.loads(path.read_text())
         tasks[1] |= change
         path.write_text(json.dumps(tasks, indent=2))
-        with pytest.raises(Exception, match=says.replace("line 11: ", "")) as caught:
+        with pytest.raises(Exception, match=message.replace("line 11: ", "")) as caught:
             read("hype-edit-1", path)
         assert "public.json, " in str(caught.value)
 
-    def test_the_public_split_as_it_is(self):
+    def test_the_public_split(self):
         path = SHARED / "data" / "hype-edit-1" / "public.json"
         if not path.exists():
             pytest.skip(f"{path} is not here")
@@ -105,37 +106,37 @@ class TestIceBench:
         path = SHARED / "reference" / "ice_bench.json"
         if not path.exists():
             pytest.skip(f"{path} is not here")
-        words = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq"}
+        metric_names = {"aesthetic": "aes_v2.5", "imaging": "musiq_koniq"}
         reference = json.loads(path.read_text())["task_metrics"]
-        assert {t: {words.get(m, m) for m in ms} for t, ms in reference.items()} == {
+        assert {t: {metric_names.get(m, m) for m in ms} for t, ms in reference.items()} == {
             t: set(ms) for t, ms in METRICS_OF.items()
         }
 
     def test_items(self, tmp_path):
-        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench")
+        tasks, benchmark = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench")
         assert tasks["i1"].source_sha256 is tasks["i1"].mask_sha256 is None
         assert tasks["i3"].mask_sha256 != tasks["i3"].source_sha256
-        prompts = {name: asked.deliverables(task)[0].prompt for name, task in tasks.items()}
+        prompts = {name: benchmark.deliverables(task)[0].prompt for name, task in tasks.items()}
         assert prompts["i1"] == "A red barn."
         assert prompts["i2"] == "Make image 1 green."
         assert prompts["i3"] == "Remove the box. Image 2 is a mask: only what is white in it is to change."
         assert prompts["i4"] == "The thing of image 1 on a beach."
 
-    def test_the_judge_is_asked_of_edits_alone(self, tmp_path):
-        tasks, asked = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench")
-        assert not list(asked.questions(tasks["i1"], {1: "made"}))
-        assert not asked.scores(tasks["i1"], {})[1][0].applies
-        [(key, question)] = asked.questions(tasks["i3"], {1: "made"})
+    def test_only_edits_have_questions_for_the_judge(self, tmp_path):
+        tasks, benchmark = read("ice-bench", layouts.ice(tmp_path)), suite("ice-bench")
+        assert not list(benchmark.questions(tasks["i1"], {1: "made"}))
+        assert not benchmark.scores(tasks["i1"], {})[1][0].applies
+        [(key, question)] = benchmark.questions(tasks["i3"], {1: "made"})
         assert question.roles == ("source", "mask", "result")
-        [(_, plain)] = asked.questions(tasks["i2"], {1: "made"})
+        [(_, plain)] = benchmark.questions(tasks["i2"], {1: "made"})
         assert dict(plain.slots) == {"instruction": "Make SOURCE green."}
-        assert asked.scores(tasks["i3"], {key: yes(success=1)})[1][0].value == 1
-        assert asked.scores(tasks["i3"], {key: no()})[1][0].unscored == "not JSON"
+        assert benchmark.scores(tasks["i3"], {key: yes(success=1)})[1][0].value == 1
+        assert benchmark.scores(tasks["i3"], {key: no()})[1][0].unscored == "not JSON"
 
     @pytest.mark.parametrize(
         ("takes", "can"),
         [
-            (WORDS, {"i1"}),
+            (TEXT_ONLY, {"i1"}),
             (ONE, {"i1", "i2", "i4", "i5"}),
             (THREE, {"i1", "i2", "i3", "i4", "i5"}),
             (Takes(text_alone=False, pictures=1, condition="depth"), {"i5"}),
@@ -143,13 +144,13 @@ class TestIceBench:
             (Takes(text_alone=False, pictures=1, mask=True), {"i3"}),
         ],
     )
-    def test_what_a_model_can_do(self, tmp_path, takes, can):
+    def test_supported_items_of_a_model(self, tmp_path, takes, can):
         entry = suite("ice-bench")
         tasks = read("ice-bench", layouts.ice(tmp_path))
         assert {name for name, task in tasks.items() if not isinstance(entry.fitted(task, takes), str)} == can
 
     @pytest.mark.parametrize(
-        ("line", "says"),
+        ("line", "message"),
         [
             ({"ItemID": "i1", "Task": "Text2Image"}, "line 6: duplicate item 'i1', first on line 1"),
             ({"ItemID": "x", "Task": "Text2Images"}, "did you mean 'Text2Image'"),
@@ -158,10 +159,10 @@ class TestIceBench:
             ({"ItemID": "x", "Task": "Color Editing", "SourceImage": "/etc/passwd"}, "not a relative path"),
         ],
     )
-    def test_a_bad_line_is_refused(self, tmp_path, line, says):
+    def test_a_bad_line_is_refused(self, tmp_path, line, message):
         path = layouts.ice(tmp_path)
         path.write_text(path.read_text() + json.dumps(line) + "\n")
-        with pytest.raises(Exception, match=says):
+        with pytest.raises(Exception, match=message):
             read("ice-bench", path)
 
     def test_an_empty_string_of_references_is_none(self, tmp_path):
@@ -182,8 +183,8 @@ class TestIceBench:
         entry = suite("ice-bench")
         tasks = read("ice-bench", layouts.ice(tmp_path))
         masked = tasks["i3"]
-        [asked] = entry.fitted(masked, Takes(text_alone=False, pictures=1, mask=True))
-        assert (asked.prompt, asked.input_images, asked.mask) == (
+        [deliverable] = entry.fitted(masked, Takes(text_alone=False, pictures=1, mask=True))
+        assert (deliverable.prompt, deliverable.input_images, deliverable.mask) == (
             "Remove the box.",
             (masked.source_sha256,),
             masked.mask_sha256,
@@ -193,7 +194,7 @@ class TestIceBench:
         assert refused.startswith("not supported: ")
         assert "Color Editing gives no mask" in refused
 
-    def test_an_image_that_is_not_there_leaves_the_item_unscored(self, tmp_path):
+    def test_a_missing_image_leaves_the_item_unscored(self, tmp_path):
         path = layouts.ice(tmp_path)
         (tmp_path / "masks" / "i3.png").unlink()
         assert read("ice-bench", path)["i3"].unscored == "Its picture masks/i3.png is not there."
@@ -210,38 +211,38 @@ class TestIdeaBench:
         assert list(read("idea-bench", tmp_path / "d", "I2I")) == ["relight_0001"]
         assert len(read("idea-bench", tmp_path / "d", "mini")) == 3
 
-    def test_six_questions_three_times_on_sheets(self, tmp_path):
-        tasks, asked = read("idea-bench", layouts.idea(tmp_path / "d")), suite("idea-bench")
-        found = dict(asked.questions(tasks["relight_0001"], {1: "made"}))
+    def test_six_questions_three_times_on_collages(self, tmp_path):
+        tasks, benchmark = read("idea-bench", layouts.idea(tmp_path / "d")), suite("idea-bench")
+        found = dict(benchmark.questions(tasks["relight_0001"], {1: "made"}))
         assert len(found) == 18
         one = found[1, "idea_question", 3, 2]
         assert (one.collage.rows, len(one.images), one.repeat) == ((1, 1), 2, 2)
-        pair = dict(asked.questions(tasks["pair_0001"], {2: "second"}))
-        assert pair[2, "idea_question", 0, 0].collage.count == 1  # the card counts what is there
+        pair = dict(benchmark.questions(tasks["pair_0001"], {2: "second"}))
+        assert pair[2, "idea_question", 0, 0].collage.count == 1  # the card counts the images that exist
         assert pair[2, "idea_question", 0, 0].images == ()
         assert pair[2, "idea_question", 1, 0].images == ("second",)
 
     def test_a_question_without_all_its_answers_is_unscored(self, tmp_path):
-        task, asked = read("idea-bench", layouts.idea(tmp_path / "d"))["pair_0001"], suite("idea-bench")
+        task, benchmark = read("idea-bench", layouts.idea(tmp_path / "d"))["pair_0001"], suite("idea-bench")
         heard = {(2, "idea_question", k, r): yes(met=int(k != 5 or r > 0)) for k in range(6) for r in range(3)}
         heard[2, "idea_question", 0, 1] = no()
-        scores = asked.scores(task, heard)
+        scores = benchmark.scores(task, heard)
         assert scores[1] == scores[2]
         assert [s.value for s in scores[1]] == [None, 1, 1, 1, 1, pytest.approx(2 / 3)]
         assert scores[1][0].unscored == "1 of 3 askings have no answer"
 
-    def test_what_a_model_cannot_do_is_rephrased_or_said(self, tmp_path):
+    def test_unsupported_cases_are_rephrased_or_reported(self, tmp_path):
         entry = suite("idea-bench")
         plain = read("idea-bench", layouts.idea(tmp_path / "d"))
         dagger = read("idea-bench", tmp_path / "d", written=layouts.rephrased(tmp_path / "written.jsonl"))
-        assert "2 images, and the model makes one" in entry.fitted(plain["pair_0001"], WORDS)
-        assert entry.fitted(plain["relight_0001"], WORDS).startswith(UNSUPPORTED)
-        assert [d.prompt for d in entry.fitted(dagger["pair_0001"], WORDS)] == ["A left shoe.", "A right shoe."]
-        assert entry.fitted(dagger["relight_0001"], WORDS)[0].input_images == ()
+        assert "2 images, and the model makes one" in entry.fitted(plain["pair_0001"], TEXT_ONLY)
+        assert entry.fitted(plain["relight_0001"], TEXT_ONLY).startswith(UNSUPPORTED)
+        assert [d.prompt for d in entry.fitted(dagger["pair_0001"], TEXT_ONLY)] == ["A left shoe.", "A right shoe."]
+        assert entry.fitted(dagger["relight_0001"], TEXT_ONLY)[0].input_images == ()
         assert entry.fitted(dagger["relight_0001"], ONE)[0].prompt == "Draw relight."
         assert entry.fitted(dagger["pair_0001"], Takes(text_alone=False, pictures=1)).startswith(UNSUPPORTED)
 
-    def test_without_questions_for_a_judge_people_s_are_asked(self, tmp_path):
+    def test_without_questions_for_a_judge_those_for_people_are_used(self, tmp_path):
         folder = layouts.idea(tmp_path / "d")
         case = folder / "relight_0001"
         (case / "auto_eval.jsonl").unlink()
@@ -261,17 +262,19 @@ class TestIdeaBench:
         standards = {"0_point_standard": "A mark is there.", "1_point_standard": "There is none."}
         entries = [{"question": f"Is there a watermark, {k}?"} | standards for k in range(6)]
         (case / "eval.json").write_text(json.dumps({"questions": entries}))
-        task, asked = read("idea-bench", folder)["plain_0001"], suite("idea-bench")
+        task, benchmark = read("idea-bench", folder)["plain_0001"], suite("idea-bench")
         text = "Is there a watermark, 0?\n0 points: A mark is there.\n1 point: There is none."
         assert task.evaluation_points[0] == text
-        assert next(q.slots for _, q in asked.questions(task, {1: "a" * 64})) == (("question", text),)
-        assert asked.deliverables(task) == asked.deliverables(before)  # what identifies a candidate does not change
+        assert next(q.slots for _, q in benchmark.questions(task, {1: "a" * 64})) == (("question", text),)
+        assert benchmark.deliverables(task) == benchmark.deliverables(
+            before
+        )  # what identifies a candidate does not change
         entries[2].pop("0_point_standard")
         (case / "eval.json").write_text(json.dumps({"questions": entries}))
         with pytest.raises(TaskFileError, match="both 0 points and 1 point"):
             read("idea-bench", folder)
 
-    def test_a_bad_case_is_left_out_and_named_and_the_rest_is_read(self, tmp_path):
+    def test_an_invalid_case_is_reported_and_the_others_are_read(self, tmp_path):
         folder = layouts.idea(tmp_path / "d")
         (folder / "plain_0001/meta.json").write_text("[]")
         (folder / "pair_0001/instruction.txt").write_text(" ")
@@ -286,7 +289,7 @@ class TestIdeaBench:
             suite("idea-bench").tasks(str(folder), pixel_digest, refuse=refused.append)
 
     @pytest.mark.parametrize(
-        ("file", "text", "says"),
+        ("file", "text", "message"),
         [
             ("plain_0001/meta.json", "[]", "JSON object"),
             ("plain_0001/meta.json", '{"uid": "24"}', "meta.json"),
@@ -294,16 +297,16 @@ class TestIdeaBench:
             ("plain_0001/auto_eval.jsonl", '{"question": "q", "output_images": ["x.jpg"]}\n', "line 1: 'x.jpg'"),
         ],
     )
-    def test_a_damaged_case_is_refused(self, tmp_path, file, text, says):
+    def test_a_damaged_case_is_refused(self, tmp_path, file, text, message):
         folder = layouts.idea(tmp_path / "d")
         (folder / file).write_text(text)
-        with pytest.raises(TaskFileError, match=says):
+        with pytest.raises(TaskFileError, match=message):
             read("idea-bench", folder)
 
 
 class TestServImage:
     def test_orders_in_the_authors_folders(self, tmp_path):
-        tasks, asked = read("servimage", layouts.servimage(tmp_path)), suite("servimage")
+        tasks, benchmark = read("servimage", layouts.servimage(tmp_path)), suite("servimage")
         digital, portrait = tasks["digital-001"], tasks["portrait-010"]
         assert (digital.category, digital.price_micro_usd) == ("C-Digital", 100_010_000)
         assert portrait.source_sha256
@@ -311,12 +314,12 @@ class TestServImage:
         assert len(digital.reference_sha256) == 1
         assert digital.source_sha256 is None
         assert digital.rules == ({"visual_specs": {"aspect_ratio": "1:1"}},) * 2
-        one, two = (d.prompt for d in asked.deliverables(digital))
+        one, two = (d.prompt for d in benchmark.deliverables(digital))
         assert one.startswith("Make image 1 of the 2")
         assert two.startswith("Make image 2 of the 2")
         assert "- It says Nord" in one
         assert "2. A card" in one
-        assert asked.deliverables(portrait)[0].prompt.startswith("Order portrait-010: A white ground")
+        assert benchmark.deliverables(portrait)[0].prompt.startswith("Order portrait-010: A white ground")
 
     def test_an_order_without_points_is_unscored_by_brf(self, tmp_path):
         folder = layouts.servimage(tmp_path)
@@ -324,32 +327,32 @@ class TestServImage:
         [entry] = json.loads(file.read_text())
         del entry["soft_rules"]
         file.write_text(json.dumps([entry]))
-        asked = suite("servimage")
-        brf = asked.scores(read("servimage", file)["portrait-010"], {})[1][0]
+        benchmark = suite("servimage")
+        brf = benchmark.scores(read("servimage", file)["portrait-010"], {})[1][0]
         assert "no evaluation points" in brf.unscored
 
-    def test_the_paper_s_cases(self):
+    def test_the_cases_of_the_paper(self):
         path = SHARED / "data" / "servimage-cases" / "tasks.jsonl"
         if not path.exists():
             pytest.skip(f"{path} is not here")
-        tasks, asked = read("servimage", path), suite("servimage")
-        assert len(asked.deliverables(tasks["digital-009"])) == 4
+        tasks, benchmark = read("servimage", path), suite("servimage")
+        assert len(benchmark.deliverables(tasks["digital-009"])) == 4
         assert tasks["portrait-001"].unscored
         assert tasks["product-015"].notes
 
     @pytest.mark.parametrize(
-        ("change", "says"),
+        ("change", "message"),
         [
             ({"task_id": "a b"}, "task id"),
             ({"hard_rules": {"deliverables": []}}, "deliverables"),
             ({"original_task_data": {}}, "task_name_original"),
         ],
     )
-    def test_a_bad_order_is_refused(self, tmp_path, change, says):
+    def test_a_bad_order_is_refused(self, tmp_path, change, message):
         file = layouts.servimage(tmp_path) / "C-Digital" / "Digital.json"
         [entry] = json.loads(file.read_text())
         file.write_text(json.dumps([entry | change]))
-        with pytest.raises(TaskFileError, match=says) as caught:
+        with pytest.raises(TaskFileError, match=message) as caught:
             read("servimage", tmp_path)
         assert "Digital.json, line 1" in str(caught.value)
 
@@ -377,7 +380,7 @@ class TestServImage:
 
 class TestWritten:
     @pytest.mark.parametrize(
-        ("text", "says"),
+        ("text", "message"),
         [
             ('{"task_id": "nobody", "prompts": ["x"]}', "no task 'nobody'"),
             ('{"task_id": "pair_0001", "prompts": ["x"]}', "requests 2 images, but has 1 prompts"),
@@ -386,9 +389,9 @@ class TestWritten:
             ('{"task_id": "pair_0001"}\n{"task_id": "pair_0001"}', "line 2: duplicate task 'pair_0001'"),
         ],
     )
-    def test_a_line_that_fits_nothing_is_refused(self, tmp_path, text, says):
+    def test_a_line_that_fits_nothing_is_refused(self, tmp_path, text, message):
         (tmp_path / "w.jsonl").write_text(text)
-        with pytest.raises(TaskFileError, match=says):
+        with pytest.raises(TaskFileError, match=message):
             read("idea-bench", layouts.idea(tmp_path / "d"), written=tmp_path / "w.jsonl")
 
     def test_written_rules_are_an_orders_rules(self, tmp_path):
@@ -404,17 +407,17 @@ class TestWritten:
         with pytest.raises(TaskFileError, match="requests 2 images, but has rules for 1"):
             read("servimage", path, written=tmp_path / "w.jsonl")
 
-    def test_what_is_written_takes_the_place_of_what_is_lacking(self, tmp_path):
+    def test_enrichment_replaces_missing_content(self, tmp_path):
         (tmp_path / "w.jsonl").write_text(
             '{"task_id": "mug-1", "changes": ["Blue mug"], "preservations": ["The table"]}'
         )
-        path, asked = layouts.hype(tmp_path / "d"), suite("hype-edit-1")
+        path, benchmark = layouts.hype(tmp_path / "d"), suite("hype-edit-1")
         task = read("hype-edit-1", path, written=tmp_path / "w.jsonl")["mug-1"]
-        [(_, question)] = asked.questions(task, {1: "made"})
+        [(_, question)] = benchmark.questions(task, {1: "made"})
         assert dict(question.slots)["changes"] == "1. Blue mug"
         assert dict(question.slots)["preservations"] == "1. The table"
-        assert asked.enrichment_question(task) is None
-        assert asked.enrichment_question(read("hype-edit-1", path)["mug-1"]).rubric == "hype_checklist"
+        assert benchmark.enrichment_question(task) is None
+        assert benchmark.enrichment_question(read("hype-edit-1", path)["mug-1"]).rubric == "hype_checklist"
 
 
 @pytest.mark.parametrize(
@@ -450,7 +453,7 @@ def test_a_link_out_of_the_data_set_is_refused(tmp_path, name, layout, linked):
         ({"dimensions": [1, 2]}, {}),
     ],
 )
-def test_of_servimages_published_sizes_those_are_taken_that_mean_one_thing(tmp_path, published, specs):
+def test_only_unambiguous_published_sizes_of_servimage_are_used(tmp_path, published, specs):
     path = layouts.servimage(tmp_path)
     file = tmp_path / "C-Digital" / "Digital.json"
     data = json.loads(file.read_text())

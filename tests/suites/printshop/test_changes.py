@@ -38,7 +38,7 @@ MAY_CHANGE = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_edit_changes_what_it_says_and_nothing_else(kind):
+def test_an_edit_changes_only_what_it_describes(kind):
     rng = np.random.default_rng(0)
     for _ in range(25):
         edit = sample_edit(rng, kind)
@@ -90,7 +90,7 @@ def test_edits_in_training_touch_no_held_out_pair():
 
 
 @pytest.mark.parametrize("kind", damage.KINDS)
-def test_damage_grows_with_its_strength_and_comes_from_the_generator(kind):
+def test_damage_grows_with_its_strength_and_is_seeded(kind):
     rng = np.random.default_rng(3)
     for seed in range(20):
         image = render(sample_scene(rng), rng)
@@ -104,7 +104,7 @@ def test_damage_grows_with_its_strength_and_comes_from_the_generator(kind):
 
 
 @pytest.mark.parametrize("broken", [None, *STYLE])
-def test_a_set_shares_its_style_or_one_of_it_breaks_it(broken):
+def test_a_set_shares_its_style_or_one_image_breaks_it(broken):
     rng = np.random.default_rng(4)
     for _ in range(20):
         images = sample_set(rng, int(rng.integers(3, 5)), broken)
@@ -124,7 +124,7 @@ def test_a_set_shares_its_style_or_one_of_it_breaks_it(broken):
 
 
 @pytest.mark.parametrize("text", writing.INJECTED_TEXTS)
-def test_writing_is_seen_as_writing_and_hides_no_figure(text):
+def test_lettering_is_detected_and_hides_no_figure(text):
     rng = np.random.default_rng(5)
     for edge in ("top", "bottom"):
         scene = sample_scene(rng)
@@ -139,7 +139,7 @@ def test_writing_is_seen_as_writing_and_hides_no_figure(text):
         assert len(rows) == 10
 
 
-def test_writing_that_cannot_be_drawn_is_said():
+def test_lettering_that_cannot_be_drawn_is_an_error():
     image = render(Scene("white", (Figure("ring", "red", "left"),)), np.random.default_rng(6))
     with pytest.raises(ValueError, match="does not fit"):
         writing.draw_text(image, "10/1010/10", "white")

@@ -10,7 +10,7 @@ from local_bench.suites.printshop.sampling import sample_scene
 
 
 def right(change, n):
-    """How many of `n` fresh images, changed so, are read as their whole scene, and how many as another."""
+    """How many of `n` fresh images, changed so, are read as their complete scene, and how many as another."""
     rng = np.random.default_rng(n)
     found = []
     for _ in range(n):
@@ -26,7 +26,7 @@ def as_if_generated(image, rng):
     return np.clip(soft + rng.uniform(-18, 18, 3) + rng.normal(0, 6, image.shape) + coarse, 0, 255).astype(np.uint8)
 
 
-def test_images_that_an_autoencoder_gives_back_are_read():
+def test_decoded_images_of_an_autoencoder_are_read():
     """The best linear one of patches of 8x8 with 16 channels, with and without noise in its latents."""
     rng = np.random.default_rng(0)
     patches = np.concatenate([_patches(render(sample_scene(rng), rng)) for _ in range(300)])
@@ -69,13 +69,13 @@ def test_damaged_and_soft_images_are_mostly_read(change, least):
     assert right(change, 100)[0] >= least
 
 
-def test_what_can_hardly_be_seen_is_rather_not_told_than_told_wrong():
+def test_unclear_figures_are_left_open_and_not_misread():
     read, wrong = right(lambda p, rng: damage(p, "blur", 4, rng), 120)
     assert 0.4 < read < 0.9
     assert wrong < 0.2
 
 
-def test_what_is_no_scene_is_none_and_not_sure():
+def test_other_images_have_no_certain_scene():
     rng = np.random.default_rng(0)
     for image in (
         np.full((64, 64, 3), 245),
@@ -97,7 +97,7 @@ def test_only_sides_of_64_are_taken():
             detect(np.zeros(shape, np.uint8))
 
 
-def test_the_match_is_whole_for_the_scene_and_less_for_any_other():
+def test_only_the_same_scene_matches_completely():
     rng = np.random.default_rng(1)
     scenes = [sample_scene(rng) for _ in range(30)]
     for scene in scenes:

@@ -28,7 +28,7 @@ def scores_of(task, found):
     return {i: {score.name: score.value for score in scores} for i, scores in servimage.scores(task, answers).items()}
 
 
-def test_what_was_ordered_is_right_and_has_full_marks(tasks):
+def test_the_ordered_image_is_correct_and_has_full_marks(tasks):
     for task in tasks:
         found = truths(task, drawn(task))
         assert all(truth.right for truth in found.values()), task.task_id
@@ -37,7 +37,7 @@ def test_what_was_ordered_is_right_and_has_full_marks(tasks):
             assert scores["cns"] in (5, None), task.task_id
 
 
-def test_what_another_client_ordered_is_not(tasks):
+def test_an_image_of_another_order_is_incorrect(tasks):
     ones = [task for task in tasks if len(task.deliverables) == 1]
     for task, other in zip(ones, [*ones[1:], ones[0]], strict=True):
         found = truths(task, drawn(other))[1]
@@ -53,15 +53,15 @@ def test_an_image_of_another_size_or_none_is_left_out(tasks):
     images[2] = np.repeat(np.repeat(images[2], 2, 0), 2, 1)
     found = truths(task, images)
     assert sorted(found) == [1, 3]
-    assert all(truth.answers["cns_set", 0] is None for truth in found.values())  # of a part of a set nothing is said
+    assert all(truth.answers["cns_set", 0] is None for truth in found.values())  # part of a set has no truth
     assert truths(task, {}) == {}
 
 
-def test_an_edit_is_marked_by_what_it_kept(tasks):
+def test_the_score_of_an_edit_follows_the_unchanged_parts(tasks):
     task = next(task for task in tasks if task.source_sha256 is not None)
     edit = shop.requested(task)[0].edit
     assert edit_score(facts(edit.target), edit) == 5
-    assert edit_score(facts(edit.source), edit) == 5  # nothing was done, and so everything was kept
+    assert edit_score(facts(edit.source), edit) == 5  # nothing was edited, so everything is unchanged
     assert edit_score(frozenset(), edit) == 1
     less = facts(edit.target) - {("picture", "background", edit.target.background)}
     assert 1 < edit_score(less, edit) < 5

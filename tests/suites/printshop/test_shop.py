@@ -21,7 +21,7 @@ def tasks():
     return suite("printshop").tasks(None, pixel_digest)
 
 
-def test_the_shop_is_what_the_readme_says(tasks):
+def test_the_tasks_agree_with_the_readme(tasks):
     assert len(tasks) == 48
     assert Counter(task.category for task in tasks) == dict.fromkeys(("Portrait", "Product", "Digital"), 16)
     assert {len(task.deliverables) for task in tasks} == {1, 2, 3, 4}
@@ -32,7 +32,7 @@ def test_the_shop_is_what_the_readme_says(tasks):
     assert 0.3 < sum(map(held_out, pairs)) / len(pairs) < 0.7
 
 
-def test_it_is_written_again_to_the_same_bytes(tmp_path):
+def test_the_tasks_are_generated_to_the_same_bytes(tmp_path):
     orderbook.write(tmp_path)
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {
@@ -48,7 +48,7 @@ def test_it_is_written_again_to_the_same_bytes(tmp_path):
     assert orderbook.orders(1)[0].line != orderbook.orders()[0].line
 
 
-def test_the_points_are_true_of_what_is_wanted_and_not_of_what_another_wants(tasks):
+def test_the_points_hold_for_the_ordered_scene_only(tasks):
     rng = np.random.default_rng(0)
     images = {task.task_id: [detect(render(scene, rng)) for scene in shop.truth(task)] for task in tasks}
     for task in tasks:
@@ -74,7 +74,7 @@ def test_a_source_image_shows_its_scene_and_does_not_yet_meet_the_order(tasks):
     assert len(kinds) == 6
 
 
-def test_a_prompt_is_made_of_our_words_and_short(tasks):
+def test_a_prompt_uses_the_vocabulary_and_is_short(tasks):
     for task in tasks:
         for deliverable in servimage.deliverables(task):
             words = split_words(deliverable.prompt)
@@ -83,7 +83,7 @@ def test_a_prompt_is_made_of_our_words_and_short(tasks):
             assert deliverable.prompt.split(". ")[0] == task.deliverables[deliverable.index - 1]
 
 
-def test_words_that_are_not_ours_are_refused_by_name(tasks):
+def test_words_outside_the_vocabulary_are_refused(tasks):
     with pytest.raises(TaskFileError, match="'a cat'"):
         shop.truth(replace(tasks[0], deliverables=("a cat",)))
     with pytest.raises(TaskFileError, match="'it is nice'"):

@@ -29,7 +29,7 @@ def test_what_is_no_caption_is_not_read():
     assert read_caption("a red ring in the center, gray background") is not None
 
 
-def test_every_word_stands_in_the_vocabulary():
+def test_every_word_is_in_the_vocabulary():
     rng = np.random.default_rng(1)
     for _ in range(300):
         scene = sample_scene(rng)
@@ -51,7 +51,7 @@ def test_training_never_receives_a_scene_in_a_held_out_wording():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("truthful", [True, False])
-def test_points_are_read_back_and_are_as_true_as_asked(language, truthful):
+def test_points_are_read_back_and_have_the_requested_truth(language, truthful):
     rng = np.random.default_rng(3)
     for _ in range(300):
         scene = sample_scene(rng)
@@ -68,7 +68,7 @@ def test_the_points_of_a_scene_are_true_of_it_alone():
         assert all(true_of(point, other) for point in points_of(scene)) == (scene == other)
 
 
-def test_a_point_that_hangs_on_what_could_not_be_told_is_neither():
+def test_a_point_about_an_unclear_figure_is_undecided():
     ring = DetectedFigure("ring", None, "left", "large", 0.0)
     seen = DetectedScene(None, (ring,), False, 0.0)
     assert holds(Point(shape="ring", colour="red"), seen) is None

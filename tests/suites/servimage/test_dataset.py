@@ -48,7 +48,7 @@ def test_a_line_is_read(tmp_path):
     assert by_name["cns_set"].unscored
 
 
-def test_both_names_of_a_task_are_one_and_the_number_of_another_category_is_another(tmp_path):
+def test_both_names_of_a_task_are_equal_within_a_category(tmp_path):
     file = tmp_path / "train.jsonl"
     file.write_text(line() + line(task_id="task_001", model="n") + line(task_id="task_001", category="C-Product"))
     images = labelled_dataset(read_dataset([file]))
@@ -65,7 +65,7 @@ def test_repeats_contradictions_and_lines_without_a_label(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (line(label=2), "label"),
         (line(label="1"), "label"),
@@ -78,10 +78,10 @@ def test_repeats_contradictions_and_lines_without_a_label(tmp_path):
         ("", "no sample with a decision"),
     ],
 )
-def test_wrong_lines_are_one_sentence(text, says, tmp_path):
+def test_invalid_lines_are_an_error(text, message, tmp_path):
     file = tmp_path / "train.jsonl"
     file.write_text(text)
-    with pytest.raises(UserError, match=says) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         read_dataset([file])
     assert "\n" not in str(caught.value)
 
@@ -97,10 +97,10 @@ def test_the_noise_filter_finds_wrong_labels_in_training_alone(tmp_path):
     in_training = {key for key, split in zip(images.keys, images.splits, strict=True) if split == "train"} & wrong
     assert len(keys & in_training) > 0.6 * len(in_training)
     assert len(keys & in_training) > 0.8 * len(keys)
-    kept = without(images, left_out)
-    assert len(kept.tasks) == 400 - len(keys)
-    assert kept.manifest_sha256 != images.manifest_sha256
-    found = statistics(dataset, kept, len(keys))
+    filtered = without(images, left_out)
+    assert len(filtered.tasks) == 400 - len(keys)
+    assert filtered.manifest_sha256 != images.manifest_sha256
+    found = statistics(dataset, filtered, len(keys))
     assert (found.n_samples, found.n_tasks, found.n_doubtful) == (400 - len(keys), 400 - len(keys), len(keys))
     assert next(e for e in found.explained if e.name == "brf").auc > 0.9
 
@@ -113,9 +113,9 @@ def test_statistics_and_a_predictor_for_a_run(tmp_path, capsys):
     out = tmp_path / "p"
     arguments = ["--least-confidence", "0.05", "--kind", "logistic", "--out", str(out), "--json"]
     assert main(["predictor", "dataset", str(file), *arguments]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["predictor"]["inputs"]["scores"] == list(CONCEPTS.values())
-    assert told["n_doubtful"] >= 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["predictor"]["inputs"]["scores"] == list(CONCEPTS.values())
+    assert output["n_doubtful"] >= 0
     run, _ = annotated_run(tmp_path / "run", range(3), models=("tiny-flux",))
     assert main(["predictor", "apply", str(run), "--predictor", str(out), "--other-judge"]) == 2
     assert "has no score 'veq_clarity'" in capsys.readouterr().err

@@ -25,59 +25,59 @@ def verdicts(brf, technical=(4, 2), aesthetic=5, text=None):
     return found
 
 
-def named(scores):
+def by_name(scores):
     return {s.name: s for s in scores}
 
 
 def test_a_point_is_met_when_any_image_of_the_order_meets_it():
     scores = servimage.scores(TASK, verdicts([[1, 0, 0], [0, 1, 0]]))
-    assert named(scores[1])["brf"].value == pytest.approx(5 * 2 / 3)
-    assert named(scores[1])["brf"] == named(scores[2])["brf"]
+    assert by_name(scores[1])["brf"].value == pytest.approx(5 * 2 / 3)
+    assert by_name(scores[1])["brf"] == by_name(scores[2])["brf"]
 
 
 def test_an_unanswered_point_matters_only_where_no_other_image_meets_it():
-    assert named(servimage.scores(TASK, verdicts([[None, 1, 1], [1, 0, 0]]))[1])["brf"].value == 5
-    brf = named(servimage.scores(TASK, verdicts([[None, 1, 1], [0, 0, 0]]))[1])["brf"]
+    assert by_name(servimage.scores(TASK, verdicts([[None, 1, 1], [1, 0, 0]]))[1])["brf"].value == 5
+    brf = by_name(servimage.scores(TASK, verdicts([[None, 1, 1], [0, 0, 0]]))[1])["brf"]
     assert brf.value is None
     assert brf.unscored == "1 of 3 evaluation points could not be judged"
 
 
 def test_text_quality_is_left_out_of_the_mean_where_there_is_no_text():
-    without = named(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])
+    without = by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])
     assert without["veq"].value == (3 + 5) / 2
     assert not without["veq_text"].applies
-    with_text = named(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2, text=1))[1])
+    with_text = by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2, text=1))[1])
     assert with_text["veq"].value == (3 + 5 + 1) / 3
     assert with_text["veq_text"].value == 1
 
 
-def test_a_missing_or_unreadable_verdict_is_never_a_zero():
+def test_a_missing_or_invalid_verdict_is_not_zero():
     found = verdicts([[1, 1, 1]] * 2)
     found[1, "veq_aesthetic", 0, 0] = Verdict(None, "the judge's answer is not JSON", "5!")
     del found[2, "veq_technical", 0, 0]
-    one, two = (named(servimage.scores(TASK, found)[i]) for i in (1, 2))
+    one, two = (by_name(servimage.scores(TASK, found)[i]) for i in (1, 2))
     assert (one["veq"].value, two["veq"].value) == (None, None)
     assert "not JSON" in one["veq"].unscored
     assert "not reached" in two["veq"].unscored
 
 
-def test_all_questions_about_one_image_stand_together_and_show_it_first():
-    asked = list(servimage.questions(TASK, {1: "a", 2: "b"}))
-    assert [question.images[0] for _, question in asked] == ["a"] * 6 + ["b"] * 6 + ["a"] * 2
-    assert len({key for key, _ in asked}) == len(asked) == 14
+def test_questions_are_grouped_by_image_and_show_it_first():
+    questions = list(servimage.questions(TASK, {1: "a", 2: "b"}))
+    assert [question.images[0] for _, question in questions] == ["a"] * 6 + ["b"] * 6 + ["a"] * 2
+    assert len({key for key, _ in questions}) == len(questions) == 14
 
 
-def test_an_edit_is_held_against_its_source_and_references_stand_beside_its_points():
+def test_an_edit_is_compared_with_its_source_and_points_have_the_references():
     task = replace(TASK, deliverables=("one",), source_sha256="s", reference_sha256=("r", "q"))
-    asked = dict(servimage.questions(task, {1: "a"}))
-    assert asked[1, "brf", 0, 0].images == ("a", "s", "r", "q")
-    assert asked[1, "brf", 0, 0].roles == ("delivered", "source", "reference", "reference")
-    assert asked[1, "cns_edit", 0, 0].images == ("a", "s")
-    assert asked[1, "cns_edit", 0, 0].roles == ("result", "source")
-    assert not any(key[1] == "cns_set" for key in asked)
+    questions = dict(servimage.questions(task, {1: "a"}))
+    assert questions[1, "brf", 0, 0].images == ("a", "s", "r", "q")
+    assert questions[1, "brf", 0, 0].roles == ("delivered", "source", "reference", "reference")
+    assert questions[1, "cns_edit", 0, 0].images == ("a", "s")
+    assert questions[1, "cns_edit", 0, 0].roles == ("result", "source")
+    assert not any(key[1] == "cns_set" for key in questions)
 
 
-def test_a_set_is_judged_image_by_image_and_in_both_orders_where_asked():
+def test_a_set_is_judged_image_by_image_and_in_both_orders_if_requested():
     plain = dict(servimage.questions(TASK, {1: "a", 2: "b"}))
     swapped = dict(servimage.questions(TASK, {1: "a", 2: "b"}, order_swap=True))
     assert plain.items() <= swapped.items()
@@ -91,53 +91,53 @@ def test_a_set_is_judged_image_by_image_and_in_both_orders_where_asked():
 def test_consistency_is_the_mean_over_the_set_and_of_both_kinds_where_both_apply():
     found = verdicts([[1, 1, 1]] * 2)
     found[2, "cns_set", 0, 0] = yes(score=2, flags=["style_inconsistent"])
-    one = named(servimage.scores(TASK, found)[1])
+    one = by_name(servimage.scores(TASK, found)[1])
     assert (one["cns"].value, one["cns_set"].value) == (3, 4)
     assert not one["cns_edit"].applies
     edit = replace(TASK, source_sha256="s")
     found[1, "cns_edit", 0, 0] = yes(score=5, flags=[])
-    one, two = (named(servimage.scores(edit, found)[i]) for i in (1, 2))
+    one, two = (by_name(servimage.scores(edit, found)[i]) for i in (1, 2))
     assert one["cns"].value == 4
     assert "not reached" in two["cns"].unscored
-    alone = named(servimage.scores(replace(TASK, deliverables=("one",)), found)[1])
+    alone = by_name(servimage.scores(replace(TASK, deliverables=("one",)), found)[1])
     assert not alone["cns"].applies
 
 
 def test_both_orders_of_a_set_count_alike():
     found = verdicts([[1, 1, 1]] * 2)
     found[1, "cns_set", 0, 1] = yes(score=1, flags=[])
-    assert named(servimage.scores(TASK, found)[1])["cns_set"].value == 2.5
+    assert by_name(servimage.scores(TASK, found)[1])["cns_set"].value == 2.5
     found[1, "cns_set", 0, 1] = Verdict(None, "cut off", "")
-    assert named(servimage.scores(TASK, found)[1])["cns_set"].unscored == "cut off"
+    assert by_name(servimage.scores(TASK, found)[1])["cns_set"].unscored == "cut off"
 
 
 def sure(answer, **labels):
     return Verdict(answer, None, "", {name: {"0": 1 - p, "1": p} for name, p in labels.items()})
 
 
-def test_probabilities_make_scores_that_know_their_spread():
+def test_probabilities_give_scores_with_a_spread():
     found = verdicts([[0, 0, 0]] * 2)
     for i, points in enumerate(((0.9, 0.2, 0.0), (0.5, 0.6, 0.0)), 1):
         for k, p in enumerate(points):
             found[i, "brf", k, 0] = sure({"met": int(p > 0.5)}, met=p)
-    brf = named(servimage.scores(TASK, found)[1])["brf_expected"]
+    brf = by_name(servimage.scores(TASK, found)[1])["brf_expected"]
     assert brf.value == pytest.approx(5 * (0.9 + 0.6 + 0.0) / 3)
     assert brf.spread == pytest.approx(5 * (0.09 + 0.24) ** 0.5 / 3)
-    assert named(servimage.scores(TASK, found)[1])["brf"].value == pytest.approx(5 * 2 / 3)
+    assert by_name(servimage.scores(TASK, found)[1])["brf"].value == pytest.approx(5 * 2 / 3)
     found[1, "veq_aesthetic", 0, 0] = Verdict(
         {"aesthetic": 4}, None, "", {"aesthetic": {"3": 0.25, "4": 0.5, "5": 0.25}}
     )
-    aesthetic = named(servimage.scores(TASK, found)[1])["veq_aesthetic"]
+    aesthetic = by_name(servimage.scores(TASK, found)[1])["veq_aesthetic"]
     assert aesthetic.value == pytest.approx(4)
     assert aesthetic.spread == pytest.approx(0.5**0.5)
-    assert named(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])["brf"].spread is None
+    assert by_name(servimage.scores(TASK, verdicts([[1, 1, 1]] * 2))[1])["brf"].spread is None
 
 
 def test_brf_with_probabilities_counts_the_most_likely_answers():
     found = verdicts([[0, 0, 0], [0, 0, 0]])
     for (i, rubric, k, repeat), p in {(1, "brf", k, 0): 0.275 for k in range(3)}.items():
         found[i, rubric, k, repeat] = sure({"met": 0}, met=p)
-    scores = named(servimage.scores(TASK, found)[1])
+    scores = by_name(servimage.scores(TASK, found)[1])
     assert scores["brf"].value == 0
     assert scores["brf_expected"].value == pytest.approx(5 * 0.275)
 
@@ -146,6 +146,6 @@ def test_an_image_that_failed_does_not_matter_where_another_most_likely_meets_th
     found = verdicts([[1, 1, 1], [None, None, None]])
     for k in range(3):
         found[1, "brf", k, 0] = sure({"met": 1}, met=0.999)
-    scores = named(servimage.scores(TASK, found)[1])
+    scores = by_name(servimage.scores(TASK, found)[1])
     assert scores["brf"].value == 5
     assert scores["brf_expected"].value == pytest.approx(5 * 0.999)
