@@ -31,8 +31,9 @@ _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
 AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
-_FIRST_DIGITS = ("", *"123456789abcdef", AFTER_ALL)
-"""Limits between parts of the work ids, which are hex digits."""
+_DIGITS = "0123456789abcdef"
+_MANY = 2_000_000
+"""Candidates from which on they are read in 256 parts: SQLite limits the length of the JSON text of a part."""
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
@@ -269,8 +270,11 @@ class PlanStore(ContentStore):
                     d.accepted <> 0 AS accepted
                   FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id)
                   WHERE c.work_id >= ? AND c.work_id < ? ORDER BY c.work_id)"""
+        many = self.rows("SELECT count(*) FROM candidates")[0][0] >= _MANY
+        firsts = [a + b for a in _DIGITS for b in _DIGITS] if many else [*_DIGITS]
+        limits = ["", *firsts[1:], AFTER_ALL]  # between parts of the work ids, which are hex digits
         with self._faults():
-            parts = self._at_once([partial(_row, query=query, values=values) for values in pairwise(_FIRST_DIGITS)])
+            parts = self._at_once([partial(_row, query=query, values=values) for values in pairwise(limits)])
         for part in parts:
             yield tuple(map(json.loads, part))
 
