@@ -211,7 +211,8 @@ class Queue:
             return "finished"
         if kind == "repeat":
             return "later"
-        others = 0 if item.gold is not None else sum(who != annotator for who in self._fresh(item_id))
+        answered = self._given[item_id].keys() | {annotator}  # who may see it again as a repeat
+        others = 0 if item.gold is not None else sum(who not in answered for who in self._fresh(item_id))
         return "open" if n + others < self.protocol.raters else "later"
 
     def _fresh(self, item_id: str) -> list[str]:

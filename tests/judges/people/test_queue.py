@@ -94,6 +94,16 @@ def test_repeats_come_later_and_only_of_answered_items():
         assert again - first >= REPEAT_GAP or again > 200  # shorter at the end of the queue
 
 
+def test_a_repeat_that_is_displayed_reserves_no_place_of_another_annotator():
+    """The annotator of a repeat has answered the item and counts once."""
+    queue, _ = queue_of(n=3, people=("a", "b"), repeats=1.0)
+    for _ in range(3):
+        ((item, kind),) = queue.next("a")
+        queue.record("a", item.item_id, kind, YES)
+    assert [kind for _, kind in queue.next("a", 3)] == ["repeat"] * 3
+    assert [kind for _, kind in queue.next("b", 3)] == ["answer"] * 3
+
+
 def test_repeats_of_items_that_others_answered_are_dropped():
     queue, _ = queue_of(n=60, repeats=0.5)
     for name in "ab":
