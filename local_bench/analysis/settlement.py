@@ -36,18 +36,23 @@ def line_table(store: Store) -> LineTable:
     """`lines` as columns."""
     tasks = store.task_prices()
     index = {task_id: i for i, (task_id, _, _) in enumerate(tasks)}
-    models = store.models()
-    number = {model: i for i, model in enumerate(models)}
+    models: dict[str, int] = {}
     parts = [np.empty((6, 0), np.int64)]
     for names, ids, *columns, accepted in store.attempts():
-        coded = [number[name] for name in names], [index[task_id] for task_id in ids], *columns
+        models |= {name: len(models) + i for i, name in enumerate(set(names) - models.keys())}
+        try:
+            task_numbers = [index[task_id] for task_id in ids]
+        except KeyError as e:
+            raise store.lacks_task(e.args[0]) from None
         decided = [UNSCORED if one is None else one for one in accepted]
-        parts.append(np.stack([np.fromiter(column, np.int64, len(ids)) for column in (*coded, decided)]))
-    model, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
+        parts.append(np.array([[models[name] for name in names], task_numbers, *columns, decided], np.int64))
+    appearance, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
+    ordered = sorted(models)
+    model = np.argsort([models[name] for name in ordered])[appearance]
     cell = model * len(tasks) + task
     first = attempt == 1
     return LineTable(
-        tuple(models),
+        tuple(ordered),
         tuple(task_id for task_id, _, _ in tasks),
         tuple(category for _, category, _ in tasks),
         wide_integers([price for _, _, price in tasks]),

@@ -150,7 +150,7 @@ def outcome_of(run: RunDir) -> Outcome:
         n_candidates=counts.candidates,
         n_done=counts.done,
         n_unscored=counts.unscored,
-        n_failed=run.store.n_unscored(NOT_FINITE),
+        n_failed=run.store.n_unscored(NOT_FINITE) if counts.unscored else 0,
         n_verdicts=counts.verdicts,
         n_verdicts_unscored=counts.verdicts_unscored,
         image_faults=tuple(run.image_store.recheck()),

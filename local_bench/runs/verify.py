@@ -19,7 +19,7 @@ from local_bench.core.identity import canonical_json, digest, full_identity, see
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card
-from local_bench.runs.acceptance import deciding, decisions_by_case
+from local_bench.runs.acceptance import changed_decisions
 from local_bench.runs.contents import file_digests
 from local_bench.runs.image_store import IMAGES, INPUTS, stored_digests
 from local_bench.runs.judge_config import JudgeConfig
@@ -305,15 +305,12 @@ def _scores(run: RunDir) -> Faults:
 def _decisions(run: RunDir) -> Faults:
     if next(run.store.each_decided(), None) is None:
         return
-    decisions, complete = decisions_by_case(run)
-    if complete:
-        return
-    for work_id, known in run.store.other_decisions(deciding(run.config), decisions):
-        if known:
+    for work_id in run.store.decisions_on_no_candidate():
+        yield f"decision on {work_id}", "belongs to no candidate"
+    for part in changed_decisions(run):
+        for work_id in part.work_id:
             name = _image_name(run, work_id)
             yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"
-        else:
-            yield f"decision on {work_id}", "belongs to no candidate"
 
 
 def _meter(run: RunDir) -> Faults:

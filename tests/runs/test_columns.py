@@ -20,7 +20,7 @@ from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import CandidateRow, constraints
-from local_bench.runs.store.database import Lookup
+from local_bench.runs.store.columns import Lookup
 from local_bench.runs.store.rows import VerdictRow
 from local_bench.runs.verify import verify
 from local_bench.settle.bootstrap import _kinds_of_tasks, resampled_sums
@@ -206,7 +206,7 @@ def test_a_large_ledger_that_several_connections_read_gives_the_same(tmp_path, m
         decide(run)
         assert run.store.decisions() == expected
         assert str(line_table(run.store)) == str(columns)
-        monkeypatch.setattr("local_bench.runs.store.plan._MANY", 1)
+        monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
         assert str(line_table(run.store)) == str(columns)
         run.store.written.clear()
         decide(run)
@@ -220,7 +220,13 @@ def test_more_scores_decide_than_a_64_bit_number_has_digits(tmp_path):
         rng = random.Random(0)
         given = {i: [Score(name, float(rng.random() < 0.97)) for name in names] for i in ids}
         run.store.enter_scores("judge", [(i, score) for i in ids for score in given[i]])
-        low = {row.case: [s.value for s in given[row.work_id]] for row in run.store.cases(names)}
+        ids = [row.work_id for row in run.store.candidates()]
+        ((_, part),) = run.store.cases(names)
+        low = {
+            case: [s.value for s in given[work_id]]
+            for case, work_id in zip(part.case, sorted(ids), strict=True)
+            if work_id in given
+        }
         expected = {tuple(s.value for s in scores) for scores in given.values()}
         assert {tuple(values) for values in low.values()} == expected
         assert len(low) == len(expected) > 1
@@ -247,6 +253,30 @@ def test_a_decision_on_no_candidate_is_found_and_removed(tmp_path):
         assert "decision on 0" in {finding.subject for finding in verify(run)}
         decide(run)
         assert run.store.decisions() == expected
+
+
+def test_a_candidate_of_no_task_is_an_error(tmp_path, monkeypatch):
+    with random_run(tmp_path / "run", 7) as run:
+        run.store.write("PRAGMA foreign_keys = OFF")
+        run.store.write("UPDATE candidates SET task_id = 'lost' WHERE position = 0")
+        config = run.config
+    with pytest.raises(LedgerDamaged, match="does not exist"):
+        RunDir.open(tmp_path / "run")
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    with RunDir.begin(tmp_path / "run", config) as run:
+        for read in (lambda: decide(run), lambda: line_table(run.store)):
+            with pytest.raises(LedgerDamaged, match="a candidate of the task 'lost', which it lacks"):
+                read()
+
+
+def test_an_unscored_candidate_without_a_reason_is_undecided(tmp_path):
+    with random_run(tmp_path / "run", 7) as run:
+        run.store.write("UPDATE candidates SET state = 'unscored', unscored = NULL WHERE position = 0")
+        work_id = next(run.store.each_candidate()).work_id
+        decide(run)
+        assert {row.work_id: row.decision for row in run.store.decisions()}[work_id] == Decision(
+            None, "no reason given"
+        )
 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path):

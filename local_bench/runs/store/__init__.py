@@ -1,12 +1,14 @@
 """The run's SQLite file `ledger.sqlite`, read and written as typed rows. This package contains all SQL of runs."""
 
 from local_bench.runs.store.database import BACKUP, LEDGER, Committed, backups, free_name
+from local_bench.runs.store.decisions import NO_IMAGE
 from local_bench.runs.store.rows import (
     BusyTime,
     CandidateRow,
     Case,
     Counts,
     DecidedRow,
+    DecisionColumns,
     DecisionRow,
     MeterRow,
     OutcomeRow,
@@ -22,12 +24,14 @@ from local_bench.runs.store.store import Store
 __all__ = [
     "BACKUP",
     "LEDGER",
+    "NO_IMAGE",
     "BusyTime",
     "CandidateRow",
     "Case",
     "Committed",
     "Counts",
     "DecidedRow",
+    "DecisionColumns",
     "DecisionRow",
     "MeterRow",
     "OutcomeRow",

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
 
 from local_bench.core.identity import digest, json_lines
-from local_bench.runs.store.database import Database
+from local_bench.runs.store.columns import ColumnReader
 
 RECORDED = "recorded"
 """The key in `meta` that says whether `contents` describes the current rows: "1", or "0" while a command runs."""
@@ -50,7 +51,7 @@ Contents = dict[tuple[str, str], str]
 """(kind of row or `file`, task, session, key or file name) -> sha256."""
 
 
-class ContentStore(Database):
+class ContentStore(ColumnReader):
     """Computes and stores digests of all rows."""
 
     def contents(self, kinds: Iterable[str] = tuple(_BY_TASK)) -> Contents:
@@ -130,19 +131,29 @@ class ContentStore(Database):
 
     def _digests(self, kind: str, query: str, *parameters: str) -> Iterator[tuple[str, str]]:
         """(group, sha256 of its rows in the order of `query`); the first column is the group or the work id."""
-        hashes: dict[Any, Any] = {}
+        hashes: dict[Any, Any] = defaultdict(hashlib.sha256)
+        parts = self._decisions_by_task() if kind == "decisions" else self._grouped(kind, query, *parameters)
+        for groups, rows in parts:
+            text = "\n".join(json_lines(rows, _encode)) + "\n"
+            for group, line in zip(groups, text.encode().splitlines(keepends=True), strict=True):
+                hashes[group].update(line)
+        hashes.pop(None, None)  # rows that belong to no candidate are left out; `verify` finds them
+        return ((str(group), hashed.hexdigest()) for group, hashed in hashes.items())
+
+    def _grouped(self, kind: str, query: str, *parameters: str) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+        """The groups of some hundred rows and the rows, without their first column."""
         tasks = None
         if kind in _OF_CANDIDATES:
             tasks = self._by_work_id("SELECT work_id, task_id FROM candidates ORDER BY work_id")
         for rows in self._chunks(query, *parameters):
-            groups: Sequence[Any] = list(map(_first, rows))
-            if tasks:  # a row that belongs to no candidate is left out; `verify` finds it
-                groups = tasks.values(groups)
-            text = "\n".join(json_lines([row[1:] for row in rows], _encode)) + "\n"
-            for group, line in zip(groups, text.encode().splitlines(keepends=True), strict=True):
-                if group is not None:
-                    hashed = hashes.get(group)
-                    if hashed is None:
-                        hashed = hashes[group] = hashlib.sha256()
-                    hashed.update(line)
-        return ((str(group), hashed.hexdigest()) for group, hashed in hashes.items())
+            groups = list(map(_first, rows))
+            yield tasks.values(groups) if tasks else groups, [row[1:] for row in rows]
+
+    def _decisions_by_task(self) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+        """As `_grouped`, in less time."""
+        parts = self._columns(
+            "task_id, work_id, accepted, unscored, price_micro_usd",
+            f"""SELECT c.task_id, c.work_id, d.accepted, d.unscored, d.price_micro_usd
+                FROM {self._candidates} JOIN decisions AS d USING (work_id) WHERE TRUE""",
+        )
+        return ((task_ids, list(zip(*columns, strict=True))) for _, (task_ids, *columns) in parts if task_ids)

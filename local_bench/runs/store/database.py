@@ -5,8 +5,9 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from local_bench.core import strictjson
@@ -37,8 +38,6 @@ rows are read by several connections at once."""
 _CONNECTIONS = 2
 """At once; each takes another `_CACHE_KIB`."""
 _CACHE_KIB = 65_536
-AFTER_ALL = chr(0x10FFFF)
-"""A text after all work ids."""
 _CHUNK = 500
 """Rows that are fetched at a time; more of them do not fit the processor's cache, which takes a third longer."""
 
@@ -123,22 +122,30 @@ class Database:
             remember(self.path, state, ())
             self._checked = others
 
-    def _at_once(self, queries: Sequence[Callable[[sqlite3.Connection], T]]) -> list[T]:
+    def _at_once(self, queries: Sequence[Callable[[sqlite3.Connection], T]]) -> Iterator[T]:
         """The results of functions that read committed rows. Those of a large file run at the same time, each with a
         connection of its own: SQLite does not need Python's interpreter lock while it searches for the next row."""
         if not (self._large and self._in_file):
-            return [query(self._db) for query in queries]
+            yield from (query(self._db) for query in queries)
+            return
+
+        free: SimpleQueue[sqlite3.Connection] = SimpleQueue()
 
         def result(query: Callable[[sqlite3.Connection], T]) -> T:
-            with closing(self._connected(str(self.path))) as db:
+            db = free.get()
+            try:
                 return query(db)
+            finally:
+                free.put(db)
 
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            return list(pool.map(result, queries))
+        with ExitStack() as opened:
+            for _ in range(_CONNECTIONS):
+                free.put(opened.enter_context(closing(self._connected(str(self.path)))))
+            yield from opened.enter_context(ThreadPoolExecutor(_CONNECTIONS)).map(result, queries)
 
     @staticmethod
     def _connected(path: str) -> sqlite3.Connection:
-        db = sqlite3.connect(path, isolation_level=None, timeout=30)
+        db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA synchronous = FULL")
@@ -222,10 +229,6 @@ class Database:
             cursor.execute(query, values)
             while rows := cursor.fetchmany(_CHUNK):
                 yield rows
-
-    def _by_work_id(self, query: str, *values: Any) -> "Lookup":
-        """Looks up the values of a query for rows of a work id and its value, ascending."""
-        return Lookup(self._chunks(query, *values))
 
     def write(self, statement: str, *values: Any) -> None:
         self._note_written(statement)
@@ -316,37 +319,6 @@ class Database:
             else "there is no backup of it: move the folder away and run the same command again to start over"
         )
         return LedgerDamaged(f"{self.path} {what}: {remedy}")
-
-
-class Lookup:
-    """Finds values by work id for lists of work ids that ascend from call to call. Reading two tables in this order is
-    several times faster than a join, which looks up every row."""
-
-    def __init__(self, chunks: Iterator[list[tuple[str, Any]]]) -> None:
-        """`chunks`: rows of a work id and its value, ascending."""
-        self._chunks = chunks
-        self._known: dict[str, Any] = {}
-        self._last = ""
-
-    def values(self, work_ids: Sequence[str]) -> Sequence[Any]:
-        """The value of each work id, None where there is none."""
-        if not work_ids:
-            return []
-        last = work_ids[-1]
-        while self._last < last:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                self._last = AFTER_ALL
-                break
-            keys, values = zip(*chunk, strict=True)
-            self._last = keys[-1]
-            if keys == tuple(work_ids):  # both tables have the same work ids, which is usual
-                self._known = {last: values[-1]}
-                return values
-            self._known.update(zip(keys, values, strict=True))
-        found = list(map(self._known.get, work_ids))
-        self._known = {key: value for key, value in self._known.items() if key >= last}
-        return found
 
 
 def backups(folder: Path) -> list[Path]:

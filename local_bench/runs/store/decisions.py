@@ -1,23 +1,24 @@
-"""The decisions on candidates. SQLite computes them from the stored scores by case: candidates whose scores compare
-with the thresholds in the same way have equal decisions, so that the caller applies the rule once per case."""
+"""The decisions on candidates, and the cases that they follow from: candidates whose scores compare with the thresholds
+in the same way have equal decisions, so that the rule is applied once per case."""
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from local_bench.core.types import Decision
+from local_bench.runs.store.columns import Limits
 from local_bench.runs.store.plan import PlanStore, decision
-from local_bench.runs.store.rows import Case, CaseRow, DecidedRow, DecisionRow, Reason
+from local_bench.runs.store.rows import (
+    CaseColumns,
+    DecidedRow,
+    DecisionColumns,
+    DecisionRow,
+    Reason,
+)
 
-_HALVES = ("c.work_id < '8'", "c.work_id >= '8'")
-"""Conditions that divide the candidates, whose work ids are hex digits, for queries that run at the same time."""
 _PER_NUMBER = 20
 """Digits of a case in one 64-bit integer."""
-_NEW = "(excluded.accepted, excluded.unscored, excluded.price_micro_usd)"
-_INSERT = "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd)"
+_INSERT = "INSERT INTO decisions (work_id, accepted, unscored, price_micro_usd) VALUES (?, ?, ?, ?)"
 
 
 class DecisionStore(PlanStore):
@@ -50,93 +51,58 @@ class DecisionStore(PlanStore):
         with self.transaction():
             self.write("DELETE FROM decisions")
             self.write_many(
-                f"{_INSERT} VALUES (?, ?, ?, ?)",
+                _INSERT,
                 (
-                    (d.work_id, *_stored(d.decision), d.price_micro_usd)
+                    (
+                        d.work_id,
+                        None if d.decision.accepted is None else int(d.decision.accepted),
+                        d.decision.unscored,
+                        d.price_micro_usd,
+                    )
                     for d in sorted(decisions, key=attrgetter("work_id"))
                 ),
             )
 
-    def cases(self, thresholds: Mapping[str, float]) -> list[CaseRow]:
-        """The cases of all candidates with an image, each with one of its candidates; a case can have several rows.
+    def cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Limits, CaseColumns]]:
+        """The case of every candidate and the decision stored on it, by work id, in parts.
 
-        Candidates have the same case if each score in `thresholds` is absent, not applicable, unscored for the same
-        reason, below its threshold, or not below it for all of them."""
+        Candidates with an image have the same case if each score in `thresholds` is absent, not applicable, unscored
+        for the same reason, below its threshold, or not below it for all of them; those without one if it is for the
+        same reason."""
         case, values = _case(thresholds)
-        query = f"""WITH {_PRICES}
-            SELECT {case}, min(c.work_id), min(ifnull(d.accepted, d.unscored)), max(ifnull(d.accepted, d.unscored)),
-              min(ifnull(d.price_micro_usd = price.micro_usd, FALSE))
-            FROM {self._candidates} CROSS JOIN price USING (task_id) LEFT JOIN decisions AS d USING (work_id)
-            WHERE c.state = 'done' AND {{half}} GROUP BY 1"""
-        with self._faults():
-            parts = self._at_once([partial(_rows, query=query.format(half=half), values=values) for half in _HALVES])
-        return [CaseRow(*row) for row in chain.from_iterable(parts)]
-
-    def rest_is_decided(self) -> bool:
-        """Whether the decision on every candidate without an image says so, and there are not more decisions than
-        candidates."""
-        (row,) = self.rows(
-            f"""SELECT (SELECT count(*) FROM decisions) <= (SELECT count(*) FROM candidates) AND NOT EXISTS (
-                  SELECT 1 FROM candidates AS c JOIN tasks AS t USING (task_id) LEFT JOIN decisions AS d USING (work_id)
-                  WHERE c.state <> 'done' AND (d.accepted, d.unscored, d.price_micro_usd)
-                    IS NOT (NULL, {_NO_IMAGE}, t.price_micro_usd))"""
-        )
-        return bool(row[0])
-
-    def decide(self, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]) -> None:
-        """Replaces all decisions by those that follow from `decisions`, which has every case, in one transaction. Rows
-        that are stored as they are already are not written again."""
-        with self.transaction():
-            query, values = self._decided(thresholds, decisions)
-            self.write("DELETE FROM decisions WHERE work_id NOT IN (SELECT work_id FROM candidates)")
-            self._enter_decided(query, values)
-
-    def _enter_decided(self, query: str, values: Sequence[Any]) -> None:
-        self.write(
-            f"""{_INSERT} {query} WHERE TRUE ORDER BY work_id
-                ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) = {_NEW}
-                WHERE (accepted, unscored, price_micro_usd) IS NOT {_NEW}""",
+        parts = self._columns(
+            'task_id, "case", decision, price',
+            f"""SELECT c.task_id, iif(c.state = 'done', {case}, {_NO_IMAGE}) AS "case",
+                  ifnull(d.accepted, d.unscored) AS decision, d.price_micro_usd AS price
+                FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) WHERE TRUE""",
             *values,
         )
+        return ((limits, CaseColumns(*columns)) for limits, columns in parts)
 
-    def other_decisions(
-        self, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]
-    ) -> Iterator[tuple[str, bool]]:
-        """(work id, whether there is such a candidate) of every stored or missing decision that `decide` would change,
-        by work id, read as needed."""
-        query, values = self._decided(thresholds, decisions)
-        yield from chain.from_iterable(
-            self._chunks(
-                f"""SELECT work_id, TRUE FROM ({query}) AS new LEFT JOIN decisions AS d USING (work_id)
-                    WHERE (d.accepted, d.unscored, d.price_micro_usd)
-                      IS NOT (new.accepted, new.unscored, new.price_micro_usd)
-                    UNION ALL SELECT work_id, FALSE FROM decisions
-                    WHERE work_id NOT IN (SELECT work_id FROM candidates) ORDER BY work_id""",
-                *values,
-            )
-        )
+    def decisions_on_no_candidate(self) -> list[str]:
+        """The work ids of decisions on candidates that do not exist, sorted."""
+        rows = self.rows("SELECT work_id FROM decisions EXCEPT SELECT work_id FROM candidates ORDER BY work_id")
+        return [row["work_id"] for row in rows]
 
-    def _decided(self, thresholds: Mapping[str, float], decisions: Mapping[Case, Decision]) -> tuple[str, list[Any]]:
-        """A query for the decision on every candidate, without its WHERE, and its values. The decisions on cases are
-        entered in a temporary table, since there can be many."""
-        self.write('CREATE TEMP TABLE IF NOT EXISTS found ("case" PRIMARY KEY, accepted, unscored) WITHOUT ROWID')
-        self.write("DELETE FROM temp.found")
-        self.write_many(
-            "INSERT INTO temp.found VALUES (?, ?, ?)", ((case, *_stored(one)) for case, one in decisions.items())
-        )
-        case, values = _case(thresholds)
-        query = f"""WITH {_PRICES}
-            SELECT c.work_id, found.accepted, iif(c.state = 'done', found.unscored, {_NO_IMAGE}) AS unscored,
-              price.micro_usd AS price_micro_usd
-            FROM {self._candidates} CROSS JOIN price USING (task_id)
-            LEFT JOIN temp.found AS found ON found."case" = iif(c.state = 'done', {case}, NULL)"""
-        return query, values
+    def change_decisions(self, removed: Sequence[str], changed: Iterable[DecisionColumns]) -> None:
+        """Remove the decisions with some work ids and add or replace others, in one transaction."""
+        with self.transaction():
+            self.write_many("DELETE FROM decisions WHERE work_id = ?", ((work_id,) for work_id in removed))
+            for part in changed:
+                self.write_many(
+                    f"""{_INSERT} ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) =
+                          (excluded.accepted, excluded.unscored, excluded.price_micro_usd)""",
+                    (
+                        (work_id, *((decision, None) if isinstance(decision, int) else (None, decision)), price)
+                        for work_id, decision, price in zip(*part, strict=True)
+                    ),
+                )
 
 
-_PRICES = "price AS MATERIALIZED (SELECT task_id, price_micro_usd AS micro_usd FROM tasks)"
-"""The prices without the tasks' contents: a table that fits the cache and is looked up in any order."""
-_NO_IMAGE = "CASE c.state WHEN 'unscored' THEN c.unscored ELSE 'its image has not been made' END"
-"""Why a candidate has no image, and therefore no decision."""
+NO_IMAGE = "!"
+"""The first character of a case without an image, before the reason."""
+_NO_IMAGE = f"""'{NO_IMAGE}' || CASE c.state WHEN 'unscored' THEN ifnull(c.unscored, 'no reason given')
+    ELSE 'its image has not been made' END"""
 
 
 def _case(thresholds: Mapping[str, float]) -> tuple[str, list[Any]]:
@@ -154,18 +120,11 @@ def _case(thresholds: Mapping[str, float]) -> tuple[str, list[Any]]:
     of_number = list(chain.from_iterable(named))
     reasons = f"""group_concat(CASE WHEN applies AND value IS NULL AND name IN ({", ".join("?" * len(named))})
         THEN name || quote(unscored) END)"""
-    case = f"""(SELECT ifnull({number} || {reasons}, ifnull({number}, 0))
-        FROM scores WHERE work_id = c.work_id AND kind = 'judge')"""
-    return case, [*of_number, *thresholds, *of_number]
+    case = f"""(SELECT ifnull(number || reasons, ifnull(number, 0))
+        FROM (SELECT {number} AS number, {reasons} AS reasons FROM scores
+              WHERE work_id = c.work_id AND kind = 'judge'))"""
+    return case, [*of_number, *thresholds]
 
 
 _STATE = "CASE WHEN NOT applies THEN 1 WHEN value IS NULL THEN 2 WHEN value < ? THEN 3 ELSE 4 END"
 """The digit of a score in a case; 0 if it is absent."""
-
-
-def _stored(decision: Decision) -> tuple[int | None, str | None]:
-    return None if decision.accepted is None else int(decision.accepted), decision.unscored
-
-
-def _rows(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[sqlite3.Row]:
-    return db.execute(query, values).fetchall()

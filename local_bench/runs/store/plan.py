@@ -4,17 +4,15 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property, partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from local_bench.core.errors import LedgerError
+from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.database import AFTER_ALL
 from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
 
 T = TypeVar("T")
@@ -31,9 +29,6 @@ _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
 _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
 AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
-_DIGITS = "0123456789abcdef"
-_MANY = 2_000_000
-"""Candidates from which on they are read in 256 parts: SQLite limits the length of the JSON text of a part."""
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
@@ -261,34 +256,25 @@ class PlanStore(ContentStore):
             found = self._typed(decision, accepted, unscored) if decided else None
             yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
 
-    def attempts(self) -> Iterator[tuple[Sequence[Any], ...]]:
+    def attempts(self) -> Iterator[list[list[Any]]]:
         """The columns (model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if
         undecided) of every candidate, by work id, in parts."""
-        query = f"""SELECT json_group_array(model), json_group_array(task_id), json_group_array(deliverable),
-              json_group_array(attempt), json_group_array(made), json_group_array(accepted)
-            FROM (SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state = 'done' AS made,
-                    d.accepted <> 0 AS accepted
-                  FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id)
-                  WHERE c.work_id >= ? AND c.work_id < ? ORDER BY c.work_id)"""
-        many = self.rows("SELECT count(*) FROM candidates")[0][0] >= _MANY
-        firsts = [a + b for a in _DIGITS for b in _DIGITS] if many else [*_DIGITS]
-        limits = ["", *firsts[1:], AFTER_ALL]  # between parts of the work ids, which are hex digits
-        with self._faults():
-            parts = self._at_once([partial(_row, query=query, values=values) for values in pairwise(limits)])
-        for part in parts:
-            yield tuple(map(json.loads, part))
-
-    @cached_property
-    def _candidates(self) -> str:
-        """The table `candidates AS c` for joins in order of work ids that use columns of its index alone: by itself
-        SQLite reads the rows, which takes several times longer."""
-        index = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'candidates_results'"
-        return "candidates AS c INDEXED BY candidates_results" if self.rows(index) else "candidates AS c"
+        parts = self._columns(
+            "model, task_id, deliverable, attempt, made, accepted",
+            f"""SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state = 'done' AS made,
+                  d.accepted <> 0 AS accepted
+                FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) WHERE TRUE""",
+        )
+        return (columns for _, columns in parts)
 
     def task_prices(self) -> list[tuple[str, str, int]]:
         """(task id, category, price in micro-USD) of every task, by task id."""
         rows = self._chunks("SELECT task_id, category, price_micro_usd FROM tasks ORDER BY task_id")
         return [row for chunk in rows for row in chunk]
+
+    def lacks_task(self, task_id: str) -> LedgerDamaged:
+        """The error about a candidate of a task that does not exist, which is not found on opening a large file."""
+        return self._damaged(f"is damaged or forged (it has a candidate of the task {task_id[:60]!r}, which it lacks)")
 
     def enter_image(
         self,
@@ -323,10 +309,6 @@ class PlanStore(ContentStore):
                 f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
                 "run"
             ) from None
-
-
-def _row(db: sqlite3.Connection, query: str, values: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(db.execute(query, values).fetchone())
 
 
 def _limit(n: int | None) -> int:

@@ -155,25 +155,27 @@ class ScoreRow(NamedTuple):
 
 
 Case = int | str
-"""How the scores of a candidate compare with the thresholds."""
+"""How the scores of a candidate compare with the thresholds, or why it has no image."""
 
 
-class CaseRow(NamedTuple):
-    """Candidates with one case, and the decisions that are stored on them: 1, 0 or why it is undecided."""
+class CaseColumns(NamedTuple):
+    """Candidates with neighbouring work ids, ascending, as columns."""
 
-    case: Case
-    work_id: str
-    """One of the candidates."""
-    lowest: int | str | None
-    highest: int | str | None
-    """Equal if all stored decisions are."""
-    all_of_price: int
-    """1 if every candidate has a decision with the price of its task, else 0."""
+    task_id: list[str]
+    case: list[Case]
+    decision: list[int | str | None]
+    """The stored decision: 1 if accepted, 0 if not, why it is undecided; None if none is stored."""
+    price_micro_usd: list[int | None]
+    """Stored with the decision."""
 
-    def are_stored(self, decision: Decision) -> bool:
-        """Whether this is the stored decision on each of the candidates."""
-        expected = decision.unscored if decision.accepted is None else int(decision.accepted)
-        return bool(self.all_of_price) and self.lowest == self.highest == expected
+
+class DecisionColumns(NamedTuple):
+    """Decisions as columns."""
+
+    work_id: list[str]
+    decision: list[int | str]
+    """1 if accepted, 0 if not, or why it is undecided."""
+    price_micro_usd: list[int]
 
 
 DecidedRow = tuple[str, int | None, str | None, int]
