@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 from local_bench.analysis.performance import GenerationStats, generation_stats
-from local_bench.analysis.settlement import Accounting, lines
+from local_bench.analysis.settlement import Accounting, line_table
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -15,7 +16,7 @@ from local_bench.settle.break_even import Local, break_even_images, break_even_u
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.savings import ClientSavings, savings
 from local_bench.settle.settlement import Earnings, earnings
-from local_bench.settle.table import OutcomeTable, table_of_lines
+from local_bench.settle.table import OutcomeTable, table_of
 from local_bench.suites.api_prices import api_prices
 
 SCORES = ("brf", "veq", "cns")
@@ -66,12 +67,15 @@ def economics_of(run: RunDir, money: Accounting) -> Economics | None:
     if not any(s.total.value_micro_usd for s in money.settlements):
         return None
     settings = run.config.settlement
-    return economics(
-        run.store,
-        money,
-        {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
-        _few(api_prices("servimage").exact),
-        usd_per_kwh=Fraction(settings.usd_per_kwh or 0),
+    return run.store.once(
+        ("economics", settings.model_dump_json()),
+        lambda: economics(
+            run.store,
+            money,
+            {model: Decimal(text) for model, text in settings.api_usd_per_image.items()},
+            _few(api_prices("servimage").exact),
+            usd_per_kwh=Fraction(settings.usd_per_kwh or 0),
+        ),
     )
 
 
@@ -92,8 +96,7 @@ def economics(
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
     price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
     hourly price, applied to measured energy."""
-    first = {key[:3]: total for key, total in summed_scores(store).items() if key[3] == 1}
-    table = table_of_lines(lines(store), first)
+    table = table_of(line_table(store), [None if of is None else _sum(of) for of in store.first_values(SCORES)])
     made = generation_stats(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
@@ -126,8 +129,14 @@ def summed_scores(store: Store) -> dict[Attempt, Decimal]:
     for row in store.candidates():
         of = [score for name, score in scores.get(row.work_id, {}).items() if name in SCORES]
         if len(of) == len(SCORES) and all(score.unscored is None for score in of):
-            totals[row.key] = sum((Decimal(str(score.value)) for score in of if score.value is not None), Decimal(0))
+            totals[row.key] = _sum(tuple(score.value for score in of if score.value is not None))
     return totals
+
+
+@lru_cache(100_000)
+def _sum(values: tuple[float, ...]) -> Decimal:
+    """The exact sum of numbers as they are written."""
+    return sum((Decimal(str(value)) for value in values), Decimal(0))
 
 
 def _against(

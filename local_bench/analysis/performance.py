@@ -92,10 +92,10 @@ def generation_stats(store: Store, money: Accounting, models: Iterable[str]) -> 
 def prompt_truncations(store: Store) -> list[PromptTruncation]:
     """Truncation per model and encoder; each distinct prompt counts once."""
     tokens: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for row in store.candidates():
-        for encoder, n in row.truncated.items():
-            of = tokens[row.model, encoder]
-            of[row.prompt] = max(n, of.get(row.prompt, 0))
+    for model, prompt, truncated in store.truncations():
+        for encoder, n in truncated.items():
+            of = tokens[model, encoder]
+            of[prompt] = max(n, of.get(prompt, 0))
     return [
         PromptTruncation(model, encoder, len(of), sum(n > 0 for n in of.values()), max(of.values()))
         for (model, encoder), of in sorted(tokens.items())
@@ -131,11 +131,10 @@ def _model_stats(
 
 
 def _sizes(store: Store, model: str) -> dict[tuple[int, int], int]:
-    sizes = Counter(
-        (row.height, row.width)
-        for row in store.candidates(model)
-        if row.state == "done" and row.height is not None and row.width is not None
-    )
+    sizes: Counter[tuple[int, int]] = Counter()
+    for row in store.generated():
+        if row.model == model and row.height is not None and row.width is not None:
+            sizes[row.height, row.width] += row.n
     return dict(sorted(sizes.items(), key=lambda of: (-of[1], of[0])))
 
 

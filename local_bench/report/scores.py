@@ -1,7 +1,9 @@
 """The scores of a run for display: means by model, with the number of images that are not included."""
 
-from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from local_bench.core.types import Score
 from local_bench.report.text import NOT_APPLICABLE
@@ -44,12 +46,7 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
     """For every score, one row per model. Means exclude missing values, and their number is given."""
     images = run.store.n_candidates()
     found = {(row.name, row.model): row for row in run.store.score_summaries()}
-    candidates = {row.work_id: row for row in run.store.candidates()}
-    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for work_id, _, score in run.store.scores():
-        if score.value is not None:
-            of = candidates[work_id]
-            values[score.name, of.model][of.task_id].append(score.value)
+    intervals = score_intervals(run)
     table: dict[str, list[ScoreRow]] = {}
     directions = better(run)
     for name in score_names(run):
@@ -63,12 +60,29 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
             nothing = "unscored" if n_unscored else NOT_APPLICABLE if n_na else "missing"
             mean = figure(row.mean, row.kind) if row and row.mean is not None else nothing
             missing = images.get(model, 0) - n - n_na - n_unscored
-            ends = bootstrap_mean([*values[name, model].values()])
+            ends = intervals.get((name, model))
             between = " to ".join(figure(end, row.kind) for end in ends) if ends and row else ""
             spread = f"each ± {row.spread:.2f}" if row and row.spread is not None else ""
             leads = best is not None and row is not None and row.mean == best
             table[name].append(ScoreRow(model, mean, between, spread, n, n_unscored, n_na, missing, leads))
     return table
+
+
+def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
+    """The 95 % bootstrap interval over tasks of the mean of each score, by name and model; absent for fewer than two
+    tasks."""
+    return run.store.once("score intervals", lambda: dict(_score_intervals(run)))
+
+
+def _score_intervals(run: RunDir) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
+    for model in run.store.models():
+        for name, values in groupby(run.store.score_values(model), itemgetter(0)):
+            by_task: dict[str, list[float]] = {}
+            for _, task_id, value in values:
+                by_task.setdefault(task_id, []).append(value)
+            ends = bootstrap_mean([*by_task.values()])
+            if ends:
+                yield (name, model), ends
 
 
 def figure(value: float, kind: str) -> str:
@@ -79,9 +93,13 @@ def figure(value: float, kind: str) -> str:
 
 def better(run: RunDir) -> dict[str, str]:
     """Which way is better, for each metric whose identity the ledger has."""
-    workflow_results = {True: "higher is better", False: "lower is better"}
+    directions = {True: "higher is better", False: "lower is better"}
     known = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
-    return {name: workflow_results[bool(about["higher_is_better"])] for name, about in known.items() if about}
+    return {
+        name: directions[bool(about["higher_is_better"])]
+        for name, about in known.items()
+        if isinstance(about, dict) and "higher_is_better" in about
+    }
 
 
 def score_text(score: Score, kind: str) -> tuple[str, str | None]:

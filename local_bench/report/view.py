@@ -10,7 +10,6 @@ from local_bench.report.judging import judge_warnings
 from local_bench.report.text import amount, count, interval, percent
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import OutcomeRow
 from local_bench.settle.settlement import Settlement, Total
 
 
@@ -84,21 +83,17 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
                 f"{s.model}: {percent(s.total.coverage)} of the orders' value could be settled, "
                 f"less than the required {percent(least)} (settlement.coverage_min)."
             )
-    by_model: dict[str, list[OutcomeRow]] = {}
-    for row in run.store.outcomes():
-        by_model.setdefault(row.candidate.model, []).append(row)
-    for model, rows in sorted(by_model.items()):
-        planned = sum(row.candidate.state == "planned" for row in rows)
-        first = [row for row in rows if row.candidate.attempt == 1]
-        undecided = sum(row.decision is None for row in first)
-        if planned:
-            found.append(f"{model}: {planned:,} of {count(len(rows), 'image')} have not been generated yet.")
-        if undecided:
+    progress = run.store.progress()
+    for row in progress:
+        if row.n_planned:
+            found.append(f"{row.model}: {row.n_planned:,} of {count(row.n, 'image')} have not been generated yet.")
+        if row.n_undecided:
             found.append(
-                f"{model}: {undecided:,} of {count(len(first), 'deliverable')} have no decision yet "
+                f"{row.model}: {row.n_undecided:,} of {count(row.n_first, 'deliverable')} have no decision yet "
                 "and count as unscored."
             )
-    return found + [f"{model}: no images are planned yet." for model in model_order(run) if model not in by_model]
+    planned = {row.model for row in progress}
+    return found + [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]
 
 
 def settlement_rows(run: RunDir, accounting: Accounting) -> list[SettlementRow]:

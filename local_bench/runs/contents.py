@@ -22,7 +22,9 @@ def file_digests(run: RunDir) -> dict[str, str]:
 
 def root(store: Store) -> str:
     """The Merkle root of the results, one leaf per task in order of task ids: sha256, 64 hex digits."""
-    return merkle_root([bytes.fromhex(leaf) for leaf in store.result_leaves().values()]).hex()
+    return store.once(
+        "root", lambda: merkle_root([bytes.fromhex(leaf) for leaf in store.result_leaves().values()]).hex()
+    )
 
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:

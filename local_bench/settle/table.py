@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -262,26 +263,32 @@ def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], 
     `scores`: (model, order, deliverable) -> summed scores of the image; absent if one of them is missing.
     """
     rows = list(lines)
-    table = line_table(rows)
-    deliverables = np.ones(len(table.task_ids), dtype=np.int64)
-    deliverables[table.task] = table.deliverables
+    sums = None if scores is None else [scores.get((row.model, row.task_id, row.deliverable)) for row in rows]
+    return table_of(line_table(rows), sums)
+
+
+def table_of(table: LineTable, scores: Sequence[Decimal | None] | None = None) -> OutcomeTable:
+    """As `table_of_lines`; `scores` (N,) are the summed scores of each line's image, None if one of them is missing."""
+    ids, task = np.unique(table.task, return_inverse=True)
+    deliverables = np.ones(len(ids), dtype=np.int64)
+    deliverables[task] = table.deliverables
     of = orders(
-        table.task_ids,
-        table.category,
-        [Decimal(int(price)) / MICRO for price in table.price_micro_usd],
+        [table.task_ids[i] for i in ids],
+        [table.category[i] for i in ids],
+        [Decimal(int(price)) / MICRO for price in table.price_micro_usd[ids]],
         deliverables.tolist(),
     )
-    models = sorted(table.models)
-    position = np.array([models.index(model) for model in table.models], dtype=np.int64)
-    sums = [(scores or {}).get((line.model, line.task_id, line.deliverable)) for line in rows if line.made]
+    models = sorted({table.models[i] for i in np.unique(table.model)})
+    position = np.array([models.index(model) if model in models else -1 for model in table.models], dtype=np.int64)
+    sums = None if scores is None else list(compress(scores, table.made))
     return outcome_table(
         of,
         models,
         position[table.model[table.made]],
-        table.task[table.made],
+        task[table.made],
         table.decision[table.made],
-        None if scores is None else amounts([x or Decimal(0) for x in sums]),
-        None if scores is None else np.array([x is not None for x in sums], dtype=np.bool_),
+        None if sums is None else amounts([x or Decimal(0) for x in sums]),
+        None if sums is None else np.array([x is not None for x in sums], dtype=np.bool_),
     )
 
 

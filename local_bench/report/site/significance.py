@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,15 @@ def significance(runs: Sequence[RunDir], groups: Sequence[int]) -> list[dict[str
     found = []
     for group in dict.fromkeys(groups):
         own = [i for i, other in enumerate(groups) if other == group]
-        found += _pairs({(i, model): of for i in own for model, of in _by_task(runs[i]).items()})
+        if len(own) == 1:
+            found += runs[own[0]].store.once(("significance", own[0]), partial(_pairs_of, runs, own))
+        else:
+            found += _pairs_of(runs, own)
     return found
+
+
+def _pairs_of(runs: Sequence[RunDir], own: Sequence[int]) -> list[dict[str, Any]]:
+    return _pairs({(i, model): of for i in own for model, of in _by_task(runs[i]).items()})
 
 
 def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int]]]:

@@ -13,7 +13,6 @@ from local_bench.report import view
 from local_bench.report.site.significance import significance
 from local_bench.runs.contents import root
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.intervals import bootstrap_mean
 from local_bench.settle.settlement import Settlement, Total
 
 
@@ -131,15 +130,13 @@ def _total(total: Total) -> dict[str, Any]:
 
 
 def _scores(run: RunDir, model: str) -> list[ScoreMean]:
-    by_task: dict[str, dict[str, list[float]]] = {}
-    for name, task_id, value in run.store.score_values(model):
-        by_task.setdefault(name, {}).setdefault(task_id, []).append(value)
+    intervals = score_tables.score_intervals(run)
     found = {row.name: row for row in run.store.score_summaries() if row.model == model}
     means = []
     for name in score_tables.score_names(run):
         row = found.get(name)
         if row is None:
             continue
-        low, high = bootstrap_mean([*by_task.get(name, {}).values()]) or (None, None)
+        low, high = intervals.get((name, model), (None, None))
         means.append(ScoreMean(name, row.kind, row.mean, low, high, row.n, row.n_unscored))
     return means

@@ -71,6 +71,8 @@ class Database:
         self.written: set[str] = set()
         """Tables written since this was opened, or since the last record of contents."""
         self._all_written: set[str] = set()
+        self._computed: dict[object, Any] = {}
+        self._computed_at = (-1, -1)
         self._checked: int | None = None
         """`commits_of_others` when all rows had been checked; None for a small file or one in memory."""
         if not create and not is_file(path):
@@ -209,6 +211,17 @@ class Database:
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+    def once(self, key: object, compute: Callable[[], T]) -> T:
+        """The result of `compute`, which depends on the stored rows and on `key`: computed again only after a write, by
+        this or another process. The result is shared, so that it must not be changed."""
+        written = self._db.total_changes, commits_of_others(self._db)
+        if written != self._computed_at:
+            self._computed, self._computed_at = {}, written
+        if key not in self._computed:
+            self._computed[key] = compute()
+        found: T = self._computed[key]
+        return found
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._faults():

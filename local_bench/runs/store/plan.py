@@ -9,11 +9,20 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.contents import ContentStore
-from local_bench.runs.store.rows import CandidateRow, Counts, FirstAttempt, OutcomeRow
+from local_bench.runs.store.rows import (
+    CandidateRow,
+    Counts,
+    FirstAttempt,
+    GeneratedRow,
+    ModelProgress,
+    OutcomeRow,
+    truncated_tokens,
+)
 
 T = TypeVar("T")
 _TASK = TypeAdapter(Task)
@@ -194,6 +203,33 @@ class PlanStore(ContentStore):
         """Candidates without an image for this reason."""
         return int(self.rows("SELECT count(*) FROM candidates WHERE unscored = ?", reason)[0][0])
 
+    def generated(self) -> list[GeneratedRow]:
+        """Numbers of finished images by model, size, input images and batch size, sorted."""
+        return self.once(
+            "generated",
+            lambda: [
+                GeneratedRow(model, height, width, self._typed(_texts, inputs), batch_size, n)
+                for model, height, width, inputs, batch_size, n in self.rows(_GENERATED)
+            ],
+        )
+
+    def truncations(self) -> list[tuple[str, str, dict[str, int]]]:
+        """(model, prompt, number of tokens that each encoder truncated) of all distinct prompts, sorted."""
+        rows = self.rows(
+            """SELECT DISTINCT model, prompt, truncated FROM candidates
+               WHERE truncated IS NOT NULL AND truncated <> '{}' ORDER BY model, prompt, truncated"""
+        )
+        return [(model, prompt, truncated_tokens(text)) for model, prompt, text in rows]
+
+    def progress(self) -> list[ModelProgress]:
+        """Numbers of candidates by model, sorted."""
+        rows = self.rows(
+            f"""SELECT c.model, count(*), sum(c.state = 'planned'), sum(c.attempt = 1),
+                  sum(c.attempt = 1 AND d.work_id IS NULL)
+                FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) GROUP BY c.model ORDER BY c.model"""
+        )
+        return [ModelProgress(*row) for row in rows]
+
     def image_digests(self) -> list[str]:
         """Pixel digests of all finished images, sorted."""
         rows = self.rows("SELECT DISTINCT pixels_sha256 AS sha FROM candidates WHERE state = 'done' ORDER BY 1")
@@ -309,6 +345,19 @@ class PlanStore(ContentStore):
                 f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
                 "run"
             ) from None
+
+
+_GENERATED = """SELECT model, height, width,
+      iif(instr(work, '"pictures":[]'), '[]', ifnull(json_extract(work, '$.pictures'), '[]')) AS inputs, batch_size,
+      count(*)
+    FROM candidates WHERE state = 'done' GROUP BY model, height, width, inputs, batch_size ORDER BY 1, 2, 3, 4, 5"""
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    found = strictjson.stored(text)
+    assert isinstance(found, list)
+    assert all(isinstance(one, str) for one in found)
+    return tuple(found)
 
 
 def _limit(n: int | None) -> int:

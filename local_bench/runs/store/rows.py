@@ -50,7 +50,7 @@ class CandidateRow:
     @property
     def truncated(self) -> dict[str, int]:
         """Number of prompt tokens truncated by each of the model's encoders."""
-        return {str(name): int(n) for name, n in strictjson.stored(self.truncated_json or "{}").items()}
+        return truncated_tokens(self.truncated_json or "{}")
 
     @property
     def image(self) -> str | None:
@@ -61,6 +61,36 @@ class CandidateRow:
     def key(self) -> tuple[str, str, int, int]:
         """(model, task, deliverable, attempt)"""
         return self.model, self.task_id, self.deliverable, self.attempt
+
+
+def truncated_tokens(text: str) -> dict[str, int]:
+    """Number of truncated tokens by encoder, from JSON."""
+    return {str(name): int(n) for name, n in strictjson.stored(text).items()}
+
+
+class GeneratedRow(NamedTuple):
+    """Finished images with the same properties."""
+
+    model: str
+    height: int | None
+    width: int | None
+    input_images: tuple[str, ...]
+    """Their pixel digests."""
+    batch_size: int | None
+    n: int
+
+
+class ModelProgress(NamedTuple):
+    """Numbers of candidates of one model."""
+
+    model: str
+    n: int
+    n_planned: int
+    """Not generated yet."""
+    n_first: int
+    """First attempts."""
+    n_undecided: int
+    """First attempts without a stored decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,22 @@ class Store(DecisionStore):
             for value in scores.values([work_id for (work_id,) in rows]):
                 yield nan if value == "unscored" else value
 
+    def first_values(self, names: Sequence[str]) -> Iterator[tuple[float, ...] | None]:
+        """For each candidate's first attempt, by work id, read as needed: the values of the scores of these names that
+        apply to it; None if one of them is absent or unscored."""
+        scores = [
+            self._by_work_id(
+                """SELECT work_id, ifnull(value, iif(applies, NULL, 'not applicable')) FROM scores
+                   WHERE name = ? AND kind = 'judge' ORDER BY work_id""",
+                name,
+            )
+            for name in names
+        ]
+        for rows in self._chunks("SELECT work_id FROM candidates WHERE attempt = 1 ORDER BY work_id"):
+            work_ids = [work_id for (work_id,) in rows]
+            for values in zip(*(one.values(work_ids) for one in scores), strict=True):
+                yield None if None in values else tuple(value for value in values if value != "not applicable")
+
     def has_spreads(self) -> bool:
         """Whether any score has a standard deviation."""
         return bool(self.rows("SELECT 1 FROM scores WHERE spread IS NOT NULL LIMIT 1"))
