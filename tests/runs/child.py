@@ -43,7 +43,7 @@ def die() -> None:
 
 def kill_server() -> None:
     """SIGKILL for every process of the judge that we started, as a person with a grudge would."""
-    names = "vllm.entrypoints.openai.api_server|local_bench.judges.vlm.engine"
+    names = "local_bench.judges.vlm.(api_server|engine)"
     found = subprocess.run(["pgrep", "-f", names], capture_output=True, text=True, check=False)
     ours = [pid for pid in map(int, found.stdout.split()) if _is_ours(pid)]  # before the first death moves children
     assert len(ours) == 2, ours  # the guard and what it guards
