@@ -15,6 +15,7 @@ def test_three_real_orders_from_generation_to_settlement(cli, shared, judge_serv
     ended = cli(
         *("run", ROOT / "configs/runs/servimage-tiny.yaml", "--json"),
         *("--set", f"suite.path={tasks}", "--set", f"judge.base_url={judge_server.base_url}"),
+        *("--set", "judge.canaries=false"),
         VLLM_API_KEY=judge_server.api_key.get_secret_value(),
     )
     assert ended.returncode == 0, ended.stderr
@@ -54,7 +55,7 @@ def test_separate_phases_give_the_same_result(judge_server, tmp_path, monkeypatc
 
     (tmp_path / "c.yaml").write_text(
         "name: c\nsuite: {name: studio, limit: 2}\nmodels: [{card: tiny-flux, height: 64, width: 64}]\n"
-        f"judge: {{card: tiny-qwen3-vl, base_url: '{judge_server.base_url}'}}\nmetrics: [entropy]\n"
+        f"judge: {{card: tiny-qwen3-vl, canaries: false, base_url: '{judge_server.base_url}'}}\nmetrics: [entropy]\n"
     )
     stdout_of("run", "c.yaml", "--run-dir", "whole")
     server = ("--set", f"judge.base_url={judge_server.base_url}")  # a run directory's own is not contacted

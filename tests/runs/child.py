@@ -5,6 +5,7 @@ command line; writes {"returncode", "stdout", "stderr"}. Torch and the rest are 
 all that the children share. Nothing in the product knows of this: the moments are wrapped around its functions.
 """
 
+import gc
 import json
 import os
 import resource
@@ -42,7 +43,7 @@ def die() -> None:
 
 def kill_server() -> None:
     """SIGKILL for every process of the judge that we started, as a person with a grudge would."""
-    names = "vllm.entrypoints.openai.api_server|local_bench.judges.vlm.engine"
+    names = "local_bench.judges.vlm.(api_server|engine)"
     found = subprocess.run(["pgrep", "-f", names], capture_output=True, text=True, check=False)
     ours = [pid for pid in map(int, found.stdout.split()) if _is_ours(pid)]  # before the first death moves children
     assert len(ours) == 2, ours  # the guard and what it guards
@@ -118,11 +119,26 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
+    import cv2  # noqa: F401
+    import networkx  # noqa: F401
+    from PIL import Image
+
+    import local_bench.cli.tables
     import local_bench.generators.flux
     import local_bench.judges.metrics.entropy
     import local_bench.report.exports
     import local_bench.report.page
-    import local_bench.runs.judge  # noqa: F401
+    import local_bench.report.site.run_exports
+    import local_bench.runs.engine
+    import local_bench.runs.executors.choose
+    import local_bench.runs.generate
+    import local_bench.runs.judge
+    import local_bench.runs.measure
+    import local_bench.runs.worker
+    import local_bench.suites.servimage.suite  # noqa: F401
     from local_bench.cli.main import main
 
+    Image.init()
+    gc.collect()
+    gc.freeze()  # no collection in a fork goes through what was imported
     serve()

@@ -17,6 +17,8 @@ CHILD = Path(__file__).with_name("child.py")
 POINTS = [f"There is a number {k} in it" for k in range(9)]
 N_TASKS = 6
 N_QUESTIONS = N_TASKS * (2 * (3 + len(POINTS)) + 2)
+UNCHECKED = "judge.canaries=false"
+"""Without the checks of the judge, which take longer than its questions: they are in the run `served`."""
 
 pytestmark = pytest.mark.server
 
@@ -88,7 +90,7 @@ def served(command):
 
 
 def test_an_embedded_judge_that_is_killed_comes_to_what_the_server_says(command, served, folder):
-    ended = command("run", "run.yaml", "--run-dir", "embedded", moment="server", own=True)
+    ended = command("run", "run.yaml", "--run-dir", "embedded", moment="server", own=True, settings=[UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("the judge stopped responding") == 1
     assert digest(command, "embedded") == served
@@ -116,7 +118,7 @@ def test_hard_rules_are_checked_by_code(served, folder):
 
 
 def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command, served, folder):
-    ended = command("run", "run.yaml", "--run-dir", "logit", settings=["judge.protocol=logit"])
+    ended = command("run", "run.yaml", "--run-dir", "logit", settings=["judge.protocol=logit", UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     names = []
     for name in ("served", "logit"):
@@ -134,8 +136,11 @@ def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command,
 
 
 def test_a_panel_is_several_judges_over_the_same_images(command, served, folder, judge_server):
-    more = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, protocol: logit, base_url: '{judge_server.base_url}'}}]"
-    swapped_few = ("order_swap=true", "suite.limit=3")
+    more = (
+        "panel=[{card: tiny-qwen3-vl, rubrics: paper, protocol: logit, canaries: false, "
+        f"base_url: '{judge_server.base_url}'}}]"
+    )
+    swapped_few = ("order_swap=true", "suite.limit=3", UNCHECKED)
     scores = {}
     for word in ("mean", "majority"):
         ended = command("run", "run.yaml", "--run-dir", word, settings=[more, f"panel_word={word}", *swapped_few])
@@ -170,7 +175,7 @@ def test_one_judge_under_two_names_is_refused(command, served, judge_server):
 
 
 def test_asked_again_it_is_told_how_often_it_says_the_same(command, served, folder):
-    ended = command("judge", "served", "--rejudge", "2")
+    ended = command("judge", "served", "--rejudge", "2", settings=[UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     with RunDir.open(folder / "served") as run:
         n = run.store.rows("SELECT count(*) AS n FROM retests")[0]["n"]
@@ -183,7 +188,12 @@ def test_asked_again_it_is_told_how_often_it_says_the_same(command, served, fold
 
 def test_without_vllm_the_same_rubrics_are_answered_in_process(command, served, folder):
     ended = command(
-        "run", "run.yaml", "--run-dir", "local", own=True, settings=["judge.transport=local", "suite.limit=2"]
+        "run",
+        "run.yaml",
+        "--run-dir",
+        "local",
+        own=True,
+        settings=["judge.transport=local", "suite.limit=2", UNCHECKED],
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads((folder / "local" / "provenance.json").read_text())["judge"]

@@ -27,7 +27,7 @@ from local_bench.suites.registry import suite
 ORDERS = 24
 """Of the shop's 48: six each of one figure, two, a set, an edit."""
 CLIP, MUSIQ = "clip_cap:mini-clip", "musiq:mini-musiq"
-JUDGE = {"card": "mini-judge", "transport": "local"}
+JUDGE = {"card": "mini-judge", "transport": "local", "canaries": False}
 
 
 def other_ground(scene: Scene, rng) -> Scene:

@@ -19,7 +19,7 @@ name: resume
 suite: {name: studio, limit: 5}
 models:
   - {card: tiny-flux, height: 64, width: 64, num_inference_steps: 2, batch_size: 2}
-judge: {card: tiny-qwen3-vl, rubrics: paper}
+judge: {card: tiny-qwen3-vl, rubrics: paper, canaries: false}
 metrics: [entropy]
 acceptance: {brf: 4.0, veq: 3.0}
 """
@@ -88,8 +88,8 @@ def test_the_same_command_again_does_nothing_anew(command, digest, whole, folder
     assert work() == before
 
 
-def test_another_batch_order_and_another_folder_give_the_same(command, digest, whole):
-    assert command("never", "shuffled", "engine.batch_order=shuffle").returncode == 0
+def test_another_batch_order_another_folder_and_checks_of_the_judge_give_the_same(command, digest, whole):
+    assert command("never", "shuffled", "engine.batch_order=shuffle", "judge.canaries=true").returncode == 0
     assert digest("shuffled") == whole
 
 

@@ -4,10 +4,12 @@ import hashlib
 import json
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from local_bench.analysis.seal import check_seal, seal
+from local_bench.cli.main import main
 from local_bench.core.errors import UserError
 from local_bench.runs.contents import merkle_root, record_contents, root
 from local_bench.runs.deep import repeat_tasks
@@ -19,6 +21,19 @@ from scripts import mutate_run
 
 from .test_growth import STAGES, config_of, folder  # noqa: F401
 from .test_kept_run import KEPT
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs `local-bench` in this process."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        status = main([*map(str, arguments)])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=status, stdout=out, stderr=err)
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ Reads images and `[number, body]` from the pipe FD (see `pipe`; bodies as for `/
 and sends the finished replies. Ends when the pipe is closed.
 """
 
+import gc
 import io
 import json
 import sys
@@ -24,6 +25,7 @@ with paused():
     from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import StructuredOutputsParams
     from vllm.utils.argparse_utils import FlexibleArgumentParser
+gc.freeze()  # vLLM collects five times while it starts, each time through all that was imported: seconds in all
 
 MAX_REQUESTS = 256
 """Maximum number of unfinished requests: one full batch of vLLM."""

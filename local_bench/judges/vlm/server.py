@@ -80,7 +80,7 @@ class ManagedServer:
         self.api_key = SecretStr(key)
         self.base_url = f"http://127.0.0.1:{port}/v1"
         ours = ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *ours, "--disable-uvicorn-access-log"]
+        command = [sys.executable, "-m", "local_bench.judges.vlm.api_server", *ours, "--disable-uvicorn-access-log"]
         self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
         self._wait_for_health(port)
 

@@ -24,7 +24,8 @@ class LocalNodes:
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster()
-        self._cluster.add_node(num_cpus=0, object_store_memory=_STORE_BYTES, include_dashboard=False)
+        idle = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # nothing reads them
+        self._cluster.add_node(num_cpus=0, object_store_memory=_STORE_BYTES, **idle)
         self._nodes: list[Any] = []
         self.set(n)
 

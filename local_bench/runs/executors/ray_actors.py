@@ -18,6 +18,7 @@ from typing import Any
 
 from PIL import Image
 
+from local_bench.core.collector import collect_rarely
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.packages import versions
@@ -76,6 +77,7 @@ class _Actor:
     def __init__(self, setting: Setting) -> None:
         os.environ.update(setting.environ)
         isolate()
+        collect_rarely()
         with suppress(OSError):  # a node that does not have it cannot access a run below it either
             os.chdir(setting.working_dir)
         from local_bench.core.quiet import quiet_libraries
