@@ -11,7 +11,7 @@ from local_bench.analysis.performance import GenerationStats, generation_stats
 from local_bench.analysis.settlement import Accounting, line_table
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import Store
+from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Judged, Store
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.savings import ClientSavings, savings
@@ -96,7 +96,7 @@ def economics(
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
     price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
     hourly price, applied to measured energy."""
-    table = table_of(line_table(store), [None if of is None else _sum(of) for of in store.first_values(SCORES)])
+    table = table_of(line_table(store), [_summed(of) for of in store.first_judged(SCORES)])
     made = generation_stats(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
@@ -129,14 +129,16 @@ def summed_scores(store: Store) -> dict[Attempt, Decimal]:
     for row in store.candidates():
         of = [score for name, score in scores.get(row.work_id, {}).items() if name in SCORES]
         if len(of) == len(SCORES) and all(score.unscored is None for score in of):
-            totals[row.key] = _sum(tuple(score.value for score in of if score.value is not None))
+            totals[row.key] = sum((Decimal(str(score.value)) for score in of if score.value is not None), Decimal(0))
     return totals
 
 
 @lru_cache(100_000)
-def _sum(values: tuple[float, ...]) -> Decimal:
-    """The exact sum of numbers as they are written."""
-    return sum((Decimal(str(value)) for value in values), Decimal(0))
+def _summed(scores: tuple[Judged, ...]) -> Decimal | None:
+    """The exact sum of the scores that apply, as they are written; None if one is absent or unscored."""
+    if None in scores or UNSCORED in scores:
+        return None
+    return sum((Decimal(str(score)) for score in scores if score != NOT_APPLICABLE), Decimal(0))
 
 
 def _against(

@@ -28,6 +28,8 @@ class HardRuleStats:
 
 def hard_rule_stats(run: RunDir) -> dict[str, HardRuleStats]:
     """Statistics by model, independent of `acceptance.rules`; empty for a run without hard rules."""
+    if ("judge", RULES) not in run.store.score_names():
+        return {}
     scores: dict[str, dict[str, Score]] = defaultdict(dict, run.store.scores_by_candidate("judge"))
     rows = [row for row in run.store.candidates() if row.attempt == 1]
     known = {row.work_id: of[RULES] for row in rows if RULES in (of := scores[row.work_id]) and of[RULES].applies}

@@ -122,7 +122,12 @@ def image_path(images: Path, pixels_sha256: str) -> Path:
     hexadecimal digest: the value may come from an untrusted ledger and could be a path to another folder."""
     if not (isinstance(pixels_sha256, str) and _DIGEST.fullmatch(pixels_sha256)):
         raise ImageError(f"{str(pixels_sha256)[:80]!r} is not the digest of an image: use the run's own ledger")
-    return images / pixels_sha256[:2] / f"{pixels_sha256}.png"
+    return images / image_name(pixels_sha256)
+
+
+def image_name(pixels_sha256: str) -> str:
+    """The path of an image relative to its folder of images, which are divided by the digest's first two digits."""
+    return f"{pixels_sha256[:2]}/{pixels_sha256}.png"
 
 
 def png_bytes(image: Image.Image) -> bytes:

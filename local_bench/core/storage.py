@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from local_bench.core.errors import PathError, StorageError, UserError
 from local_bench.core.files import MAX_TEXT_BYTES, read_bytes, require_regular
@@ -46,12 +47,20 @@ def _where(error: OSError, path: Path) -> str:
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     """Write `data` to `path`; a crash at any point leaves either the old or the new file. Without `durable` the file
     is not synced, and may be empty after a power failure. Raises StorageError."""
+    with atomic_file(path, durable) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomic_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """As `write_atomic`, for a file that is written in parts: `path` has it when the block ends, and stays as it was if
+    the block raises an error."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())

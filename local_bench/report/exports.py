@@ -2,10 +2,12 @@
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +19,7 @@ from local_bench.analysis.performance import GenerationStats, generation_stats, 
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.core.errors import LedgerError
 from local_bench.core.money import MICRO
-from local_bench.core.storage import write_atomic
+from local_bench.core.storage import atomic_file
 from local_bench.core.tables import FORMULA
 from local_bench.report import columns
 from local_bench.report.judging import Judge, judges
@@ -25,8 +27,9 @@ from local_bench.report.scenarios import break_even_rows, competition_rows, cost
 from local_bench.report.view import model_order
 from local_bench.runs.roofline import check_floors
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import OutcomeRow
 from local_bench.settle.settlement import Settlement, Total
+
+_BYTES_AT_ONCE = 64_000_000
 
 
 def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
@@ -40,11 +43,7 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
     check_floors(run.store)
     money = money or accounting(run.store, run.config.settlement)
     scenarios = economics_of(run, money)
-    outcomes = {row.candidate.work_id: row for row in run.store.outcomes()}
-    tables = {
-        "candidates": (columns.CANDIDATES, _candidates(run, outcomes)),
-        "verdicts": (columns.VERDICTS, _verdicts(run, outcomes)),
-        "scores": (columns.SCORES, _scores(run, outcomes)),
+    small: dict[str, tuple[Any, Iterable[Mapping[str, Any]]]] = {
         "settlement": (columns.SETTLEMENT, _settlement(run, money)),
         "costs": (columns.COSTS, _costs(money)),
         "making": (columns.MAKING, map(_making, generation_stats(run.store, money, model_order(run)))),
@@ -54,84 +53,102 @@ def write_exports(run: RunDir, money: Accounting | None = None) -> list[Path]:
         "cost_reduction": (columns.COST_REDUCTION, cost_reduction_rows(scenarios) if scenarios else ()),
         "break_even": (columns.BREAK_EVEN, break_even_rows(scenarios) if scenarios else ()),
     }
+    schemas = {"candidates": columns.CANDIDATES, "verdicts": columns.VERDICTS, "scores": columns.SCORES}
+    schemas |= {name: schema for name, (schema, _) in small.items()}
     paths = []
-    for name, (schema, rows) in tables.items():
-        table = _table(name, schema, rows)
-        for ending, data in (("csv", csv_bytes(table)), ("parquet", _parquet_bytes(table))):
-            path = run.path / "exports" / f"{name}.{ending}"
-            write_atomic(path, data)
-            paths.append(path)
+    with ExitStack() as opened:
+        tables = {}
+        for name, schema in schemas.items():
+            of_table = [run.path / "exports" / f"{name}.{ending}" for ending in ("csv", "parquet")]
+            files = [opened.enter_context(atomic_file(path)) for path in of_table]
+            tables[name] = opened.enter_context(closing(TableWriter(name, schema, *files)))
+            paths += of_table
+        titles: dict[str, str] = {}
+        for part in run.store.parts():
+            candidates = run.store.candidate_columns(part)
+            tables["candidates"].add(candidates | {"title": _titles(run, candidates["task_id"], titles)})
+            tables["verdicts"].add(run.store.verdict_columns(part))
+            tables["scores"].add(run.store.score_columns(part))
+        for name, (schema, rows) in small.items():
+            known = list(rows)
+            sources = {_source(field) for field in schema}
+            tables[name].add({source: [row[source] for row in known] for source in sources})
     return paths
+
+
+class TableWriter:
+    """Writes a table as CSV and as Parquet, in parts, so that memory does not grow with its rows."""
+
+    def __init__(self, name: str, schema: Any, csv: BinaryIO, parquet: BinaryIO) -> None:
+        self._name, self._schema = name, schema
+        self._csv = pyarrow.csv.CSVWriter(csv, schema)
+        self._parquet = pq.ParquetWriter(parquet, schema, compression="zstd")
+        self._parts, self._n_bytes = [schema.empty_table()], 0
+
+    def add(self, values: Mapping[str, Sequence[Any]]) -> None:
+        """Add rows, as columns by name; dollars follow from micro-dollars. LedgerError if a value does not fit."""
+        try:
+            arrays = [pa.array(_values(field, values[_source(field)]), field.type) for field in self._schema]
+            self._parts.append(pa.Table.from_arrays(arrays, schema=self._schema))
+            self._n_bytes += self._parts[-1].nbytes
+        except (pa.ArrowException, TypeError, ValueError) as e:
+            raise LedgerError(
+                f"the ledger's {self._name} contain a value that does not fit ({e}): repeat the run"
+            ) from e
+        if self._n_bytes > _BYTES_AT_ONCE:
+            self._write()
+            self._parts, self._n_bytes = [], 0
+
+    def close(self) -> None:
+        """Write the remaining rows. The files stay open."""
+        if self._parts:
+            self._write()
+        self._csv.close()
+        self._parquet.close()
+
+    def _write(self) -> None:
+        table = pa.concat_tables(self._parts).combine_chunks()
+        self._csv.write_table(_guarded(table))
+        self._parquet.write_table(table)
 
 
 def csv_bytes(table: Any) -> bytes:
     """The pyarrow table as CSV: nulls are empty and text that a spreadsheet would run as a formula begins with `'`."""
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(_guarded(table), buffer)
+    return buffer.getvalue()
+
+
+def _guarded(table: Any) -> Any:
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             text = table.column(i)
             guarded = pc.binary_join_element_wise("'", text, "")
             table = table.set_column(i, field, pc.if_else(pc.match_substring_regex(text, FORMULA), guarded, text))
-    buffer = io.BytesIO()
-    pyarrow.csv.write_csv(table, buffer)
-    return buffer.getvalue()
+    return table
 
 
-def _parquet_bytes(table: Any) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
+def _source(field: Any) -> str:
+    """The name of the values from which a column is computed."""
+    return str(field.name).replace("_usd", "_micro_usd") if field.type == columns.USD else str(field.name)
 
 
-def _table(name: str, schema: Any, rows: Iterable[Mapping[str, Any]]) -> Any:
-    try:
-        return pa.Table.from_pylist([_with_usd(row, schema) for row in rows], schema=schema)
-    except (pa.ArrowException, TypeError, ValueError) as e:
-        raise LedgerError(f"the ledger's {name} contain a value that does not fit ({e}): repeat the run") from e
+def _values(field: Any, values: Sequence[Any]) -> Sequence[Any]:
+    if field.type == columns.USD:
+        return [None if value is None else _usd(value) for value in values]
+    return [None if value is None else bool(value) for value in values] if field.type == columns.YES_NO else values
 
 
-def _with_usd(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """The row's values by the schema's names, with dollars in addition to micro-dollars."""
-    values: dict[str, Any] = {}
-    for field in schema:
-        usd = field.type == columns.USD
-        value = row[field.name.replace("_usd", "_micro_usd") if usd else field.name]
-        if value is not None and usd:
-            value = Decimal(value) / MICRO
-        elif value is not None and field.type == columns.YES_NO:
-            value = bool(value)
-        values[field.name] = value
-    return values
+@lru_cache(100_000)
+def _usd(micro_usd: int) -> Decimal:
+    return Decimal(micro_usd) / MICRO
 
 
-def _of_candidate(row: OutcomeRow) -> dict[str, Any]:
-    """The columns by which rows of other tables name their candidate."""
-    names = ("work_id", "model", "task_id", "deliverable", "attempt")
-    return {name: getattr(row.candidate, name) for name in names} | {"category": row.category}
-
-
-def _candidates(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[str, Any]]:
-    titles = {task.task_id: task.title for task in run.store.tasks()}
-    for _, row in sorted(outcomes.items()):
-        candidate, decision = row.candidate, row.decision
-        yield vars(candidate) | {
-            "work": candidate.work_json,
-            "truncated": candidate.truncated_json,
-            "category": row.category,
-            "accepted": row.accepted,
-            "decision_unscored": None if decision is None else decision.unscored,
-            "price_micro_usd": None if decision is None else row.price_micro_usd,
-            "title": titles[candidate.task_id].encode(errors="replace").decode(),
-        }
-
-
-def _verdicts(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[str, Any]]:
-    for row in run.store.verdicts():
-        yield vars(row) | {"answer": row.answer_json, "labels": row.labels_json} | _of_candidate(outcomes[row.work_id])
-
-
-def _scores(run: RunDir, outcomes: Mapping[str, OutcomeRow]) -> Iterator[dict[str, Any]]:
-    for row in run.store.scores():
-        yield vars(row.score) | {"kind": row.kind} | _of_candidate(outcomes[row.work_id])
+def _titles(run: RunDir, task_ids: Sequence[str], known: dict[str, str]) -> list[str]:
+    """The titles of tasks; `known` are those that have been read already."""
+    for task in run.store.tasks_of(list(dict.fromkeys(task_id for task_id in task_ids if task_id not in known))):
+        known[task.task_id] = task.title.encode(errors="replace").decode()
+    return [known[task_id] for task_id in task_ids]
 
 
 def _settlement(run: RunDir, money: Accounting) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,16 @@
 """The scores of a run for display: means by model, with the number of images that are not included."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+
+import numpy as np
 
 from local_bench.core.types import Score
 from local_bench.report.text import NOT_APPLICABLE
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
-from local_bench.settle.intervals import bootstrap_mean
+from local_bench.settle.bootstrap import Floats
+from local_bench.settle.intervals import bootstrap_means
 
 MAX_REASONS = 30
 
@@ -71,18 +71,32 @@ def score_table(run: RunDir) -> dict[str, list[ScoreRow]]:
 def score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     """The 95 % bootstrap interval over tasks of the mean of each score, by name and model; absent for fewer than two
     tasks."""
-    return run.store.once("score intervals", lambda: dict(_score_intervals(run)))
+    return run.store.once("score intervals", lambda: _score_intervals(run))
 
 
-def _score_intervals(run: RunDir) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
-    for model in run.store.models():
-        for name, values in groupby(run.store.score_values(model), itemgetter(0)):
-            by_task: dict[str, list[float]] = {}
-            for _, task_id, value in values:
-                by_task.setdefault(task_id, []).append(value)
-            ends = bootstrap_mean([*by_task.values()])
-            if ends:
-                yield (name, model), ends
+def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
+    keys: dict[tuple[str, str], int] = {}
+    tasks: dict[str, int] = {}
+    parts = [np.empty((4, 0))]
+    for limits in run.store.parts():
+        of = run.store.value_columns(limits)
+        key = [keys.setdefault(pair, len(keys)) for pair in zip(of["name"], of["model"], strict=True)]
+        task = [tasks.setdefault(task_id, len(tasks)) for task_id in of["task_id"]]
+        parts.append(np.array([key, task, of["position"], of["value"]], dtype=np.float64))
+    key_of, task_of, position, value = np.concatenate(parts, axis=1)
+    ordered = np.lexsort((position, key_of))  # by score and model, each in the plan's order
+    starts = np.searchsorted(key_of[ordered], np.arange(1, len(keys)))
+    sums = [_sums_by_task(task_of[rows], value[rows]) for rows in np.split(ordered, starts)] if keys else []
+    return {pair: ends for pair, ends in zip(keys, bootstrap_means(sums), strict=True) if ends}
+
+
+def _sums_by_task(task: Floats, value: Floats) -> tuple[Floats, Floats]:
+    """(sums, numbers) of the values (N,) of each task (N,), tasks in order of appearance."""
+    _, first, number = np.unique(task, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first))[number]
+    sums = np.zeros(len(first))
+    np.add.at(sums, number, value)
+    return sums, np.bincount(number).astype(np.float64)
 
 
 def figure(value: float, kind: str) -> str:

@@ -6,16 +6,15 @@ empty files and decodes the images that its report shows.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
 
-from local_bench.core import strictjson
 from local_bench.core.errors import ImageError, RunImageError
-from local_bench.core.images import image_path, load_verified
+from local_bench.core.images import image_name, image_path, load_verified
 from local_bench.runs.store import Store
 
 IMAGES, INPUTS = "images", "inputs"
@@ -85,16 +84,16 @@ class ImageStore:
     def _check_files(self, store: Store) -> list[ImageFault]:
         """Detect missing and empty files by listing the folders, which is much faster than a query per file."""
         for folder, shas in stored_digests(store).items():
-            sizes = {
-                entry.path: entry.stat().st_size
-                for sub in _scan(self.path / folder)
-                if sub.is_dir()
-                for entry in _scan(sub.path)
+            subfolders = [entry.name for entry in _scan(self.path / folder) if entry.is_dir()]
+            filled = {
+                f"{name}/{entry.name}"
+                for name in subfolders
+                for entry in _scan(self.path / folder / name)
+                if entry.stat(follow_symlinks=False).st_size
             }
             for sha in shas:
-                file = self.file(sha, folder)
-                if not (size := sizes.get(str(file))):
-                    self._note(file, "missing" if size is None else "damaged")
+                if image_name(sha) not in filled:
+                    self._check(folder, sha, False)
         return self.all_faults
 
     def faulty(self, pixels_sha256: Iterable[str], io_workers: int, *, either: bool = False) -> dict[str, ImageFault]:
@@ -155,14 +154,7 @@ def _scan(folder: Path | str) -> list["os.DirEntry[str]"]:
 
 def stored_digests(store: Store) -> dict[str, list[str]]:
     """The digests of all images in the store, by folder."""
-    return {IMAGES: store.image_digests(), INPUTS: sorted(set(_given(store)))}
-
-
-def _given(store: Store) -> Iterator[str]:
-    for content in store.task_contents().values():
-        task = strictjson.stored(content)
-        several = [task.get("source_sha256"), task.get("mask_sha256"), *(task.get("reference_sha256") or ())]
-        yield from (sha for sha in several if sha)
+    return {IMAGES: store.image_digests(), INPUTS: store.input_digests()}
 
 
 def faults_sentence(faults: list[ImageFault]) -> str:

@@ -90,14 +90,24 @@ def bootstrap_mean(groups: Sequence[Sequence[float]], level: float = 0.95) -> tu
     """Percentile bootstrap interval of the mean over all values, with groups (a task's images) as clusters; None for
     fewer than two groups."""
     filled = [group for group in groups if group]
-    if len(filled) < 2:
-        return None
-    return _ratio_ends([sum(group) for group in filled], [len(group) for group in filled], level)
+    return bootstrap_means([([sum(group) for group in filled], [len(group) for group in filled])], level)[0]
 
 
-def _ratio_ends(above: Sequence[float], below: Sequence[float], level: float) -> tuple[float, float]:
-    """Percentile interval of sum(above) / sum(below) over resampled pairs."""
-    sums = np.asarray([above, below], dtype=np.float64).T
-    drawn = ratios(1)(resampled_sums(sums, RESAMPLES))[:, 0]
+def bootstrap_means(
+    sets: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95
+) -> list[tuple[float, float] | None]:
+    """`bootstrap_mean` of several sets of groups: the sums and the numbers of each group's values. Sets with equally
+    many groups are resampled together."""
+    found: list[tuple[float, float] | None] = [None] * len(sets)
+    columns = [np.asarray(of, dtype=np.float64).reshape(2, -1) for of in sets]
+    by_size: dict[int, list[int]] = {}
+    for i, of in enumerate(columns):
+        if of.shape[1] >= 2:
+            by_size.setdefault(of.shape[1], []).append(i)
     tail = (1 - level) / 2
-    return ends(np.sort(np.nan_to_num(drawn)), tail, 1 - tail)
+    for members in by_size.values():
+        sums = np.stack([columns[i][side] for side in (0, 1) for i in members], axis=1)
+        drawn = ratios(len(members))(resampled_sums(sums, RESAMPLES))
+        for column, i in enumerate(members):
+            found[i] = ends(np.sort(np.nan_to_num(drawn[:, column])), tail, 1 - tail)
+    return found

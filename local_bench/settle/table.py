@@ -268,7 +268,7 @@ def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], 
 
 
 def table_of(table: LineTable, scores: Sequence[Decimal | None] | None = None) -> OutcomeTable:
-    """As `table_of_lines`; `scores` (N,) are the summed scores of each line's image, None if one of them is missing."""
+    """As `table_of_lines`; `scores` (N,): the summed scores of each line's image, None if one of them is missing."""
     ids, task = np.unique(table.task, return_inverse=True)
     deliverables = np.ones(len(ids), dtype=np.int64)
     deliverables[task] = table.deliverables

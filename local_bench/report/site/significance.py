@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from local_bench.analysis.settlement import lines
+from local_bench.analysis.settlement import line_table
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.paired import paired_differences
+from local_bench.settle.table import ACCEPTED
 
 ALPHA = 0.05
 """Family-wise error rate below which a difference is called significant."""
@@ -42,10 +43,15 @@ def _pairs_of(runs: Sequence[RunDir], own: Sequence[int]) -> list[dict[str, Any]
 def _by_task(run: RunDir) -> dict[str, dict[str, tuple[int, int, int]]]:
     """Model -> task -> (revenue in micro-USD, accepted images, requested images)."""
     found: dict[str, dict[str, tuple[int, int, int]]] = defaultdict(dict)
-    for line in lines(run.store):
-        paid, accepted, n = found[line.model].get(line.task_id, (0, 0, 0))
-        yes = line.decision.accepted is True
-        found[line.model][line.task_id] = (paid + yes * line.part_micro_usd, accepted + yes, n + 1)
+    rows = line_table(run.store)
+    accepted = rows.decision == ACCEPTED
+    earned = np.where(accepted, rows.part_micro_usd, 0)
+    for model, task, micro_usd, yes in zip(
+        *map(np.ndarray.tolist, (rows.model, rows.task, earned, accepted)), strict=True
+    ):
+        of = found[rows.models[model]]
+        paid, n_accepted, n = of.get(rows.task_ids[task], (0, 0, 0))
+        of[rows.task_ids[task]] = (paid + micro_usd, n_accepted + yes, n + 1)
     return found
 
 

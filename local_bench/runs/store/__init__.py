@@ -19,12 +19,14 @@ from local_bench.runs.store.rows import (
     SessionRow,
     VerdictRow,
 )
-from local_bench.runs.store.store import Store
+from local_bench.runs.store.store import NOT_APPLICABLE, UNSCORED, Judged, Store
 
 __all__ = [
     "BACKUP",
     "LEDGER",
+    "NOT_APPLICABLE",
     "NO_IMAGE",
+    "UNSCORED",
     "BusyTime",
     "CandidateRow",
     "Case",
@@ -33,6 +35,7 @@ __all__ = [
     "DecidedRow",
     "DecisionColumns",
     "DecisionRow",
+    "Judged",
     "MeterRow",
     "OutcomeRow",
     "Reason",

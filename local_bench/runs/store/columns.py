@@ -17,20 +17,28 @@ _DIGITS_BY_CANDIDATES = {2_000: 0, 2_000_000: 2}
 SQLite limits the length of the text of a part, and a short one fits the processor's cache."""
 Limits = tuple[str, str]
 """The first work id of a part and the one after its last."""
+_PART = "c.work_id >= ? AND c.work_id < ?"
+_OF_CANDIDATE = "c.work_id, c.model, c.task_id, t.category, c.deliverable, c.attempt"
+Columns = dict[str, Sequence[Any]]
+"""Columns of rows by name."""
 
 
 class ColumnReader(Database):
     """Access to rows in order of work ids."""
 
-    def _columns(self, columns: str, query: str, *values: Any) -> Iterator[tuple[Limits, list[list[Any]]]]:
-        """The columns of a query about candidates `c`, in parts by work id. `columns` are their names, separated by
-        commas; they have texts, integers or null. The query ends in a condition."""
+    def parts(self) -> list[Limits]:
+        """The limits of parts of all candidates, ascending."""
         n = self.rows("SELECT count(*) FROM candidates")[0][0]
         digits = next((digits for below, digits in _DIGITS_BY_CANDIDATES.items() if n < below), 3)
         firsts = list(map("".join, product(_DIGITS, repeat=digits)))
-        limits = list(pairwise(["", *firsts[1:], AFTER_ALL]))
+        return list(pairwise(["", *firsts[1:], AFTER_ALL]))
+
+    def _columns(self, columns: str, query: str, *values: Any) -> Iterator[tuple[Limits, list[list[Any]]]]:
+        """The columns of a query about candidates `c`, in parts by work id. `columns` are their names, separated by
+        commas; they have texts, integers or null. The query ends in a condition."""
+        limits = self.parts()
         arrays = ", ".join(f"json_group_array({name})" for name in columns.split(","))
-        statement = f"SELECT {arrays} FROM ({query} AND c.work_id >= ? AND c.work_id < ? ORDER BY c.work_id)"
+        statement = f"SELECT {arrays} FROM ({query} AND {_PART} ORDER BY c.work_id)"
         with self._faults():
             texts = self._at_once([partial(_one_row, query=statement, values=(*values, *part)) for part in limits])
             for part, row in zip(limits, texts, strict=True):
@@ -46,12 +54,63 @@ class ColumnReader(Database):
     def work_ids(self, limits: Limits) -> list[str]:
         """The work ids of a part."""
         rows = self.rows(
-            """SELECT json_group_array(work_id) FROM (
-                 SELECT work_id FROM candidates WHERE work_id >= ? AND work_id < ? ORDER BY work_id)""",
+            f"""SELECT json_group_array(work_id) FROM (
+                 SELECT work_id FROM candidates AS c WHERE {_PART} ORDER BY work_id)""",
             *limits,
         )
         found: list[str] = json.loads(rows[0][0])
         return found
+
+    def candidate_columns(self, limits: Limits) -> Columns:
+        """The candidates of a part with their task's category and price and the decisions on them, by work id."""
+        return self._named(
+            f"""SELECT {_OF_CANDIDATE}, prompt, seed, height, width, state, c.unscored, identity, pixels_sha256,
+                  accepted, d.unscored AS decision_unscored,
+                  iif(d.work_id IS NULL, NULL, t.price_micro_usd) AS price_micro_usd, work, batch_size, truncated,
+                  cost_micro_usd
+                FROM candidates AS c CROSS JOIN tasks AS t USING (task_id) LEFT JOIN decisions AS d USING (work_id)
+                WHERE {_PART} ORDER BY c.work_id""",
+            *limits,
+        )
+
+    def verdict_columns(self, limits: Limits) -> Columns:
+        """The verdicts of the run's judges on the candidates of a part, by candidate, judge, rubric, point and
+        repeat."""
+        judges, names = self._of_judges(None)
+        return self._named(
+            f"""SELECT {_OF_CANDIDATE}, rubric, point, repeat, answer, labels, v.unscored, raw, question_id,
+                  rubric_sha256, judge
+                FROM candidates AS c CROSS JOIN tasks AS t USING (task_id) CROSS JOIN verdicts AS v USING (work_id)
+                WHERE {_PART} AND {judges} ORDER BY c.work_id, judge, rubric, point, repeat""",
+            *limits,
+            *names,
+        )
+
+    def score_columns(self, limits: Limits) -> Columns:
+        """The scores of the candidates of a part, by candidate and name."""
+        return self._named(
+            f"""SELECT {_OF_CANDIDATE}, name, kind, value, s.unscored, applies, spread
+                FROM candidates AS c CROSS JOIN tasks AS t USING (task_id) CROSS JOIN scores AS s USING (work_id)
+                WHERE {_PART} ORDER BY c.work_id, name""",
+            *limits,
+        )
+
+    def value_columns(self, limits: Limits) -> Columns:
+        """The scores with a value of the candidates of a part, by candidate and name."""
+        return self._named(
+            f"""SELECT c.model, c.task_id, c.position, name, value
+                FROM candidates AS c CROSS JOIN scores AS s USING (work_id)
+                WHERE {_PART} AND value IS NOT NULL ORDER BY c.work_id, name""",
+            *limits,
+        )
+
+    def _named(self, query: str, *values: Any) -> Columns:
+        with self._faults():
+            cursor = self._db.cursor()
+            cursor.row_factory = None
+            rows = cursor.execute(query, values).fetchall()
+        names = [column[0] for column in cursor.description]
+        return dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
 
     def _by_work_id(self, query: str, *values: Any) -> "Lookup":
         """Looks up the values of a query for rows of a work id and its value, ascending."""

@@ -188,6 +188,10 @@ class PlanStore(ContentStore):
         rows = self.rows("SELECT model, count(*) FROM candidates WHERE state = 'planned' GROUP BY model")
         return dict(map(tuple, rows))
 
+    def most_attempts(self) -> int:
+        """The highest number of an attempt."""
+        return int(self.rows("SELECT ifnull(max(attempt), 0) FROM candidates")[0][0])
+
     def counts(self) -> Counts:
         where, judges = self._of_judges(None)
         row = self.rows(
@@ -232,8 +236,20 @@ class PlanStore(ContentStore):
 
     def image_digests(self) -> list[str]:
         """Pixel digests of all finished images, sorted."""
-        rows = self.rows("SELECT DISTINCT pixels_sha256 AS sha FROM candidates WHERE state = 'done' ORDER BY 1")
-        return [row["sha"] for row in rows]
+        found: set[str] = set()
+        query = f"SELECT c.pixels_sha256 FROM {self._candidates} WHERE c.state = 'done'"
+        for _, (digests,) in self._columns("pixels_sha256", query):
+            found.update(digests)
+        return sorted(found)
+
+    def input_digests(self) -> list[str]:
+        """Pixel digests of the input images of all tasks, sorted."""
+        keys = "'$.source_sha256', '$.mask_sha256', '$.reference_sha256'"
+        found: set[str] = set()
+        for (text,) in self.rows(f"SELECT DISTINCT json_extract(content, {keys}) FROM tasks"):
+            source, mask, references = strictjson.stored(text)
+            found |= {sha for sha in (source, mask, *(references or ())) if sha}
+        return sorted(found)
 
     def imported_models(self) -> list[str]:
         """Models with imported images."""

@@ -22,6 +22,9 @@ from local_bench.runs.store.rows import (
     VerdictRow,
 )
 
+UNSCORED, NOT_APPLICABLE = "unscored", "not applicable"
+Judged = float | str | None
+"""The value of a score, UNSCORED, NOT_APPLICABLE, or None if it is absent."""
 _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
 
@@ -138,7 +141,8 @@ class Store(DecisionStore):
 
     def score_names(self) -> list[tuple[Kind, str]]:
         """(kind, name) of all scores, sorted."""
-        return [(r["kind"], r["name"]) for r in self.rows("SELECT DISTINCT kind, name FROM scores ORDER BY kind, name")]
+        query = "SELECT DISTINCT kind, name FROM scores ORDER BY kind, name"
+        return self.once("score names", lambda: [(row["kind"], row["name"]) for row in self.rows(query)])
 
     def score_values(self, model: str) -> Iterator[tuple[str, str, float]]:
         """(name, task, value) of every score of a model that has a value, read as needed."""
@@ -159,21 +163,19 @@ class Store(DecisionStore):
             for value in scores.values([work_id for (work_id,) in rows]):
                 yield nan if value == "unscored" else value
 
-    def first_values(self, names: Sequence[str]) -> Iterator[tuple[float, ...] | None]:
-        """For each candidate's first attempt, by work id, read as needed: the values of the scores of these names that
-        apply to it; None if one of them is absent or unscored."""
+    def first_judged(self, names: Sequence[str]) -> Iterator[tuple[Judged, ...]]:
+        """The judge scores of these names of each candidate's first attempt, by work id, read as needed."""
         scores = [
             self._by_work_id(
-                """SELECT work_id, ifnull(value, iif(applies, NULL, 'not applicable')) FROM scores
-                   WHERE name = ? AND kind = 'judge' ORDER BY work_id""",
+                f"""SELECT work_id, iif(applies, ifnull(value, '{UNSCORED}'), '{NOT_APPLICABLE}') FROM scores
+                    WHERE name = ? AND kind = 'judge' ORDER BY work_id""",
                 name,
             )
             for name in names
         ]
         for rows in self._chunks("SELECT work_id FROM candidates WHERE attempt = 1 ORDER BY work_id"):
             work_ids = [work_id for (work_id,) in rows]
-            for values in zip(*(one.values(work_ids) for one in scores), strict=True):
-                yield None if None in values else tuple(value for value in values if value != "not applicable")
+            yield from zip(*(one.values(work_ids) for one in scores), strict=True)
 
     def has_spreads(self) -> bool:
         """Whether any score has a standard deviation."""
@@ -181,12 +183,10 @@ class Store(DecisionStore):
 
     def score_summaries(self) -> list[ScoreSummary]:
         """One summary per score and model, by name and model."""
-        rows = self.rows(
-            """SELECT s.kind, s.name, c.model, avg(s.value), avg(s.spread), count(s.value), sum(NOT s.applies),
+        query = """SELECT s.kind, s.name, c.model, avg(s.value), avg(s.spread), count(s.value), sum(NOT s.applies),
                sum(s.applies AND s.value IS NULL)
                FROM scores s JOIN candidates c USING (work_id) GROUP BY s.name, c.model ORDER BY s.name, c.model"""
-        )
-        return [ScoreSummary(*row) for row in rows]
+        return self.once("score summaries", lambda: [ScoreSummary(*row) for row in self.rows(query)])
 
     def unscored_scores(self, limit: int) -> list[Reason]:
         """Why scores have no value, by `name, model`; the most frequent reasons first."""
