@@ -74,10 +74,10 @@ class RunDir:
 
     @classmethod
     def view(cls, path: Path, config: RunConfig) -> Self:
-        """Open an in-memory copy of the run under `config`; its changes are not saved. Raises as `open`, and
+        """Open the run under `config` so that changes of its decisions are not saved. Raises as `open`, and
         ConfigError if `config` belongs to another run."""
         read_run_config(path)
-        store = Store(path / LEDGER, in_memory=True)
+        store = Store(path / LEDGER, view=True)
         if _refuse_other_run(path, config):
             raise ConfigError(f"{path} lacks work that the config requires: use `local-bench run` to add it")
         return cls(path, config, store, None)

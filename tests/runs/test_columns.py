@@ -1,12 +1,14 @@
 """Results computed by columns and by case equal those computed row by row, on random runs."""
 
 import hashlib
+import io
 import json
 import random
 import sqlite3
 from collections import defaultdict
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from local_bench.analysis.digest import digests
@@ -15,6 +17,8 @@ from local_bench.core.errors import LedgerDamaged
 from local_bench.core.identity import canonical_json, canonical_lines, digest, seed_of
 from local_bench.core.types import Decision, Score, Task
 from local_bench.judges.rules import RULES
+from local_bench.report.exports import write_exports
+from local_bench.report.scores import score_intervals
 from local_bench.runs.acceptance import decide, decision_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
@@ -24,7 +28,7 @@ from local_bench.runs.store.columns import Lookup
 from local_bench.runs.store.rows import VerdictRow
 from local_bench.runs.verify import verify
 from local_bench.settle.bootstrap import _kinds_of_tasks, resampled_sums
-from local_bench.settle.intervals import bootstrap_revenues, wilson_clustered
+from local_bench.settle.intervals import bootstrap_mean, bootstrap_revenues, wilson_clustered
 from local_bench.settle.settlement import Total, settle
 
 MODELS = ("alpha", "beta", "gamma")
@@ -255,6 +259,80 @@ def test_a_decision_on_no_candidate_is_found_and_removed(tmp_path):
         assert run.store.decisions() == expected
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_view_has_other_decisions_and_leaves_the_file_as_it_is(tmp_path, monkeypatch, large):
+    path = tmp_path / "run"
+    with random_run(path, 8) as run:
+        decide(run)
+        stored, config = run.store.decisions(), run.config
+    before = (path / "ledger.sqlite").read_bytes()
+    if large:
+        monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    lower = config.model_copy(update={"acceptance": config.acceptance.model_copy(update={"brf": 0.1, "veq": 0.1})})
+    with RunDir.view(path, lower) as run:
+        assert run.store.decisions() == stored
+        decide(run)
+        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        assert run.store.decisions() != stored
+        assert settle(line_table(run.store), {}) == settle(lines(run.store), {})
+        if large:
+            with pytest.raises(AssertionError):
+                run.store.set_meta("planned", "2")
+    assert (path / "ledger.sqlite").read_bytes() == before
+
+
+def test_a_result_is_computed_again_after_a_write_of_any_process(tmp_path):
+    with random_run(tmp_path / "run", 4) as run:
+        computed = []
+
+        def compute():
+            computed.append(1)
+            return len(computed)
+
+        assert [run.store.once("n", compute) for _ in range(3)] == [1, 1, 1]
+        run.store.set_meta("x", "1")
+        assert run.store.once("n", compute) == run.store.once("n", compute) == 2
+        with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as other:
+            other.execute("UPDATE meta SET value = '2' WHERE key = 'x'")
+        other.close()
+        assert run.store.once("n", compute) == run.store.once("n", compute) == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_intervals_of_scores_are_those_of_single_rows(tmp_path, seed):
+    with random_run(tmp_path / "run", seed) as run:
+        expected = {}
+        candidates = {row.work_id: row for row in run.store.candidates()}
+        for name in {name for _, name in run.store.score_names()}:
+            of = [(candidates[row.work_id], row.score) for row in run.store.scores() if row.score.name == name]
+            for model in MODELS:
+                by_task = defaultdict(list)
+                for candidate, score in sorted(of, key=lambda one: one[0].position):
+                    if candidate.model == model and score.value is not None:
+                        by_task[candidate.task_id].append(score.value)
+                if ends := bootstrap_mean([*by_task.values()]):
+                    expected[name, model] = ends
+        found = score_intervals(run)
+    assert found.keys() == expected.keys()
+    for key, ends in expected.items():
+        assert found[key] == pytest.approx(ends, rel=1e-12)
+
+
+def test_exports_in_many_parts_are_those_in_one(tmp_path, monkeypatch):
+    with random_run(tmp_path / "run", 3) as run:
+        decide(run)
+    with RunDir.open(tmp_path / "run") as run:
+        whole = {path.name: path.read_bytes() for path in write_exports(run)}
+        monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
+        assert {path.name: path.read_bytes() for path in write_exports(run)} == whole
+        monkeypatch.setattr("local_bench.report.exports._BYTES_AT_ONCE", 0)
+        for path in write_exports(run):
+            if path.suffix == ".csv":
+                assert path.read_bytes() == whole[path.name]
+            else:
+                assert pq.read_table(path).equals(pq.read_table(io.BytesIO(whole[path.name])))
+
+
 def test_a_candidate_of_no_task_is_an_error(tmp_path, monkeypatch):
     with random_run(tmp_path / "run", 7) as run:
         run.store.write("PRAGMA foreign_keys = OFF")
@@ -375,7 +453,7 @@ def test_a_large_ledger_is_checked_once_and_again_after_every_change(tmp_path, m
     fault = constraints._fault_of_rows
     monkeypatch.setattr(constraints, "_fault_of_rows", lambda db, table: read.append(table) or fault(db, table))
     path = tmp_path / "run"
-    with random_run(path, 3) as run:
+    with random_run(path, 8) as run:
         decide(run)
     read.clear()
     for expected in (["candidates", "decisions", "scores", "tasks", "verdicts"], []):

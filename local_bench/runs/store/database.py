@@ -59,18 +59,20 @@ class Committed(NamedTuple):
 class Database:
     """The run's SQLite file. Errors of the file or the disk are raised as LedgerError or StorageError."""
 
-    def __init__(self, path: Path, *, create: bool = False, write: bool = False, in_memory: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool = False, write: bool = False, view: bool = False) -> None:
         """Open `path`. LedgerDamaged if it is missing, empty, damaged or lacks a table, LedgerError if its version is
         unknown to this release.
 
         With `create` a missing or empty file is created; use it only for a run that has not begun. A file of an earlier
-        version is migrated: in place with `write`, else in memory, so that reading does not change it. With `in_memory`
-        a copy is opened, and writes do not change the file.
+        version is migrated: in place with `write`, else in memory, so that reading does not change it. With `view` only
+        decisions may be written, and the file is not changed: a small file is copied, of a large one the decisions.
         """
         self.path = path
         self.written: set[str] = set()
         """Tables written since this was opened, or since the last record of contents."""
         self._all_written: set[str] = set()
+        self._writable: frozenset[str] | None = None
+        """The tables that may be written; None for all."""
         self._computed: dict[object, Any] = {}
         self._computed_at = (-1, -1)
         self._checked: int | None = None
@@ -91,18 +93,20 @@ class Database:
                 with self.transaction():
                     self._execute_all(SCHEMA)
                     self.set_meta("version", VERSION)
-            if in_memory:
+            self._large = path.stat().st_size > _CHECKED_BYTES
+            if view and not self._large:
                 self._copy_to_memory()
-            self._migrate(write or create or in_memory)
+            self._migrate(write or create or self._db is not opened)
             found = tables(self._db)
             missing = next(
                 (name for name, columns in tables_of_schema().items() if not columns <= found.get(name, set())), None
             )
             if missing:
                 raise self._damaged(f"is damaged (it lacks the table {missing!r})")
-            self._large = path.stat().st_size > _CHECKED_BYTES
             self._in_file = self._db is opened
             self._check_rows()
+            if view:
+                self._set_decisions_aside()
             if write or create:
                 self._db.execute(INDEXES)
 
@@ -185,6 +189,17 @@ class Database:
         stored.backup(self._db)
         stored.close()
 
+    def _set_decisions_aside(self) -> None:
+        """Let every query use a temporary copy of the decisions in place of the stored ones."""
+        self._in_file = False  # other connections do not have the copy
+        self._writable = frozenset({"decisions"})
+        self._db.execute(
+            """CREATE TEMP TABLE decisions (work_id TEXT PRIMARY KEY, accepted INTEGER, unscored TEXT,
+                 price_micro_usd INTEGER NOT NULL) WITHOUT ROWID"""
+        )
+        columns = "work_id, accepted, unscored, price_micro_usd"
+        self._db.execute(f"INSERT INTO temp.decisions SELECT {columns} FROM main.decisions ORDER BY work_id")
+
     def _execute_all(self, script: str) -> None:
         self.written |= tables(self._db).keys()
         for statement in statements(script):
@@ -203,7 +218,7 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Commit all writes of the block, or none."""
         with self._faults():
-            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("BEGIN IMMEDIATE" if self._writable is None else "BEGIN")
             try:
                 yield
             except BaseException:
@@ -256,6 +271,7 @@ class Database:
     def _note_written(self, statement: str) -> None:
         table = _WRITTEN.match(statement)
         if table:
+            assert self._writable is None or table[1].lower() in self._writable, statement
             self.written.add(table[1].lower())
             self._all_written.add(table[1].lower())
 
