@@ -4,8 +4,10 @@
         [--out benchmarks/scale.json] [--work DIR] [--note TEXT]
 
 A run has four imported models on tasks with one deliverable, each candidate with one metric score, three judge scores
-and a decision. Images are not read. Each step runs in a process of its own; `cpu_s` is its processor time in all
-threads, memory its peak resident size. Entries of `--out` for other steps and sizes are kept.
+and a decision. `settle` is the first settlement, `again` one that changes nothing, `report` writes the exported tables
+and the page. Images are not read; with `--files` each has a file, which `settle` and `again` find by listing folders.
+Each step runs in a process of its own; `cpu_s` is its processor time in all threads, memory its peak resident size.
+Entries of `--out` for other steps and sizes are kept.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 MODELS = ("alpha", "beta", "gamma", "delta")
-STEPS = ("plan", "store", "settle", "digest", "root", "verify", "compare")
+STEPS = ("plan", "store", "settle", "again", "report", "digest", "root", "verify", "compare")
 
 
 def _config(folder: Path) -> Any:
@@ -94,10 +96,42 @@ def settle(folder: Path) -> None:
     from local_bench.runs.image_store import ImageStore
     from local_bench.runs.rundir import RunDir
 
-    ImageStore._check_files = lambda self, store: []  # type: ignore[method-assign]  # there are no files
+    if not (folder / "run" / "images").exists():
+        ImageStore._check_files = lambda self, store: []  # type: ignore[method-assign]
     run_stages(_config(folder), folder / "run", ("settle",))
     with RunDir.open(folder / "run") as run:
         assert accounting(run.store, run.config.settlement).settlements
+
+
+def again(folder: Path) -> None:
+    settle(folder)
+
+
+def report(folder: Path) -> None:
+    """What the command `settle` writes besides the ledger."""
+    from local_bench.analysis.settlement import accounting
+    from local_bench.report.exports import write_exports
+    from local_bench.report.page import write_report
+    from local_bench.report.site.run_exports import write_run_tables
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(folder / "run") as run:
+        money = accounting(run.store, run.config.settlement)
+        write_exports(run, money)
+        write_run_tables(run, money)
+        write_report(run, money)
+
+
+def files(folder: Path) -> None:
+    """A file of one byte for each image."""
+    from local_bench.core.images import image_path
+    from local_bench.runs.rundir import RunDir
+
+    with RunDir.open(folder / "run") as run:
+        for digest in run.store.image_digests():
+            path = image_path(run.images, digest)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
 
 
 def digest(folder: Path) -> None:
@@ -152,6 +186,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--note", help="a sentence about the measurement, such as what else ran on the machine")
     parser.add_argument("--work", type=Path, help="keep the synthetic runs in this folder")
+    parser.add_argument(
+        "--files", action="store_true", help="write a file for each image, which takes 4 GB per million"
+    )
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -176,6 +213,8 @@ def main() -> None:
                 lines = done.stdout.strip().splitlines()
                 of[step] = json.loads(lines[-1]) if not done.returncode else {"error": done.stderr[-400:]}
                 print(f"{n:>9,} {step:8}{of[step]}", flush=True)
+                if step == "store" and args.files:
+                    files(folder)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(results, indent=1) + "\n")

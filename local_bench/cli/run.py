@@ -1,5 +1,6 @@
 """The commands that execute runs: `demo`, `run`, `plan` and the single phases."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from local_bench.runs.config import RunConfig
     from local_bench.runs.rundir import RunDir
 
+_LARGE = 10_000
+"""Candidates from which on the tables and the page take so long that it is shown."""
 RUN_DIR = click.option("--run-dir", type=PATH, help="The run directory [default: runs/NAME, NAME from the config].")
 REQUIRE_METRICS = click.option(
     "--require-metrics", is_flag=True, help="Refuse to start if the weights of a metric are missing."
@@ -335,7 +338,11 @@ def _run(
         outcome = run_stages(config, run_dir, stages or STAGES, bars, rejudge, require_metrics)
     with RunDir.open(run_dir) as finished:
         finished.image_store.faults |= {fault.file: fault for fault in outcome.image_faults}
-        report = _write_report(finished) if stages is None or "settle" in stages else None
+        report = None
+        if stages is None or "settle" in stages:
+            with progress() if outcome.n_candidates > _LARGE else nullcontext() as bars:
+                with bars.waiting("writing the exports and the report") if bars else nullcontext():
+                    report = _write_report(finished)
         text, values = labels.output(finished) if labels else ("", {})
         if as_json:
             result = outcome_json(finished, outcome, report) | values
