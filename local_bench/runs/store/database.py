@@ -339,6 +339,15 @@ class Database:
         except sqlite3.DatabaseError as e:
             raise self._damaged(f"is damaged ({e})") from e
 
+    def _typed(self, build: Callable[..., T], *parts: Any) -> T:
+        try:
+            return build(*parts)
+        except (AssertionError, TypeError, ValueError):
+            raise LedgerError(
+                f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
+                "run"
+            ) from None
+
     def _damaged(self, what: str) -> LedgerDamaged:
         folder = self.path.parent
         available = backups(folder)

@@ -2,27 +2,22 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
-from local_bench.runs.store.contents import ContentStore
 from local_bench.runs.store.rows import (
     CandidateRow,
-    Counts,
     FirstAttempt,
-    GeneratedRow,
-    ModelProgress,
     OutcomeRow,
-    truncated_tokens,
 )
+from local_bench.runs.store.summaries import SummaryStore
 
 T = TypeVar("T")
 _TASK = TypeAdapter(Task)
@@ -41,7 +36,7 @@ AT_ONCE = 500
 FIRST_CANDIDATES = f"work_id IN (SELECT work_id FROM candidates WHERE {_FIRST_TASKS})"
 
 
-class PlanStore(ContentStore):
+class PlanStore(SummaryStore):
     """Access to tasks and candidates. Rows are returned in the order stated in each docstring."""
 
     def add_plan(self, positions: Sequence[int], tasks: Sequence[Task], candidates: Iterable[CandidateRow]) -> None:
@@ -124,11 +119,6 @@ class PlanStore(ContentStore):
         """Task id -> index among the tasks of all shards."""
         return {row["task_id"]: row["position"] for row in self.rows("SELECT task_id, position FROM tasks")}
 
-    def task_totals(self) -> tuple[int, int]:
-        """(number of tasks, their value in micro-USD)"""
-        row = self.rows("SELECT count(*), coalesce(sum(price_micro_usd), 0) FROM tasks")[0]
-        return int(row[0]), int(row[1])
-
     def candidates(self, model: str | None = None) -> list[CandidateRow]:
         """Candidates of a model or of all, in the plan's order."""
         return list(self.each_candidate(model))
@@ -157,127 +147,9 @@ class PlanStore(ContentStore):
             )
         )
 
-    def shared_images(self) -> dict[tuple[str, ...], int]:
-        """Models with the same pixels for a deliverable -> the number of such images."""
-        rows = self.rows(
-            """SELECT models, count(*) FROM (
-                 SELECT group_concat(model, char(10)) AS models FROM (
-                   SELECT DISTINCT task_id, deliverable, pixels_sha256, model FROM candidates
-                   WHERE state = 'done' ORDER BY task_id, deliverable, pixels_sha256, model)
-                 GROUP BY task_id, deliverable, pixels_sha256 HAVING count(*) > 1)
-               GROUP BY models ORDER BY models"""
-        )
-        return {tuple(models.split("\n")): n for models, n in rows}
-
     def candidate(self, work_id: str) -> CandidateRow:
         (row,) = self.rows(f"SELECT {_CANDIDATE} FROM candidates WHERE work_id = ?", work_id)
         return CandidateRow(*row)
-
-    def models(self) -> list[str]:
-        """Names of the models of the plan, sorted."""
-        return [row["model"] for row in self.rows("SELECT DISTINCT model FROM candidates ORDER BY model")]
-
-    def n_candidates(self, made: bool = False) -> dict[str, int]:
-        """Model -> number of its candidates, or of its finished images."""
-        where = "WHERE state = 'done'" if made else ""
-        rows = self.rows(f"SELECT model, count(*) AS n FROM candidates {where} GROUP BY model ORDER BY model")
-        return {row["model"]: row["n"] for row in rows}
-
-    def planned_by_model(self) -> dict[str, int]:
-        """Model -> the number of its images that have not been generated."""
-        rows = self.rows("SELECT model, count(*) FROM candidates WHERE state = 'planned' GROUP BY model")
-        return dict(map(tuple, rows))
-
-    def most_attempts(self) -> int:
-        """The highest number of an attempt."""
-        return int(self.rows("SELECT ifnull(max(attempt), 0) FROM candidates")[0][0])
-
-    def counts(self) -> Counts:
-        where, judges = self._of_judges(None)
-        row = self.rows(
-            f"""SELECT count(*), coalesce(sum(state = 'done'), 0), coalesce(sum(state = 'unscored'), 0),
-                (SELECT count(*) FROM verdicts WHERE {where}),
-                (SELECT count(*) FROM verdicts WHERE unscored IS NOT NULL AND {where}) FROM candidates""",
-            *judges,
-            *judges,
-        )[0]
-        return Counts(*row)
-
-    def n_unscored(self, reason: str) -> int:
-        """Candidates without an image for this reason."""
-        return int(self.rows("SELECT count(*) FROM candidates WHERE unscored = ?", reason)[0][0])
-
-    def generated(self) -> list[GeneratedRow]:
-        """Numbers of finished images by model, size, input images and batch size, sorted."""
-        return self.once(
-            "generated",
-            lambda: [
-                GeneratedRow(model, height, width, self._typed(_texts, inputs), batch_size, n)
-                for model, height, width, inputs, batch_size, n in self.rows(_GENERATED)
-            ],
-        )
-
-    def truncations(self) -> list[tuple[str, str, dict[str, int]]]:
-        """(model, prompt, number of tokens that each encoder truncated) of all distinct prompts, sorted."""
-        rows = self.rows(
-            """SELECT DISTINCT model, prompt, truncated FROM candidates
-               WHERE truncated IS NOT NULL AND truncated <> '{}' ORDER BY model, prompt, truncated"""
-        )
-        return [(model, prompt, truncated_tokens(text)) for model, prompt, text in rows]
-
-    def progress(self) -> list[ModelProgress]:
-        """Numbers of candidates by model, sorted."""
-        rows = self.rows(
-            f"""SELECT c.model, count(*), sum(c.state = 'planned'), sum(c.attempt = 1),
-                  sum(c.attempt = 1 AND d.work_id IS NULL)
-                FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) GROUP BY c.model ORDER BY c.model"""
-        )
-        return [ModelProgress(*row) for row in rows]
-
-    def image_digests(self) -> list[str]:
-        """Pixel digests of all finished images, sorted."""
-        found: set[str] = set()
-        query = f"SELECT c.pixels_sha256 FROM {self._candidates} WHERE c.state = 'done'"
-        for _, (digests,) in self._columns("pixels_sha256", query):
-            found.update(digests)
-        return sorted(found)
-
-    def input_digests(self) -> list[str]:
-        """Pixel digests of the input images of all tasks, sorted."""
-        keys = "'$.source_sha256', '$.mask_sha256', '$.reference_sha256'"
-        found: set[str] = set()
-        for (text,) in self.rows(f"SELECT DISTINCT json_extract(content, {keys}) FROM tasks"):
-            source, mask, references = strictjson.stored(text)
-            found |= {sha for sha in (source, mask, *(references or ())) if sha}
-        return sorted(found)
-
-    def imported_models(self) -> list[str]:
-        """Models with imported images."""
-        return self._models_with("$.model.imported")
-
-    def imported_costs(self) -> dict[str, int | None]:
-        """Model -> cost of its imported images in micro-USD; None if any cost is unknown."""
-        imported = self._models_with("$.pixels")
-        if not imported:
-            return {}
-        rows = self.rows(
-            f"""SELECT model, sum(cost_micro_usd) AS cost, count(*) - count(cost_micro_usd) AS unknown FROM candidates
-                WHERE state = 'done' AND model IN ({", ".join("?" * len(imported))}) GROUP BY model""",
-            *imported,
-        )
-        return {row["model"]: None if row["unknown"] else row["cost"] for row in rows}
-
-    def _models_with(self, key: str) -> list[str]:
-        """Models whose work has a value or null under `key`, sorted; all works of a model have the same keys. The index
-        `candidates_results` has a candidate of each model among its first entries."""
-        rows = self.rows(
-            """SELECT model FROM (SELECT DISTINCT model FROM candidates) AS m
-               WHERE (SELECT json_type(work, ?) FROM candidates WHERE work_id = (
-                   SELECT c.work_id FROM candidates AS c WHERE c.model = m.model LIMIT 1)) IS NOT NULL
-               ORDER BY model""",
-            key,
-        )
-        return [row["model"] for row in rows]
 
     def outcomes(self, attempt: int | None = None, first_tasks: int | None = None) -> list[OutcomeRow]:
         """Candidates with price and decision, in the plan's order: of one attempt or of all; of the first tasks."""
@@ -352,28 +224,6 @@ class PlanStore(ContentStore):
             json.dumps(truncated, sort_keys=True),
             work_id,
         )
-
-    def _typed(self, build: Callable[..., T], *parts: Any) -> T:
-        try:
-            return build(*parts)
-        except (AssertionError, TypeError, ValueError):
-            raise LedgerError(
-                f"{self.path} contains a row that no release of local-bench writes: it was changed by hand; repeat the "
-                "run"
-            ) from None
-
-
-_GENERATED = """SELECT model, height, width,
-      iif(instr(work, '"pictures":[]'), '[]', ifnull(json_extract(work, '$.pictures'), '[]')) AS inputs, batch_size,
-      count(*)
-    FROM candidates WHERE state = 'done' GROUP BY model, height, width, inputs, batch_size ORDER BY 1, 2, 3, 4, 5"""
-
-
-def _texts(text: str) -> tuple[str, ...]:
-    found = strictjson.stored(text)
-    assert isinstance(found, list)
-    assert all(isinstance(one, str) for one in found)
-    return tuple(found)
 
 
 def _limit(n: int | None) -> int:

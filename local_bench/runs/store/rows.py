@@ -48,11 +48,6 @@ class CandidateRow:
         return found
 
     @property
-    def truncated(self) -> dict[str, int]:
-        """Number of prompt tokens truncated by each of the model's encoders."""
-        return truncated_tokens(self.truncated_json or "{}")
-
-    @property
     def image(self) -> str | None:
         """Pixel digest of the finished image; None if there is none."""
         return self.pixels_sha256 if self.state == "done" else None
