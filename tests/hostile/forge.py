@@ -63,6 +63,30 @@ def key_of(table: str) -> str:
     return ", ".join(name for _, name, *_, position in columns if position)
 
 
+def shapes(text: str) -> Iterator[tuple[str, str]]:
+    """(name, text): other JSON values in place of the JSON in `text`."""
+    for whole in ("[]", "{}", "[1]", '{"a": 1}', '"x"', "1", "null", "{", '{"a": {"b": 1}}', '{"a": [1]}'):
+        yield f"= {whole}", whole
+    with suppress(ValueError):
+        value = json.loads(text)
+        for path in _paths(value) if isinstance(value, dict) else ():
+            for other in ("absent", None, [], "x", -1):
+                changed = json.loads(text)
+                inner = changed[path[0]] if path[1:] else changed
+                if other == "absent":
+                    del inner[path[-1]]
+                else:
+                    inner[path[-1]] = other
+                yield f"{'.'.join(path):.60} {other}", json.dumps(changed)
+
+
+def _paths(value: dict[str, object]) -> Iterator[tuple[str, ...]]:
+    for key, inner in value.items():
+        yield (key,)
+        if isinstance(inner, dict):
+            yield from ((key, name) for name in inner)
+
+
 class Forgery:
     """A copy of a run that every case changes anew; only what a case changed is copied again."""
 
@@ -126,6 +150,21 @@ class Forgery:
         yield "reserved", self._run("UPDATE meta SET value = '99' WHERE key = 'version'")
         yield "no version", self._run("DELETE FROM meta WHERE key = 'version'")
         yield "collation", self._run("CREATE TABLE more (a TEXT COLLATE NOCASE)")
+
+    def notes(self, every: int) -> Iterator[tuple[str, Callable[[], None]]]:
+        """(name, change): every JSON value in `meta` as another value, and without or with another value of each of its
+        keys, of the first two levels."""
+        with closing(sqlite3.connect(self.original / "ledger.sqlite")) as db:
+            stored = db.execute("SELECT key, value FROM meta WHERE key <> 'version' ORDER BY key").fetchall()
+        n = 0
+        for key, text in stored:
+            for name, value in shapes(text):
+                n += 1
+                if n % every == 0:
+                    yield f"meta {key} {name}", self._note(key, value)
+
+    def _note(self, key: str, value: str) -> Callable[[], None]:
+        return lambda: edit(self.restore(), "UPDATE meta SET value = ? WHERE key = ?", value, key)
 
     def _run(self, *statements: str) -> Callable[[], None]:
         def change() -> None:
