@@ -85,6 +85,7 @@ ALLOWED = {
     ("runs/folder.py", "json.loads"): "a value that this process has just written",
     ("runs/measure.py", "json.loads"): "entries of the ledger that are compared as text before",
     ("runs/merge.py", "json.loads"): "entries of ledgers that `verify` has read",
+    ("runs/store/columns.py", "json.loads"): "arrays that SQLite has just built from a column",
     ("suites/idea_bench/results.py", "csv.reader"): "text that core/files.py has read",
     ("settle/predictors/serialization.py", "json.loads"): "text that core/files.py has read",
 }
