@@ -57,7 +57,7 @@ def fuzz(until: float, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["LOCAL_BENCH_CACHE"] = str(Path(folder) / "cache")
-        shutil.copytree(ROOT / "tests/data/kept_run", "kept")
+        shutil.copytree(ROOT / "tests/data/earlier_run", "kept")
         base(Path("kept"))
         slow = ("people settle", "config fetch", "config generate")
         entries = [entry for entry in inputs(Path("kept")) if entry.name not in slow]

@@ -20,7 +20,7 @@ from local_bench.core.tables import table
 from local_bench.runs.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-EARLIER_RUN = ROOT / "tests/data/kept_run"
+EARLIER_RUN = ROOT / "tests/data/earlier_run"
 
 
 def commands(group=cli, path=()):

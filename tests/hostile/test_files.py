@@ -12,7 +12,7 @@ from tests.hostile.harness import Case, assert_none, campaign
 from tests.hostile.inputs import ICE_METRICS, IDEA_CELLS, Input, base, ice_line, idea_sheet, inputs
 from tests.hostile.values import LITERALS, RAW, texts_of
 
-EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "kept_run"
+EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
 NAMES = [entry.name for entry in inputs(EARLIER_RUN)]
 
 

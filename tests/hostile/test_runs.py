@@ -13,7 +13,7 @@ from tests.hostile.forge import Forgery, upgraded
 from tests.hostile.harness import EVERY, Case, assert_none, campaign, run
 from tests.hostile.inputs import ANNOTATION
 
-EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "kept_run"
+EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
 COMMANDS: dict[str, tuple[list[str], int]] = {
     "digest": (["digest", "run", "--json"], 4),
     "ls": (["ls", ".", "--json"], 3),

@@ -17,7 +17,7 @@ def test_a_suite_may_have_a_rule_of_its_own():
     assert len(thresholds_of(config("idea-bench"))) == 6
 
 
-def test_where_nothing_that_decides_applies_it_stays_open():
+def test_without_an_applicable_score_the_decision_is_open():
     rule = thresholds_of(config("ice-bench"))
     open_ = by_threshold([Score("vllmqa", None, applies=False)], rule)
     assert open_ == Decision(None, "nothing that decides applies to it (vllmqa)")

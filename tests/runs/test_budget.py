@@ -32,7 +32,7 @@ def config(**judge):
     return RunConfig(name="b", models=[{"card": "tiny-flux"}], judge={"card": "qwen3-vl-8b"} | judge)
 
 
-def test_the_whole_is_generation_judging_and_loading():
+def test_total_time_is_generation_judging_and_loading():
     devices = Devices(gpu("h100"), 4, 2, PRICE)
     found = budget(config(), [MODEL, MODEL], 1000, 1500, devices)
     tokens = 1000 * (TEXT_TOKENS + DECODE_FACTOR * ANSWER_TOKENS) + 1500 * 1048576 / 32**2
@@ -120,7 +120,7 @@ def test_a_mixture_of_experts_counts_its_active_parameters():
     assert sparse["cost_usd"] is None
 
 
-def test_what_is_not_known_is_none_and_an_external_judge_takes_no_time_here():
+def test_unknown_times_are_none_and_an_external_judge_takes_no_device_time():
     found = budget(config(base_url="http://127.0.0.1:1/v1"), [MODEL], 1000, 1000, Devices(gpu("h100"), 1, 1, PRICE))
     assert found["judge_gpu_hours"] == found["judge_start_s"] == 0
     unknown = budget(config(), [MODEL | {"gpu_hours": None}], 1000, 1000, Devices(gpu("h100"), 1, 1, PRICE))

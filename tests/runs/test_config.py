@@ -33,13 +33,13 @@ def load(tmp_path, text, *settings):
         (GOOD + "settlement: {usd_per_hour: much}\n", "usd_per_hour must be an amount"),
     ],
 )
-def test_a_fault_names_its_line_and_the_nearest_right_key(tmp_path, text, says):
+def test_an_error_names_its_line_and_the_nearest_valid_key(tmp_path, text, says):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     assert says in str(caught.value)
 
 
-def test_settings_reach_into_lists_and_make_what_is_missing(tmp_path):
+def test_settings_change_list_items_and_add_missing_keys(tmp_path):
     config = load(tmp_path, GOOD, "models.0.height=64", "judge.in_flight=3", "suite.path=a.jsonl")
     assert (config.models[0].height, config.judge.in_flight, config.suite.path) == (64, 3, "a.jsonl")
 
@@ -47,12 +47,12 @@ def test_settings_reach_into_lists_and_make_what_is_missing(tmp_path):
 @pytest.mark.parametrize(
     "setting", ["seed", "=1", "models.7.height=64", "models.x.height=1", "name.sub=1", "seed=[", "no.such=1"]
 )
-def test_a_setting_that_cannot_be_is_one_sentence(tmp_path, setting):
+def test_an_invalid_setting_is_an_error(tmp_path, setting):
     with pytest.raises(ConfigError):
         load(tmp_path, GOOD, setting)
 
 
-def test_what_is_written_down_is_whole_portable_and_reads_back(tmp_path):
+def test_a_written_config_is_complete_portable_and_loads_equal(tmp_path):
     config = load(tmp_path, GOOD, "suite.path=/data/secret/tasks.jsonl")
     text = dump_config(config)
     assert "/data" not in text
@@ -62,7 +62,7 @@ def test_what_is_written_down_is_whole_portable_and_reads_back(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted((configs_dir() / "runs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_shipped_config_loads_and_is_named_for_its_file(path):
+def test_every_shipped_config_loads_and_has_the_name_of_its_file(path):
     from local_bench.models.cards import card
 
     config = load_config(path)
@@ -86,7 +86,7 @@ def test_every_shipped_config_loads_and_is_named_for_its_file(path):
     ],
 )
 @pytest.mark.parametrize("key", ["judge: {}", "panel: [{}]"])
-def test_keys_go_nowhere_but_to_named_servers(tmp_path, judge, says, key):
+def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, says, key):
     text = GOOD + key.replace("{}", judge.replace("{", "{name: other, seed: 1, ")) + "\n"
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
@@ -95,7 +95,7 @@ def test_keys_go_nowhere_but_to_named_servers(tmp_path, judge, says, key):
 
 
 @pytest.mark.parametrize("name", ["VLLM_API_KEY", "OPENAI_API_KEY", "LOCAL_BENCH_KEY"])
-def test_keys_come_from_three_kinds_of_variables(tmp_path, name):
+def test_keys_are_read_from_three_kinds_of_variables(tmp_path, name):
     config = load(tmp_path, GOOD + f"judge: {{base_url: 'https://[::1]:8000/v1', api_key_env: {name}}}\n")
     assert config.judge.api_key_env == name
 
@@ -124,7 +124,7 @@ def test_a_run_directory_does_not_decide_where_images_and_keys_are_sent(tmp_path
 
 
 @pytest.mark.parametrize("target", ["", "run.yaml"])
-def test_judging_a_strangers_run_contacts_nobody(cli, tmp_path, target):
+def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path, target):
     """The whole command, with a listener where its run.yaml points to."""
     run = tmp_path / "theirs"
     run.mkdir()

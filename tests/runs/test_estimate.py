@@ -20,7 +20,7 @@ def planned(*models, gpu=None, **sections):
     return estimate(config, make_plan(config), gpu)
 
 
-def test_figures_agree_with_each_other():
+def test_figures_are_consistent():
     plan = planned(KLEIN, gpu="h100")
     (m,) = plan["models"]
     assert (plan["gpu"], plan["capacity_gb"]) == ("h100", 85)
@@ -47,7 +47,7 @@ def test_a_slower_gpu_takes_longer_and_compiling_is_quicker():
     assert seconds("h200", compile=False) > seconds("h200", compile=True) == seconds("h200")
 
 
-def test_what_streams_in_waits_for_its_weights():
+def test_streamed_weights_take_transfer_time():
     here = planned(KLEIN, gpu="a100-80")["models"][0]
     slow = planned(KLEIN, gpu="a100-80", engine={"offload": "always"})["models"][0]
     assert here["offload"] == []
@@ -56,7 +56,7 @@ def test_what_streams_in_waits_for_its_weights():
     assert slow["vram_gb"] < here["vram_gb"]
 
 
-def test_without_a_known_gpu_there_are_no_hours():
+def test_without_a_known_gpu_no_hours_are_estimated():
     plan = planned({"card": "tiny-flux", "attempts": 2}, engine={"device": "cpu"})
     (m,) = plan["models"]
     assert (plan["device"], plan["gpu"]) == ("cpu", None)
@@ -78,12 +78,12 @@ def test_the_price_rows_gpu_is_planned_for_too():
     assert planned(KLEIN, settlement={"gpu": "rtx4090"}, gpu="h100")["gpu"] == "h100"
 
 
-def test_a_wrong_gpu_is_one_sentence():
+def test_an_unknown_gpu_is_an_error():
     with pytest.raises(ConfigError, match="did you mean 'h"):
         planned({"card": "tiny-flux"}, gpu="h300")
 
 
-def test_what_does_not_fit_is_said_and_the_question_is_answered(tmp_path, capsys):
+def test_a_model_that_does_not_fit_is_reported_and_the_rest_is_estimated(tmp_path, capsys):
     big = {**KLEIN, "height": 4096, "width": 4096}
     (tmp_path / "c.yaml").write_text(json.dumps({"name": "c", "models": [big]}))
     ask = ["plan", str(tmp_path / "c.yaml"), "--gpu"]

@@ -138,7 +138,7 @@ def test_an_image_is_read_only_with_the_pixels_of_its_name(tmp_path, fault):
 @pytest.mark.parametrize(
     ("where", "fault"), [*(("images", fault) for fault in FAULTS), ("inputs", missing), ("inputs", edited)]
 )
-def test_every_command_says_so_and_does_the_rest(folder, judge, fault, where, capsys):
+def test_every_command_names_faulty_images_and_processes_the_others(folder, judge, fault, where, capsys):
     assert served(judge, "judge", "run") == 0
     assert main(["measure", "run"]) == 0
     with RunDir.open(RUN) as run:
@@ -169,7 +169,7 @@ def test_every_command_says_so_and_does_the_rest(folder, judge, fault, where, ca
 
 @pytest.mark.parametrize("fault", [empty, edited])
 @pytest.mark.parametrize("where", ["images", "inputs"])
-def test_what_depends_on_it_is_unscored_until_the_image_is_back(folder, judge, fault, where, capsys):
+def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(folder, judge, fault, where, capsys):
     path, before = spoil(fault, where)
     assert main(["measure", "run"]) == 1
     assert served(judge, "judge", "run") == 1
@@ -193,7 +193,7 @@ def test_what_depends_on_it_is_unscored_until_the_image_is_back(folder, judge, f
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_imported_images_and_inputs_are_taken_in_again(folder, fault):
+def test_imported_images_and_inputs_are_imported_again(folder, fault):
     paths = [spoil(fault, where) for where in ("images", "inputs")]
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
     for path, before in paths:
@@ -230,7 +230,7 @@ def test_a_ledger_that_names_no_digest_reads_no_file(folder, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [empty, edited])
-def test_a_generated_image_is_made_again_to_the_same_bytes(tmp_path, monkeypatch, fault, capsys):
+def test_a_faulty_image_is_generated_again_with_equal_bytes(tmp_path, monkeypatch, fault, capsys):
     monkeypatch.chdir(tmp_path)
     model = "{card: tiny-flux, height: 64, width: 64, num_inference_steps: 1}"
     Path("flux.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 1}}\nmodels: [{model}]\nmetrics: []\n")

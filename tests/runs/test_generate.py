@@ -108,7 +108,7 @@ def kontext(orders, tmp_path_factory):
     return run_dir
 
 
-def test_each_edit_has_its_sources_aspect_and_is_the_one_made_alone(orders, kontext, tmp_path):
+def test_each_edit_has_its_sources_aspect_and_equals_the_one_generated_alone(orders, kontext, tmp_path):
     rows = candidates(kontext)
     made = {(r["task_id"], r["deliverable"]): r for r in rows}
     for name, (width, height) in ASPECTS.items():
@@ -138,7 +138,7 @@ def test_workers_order_and_offloading_change_nothing(orders, kontext, tmp_path, 
     assert all(row["held_ns"] == row["told"] for row in held)
 
 
-def test_a_resume_makes_the_rest_and_reads_no_prompt_again(orders, kontext, tmp_path, monkeypatch):
+def test_a_resumed_run_generates_the_rest_and_encodes_no_prompt_again(orders, kontext, tmp_path, monkeypatch):
     asked = config(orders, KONTEXT)
     real, calls = FluxKontext.decode, []
 
@@ -160,7 +160,7 @@ def test_a_resume_makes_the_rest_and_reads_no_prompt_again(orders, kontext, tmp_
     assert not (tmp_path / "cut" / "encoded").exists()
 
 
-def test_ten_images_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
+def test_ten_images_of_one_prompt_encode_it_once(orders, tmp_path, monkeypatch):
     real, calls = Flux.encode_text, []
     monkeypatch.setattr(Flux, "encode_text", lambda self, request: calls.append(request.prompt) or real(self, request))
     asked = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
@@ -169,7 +169,7 @@ def test_ten_images_of_one_prompt_read_it_once(orders, tmp_path, monkeypatch):
     assert len(calls) == 2
 
 
-def test_a_source_is_read_once_for_all_that_is_made_of_it(orders, tmp_path, monkeypatch):
+def test_a_source_is_encoded_once_for_all_its_edits(orders, tmp_path, monkeypatch):
     real, calls = FluxKontext.encode_image, []
     monkeypatch.setattr(
         FluxKontext, "encode_image", lambda self, image, s: calls.append(image.sha256) or real(self, image, s)
@@ -193,7 +193,7 @@ def little_memory(monkeypatch):
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_out_of_memory_halves_the_batch_and_says_so(orders, tmp_path):
+def test_out_of_memory_halves_the_batch_and_is_reported(orders, tmp_path):
     small = {"card": "tiny-flux", "height": 64, "width": 64}
     heard = Heard()
     run_stages(config(orders, {**small, "batch_size": 4}), tmp_path / "halved", ("generate",), heard)
@@ -205,7 +205,7 @@ def test_out_of_memory_halves_the_batch_and_says_so(orders, tmp_path):
     assert any("out of memory, continuing with batches of 2" in note for note in heard.notes)
 
 
-def test_out_of_memory_in_the_middle_keeps_what_was_made(orders, tmp_path, monkeypatch):
+def test_out_of_memory_within_a_batch_retains_finished_images(orders, tmp_path, monkeypatch):
     real, calls = Staged.denoise, []
 
     def denoise(self, items):
@@ -238,7 +238,7 @@ def test_numbers_that_are_not_finite_are_unscored(orders, tmp_path, monkeypatch)
     assert (ended.n_done, ended.n_failed) == (0, 7)
 
 
-def test_what_a_model_cannot_do_is_unscored_with_the_reason(orders, tmp_path):
+def test_unsupported_tasks_are_unscored_with_the_reason(orders, tmp_path):
     heard = Heard()
     models = [{"card": "tiny-pix2pix"}, {"card": "tiny-flux", "height": 64, "width": 64}]
     run_stages(config(orders, *models), tmp_path / "run", ("generate",), heard)
@@ -287,7 +287,7 @@ def test_other_numerics_are_refused(orders, kontext, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkeypatch):
+def test_every_family_gives_equal_bytes_for_all_settings(orders, tmp_path, monkeypatch):
     """All families in one run: whole, and cut off in the middle and finished by two workers in another order."""
     small_references(monkeypatch.setattr)  # workers have them from tests.forked
     small = {"height": 64, "width": 64, "num_inference_steps": 2}
@@ -318,7 +318,7 @@ def test_every_family_ends_in_the_same_bytes_by_any_way(orders, tmp_path, monkey
     assert digest_of(tmp_path / "other") == digest_of(tmp_path / "whole")
 
 
-def test_shares_are_even_whole_and_always_the_same():
+def test_shares_are_even_complete_and_deterministic():
     jobs = [Job(f"{i:02}", f"prompt {i % 5}", i, {"height": 64 + 64 * (i % 2)}, ()) for i in range(40)]
     shares = shards(jobs, 3)
     assert shares == shards(jobs[::-1], 3)
@@ -331,7 +331,7 @@ def test_shares_are_even_whole_and_always_the_same():
     assert len(shards(jobs[:1], 3)) == 1
 
 
-def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
+def test_a_killed_worker_is_an_error_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
     real = workers.WorkerPool._receive
 
     def hear(self, i, orders_):
@@ -350,7 +350,7 @@ def test_a_worker_that_dies_is_one_sentence_and_nothing_is_lost(orders, kontext,
     assert digest_of(tmp_path / "run") == digest_of(kontext)
 
 
-def test_a_size_that_memory_allows_after_all_is_proven_before_it_is_used(orders, tmp_path, monkeypatch):
+def test_a_batch_size_after_a_failed_allocation_is_tested_before_it_is_used(orders, tmp_path, monkeypatch):
     """The batch size after an allocation failed is another one than was probed: it changes bytes here, so it is not
     used. Libraries report some failed allocations as plain RuntimeErrors."""
     real, sizes = Staged.denoise, []
@@ -382,7 +382,7 @@ def test_the_device_has_its_next_batch_before_the_last_one_is_committed(orders, 
 
 
 @pytest.mark.parametrize("stage", ["load_encoder", "load_denoiser"])
-def test_weights_that_do_not_fit_are_one_sentence(orders, tmp_path, monkeypatch, stage):
+def test_weights_that_do_not_fit_are_an_error(orders, tmp_path, monkeypatch, stage):
     def load(self):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.\nGPU 0 has …")
 

@@ -96,7 +96,7 @@ CHECKS = [Check(name, "tried", run) for name, run in (("a:1", fails), ("a:2", br
 CHECKS.append(Check("c", "tried", lambda _: CheckPassed("it holds", {"n": 2})))
 
 
-def test_what_fails_is_a_row_and_the_others_go_on(session):
+def test_a_failed_check_is_a_row_and_the_others_run(session):
     rows = run_checks(CHECKS, session, lambda _: None)
     assert [(row.check, row.status) for row in rows] == [
         ("a:1", "failed"),
@@ -141,7 +141,7 @@ def test_a_file_is_named_after_its_device(tmp_path):
     assert report.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
 
 
-def test_without_a_gpu_it_says_what_it_would_do(monkeypatch, capsys):
+def test_without_a_gpu_the_planned_checks_are_shown(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(main, "unusable_gpu", lambda: None)
     assert main.main([]) == 0
@@ -192,7 +192,7 @@ def test_only_depth_is_reduced():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_real_models_fit_the_memory_that_is_promised(name):
+def test_real_models_fit_the_planned_memory(name):
     of, _ = models.reduced_card(name, small=False)
     assert generation.planned_gb(of, models.sampler_of(of, small=False)) < MEMORY_GB / 2
 

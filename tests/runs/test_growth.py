@@ -131,7 +131,7 @@ def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
     max_examples=6, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(order=st.permutations(ADDITIONS), cuts=st.sets(st.integers(1, len(ADDITIONS) - 1), max_size=3), data=st.data())
-def test_any_order_of_additions_ends_in_the_digests_of_the_whole(
+def test_any_order_of_additions_gives_the_digests_of_the_complete_run(
     folder, tmp_path_factory, question_server, whole, order, cuts, data
 ):
     path = tmp_path_factory.mktemp("grown") / "run"
@@ -143,7 +143,7 @@ def test_any_order_of_additions_ends_in_the_digests_of_the_whole(
     assert sum(whole[3].values()) > 100
 
 
-def test_a_run_says_how_long_additions_take(folder, tmp_path):
+def test_a_run_reports_the_time_of_additions(folder, tmp_path):
     small = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 1}
     notes = Notes()
     for attempts in (1, 2):
@@ -157,7 +157,7 @@ def test_a_run_says_how_long_additions_take(folder, tmp_path):
     assert any(re.fullmatch(takes, note) for note in notes.notes), notes.notes
 
 
-def test_a_run_says_what_is_added_and_keeps_what_there_is(folder, tmp_path):
+def test_a_run_reports_what_is_added_and_retains_results(folder, tmp_path):
     path = tmp_path / "run"
     run_stages(config_of(folder, set()), path, STAGES)
     with RunDir.open(path) as run:
@@ -184,7 +184,7 @@ def test_a_run_says_what_is_added_and_keeps_what_there_is(folder, tmp_path):
         ({"added": {"beta", "tasks"}, "metrics": []}, "metrics.entropy: true in the run, null now"),
     ],
 )
-def test_what_removes_or_changes_is_refused_and_run_yaml_stays(folder, tmp_path, change, sentence):
+def test_removals_and_changes_are_refused_and_run_yaml_is_unchanged(folder, tmp_path, change, sentence):
     path = tmp_path / "run"
     run_stages(config_of(folder, {"beta", "tasks", "entropy"}), path, STAGES)
     before = (path / "run.yaml").read_bytes()

@@ -70,7 +70,7 @@ def decisions(run):
     return {(row["task_id"], row["deliverable"]): (row["accepted"], row["unscored"]) for row in rows}
 
 
-def test_rules_count_in_acceptance_where_the_config_says_so(orders):
+def test_rules_decide_acceptance_if_configured(orders):
     with settled(orders, counted=False) as run:
         assert {accepted for accepted, _ in decisions(run).values()} == {1}
         assert run.config.acceptance.rules is False
@@ -88,7 +88,7 @@ def test_rules_count_in_acceptance_where_the_config_says_so(orders):
     assert [point.values["theirs"] for point in swept.points] == [pytest.approx(25.0)] * len(swept.points)
 
 
-def test_what_the_scores_refuse_is_not_counted_as_decided_by_rules(orders):
+def test_an_image_rejected_by_scores_is_not_counted_as_decided_by_rules(orders):
     with settled(orders, counted=True, brf=1.0) as run:
         assert {accepted for accepted, _ in decisions(run).values()} == {0}
         assert hard_rule_stats(run)["theirs"].n_decided == hard_rule_stats(run)["theirs"].n_tasks_decided == 0
@@ -102,7 +102,7 @@ def test_a_run_without_rules_has_no_column(orders):
         assert decisions(run) == {("four", 1): (1, None)}
 
 
-def test_sizes_follow_the_rules_only_where_the_config_says_so(orders):
+def test_sizes_follow_the_rules_only_if_configured(orders):
     models = [{"card": "tiny-flux", "height": 128, "width": 128}]
 
     def sizes(**suite):
@@ -119,7 +119,7 @@ def test_sizes_follow_the_rules_only_where_the_config_says_so(orders):
     assert asked == [(128, 128), (128, 64), (128, 128), (112, 144), (128, 128)]
 
 
-def test_the_table_the_json_and_the_page_say_what_rules_decide(orders, capsys):
+def test_the_table_the_json_and_the_page_show_what_rules_decide(orders, capsys):
     with settled(orders, counted=True):
         pass
     run = orders / "run-True"

@@ -54,7 +54,7 @@ def image(path, size=(40, 30), colour="red", **how):
     Image.new("RGB", size, colour).save(path, **how)
 
 
-def test_any_size_and_format_settles_beside_generated_ones(folder):
+def test_imported_images_of_any_size_and_format_are_settled_with_generated_ones(folder):
     image(folder / "made/mug/1.jpg", (301, 207))
     image(folder / "made/mug/0002.webp", (64, 990), "blue")
     Image.new("RGBA", (5, 5), (0, 0, 0, 0)).save(folder / "made/logo.png")
@@ -74,7 +74,7 @@ def test_any_size_and_format_settles_beside_generated_ones(folder):
     assert {s.model: s.total.n + s.total.n_unscored for s in kept.settlements} == {"some-api": 3, "tiny-flux": 3}
 
 
-def test_what_is_missing_is_unscored_and_a_lost_copy_comes_back(folder):
+def test_missing_images_are_unscored_and_a_lost_copy_is_restored(folder):
     image(folder / "made/mug_2.png")
     rows, kept, digest = run(folder, {"images": "made"})
     assert [r["unscored"] for r in rows] == [
@@ -127,7 +127,7 @@ def test_a_manifest_names_files_and_costs(folder):
         ("nonsense", "line 1: this is not a JSON object"),
     ],
 )
-def test_a_bad_line_is_one_sentence(folder, line, complaint):
+def test_an_invalid_line_is_an_error(folder, line, complaint):
     image(folder / "made/a.png")
     (folder / "made/list.jsonl").write_text(line)
     with pytest.raises(UserError, match=complaint) as caught:

@@ -89,7 +89,7 @@ def served(command):
     return digest(command, "served")
 
 
-def test_an_embedded_judge_that_is_killed_comes_to_what_the_server_says(command, served, folder):
+def test_a_killed_embedded_judge_gives_the_answers_of_the_server(command, served, folder):
     ended = command("run", "run.yaml", "--run-dir", "embedded", moment="server", own=True, settings=[UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("the judge stopped responding") == 1
@@ -100,7 +100,7 @@ def test_an_embedded_judge_that_is_killed_comes_to_what_the_server_says(command,
     assert n == charged == N_QUESTIONS  # nothing lost, nothing answered twice
 
 
-def test_the_judge_says_whether_it_repeats_itself_and_can_be_talked_round(served, folder):
+def test_checks_of_the_judge_report_repeatability_and_injection(served, folder):
     found = json.loads((folder / "served" / "provenance.json").read_text())["judge"]
     assert found["reproducible"] is True
     assert found["attacks"]["n"] + found["attacks"]["n_unscored"] >= 12
@@ -135,7 +135,7 @@ def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command,
     assert json.loads(verdict["answer"])["met"] == int(max(p, key=p.get))
 
 
-def test_a_panel_is_several_judges_over_the_same_images(command, served, folder, judge_server):
+def test_a_panel_judges_the_same_images_with_several_judges(command, served, folder, judge_server):
     more = (
         "panel=[{card: tiny-qwen3-vl, rubrics: paper, protocol: logit, canaries: false, "
         f"base_url: '{judge_server.base_url}'}}]"
@@ -174,7 +174,7 @@ def test_one_judge_under_two_names_is_refused(command, served, judge_server):
     assert "are the same judge under two names" in ended.stderr
 
 
-def test_asked_again_it_is_told_how_often_it_says_the_same(command, served, folder):
+def test_repeated_judging_reports_the_share_of_equal_answers(command, served, folder):
     ended = command("judge", "served", "--rejudge", "2", settings=[UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     with RunDir.open(folder / "served") as run:
@@ -186,7 +186,7 @@ def test_asked_again_it_is_told_how_often_it_says_the_same(command, served, fold
     assert all(row["same"] == 1 for row in retest)
 
 
-def test_without_vllm_the_same_rubrics_are_answered_in_process(command, served, folder):
+def test_without_vllm_the_same_rubrics_are_judged_in_process(command, served, folder):
     ended = command(
         "run",
         "run.yaml",

@@ -25,7 +25,7 @@ def content(folder):
 
 @pytest.mark.parametrize("name", [*FILES, *FOLDERS, "report/index.html", "images/ab", "logs/judge.log"])
 @pytest.mark.parametrize("dangling", [False, True])
-def test_a_link_in_a_run_directory_is_refused_and_leads_nowhere(run_dir, tmp_path, name, dangling):
+def test_a_link_in_a_run_directory_is_refused_and_not_followed(run_dir, tmp_path, name, dangling):
     outside = tmp_path / "outside"
     outside.mkdir()
     target, link = outside / "target", run_dir / name

@@ -83,7 +83,7 @@ class Heard(Quiet):
         self.done += n
 
 
-def test_killed_anywhere_it_goes_on_without_measuring_anything_twice(lab, monkeypatch):
+def test_a_killed_measurement_continues_and_measures_nothing_twice(lab, monkeypatch):
     monkeypatch.setattr("local_bench.judges.metrics.evaluator.PART", 2)
     metrics = [*HOST, "clip_cap:tiny-clip", "clip_src:tiny-clip"]
     whole, digest = lab.run(metrics, "whole")
@@ -122,7 +122,7 @@ def _die_at(call):
     Store.enter_scores = dying
 
 
-def test_several_workers_find_the_same(lab):
+def test_several_workers_give_equal_results(lab):
     metrics = ["l1_raw", "clip_src:tiny-clip"]
     alone, digest = lab.run(metrics, "alone")
     heard = Heard()
@@ -133,7 +133,7 @@ def test_several_workers_find_the_same(lab):
     assert sorted(row["n"] for row in held) == [10, 10]
 
 
-def test_a_metric_without_weights_is_unscored_until_they_come(lab, monkeypatch):
+def test_a_metric_without_weights_is_unscored_until_they_exist(lab, monkeypatch):
     heard = Heard()
     rows, _ = lab.run(["l1_raw", "clip_src"], progress=heard)
     assert [r["unscored"] for r in rows if r["name"] == "clip_src"] == [measure.NO_WEIGHTS] * 10
@@ -154,7 +154,7 @@ def test_a_metric_without_weights_is_unscored_until_they_come(lab, monkeypatch):
     assert all(r["value"] is not None for r in rows)
 
 
-def test_numbers_of_another_meaning_do_not_stand_beside_what_is_there(lab, monkeypatch):
+def test_scores_of_another_metric_identity_are_refused(lab, monkeypatch):
     lab.run(["l1_raw"], stages=("generate",))
     lab.run(["l1_raw"], stages=("measure",))
     with RunDir.open(lab.place / "run") as there:
@@ -165,7 +165,7 @@ def test_numbers_of_another_meaning_do_not_stand_beside_what_is_there(lab, monke
         lab.run(["l1_raw"], stages=("measure",))
 
 
-def test_a_run_goes_on_on_another_cpu_but_for_scores_of_networks(lab, monkeypatch):
+def test_a_run_continues_on_another_cpu_except_for_scores_of_networks(lab, monkeypatch):
     formulas, network = ["l1_raw", "ssim", "entropy"], ["clip_src:tiny-clip"]
     for name, metrics in (("pixels", formulas), ("run", network)):
         lab.run(metrics, name)
@@ -211,7 +211,7 @@ def test_how_a_cpu_computes_is_the_same_in_every_process_and_changes_with_the_in
         assert told(ONEDNN_MAX_CPU_ISA="SSE41")["float32"] != here["float32"]  # which the capability does not say
 
 
-def test_an_image_that_cannot_be_read_is_unscored_and_the_rest_go_on(lab):
+def test_an_unreadable_image_is_unscored_and_the_others_are_measured(lab):
     lab.run(["l1_raw"], stages=("generate",))
     with RunDir.open(lab.place / "run") as there:
         row = there.store.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]

@@ -35,7 +35,7 @@ def parts(folder, tmp_path_factory):  # noqa: F811
     return run_shard(folder, path / "whole", None), shards
 
 
-def test_shards_merge_into_the_whole_in_any_order(parts, tmp_path):
+def test_shards_merge_into_the_complete_run_in_any_order(parts, tmp_path):
     whole, shards = parts
     expected = results(whole)
     for i, order in enumerate(itertools.permutations(shards)):
@@ -53,7 +53,7 @@ def test_shards_merge_into_the_whole_in_any_order(parts, tmp_path):
     assert held == sum(each)
 
 
-def test_merging_again_changes_nothing_and_the_parts_stay(parts, tmp_path):
+def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
     _, shards = parts
     before = [(path / "ledger.sqlite").read_bytes() for path in shards]
     out = tmp_path / "merged"
@@ -85,7 +85,7 @@ def test_runs_of_other_models_merge(folder, tmp_path):  # noqa: F811
     assert results(tmp_path / "merged") == results(tmp_path / "whole")
 
 
-def test_what_does_not_belong_together_is_refused_and_nothing_is_written(parts, folder, tmp_path):  # noqa: F811
+def test_incompatible_runs_are_refused_and_nothing_is_written(parts, folder, tmp_path):  # noqa: F811
     _, shards = parts
     out = tmp_path / "merged"
 

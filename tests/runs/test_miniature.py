@@ -109,7 +109,7 @@ def test_a_set_that_breaks_its_style_scores_lower(seen):
     assert paired(seen, "cns_set", "own", "careless", 0.6) > 0.5
 
 
-def test_the_judge_is_right_about_points(seen):
+def test_the_judge_answers_points_correctly(seen):
     """On images drawn by code; noise of strength 3 is in a quarter of them."""
     assert seen["truth"]["brf"].same.value >= 0.9
 
@@ -169,7 +169,7 @@ def test_another_seed_gives_other_images_and_the_same_revenue_within_its_interva
     assert low <= second["mini-flux"].revenue_micro_usd <= high
 
 
-def test_what_the_judge_pays_is_near_what_is_true(earned):
+def test_revenue_by_the_judge_is_near_revenue_by_ground_truth(earned):
     """It is surer about images that are well drawn."""
     true = earned[0][2]
     assert true["mini-flux"].decided.value >= 0.85

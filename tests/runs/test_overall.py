@@ -38,7 +38,7 @@ def test_a_phase_counts_by_its_operations_and_time_follows_from_its_own_speed():
     assert seen.values[-1] == (1.0, pytest.approx(0.0))
 
 
-def test_a_phase_that_begins_again_or_ends_early_is_never_counted_twice():
+def test_a_phase_that_restarts_or_ends_early_is_counted_once():
     seen = Seen()
     bars = Overall(seen, {"a: make": 4.0, "measure": 4.0}, clock=iter(range(100)).__next__)
     bars.begin("a: make", 4)

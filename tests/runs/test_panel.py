@@ -43,7 +43,7 @@ def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch)
     assert (scores["pass"].unscored is not None) == (expected is None)
 
 
-def test_scores_that_are_no_longer_made_are_removed(tmp_path):
+def test_scores_that_are_no_longer_computed_are_removed(tmp_path):
     store = Store(tmp_path / "ledger.sqlite", create=True)
     store.write("INSERT INTO tasks VALUES ('t', 0, 'c', 1, '{}', NULL)")
     store.write(

@@ -62,7 +62,7 @@ def test_work_ids_are_unique_and_seeds_follow_from_them(folder):
         {"models": [FLUX | {"guidance_scale": 2.0}]},
     ],
 )
-def test_what_decides_bytes_decides_the_identity(folder, changed):
+def test_settings_that_change_bytes_change_the_identity(folder, changed):
     before = {c.work_id for c in plan(folder, FLUX).candidates}
     after = {c.work_id for c in plan(folder, *changed.pop("models", [FLUX]), **changed).candidates}
     assert not before & after
@@ -71,7 +71,7 @@ def test_what_decides_bytes_decides_the_identity(folder, changed):
 @pytest.mark.parametrize(
     "changed", [{"name": "other"}, {"judge": {"card": "tiny-qwen2-vl"}}, {"engine": {"batch_size": 1, "workers": 2}}]
 )
-def test_what_does_not_decide_bytes_does_not(folder, changed):
+def test_settings_that_do_not_change_bytes_do_not_change_the_identity(folder, changed):
     assert [c.work_id for c in plan(folder, FLUX, **changed).candidates] == [
         c.work_id for c in plan(folder, FLUX).candidates
     ]
@@ -98,7 +98,7 @@ def test_an_edit_takes_its_sources_aspect_and_text_the_cards_size(folder):
     assert width * height == pytest.approx(own.width * own.height, rel=0.15)
 
 
-def test_what_cannot_be_generated_is_planned_as_unscored_with_the_reason(folder):
+def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
     planned = plan(folder, {"card": "tiny-pix2pix"}, FLUX)
     reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned.planned}
     assert reasons["tiny-pix2pix", "edit"] is None
@@ -118,7 +118,7 @@ def test_an_imported_model_has_no_work_to_do(folder):
     assert found["edit", 1].unscored == "No picture by api was imported for this."
 
 
-def test_what_is_wrong_is_one_sentence(folder):
+def test_invalid_input_is_an_error(folder):
     with pytest.raises(ConfigError, match="'tiny-flux' and 'twin' are the same in everything that determines an image"):
         plan(folder, FLUX, {"card": "tiny-flux", "name": "twin"})
     with pytest.raises(ConfigError, match=r"tiny-flux has no true_cfg_scale"):

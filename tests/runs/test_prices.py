@@ -31,7 +31,7 @@ def test_a_device_finds_its_row(device, gpu, micro):
     assert (price.gpu, price.micro_usd_per_hour) == (gpu, micro)
 
 
-def test_no_row_is_no_price_and_a_wrong_row_is_one_sentence():
+def test_a_missing_row_is_no_price_and_a_wrong_row_is_an_error():
     assert price_of(SettlementConfig(), "NVIDIA B300") is None
     with pytest.raises(ConfigError, match="has no row 'h300'"):
         price_of(SettlementConfig(gpu="h300"), "cpu")
@@ -39,5 +39,5 @@ def test_no_row_is_no_price_and_a_wrong_row_is_one_sentence():
         price_of(SettlementConfig(price="low"), "cpu")
 
 
-def test_the_labs_own_price_stands_above_the_table():
+def test_the_configured_price_has_precedence_over_the_table():
     assert price_of(SettlementConfig(usd_per_hour="0.11"), "NVIDIA H200").micro_usd_per_hour == 110_000

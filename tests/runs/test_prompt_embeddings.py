@@ -18,7 +18,7 @@ def encoded(seed, tokens):
     )
 
 
-def test_what_is_put_comes_back_with_its_shape(tmp_path):
+def test_stored_tensors_are_returned_with_their_shape(tmp_path):
     kept = PromptEmbeddings(tmp_path)
     for key, seed, tokens in (("aa1", 1, 7), ("bb2", 2, 9)):
         one = encoded(seed, tokens)

@@ -184,7 +184,7 @@ def test_a_node_that_leaves_is_replaced_by_one_that_joins(two_nodes, tmp_path):
     assert len(pids) == 2
 
 
-def test_too_many_losses_end_the_run_with_what_was_finished(two_nodes, tmp_path):
+def test_too_many_lost_workers_end_the_run_and_finished_items_are_stored(two_nodes, tmp_path):
     session = Session(tmp_path, two_nodes, max_losses=1)
     with pytest.raises(LocalBenchError, match=r"2 workers of the Ray cluster were lost .*finished work is kept"):
         session.go(count, shares(4, 6), lambda item, pid: os.kill(pid, signal.SIGKILL))

@@ -147,7 +147,7 @@ def test_recover_restores_the_backup_and_keeps_the_damaged_ledger(whole, run_dir
     assert main(["measure", str(run_dir)]) == 0
 
 
-def test_what_the_backup_does_not_have_is_done_again(whole, run_dir):
+def test_results_missing_from_the_backup_are_computed_again(whole, run_dir):
     with sqlite3.connect(run_dir / "ledger.backup.sqlite") as db:
         db.execute("DELETE FROM scores WHERE name = 'entropy'")
     empty(run_dir / "ledger.sqlite")
@@ -158,7 +158,7 @@ def test_what_the_backup_does_not_have_is_done_again(whole, run_dir):
         assert digests(run) == digests(other)
 
 
-def test_recover_leaves_a_sound_ledger_alone(run_dir, capsys):
+def test_recover_does_not_change_an_intact_ledger(run_dir, capsys):
     before = (run_dir / "ledger.sqlite").read_bytes()
     assert main(["recover", str(run_dir)]) == 2
     assert "is intact (8 finished candidates, 0 verdicts): there is nothing to recover" in capsys.readouterr().err
@@ -195,7 +195,7 @@ def test_a_ledger_of_another_release_is_not_replaced(run_dir):
         RunDir.open(run_dir)
 
 
-def test_a_backup_never_takes_the_place_of_one_that_holds_more(run_dir):
+def test_a_backup_with_fewer_results_does_not_replace_one_with_more(run_dir):
     with RunDir.open(run_dir) as run:
         run.store.backup()
         assert not (run_dir / "ledger.backup.1.sqlite").exists()  # as much as before
@@ -239,7 +239,7 @@ engine.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate"
     "moment",
     ["before the ledger", "in the ledger's transaction", "before run.yaml", "in run.yaml", "before planning"],
 )
-def test_a_run_killed_while_it_begins_goes_on_with_the_same_command(whole, tmp_path, moment):
+def test_a_run_killed_at_its_start_continues_with_the_same_command(whole, tmp_path, moment):
     run_dir = tmp_path / "run"
     arguments = [sys.executable, "-c", KILLED, moment, str(whole / "run.yaml"), str(run_dir)]
     assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
@@ -249,7 +249,7 @@ def test_a_run_killed_while_it_begins_goes_on_with_the_same_command(whole, tmp_p
         assert run.store.committed().candidates == 8
 
 
-def test_a_planned_ledger_without_its_run_yaml_is_not_begun_anew(whole, run_dir, capsys):
+def test_a_planned_ledger_without_run_yaml_is_not_started_again(whole, run_dir, capsys):
     (run_dir / "run.yaml").unlink()
     for name in ("images", "logs", "report", "exports"):
         shutil.rmtree(run_dir / name, ignore_errors=True)

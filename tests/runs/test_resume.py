@@ -77,7 +77,7 @@ def whole(command, digest):
     return found
 
 
-def test_the_same_command_again_does_nothing_anew(command, digest, whole, folder):
+def test_repeating_the_command_computes_nothing(command, digest, whole, folder):
     def work():
         with RunDir.open(folder / "whole") as run:
             return run.store.rows("SELECT count(*) AS n FROM meter WHERE phase NOT IN ('idle')")[0]["n"]
@@ -88,12 +88,12 @@ def test_the_same_command_again_does_nothing_anew(command, digest, whole, folder
     assert work() == before
 
 
-def test_another_batch_order_another_folder_and_checks_of_the_judge_give_the_same(command, digest, whole):
+def test_another_batch_order_folder_and_checks_of_the_judge_give_equal_digests(command, digest, whole):
     assert command("never", "shuffled", "engine.batch_order=shuffle", "judge.canaries=true").returncode == 0
     assert digest("shuffled") == whole
 
 
-def test_another_seed_does_not(command, digest, whole):
+def test_another_seed_gives_other_digests(command, digest, whole):
     """The negative control."""
     assert command("never", "seeded", "seed=1").returncode == 0
     other = digest("seeded")
@@ -103,7 +103,7 @@ def test_another_seed_does_not(command, digest, whole):
 
 
 @pytest.mark.parametrize("moment", ["encode", "denoise", "between images", "judge", "ledger write", "settle"])
-def test_killed_and_run_again(command, digest, whole, folder, moment):
+def test_a_killed_run_continues_with_equal_digests(command, digest, whole, folder, moment):
     name = moment.replace(" ", "-")
     assert command(moment, name).returncode == -9
     with RunDir.open(folder / name) as run:  # what is left can be opened
@@ -114,7 +114,7 @@ def test_killed_and_run_again(command, digest, whole, folder, moment):
     assert [p.name for p in (folder / name).rglob(".*")] == [".lock"]
 
 
-def test_interrupted_says_so_and_goes_on(command, digest, whole, folder):
+def test_an_interrupted_run_reports_it_and_continues(command, digest, whole, folder):
     ended = command("interrupt", "interrupted")
     assert ended.returncode == 130
     assert "run the same command again to continue" in ended.stderr
@@ -125,7 +125,7 @@ def test_interrupted_says_so_and_goes_on(command, digest, whole, folder):
     assert digest("interrupted") == whole
 
 
-def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whole, folder):
+def test_a_killed_judge_server_is_restarted(command, digest, whole, folder):
     ended = command("server", "server-killed", "judge.transport=served", "judge.in_flight=2", own_server=True)
     assert ended.returncode == 0, ended.stderr
     assert "stopped responding" in ended.stderr
@@ -134,7 +134,7 @@ def test_the_judges_server_killed_in_the_middle_comes_back(command, digest, whol
         assert run.store.rows("SELECT count(*) AS n FROM meter WHERE phase = 'retry'")[0]["n"] == 1
 
 
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(command, digest, whole, folder):
+def test_a_full_disk_is_an_error_and_the_run_continues_with_free_space(command, digest, whole, folder):
     large = ("models.0.height=256", "models.0.width=256", "suite.limit=2")
     ended = command("full disk", "full", *large)
     assert ended.returncode == 1
@@ -147,7 +147,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(comm
     assert digest("full") == digest("roomy")
 
 
-def test_the_meters_rows_partition_the_time_held(whole, folder):
+def test_meter_rows_partition_the_held_time(whole, folder):
     with RunDir.open(folder / "whole") as run:
         for session in run.store.rows("SELECT * FROM sessions"):
             rows = run.store.rows("SELECT t0_ns, t1_ns FROM meter WHERE session = ? ORDER BY t0_ns", session["session"])
@@ -182,7 +182,7 @@ def test_another_config_in_the_same_folder_is_refused(command, digest, whole):
     assert digest("whole") == whole
 
 
-def test_an_image_that_was_lost_is_made_again_to_the_same_bytes(command, digest, whole, folder):
+def test_a_lost_image_is_generated_again_with_equal_bytes(command, digest, whole, folder):
     lost = next((folder / "whole" / "images").rglob("*.png"))
     before = lost.read_bytes()
     lost.unlink()

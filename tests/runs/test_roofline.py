@@ -38,7 +38,7 @@ def made(seconds, least=3 * PFLOP, **more):
     return replace(base, **more)
 
 
-def test_a_timing_at_its_floor_passes_and_one_below_does_not():
+def test_a_timing_at_its_lower_bound_passes_and_one_below_fails():
     floor_s = 3000 / 790
     check_timing("flux", made(floor_s + 1e-6))
     with pytest.raises(LocalBenchError) as caught:
@@ -51,14 +51,14 @@ def test_a_timing_at_its_floor_passes_and_one_below_does_not():
     assert caught.value.exit_code == 1
 
 
-def test_what_is_not_known_has_no_floor():
+def test_an_unknown_device_or_count_has_no_lower_bound():
     for unknown in ({"peak_flop_per_s": None}, {"least_flop": None}):
         impossible = made(1e-6, **unknown)
         check_timing("flux", impossible)
         assert (impossible.floor_s, impossible.times_floor) == (None, None)
 
 
-def test_the_figures_are_those_of_the_sums():
+def test_figures_follow_from_the_sums():
     one = made(6.0)
     assert one.seconds_per_image == pytest.approx(2)
     assert one.floor_s_per_image == pytest.approx(1000 / 790)
@@ -70,7 +70,7 @@ def test_the_figures_are_those_of_the_sums():
     ] * 4
 
 
-def test_peaks_count_by_the_time_their_devices_were_held():
+def test_peak_rates_are_weighted_by_the_time_of_their_devices():
     assert peak_flop_per_s([BusyTime(H100, 3 * S, 1), BusyTime(A100, S, 1)]) == pytest.approx((3 * 790e12 + 312e12) / 4)
     assert peak_flop_per_s([BusyTime(H100, 0, 1)]) == 790e12
     assert peak_flop_per_s([BusyTime(H100, S, 1), BusyTime("cpu", S, 1)]) is None
@@ -118,7 +118,7 @@ def change(store, factor):
     store.write("UPDATE meter SET t1_ns = t0_ns + (t1_ns - t0_ns) * ?1 / 100", factor)
 
 
-def test_a_run_is_held_against_the_floor_of_its_images(store):
+def test_a_run_is_compared_with_the_lower_bound_of_its_images(store):
     assert timing(store, "flux").floor_s == pytest.approx(6000 / 790)
     check_floors(store)
     change(store, 94)
@@ -143,7 +143,7 @@ def test_only_denoising_and_decoding_of_this_model_count(store):
         check_floor(store, "flux")
 
 
-def test_images_made_anew_have_a_floor_too_that_of_the_smallest(store):
+def test_repeated_images_have_the_lower_bound_of_the_smallest(store):
     session(store, H100, ("denoise", 1.2, 1), ("decode", 0.1, 1))
     check_floor(store, "flux")
     assert timing(store, "flux").floor_s == pytest.approx(7000 / 790)
@@ -153,7 +153,7 @@ def test_images_made_anew_have_a_floor_too_that_of_the_smallest(store):
 
 
 @pytest.mark.parametrize("device", ["cpu", "AMD Instinct MI300X", "NVIDIA A100-SXM4-40GB-of-dreams"])
-def test_a_device_that_is_not_known_says_nothing(store, device):
+def test_an_unknown_device_has_no_lower_bound(store, device):
     change(store, 1)
     store.write("UPDATE sessions SET device = ?", device)
     if device.startswith("NVIDIA A100"):  # its name begins like one that is
@@ -165,7 +165,7 @@ def test_a_device_that_is_not_known_says_nothing(store, device):
     assert timing(store, "flux").flop_per_image == 2 * PFLOP  # counted all the same
 
 
-def test_without_a_full_count_there_is_no_floor(store):
+def test_without_a_complete_count_no_lower_bound_exists(store):
     change(store, 1)
     store.write("UPDATE candidates SET height = 768 WHERE work_id = 'w0'")
     assert timing(store, "flux").no_floor == "not counted"
@@ -180,7 +180,7 @@ def test_without_a_full_count_there_is_no_floor(store):
         check_floors(store)
 
 
-def test_without_time_on_the_meter_there_is_no_floor(store):
+def test_without_metered_time_no_lower_bound_exists(store):
     store.write("DELETE FROM meter")
     assert timing(store, "flux").no_floor == "not metered"
     session(store, H100, ("decode", 0, 3))  # but no time at all is not enough
@@ -189,7 +189,7 @@ def test_without_time_on_the_meter_there_is_no_floor(store):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kinds": {"512x512": {"flop": -1}}}', '{"other": 1}'])
-def test_counts_that_are_none_are_one_sentence(store, text):
+def test_unreadable_counts_are_an_error(store, text):
     store.set_meta("operations:flux", text)
     with pytest.raises(LedgerError, match="the operation counts of 'flux' cannot be read") as caught:
         check_floors(store)
@@ -210,7 +210,7 @@ def test_counts_that_are_none_are_one_sentence(store, text):
         ("tiny-qwen-image-edit", (512, 512), (256, 2976), 16 * 186),
     ],
 )
-def test_a_floor_is_not_above_the_exact_count_and_not_far_below(tmp_path, name, size, read, tokens):
+def test_a_lower_bound_is_at_most_the_exact_count_and_near_it(tmp_path, name, size, read, tokens):
     large = card(name, "generator")
     large = large.model_copy(update={"sampler": large.sampler.model_copy(update={"height": 512, "width": 512})})
     sampler = replace(Sampler(**large.sampler.model_dump()), height=size[0], width=size[1])
@@ -326,7 +326,7 @@ def test_no_floor_is_above_what_is_computed(real):
     assert all(share > 0.1 for share in shares.values()), shares
 
 
-def test_images_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
+def test_input_images_of_another_size_are_counted_as_another_kind(real):
     with RunDir.open(real[0]) as run:
         found = operations(run.store, "tiny-flux2")
         assert sorted(found.picture_tokens.values()) == [5 * 4, 25 * 9, 25 * 18]
@@ -338,7 +338,7 @@ def test_images_that_are_read_in_their_own_size_make_kinds_of_their_own(real):
         assert operations(run.store, "tiny-flux-kontext").picture_tokens == {}
 
 
-def test_a_real_run_on_a_device_that_cannot_be_so_quick_is_refused(real, monkeypatch):
+def test_a_run_on_a_device_that_cannot_be_so_fast_is_refused(real, monkeypatch):
     with RunDir.open(real[0]) as run:
         check_floors(run.store)
         slow = gpu("a6000").model_copy(update={"peak_tflops": 1e-6})
@@ -347,7 +347,7 @@ def test_a_real_run_on_a_device_that_cannot_be_so_quick_is_refused(real, monkeyp
             check_floors(run.store)
 
 
-def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
+def test_lossy_and_uncounted_models_have_no_lower_bound(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         asked = orders["tiny-flux+fp8"]
@@ -360,7 +360,7 @@ def test_what_skips_work_and_what_cannot_be_counted_have_no_floor(real):
         assert timing(run.store, asked.label).no_floor == "no floor for this device"
 
 
-def test_planned_batches_stand_beside_the_count(real):
+def test_planned_batch_sizes_are_stored_with_the_count(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         for asked, planned in ((None, 4), (2, 2), (1, 1)):

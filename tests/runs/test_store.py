@@ -25,7 +25,7 @@ def test_a_transaction_is_all_or_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 50, 4096, 20_000, -1])
-def test_a_truncated_ledger_is_one_sentence_with_a_way_back(tmp_path, keep):
+def test_a_truncated_ledger_is_an_error_that_names_the_remedy(tmp_path, keep):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
         with run.store.transaction():
             run.store.write_many("INSERT INTO meta VALUES (?, ?)", ((str(i), "x" * 500) for i in range(100)))
@@ -44,7 +44,7 @@ def test_a_truncated_ledger_is_one_sentence_with_a_way_back(tmp_path, keep):
         assert run.store.meta("99") == "x" * 500
 
 
-def test_a_ledger_of_another_release_is_said(tmp_path):
+def test_a_ledger_of_a_later_release_is_an_error(tmp_path):
     Store(tmp_path / "l.sqlite", create=True).close()
     with sqlite3.connect(tmp_path / "l.sqlite") as db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
@@ -52,7 +52,7 @@ def test_a_ledger_of_another_release_is_said(tmp_path):
         Store(tmp_path / "l.sqlite")
 
 
-def test_one_writer_at_a_time_readers_welcome(tmp_path):
+def test_one_writer_at_a_time_and_any_number_of_readers(tmp_path):
     with RunDir.begin(tmp_path / "run", CONFIG):
         with pytest.raises(LedgerError, match="another local-bench process is writing"):
             RunDir.begin(tmp_path / "run", CONFIG)
@@ -62,7 +62,7 @@ def test_one_writer_at_a_time_readers_welcome(tmp_path):
         pass
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+def test_a_folder_that_is_no_run_is_not_changed(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="not empty and not a run directory"):
         RunDir.begin(tmp_path, CONFIG)
@@ -71,7 +71,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} <= {"thesis.tex", ".lock"}
 
 
-def test_how_a_run_is_done_may_change_but_not_what(tmp_path):
+def test_execution_settings_may_change_and_work_settings_may_not(tmp_path):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
         run.store.set_meta("planned", "1")
     judge = CONFIG.judge.model_copy(update={"in_flight": 7, "base_url": "http://127.0.0.1:1/v1"})
@@ -86,7 +86,7 @@ def test_how_a_run_is_done_may_change_but_not_what(tmp_path):
         RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
 
 
-def test_a_run_that_was_never_planned_takes_a_mended_config(tmp_path):
+def test_a_run_without_a_plan_accepts_another_config(tmp_path):
     with RunDir.begin(tmp_path / "run", CONFIG):
         pass
     with RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1})):
@@ -95,7 +95,7 @@ def test_a_run_that_was_never_planned_takes_a_mended_config(tmp_path):
         assert run.config.seed == 1
 
 
-def test_held_time_is_cut_without_gap_or_overlap(tmp_path):
+def test_held_time_is_divided_without_gap_or_overlap(tmp_path):
     store = Store(tmp_path / "l.sqlite", create=True)
     meter = Meter(store, "cpu")
     for phase in ("load", "encode", "denoise"):

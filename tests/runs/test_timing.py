@@ -29,7 +29,7 @@ def planned():
     return found
 
 
-def test_a_trial_says_what_the_run_will_take(planned):
+def test_a_trial_predicts_the_time_of_the_run(planned):
     flux, sd3, pix2pix = planned["models"]
     for entry in (flux, sd3):
         measured = entry["measured"]

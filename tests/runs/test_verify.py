@@ -19,8 +19,8 @@ from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.verify import verify
 from scripts import mutate_run
 
+from .test_earlier_run import KEPT
 from .test_growth import STAGES, config_of, folder  # noqa: F401
-from .test_kept_run import KEPT
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def recorded(tmp_path_factory):
     return path
 
 
-def test_nothing_is_found_in_a_run_that_was_not_changed(recorded):
+def test_an_unchanged_run_has_no_findings(recorded):
     with RunDir.open(recorded) as run:
         assert verify(run) == []
 
@@ -158,7 +158,7 @@ def test_a_seal_is_signed_and_compared(recorded, keys, tmp_path, cli):
     assert "is not a valid signature" in ended.stdout
 
 
-def test_a_seal_finds_a_change_that_was_recorded_anew(recorded, keys, tmp_path):
+def test_a_seal_reveals_a_change_that_was_recorded_again(recorded, keys, tmp_path):
     """Whoever can write the run can also write its record; the seal is outside of it."""
     path = tmp_path / "run"
     shutil.copytree(recorded, path)

@@ -1,4 +1,4 @@
-"""A run directory that an earlier release wrote (tests/data/kept_run) opens, settles and continues with this one."""
+"""A run directory that an earlier release wrote (tests/data/earlier_run) opens, settles and continues with this one."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.runs.store.schema import VERSION, tables
 
-KEPT = Path(__file__).resolve().parent.parent / "data" / "kept_run"
+KEPT = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
 DIGESTS = {
     "candidates": "52835721eea3246f38589055089174e808c639fe0c02d93b9f58fc89c47a4235",
     "verdicts": "90e27ff660a03ea4faf00aa0101768ef8840aef0edff2907b43e91c66ea2e1dd",
@@ -44,12 +44,12 @@ def kept(tmp_path):
     return tmp_path / "kept"
 
 
-def test_it_has_the_digests_that_it_always_had(kept):
+def test_the_digests_of_an_earlier_release_are_unchanged(kept):
     with RunDir.open(kept) as run:
         assert digests(run) == DIGESTS
 
 
-def test_it_continues(kept, cli):
+def test_a_run_of_an_earlier_release_continues(kept, cli):
     """A score that is missing is computed again; nothing else is done, and settling gives the same money."""
     with sqlite3.connect(kept / "ledger.sqlite") as db:
         db.execute("DELETE FROM scores WHERE name = 'entropy' AND work_id = (SELECT min(work_id) FROM candidates)")
@@ -77,7 +77,7 @@ def test_version_2_is_migrated(kept):
         assert digests(run) == DIGESTS
 
 
-def test_a_row_that_no_release_writes_is_one_sentence(kept):
+def test_a_row_that_no_release_writes_is_an_error(kept):
     with sqlite3.connect(kept / "ledger.sqlite") as db:
         db.executescript("CREATE TABLE s AS SELECT * FROM scores; DROP TABLE scores; ALTER TABLE s RENAME TO scores")
         db.execute("UPDATE scores SET unscored = 'both' WHERE value IS NOT NULL")

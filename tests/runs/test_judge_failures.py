@@ -79,7 +79,7 @@ def victim(server, arguments):
 
 @pytest.mark.parametrize("in_flight", [1, 4, "null"])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_answered_is_kept_and_not_asked_again(way, in_flight, capsys):
+def test_answered_questions_are_retained_and_not_sent_again(way, in_flight, capsys):
     setting = f"judge.in_flight={in_flight}"
     with DyingServer(way, lives=3) as first:
         assert judge(first.url, setting) == 1
@@ -92,7 +92,7 @@ def test_what_was_answered_is_kept_and_not_asked_again(way, in_flight, capsys):
     assert n_verdicts() == N_QUESTIONS
 
 
-def test_a_question_of_several_requests_is_repeated_and_whole_ones_are_not(capsys):
+def test_an_incomplete_question_is_repeated_and_complete_ones_are_not(capsys):
     """Under `logit` a criterion is a request; sets are also shown the other way round."""
     settings = ("judge.protocol=logit", "order_swap=true", "judge.in_flight=3")
     with DyingServer(lives=11) as first:
@@ -111,7 +111,7 @@ def test_a_question_of_several_requests_is_repeated_and_whole_ones_are_not(capsy
     assert n == charged == N_QUESTIONS + 2 * N_TASKS
 
 
-def test_one_judge_of_two_dies_and_the_other_is_not_asked_again(capsys):
+def test_when_one_of_two_judges_fails_the_other_is_not_repeated(capsys):
     with DyingServer() as first, DyingServer("reset", lives=5) as second:
         other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
         assert judge(first.url, other) == 1
@@ -124,7 +124,7 @@ def test_one_judge_of_two_dies_and_the_other_is_not_asked_again(capsys):
     assert n_verdicts() == 2 * N_QUESTIONS
 
 
-def test_killed_itself_it_has_committed_what_was_answered():
+def test_a_killed_command_has_committed_the_answers():
     """The process of the run is killed while the judge is at work, long before 32 answers are there."""
     with DyingServer("kill", lives=6) as first:
         judging = ["judge", "run.yaml", "--run-dir", "run", "--set", "judge.in_flight=1", "--set"]
@@ -137,7 +137,7 @@ def test_killed_itself_it_has_committed_what_was_answered():
 
 
 @pytest.mark.parametrize("way", ["refused", "500", "kill"])
-def test_extract_keeps_what_was_written_and_asks_for_the_rest(tmp_path, way, capsys):
+def test_extract_retains_written_answers_and_requests_the_rest(tmp_path, way, capsys):
     lines = [json.loads(line) for line in Path("orders.jsonl").read_text().splitlines()]
     bare = [{**line, "task_id": f"x{i}", "evaluation_points": []} for i, line in enumerate(lines * 4)]
     Path("orders.jsonl").write_text("\n".join(map(json.dumps, bare)))
