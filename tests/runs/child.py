@@ -1,8 +1,8 @@
-"""Runs `local-bench` in processes that end themselves, or the judge's server, at a scripted moment.
+"""Runs `local-bench` in processes that kill themselves, or the judge's server, at a given moment.
 
 Reads one JSON object a line, {"moment", "arguments", "cwd", "env"}, and forks a process for each that runs the
 command line; writes {"returncode", "stdout", "stderr"}. Torch and the rest are imported once, before the forks: that is
-all that the children share. Nothing in the product knows of this: the moments are wrapped around its functions.
+all that the children share. The package has no hooks for this: its functions are wrapped here.
 """
 
 import gc
@@ -19,39 +19,41 @@ from pathlib import Path
 from typing import Any
 
 
-def at_call(owner: Any, name: str, number: int, act: Callable[[], None], *, after: bool = False) -> None:
-    """Lets `owner.name` do `act` at its call of that number, before or after its work."""
+def at_call(owner: Any, name: str, number: int, action: Callable[[], None], *, after: bool = False) -> None:
+    """Makes the call of `owner.name` with that number run `action` first, or last with `after`."""
     real, calls = getattr(owner, name), 0
 
-    def wrapped(*arguments: Any, **named: Any) -> Any:
+    def wrapped(*arguments: Any, **keywords: Any) -> Any:
         nonlocal calls
         calls += 1
-        mine = calls
-        if mine == number and not after:
-            act()
-        result = real(*arguments, **named)
-        if mine == number and after:
-            act()
+        this_call = calls
+        if this_call == number and not after:
+            action()
+        result = real(*arguments, **keywords)
+        if this_call == number and after:
+            action()
         return result
 
     setattr(owner, name, wrapped)
 
 
-def die() -> None:
+def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_server() -> None:
-    """SIGKILL for every process of the judge that we started, as a person with a grudge would."""
+    """Sends SIGKILL to every process of the judge that this process started."""
     names = "local_bench.judges.vlm.(api_server|engine)"
     found = subprocess.run(["pgrep", "-f", names], capture_output=True, text=True, check=False)
-    ours = [pid for pid in map(int, found.stdout.split()) if _is_ours(pid)]  # before the first death moves children
-    assert len(ours) == 2, ours  # the guard and what it guards
-    for pid in ours:
+    own = [
+        pid for pid in map(int, found.stdout.split()) if _is_descendant(pid)
+    ]  # before the first kill reparents children
+    assert len(own) == 2, own  # the supervising process and the server
+    for pid in own:
         os.kill(pid, signal.SIGKILL)
 
 
-def _is_ours(pid: int) -> bool:
+def _is_descendant(pid: int) -> bool:
     while pid > 1:
         if pid == os.getpid():
             return True
@@ -69,28 +71,30 @@ def script(moment: str) -> None:
     judge.COMMIT_EVERY = 8
     match moment:
         case "encode":
-            at_call(Flux, "encode_text", 3, die)
+            at_call(Flux, "encode_text", 3, kill_self)
         case "denoise":
-            at_call(Flux, "denoise", 3 + 2, die, after=True)  # the probe makes three calls
+            at_call(Flux, "denoise", 3 + 2, kill_self, after=True)  # the probe makes three calls
         case "between images":
-            at_call(launched_batch, "store_image", 6, die)
+            at_call(launched_batch, "store_image", 6, kill_self)
         case "judge":
-            at_call(judge.JudgeSession, "_commit", 3, die)
+            at_call(judge.JudgeSession, "_commit", 3, kill_self)
         case "server":
-            embedded.AHEAD = 16  # else a quick judge may have answered all of it by then
+            embedded.AHEAD = 16  # otherwise a fast judge may have answered all requests by then
             at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
-            at_call(Store, "_enter_decided", 1, die, after=True)  # in the transaction, with the decisions written
+            at_call(
+                Store, "_enter_decided", 1, kill_self, after=True
+            )  # in the transaction, after the decisions are inserted
         case "interrupt":
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         case "full disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
         case "ledger write":
-            at_call(Store, "write_many", 4, die)
+            at_call(Store, "write_many", 4, kill_self)
 
 
-def one(request: dict[str, Any], folder: str) -> None:
+def run_request(request: dict[str, Any], folder: str) -> None:
     """In the forked process: runs the command line and ends with its exit status."""
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
@@ -112,7 +116,7 @@ def serve() -> None:
         for line in sys.stdin:
             pid = os.fork()
             if pid == 0:
-                one(json.loads(line), folder)
+                run_request(json.loads(line), folder)
             _, status = os.waitpid(pid, 0)
             ended = {name: Path(folder, name).read_text() for name in ("stdout", "stderr")}
             print(json.dumps(ended | {"returncode": os.waitstatus_to_exitcode(status)}), flush=True)

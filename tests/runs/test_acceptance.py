@@ -1,4 +1,4 @@
-"""What decides: the suite's own rule where it has one, else the config's."""
+"""Acceptance: the suite's own rule where it has one, otherwise the config's."""
 
 from local_bench.core.types import Decision, Score
 from local_bench.runs.acceptance import thresholds_of
@@ -10,7 +10,7 @@ def config(name):
     return RunConfig(name="t", suite={"name": name}, models=[{"card": "tiny-flux"}], acceptance={"brf": 4.0})
 
 
-def test_a_suite_may_have_a_rule_of_its_own():
+def test_a_suite_may_define_its_own_rule():
     assert thresholds_of(config("servimage")) == {"brf": 4.0, "veq": 3.0, "cns": 3.0}
     assert thresholds_of(config("hype-edit-1")) == {"pass": 1.0}
     assert thresholds_of(config("ice-bench")) == {"vllmqa": 0.5}
@@ -19,8 +19,8 @@ def test_a_suite_may_have_a_rule_of_its_own():
 
 def test_without_an_applicable_score_the_decision_is_open():
     rule = thresholds_of(config("ice-bench"))
-    open_ = by_threshold([Score("vllmqa", None, applies=False)], rule)
-    assert open_ == Decision(None, "nothing that decides applies to it (vllmqa)")
+    undecided = by_threshold([Score("vllmqa", None, applies=False)], rule)
+    assert undecided == Decision(None, "nothing that decides applies to it (vllmqa)")
     assert by_threshold([Score("vllmqa", 1.0)], rule) == Decision(True)
     assert by_threshold([Score("vllmqa", 0.0)], rule) == Decision(False)
     assert by_threshold([], rule).unscored == "vllmqa was not scored"

@@ -1,4 +1,4 @@
-"""The budget of a whole run follows from the plan, the judges' questions and the devices."""
+"""The budget of a run is computed from the plan, the judges' questions and the devices."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_compilation_and_metrics_widen_the_range():
     assert compiled["cost_usd_high"] > compiled["cost_usd"]
 
 
-def test_metrics_take_their_measured_core_seconds_and_networks_their_operations():
+def test_metrics_take_their_measured_seconds_and_networks_the_time_of_their_operations():
     seconds = measured_seconds()
     host = metric_time(["piqe", "entropy"], 100, 105.0, gpu("h100"), 2)
     expected = 105 * (seconds["read"] + seconds["piqe"] + seconds["entropy"])
@@ -78,21 +78,21 @@ def test_every_metric_without_a_network_has_a_measured_time():
     assert names | {"read"} == set(measured_seconds())
 
 
-class Shown(Quiet):
+class Recorded(Quiet):
     def __init__(self):
-        self.seen = []
+        self.calls = []
 
     def begin(self, phase, total):
-        self.seen.append((phase, total))
+        self.calls.append((phase, total))
 
     def advance(self, n=1):
-        self.seen.append(n)
+        self.calls.append(n)
 
 
-def test_a_phase_is_shown_only_once_it_lasts_and_with_all_that_was_done(monkeypatch):
-    shown, now = Shown(), [0.0]
+def test_progress_of_a_phase_is_delayed_and_then_complete(monkeypatch):
+    recorded, now = Recorded(), [0.0]
     monkeypatch.setattr("local_bench.runs.progress.time.monotonic", lambda: now[0])
-    late = Late(shown)
+    late = Late(recorded)
     late.begin("short", 2)
     late.advance(2)
     late.begin("long", 9)
@@ -100,8 +100,8 @@ def test_a_phase_is_shown_only_once_it_lasts_and_with_all_that_was_done(monkeypa
         now[0] += 0.3
         late.advance()
     late.begin("next", 1)
-    assert shown.seen[0] == ("long", 9)
-    assert sum(shown.seen[1:]) == 9
+    assert recorded.calls[0] == ("long", 9)
+    assert sum(recorded.calls[1:]) == 9
 
 
 def test_more_devices_take_less_time_and_not_less_cost():

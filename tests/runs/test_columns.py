@@ -47,11 +47,11 @@ def random_run(path, seed: int, highest_price: int = 10**8) -> RunDir:
     )
     tasks, rows = [], []
     for t in range(rng.randint(1, 12)):
-        wanted = tuple(f"image {i}" for i in range(rng.randint(1, 3)))
+        deliverables = tuple(f"image {i}" for i in range(rng.randint(1, 3)))
         price = rng.randint(1, highest_price)
-        tasks.append(Task(f"t{rng.random()}", rng.choice("ABC"), price, "t", rng.choice(TEXTS), wanted, ("p",)))
+        tasks.append(Task(f"t{rng.random()}", rng.choice("ABC"), price, "t", rng.choice(TEXTS), deliverables, ("p",)))
         for model in MODELS:
-            for deliverable in range(1, len(wanted) + 1) if rng.random() < 0.9 else ():
+            for deliverable in range(1, len(deliverables) + 1) if rng.random() < 0.9 else ():
                 for attempt in (1, 2)[: rng.randint(1, 2)]:
                     rows.append(_candidate(rng, tasks[t], model, deliverable, attempt, len(rows)))
     run = RunDir.begin(path, config)
@@ -155,7 +155,7 @@ def digests_by_row(run) -> dict[str, str]:
 
 
 def contents_by_row(run) -> dict[tuple[str, str], str]:
-    """The recorded digests of the candidates' rows by task, each from a query of its own."""
+    """The recorded digests of the candidates' rows by task, each from a separate query."""
     found = {}
     for kind, order in (
         ("candidates", "work_id"),
@@ -176,7 +176,7 @@ def contents_by_row(run) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_decisions_settlement_and_digests_are_those_of_single_rows(tmp_path, seed):
+def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, seed):
     with random_run(tmp_path / "run", seed) as run:
         decide(run)
         assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
@@ -200,7 +200,7 @@ def test_decisions_settlement_and_digests_are_those_of_single_rows(tmp_path, see
         assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
 
 
-def test_a_large_ledger_that_several_connections_read_gives_the_same(tmp_path, monkeypatch):
+def test_a_large_ledger_read_by_several_connections_gives_equal_results(tmp_path, monkeypatch):
     with random_run(tmp_path / "run", 3) as run:
         decide(run)
         expected, columns = run.store.decisions(), line_table(run.store)
@@ -217,7 +217,7 @@ def test_a_large_ledger_that_several_connections_read_gives_the_same(tmp_path, m
         assert not run.store.written
 
 
-def test_more_scores_decide_than_a_64_bit_number_has_digits(tmp_path):
+def test_cases_of_45_deciding_scores_are_distinguished(tmp_path):
     names = {f"s{i:02}": 1.0 for i in range(45)}
     with random_run(tmp_path / "run", 2) as run:
         ids = [row.work_id for row in run.store.candidates() if row.state == "done"]
@@ -236,7 +236,7 @@ def test_more_scores_decide_than_a_64_bit_number_has_digits(tmp_path):
         assert len(low) == len(expected) > 1
 
 
-def test_reasons_of_any_text_are_stored_as_they_are(tmp_path):
+def test_reasons_of_any_text_are_stored_unchanged(tmp_path):
     with random_run(tmp_path / "run", 2) as run:
         done = [row.work_id for row in run.store.candidates() if row.state == "done"]
         texts = ("a", "it's", 'a "b"\n', "päper \U0001f5bc", "{?}", "'' || ''")
@@ -248,7 +248,7 @@ def test_reasons_of_any_text_are_stored_as_they_are(tmp_path):
         assert not run.store.written
 
 
-def test_a_decision_on_no_candidate_is_found_and_removed(tmp_path):
+def test_a_decision_without_a_candidate_is_reported_and_removed(tmp_path):
     with random_run(tmp_path / "run", 7) as run:
         decide(run)
         expected = run.store.decisions()
@@ -322,15 +322,15 @@ def test_exports_in_many_parts_are_those_in_one(tmp_path, monkeypatch):
     with random_run(tmp_path / "run", 3) as run:
         decide(run)
     with RunDir.open(tmp_path / "run") as run:
-        whole = {path.name: path.read_bytes() for path in write_exports(run)}
+        expected_files = {path.name: path.read_bytes() for path in write_exports(run)}
         monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
-        assert {path.name: path.read_bytes() for path in write_exports(run)} == whole
+        assert {path.name: path.read_bytes() for path in write_exports(run)} == expected_files
         monkeypatch.setattr("local_bench.report.exports._BYTES_AT_ONCE", 0)
         for path in write_exports(run):
             if path.suffix == ".csv":
-                assert path.read_bytes() == whole[path.name]
+                assert path.read_bytes() == expected_files[path.name]
             else:
-                assert pq.read_table(path).equals(pq.read_table(io.BytesIO(whole[path.name])))
+                assert pq.read_table(path).equals(pq.read_table(io.BytesIO(expected_files[path.name])))
 
 
 def test_a_candidate_of_no_task_is_an_error(tmp_path, monkeypatch):
@@ -368,14 +368,14 @@ def test_sums_beyond_64_bits_are_exact(tmp_path):
         assert s.total.revenue_micro_usd == sum(line.revenue_micro_usd for line in rows if line.model == s.model)
 
 
-def test_lines_of_rows_that_contain_separators_are_the_same():
+def test_canonical_lines_of_rows_that_contain_separators_are_correct():
     rows = [("a],[b", 1.5, None), ([[1], [2]], True, "x\ny"), ({"b": 1, "a": 2}, "", -0.0)]
     assert canonical_lines(rows) == [canonical_json(row) for row in rows]
     assert canonical_lines([(1,), (2,)]) == ["[1]", "[2]"]
     assert canonical_lines([]) == []
 
 
-def test_a_large_damaged_ledger_is_opened_and_verify_finds_the_damage(tmp_path, monkeypatch):
+def test_a_large_damaged_ledger_is_opened_and_verify_reports_the_damage(tmp_path, monkeypatch):
     """A small one is refused when it is opened."""
     with random_run(tmp_path / "run", 0):
         pass
@@ -391,7 +391,7 @@ def test_a_large_damaged_ledger_is_opened_and_verify_finds_the_damage(tmp_path, 
         assert any(finding.check == "database" for finding in verify(run))
 
 
-def test_a_ledger_of_an_earlier_release_gets_its_index_when_it_is_written(tmp_path):
+def test_a_ledger_of_an_earlier_release_is_indexed_when_it_is_opened_for_writing(tmp_path):
     with random_run(tmp_path / "run", 3) as run:
         decide(run)
         expected = digests(run)
@@ -405,7 +405,7 @@ def test_a_ledger_of_an_earlier_release_gets_its_index_when_it_is_written(tmp_pa
         assert digests(run) == expected
 
 
-def test_decisions_that_are_stored_already_are_not_written(tmp_path):
+def test_stored_decisions_are_not_written_again(tmp_path):
     with random_run(tmp_path / "run", 7) as run:
         decide(run)
         record_contents(run)
@@ -427,14 +427,14 @@ def test_values_are_found_for_any_gaps_and_repetitions(chunk):
     for _ in range(50):
         ids = sorted({f"{rng.randrange(40):02}" for _ in range(30)})
         stored = [(key, rng.choice((None, key, 1))) for key in ids if rng.random() < 0.8]
-        asked = sorted(key for key in ids for _ in range(rng.randint(0, 3)))
+        keys = sorted(key for key in ids for _ in range(rng.randint(0, 3)))
         found = Lookup(stored[i : i + chunk] for i in range(0, len(stored), chunk))
-        parts = [found.values(asked[i : i + 4]) for i in range(0, len(asked), 4)]
-        assert [value for part in parts for value in part] == [dict(stored).get(key) for key in asked]
+        parts = [found.values(keys[i : i + 4]) for i in range(0, len(keys), 4)]
+        assert [value for part in parts for value in part] == [dict(stored).get(key) for key in keys]
 
 
-def test_revenues_of_many_equal_tasks_are_resampled_alike(monkeypatch):
-    """Counting the kinds of tasks gives the sums of the tasks themselves, and only exact sums are counted so."""
+def test_resampling_counts_of_equal_tasks_gives_equal_sums(monkeypatch):
+    """Counting the kinds of tasks gives the sums of the single tasks; it is used only for exactly represented sums."""
     rng = np.random.default_rng(0)
     sums = np.column_stack([rng.integers(0, 2, 900) * 5e6, rng.integers(1, 4, 900) * 5e6])
     expected = resampled_sums(sums, 50)
@@ -458,7 +458,7 @@ def test_a_large_ledger_is_checked_once_and_again_after_every_change(tmp_path, m
     read.clear()
     for expected in (["candidates", "decisions", "scores", "tasks", "verdicts"], []):
         with RunDir.open(path):
-            assert sorted(read) == expected  # what this process has written, and then nothing
+            assert sorted(read) == expected  # first the tables that this process has written, then none
             read.clear()
     with RunDir.begin(path, RunDir.open(path).config) as run:
         run.store.write("UPDATE decisions SET price_micro_usd = -1")

@@ -16,7 +16,7 @@ def load(tmp_path, text, *settings):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (GOOD + "sead: 1\n", "line 4: there is no key 'sead'; did you mean 'seed'?"),
         (GOOD + "judge:\n  in_fligth: 3\n", "line 5: there is no key 'judge.in_fligth'; did you mean 'in_flight'?"),
@@ -33,10 +33,10 @@ def load(tmp_path, text, *settings):
         (GOOD + "settlement: {usd_per_hour: much}\n", "usd_per_hour must be an amount"),
     ],
 )
-def test_an_error_names_its_line_and_the_nearest_valid_key(tmp_path, text, says):
+def test_an_error_names_its_line_and_the_nearest_valid_key(tmp_path, text, message):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_settings_change_list_items_and_add_missing_keys(tmp_path):
@@ -72,7 +72,7 @@ def test_every_shipped_config_loads_and_has_the_name_of_its_file(path):
 
 
 @pytest.mark.parametrize(
-    ("judge", "says"),
+    ("judge", "message"),
     [
         ("{api_key_env: AWS_SECRET_ACCESS_KEY}", "api_key_env must be VLLM_API_KEY"),
         ("{api_key_env: local_bench_x}", "api_key_env must be VLLM_API_KEY"),
@@ -86,11 +86,11 @@ def test_every_shipped_config_loads_and_has_the_name_of_its_file(path):
     ],
 )
 @pytest.mark.parametrize("key", ["judge: {}", "panel: [{}]"])
-def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, says, key):
+def test_keys_are_sent_to_configured_servers_only(tmp_path, judge, message, key):
     text = GOOD + key.replace("{}", judge.replace("{", "{name: other, seed: 1, ")) + "\n"
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
@@ -100,32 +100,32 @@ def test_keys_are_read_from_three_kinds_of_variables(tmp_path, name):
     assert config.judge.api_key_env == name
 
 
-def test_a_run_directory_does_not_decide_where_images_and_keys_are_sent(tmp_path):
+def test_a_run_directory_does_not_determine_where_images_and_keys_are_sent(tmp_path):
     path = tmp_path / "run.yaml"
-    theirs = "http://127.0.0.1:9/v1"
+    url = "http://127.0.0.1:9/v1"
     path.write_text(
         GOOD
-        + f"judge: {{base_url: '{theirs}', api_key_env: OPENAI_API_KEY}}\n"
-        + f"panel: [{{name: second, seed: 1, base_url: '{theirs}', api_key_env: OPENAI_API_KEY}}]\n"
+        + f"judge: {{base_url: '{url}', api_key_env: OPENAI_API_KEY}}\n"
+        + f"panel: [{{name: second, seed: 1, base_url: '{url}', api_key_env: OPENAI_API_KEY}}]\n"
     )
-    assert load_config(path).judge.api_key_env == "OPENAI_API_KEY"  # a config that the user names is the user's
-    with pytest.raises(ConfigError, match=rf"add `--set judge\.base_url={theirs}`"):
+    assert load_config(path).judge.api_key_env == "OPENAI_API_KEY"  # a config given by the user is trusted
+    with pytest.raises(ConfigError, match=rf"add `--set judge\.base_url={url}`"):
         load_config_to_judge(path)
-    with pytest.raises(ConfigError, match=rf"add `--set panel\.0\.base_url={theirs}`"):
-        load_config_to_judge(path, (f"judge.base_url={theirs}",))
-    named = load_config_to_judge(path, (f"judge.base_url={theirs}", "panel.0.base_url=http://mine/v1"))
-    assert [judge.base_url for judge in named.judges] == [theirs, "http://mine/v1"]
-    assert {judge.api_key_env for judge in named.judges} == {"VLLM_API_KEY"}
-    named = load_config_to_judge(path, ("judge.base_url=null", "panel=[]", "judge.api_key_env=LOCAL_BENCH_K"))
-    assert (named.judge.base_url, named.judge.api_key_env) == (None, "LOCAL_BENCH_K")
+    with pytest.raises(ConfigError, match=rf"add `--set panel\.0\.base_url={url}`"):
+        load_config_to_judge(path, (f"judge.base_url={url}",))
+    confirmed = load_config_to_judge(path, (f"judge.base_url={url}", "panel.0.base_url=http://mine/v1"))
+    assert [judge.base_url for judge in confirmed.judges] == [url, "http://mine/v1"]
+    assert {judge.api_key_env for judge in confirmed.judges} == {"VLLM_API_KEY"}
+    confirmed = load_config_to_judge(path, ("judge.base_url=null", "panel=[]", "judge.api_key_env=LOCAL_BENCH_K"))
+    assert (confirmed.judge.base_url, confirmed.judge.api_key_env) == (None, "LOCAL_BENCH_K")
     trusted = load_config_to_judge(path, ("panel.0.base_url=http://mine/v1",), allow_remote=True)
-    assert [judge.base_url for judge in trusted.judges] == [theirs, "http://mine/v1"]
+    assert [judge.base_url for judge in trusted.judges] == [url, "http://mine/v1"]
     assert {judge.api_key_env for judge in trusted.judges} == {"VLLM_API_KEY"}
 
 
 @pytest.mark.parametrize("target", ["", "run.yaml"])
 def test_judging_an_untrusted_run_contacts_no_server(cli, tmp_path, target):
-    """The whole command, with a listener where its run.yaml points to."""
+    """The complete command, with a listening socket at the URL of its run.yaml."""
     run = tmp_path / "theirs"
     run.mkdir()
     (run / "ledger.sqlite").touch()

@@ -13,14 +13,14 @@ from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
 from local_bench.runs.store.schema import VERSION, tables
 
-KEPT = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
+EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
 DIGESTS = {
     "candidates": "52835721eea3246f38589055089174e808c639fe0c02d93b9f58fc89c47a4235",
     "verdicts": "90e27ff660a03ea4faf00aa0101768ef8840aef0edff2907b43e91c66ea2e1dd",
     "scores": "4c19850a47e80fae242ca6a617f51607235db32efbc13dc50c3a50eac8a8c099",
     "settlement": "2813f2d2a09053795a94168260c97948c135ff73ba97f6413b3bb10ce293236f",
 }
-"""As the release printed them that wrote it."""
+"""As printed by the release that wrote it."""
 TO_VERSION_2 = """
 CREATE TABLE v AS SELECT * FROM verdicts;
 DROP TABLE verdicts;
@@ -39,47 +39,47 @@ UPDATE meta SET value = '2' WHERE key = 'version';
 
 
 @pytest.fixture
-def kept(tmp_path):
-    shutil.copytree(KEPT, tmp_path / "kept")
-    return tmp_path / "kept"
+def run_dir(tmp_path):
+    shutil.copytree(EARLIER_RUN, tmp_path / "earlier")
+    return tmp_path / "earlier"
 
 
-def test_the_digests_of_an_earlier_release_are_unchanged(kept):
-    with RunDir.open(kept) as run:
+def test_the_digests_of_an_earlier_release_are_unchanged(run_dir):
+    with RunDir.open(run_dir) as run:
         assert digests(run) == DIGESTS
 
 
-def test_a_run_of_an_earlier_release_continues(kept, cli):
-    """A score that is missing is computed again; nothing else is done, and settling gives the same money."""
-    with sqlite3.connect(kept / "ledger.sqlite") as db:
+def test_a_run_of_an_earlier_release_continues(run_dir, cli):
+    """A score that is missing is computed again; nothing else is computed, and settling gives equal revenues."""
+    with sqlite3.connect(run_dir / "ledger.sqlite") as db:
         db.execute("DELETE FROM scores WHERE name = 'entropy' AND work_id = (SELECT min(work_id) FROM candidates)")
-    ended = cli("run", kept / "run.yaml", "--run-dir", kept, "--json")
+    ended = cli("run", run_dir / "run.yaml", "--run-dir", run_dir, "--json")
     assert ended.returncode == 0, ended.stderr
-    with RunDir.open(kept) as run:
+    with RunDir.open(run_dir) as run:
         assert digests(run) == DIGESTS
     models = json.loads(ended.stdout)["models"]
     assert {name: of["revenue_usd"] for name, of in models.items()} == {"mini-kontext": 60.5, "mini-flux-early": 19.0}
 
 
-def test_version_2_is_migrated(kept):
-    path = kept / "ledger.sqlite"
+def test_version_2_is_migrated(run_dir):
+    path = run_dir / "ledger.sqlite"
     with sqlite3.connect(path) as db:
         db.executescript(TO_VERSION_2)
     before = path.read_bytes()
-    with RunDir.open(kept) as run:  # in memory
+    with RunDir.open(run_dir) as run:  # in memory
         assert digests(run)["verdicts"] == DIGESTS["verdicts"]
     assert path.read_bytes() == before
     Store(path, write=True).close()  # in place
     with sqlite3.connect(path) as db:
         assert "spread" in tables(db)["scores"]
         assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0] == VERSION
-    with RunDir.open(kept) as run:
+    with RunDir.open(run_dir) as run:
         assert digests(run) == DIGESTS
 
 
-def test_a_row_that_no_release_writes_is_an_error(kept):
-    with sqlite3.connect(kept / "ledger.sqlite") as db:
+def test_a_row_that_no_release_writes_is_an_error(run_dir):
+    with sqlite3.connect(run_dir / "ledger.sqlite") as db:
         db.executescript("CREATE TABLE s AS SELECT * FROM scores; DROP TABLE scores; ALTER TABLE s RENAME TO scores")
         db.execute("UPDATE scores SET unscored = 'both' WHERE value IS NOT NULL")
     with pytest.raises(LedgerError, match="damaged or forged"):
-        RunDir.open(kept)
+        RunDir.open(run_dir)

@@ -1,4 +1,4 @@
-"""What `plan` says, for GPUs that need not be here."""
+"""The estimates of `plan`, also for GPUs that this machine does not have."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_figures_are_consistent():
     json.dumps(plan, allow_nan=False)
 
 
-def test_a_slower_gpu_takes_longer_and_compiling_is_quicker():
+def test_a_slower_gpu_takes_longer_and_compiling_takes_less_time():
     def seconds(gpu, **engine):
         return planned(KLEIN, gpu=gpu, engine=engine)["models"][0]["planned_s_per_image"]
 
@@ -48,12 +48,12 @@ def test_a_slower_gpu_takes_longer_and_compiling_is_quicker():
 
 
 def test_streamed_weights_take_transfer_time():
-    here = planned(KLEIN, gpu="a100-80")["models"][0]
-    slow = planned(KLEIN, gpu="a100-80", engine={"offload": "always"})["models"][0]
-    assert here["offload"] == []
-    assert slow["offload"] == ["encode", "denoise"]
-    assert slow["planned_s_per_image"] >= 4 * 7.75 / 25 > here["planned_s_per_image"]
-    assert slow["vram_gb"] < here["vram_gb"]
+    resident = planned(KLEIN, gpu="a100-80")["models"][0]
+    offloaded = planned(KLEIN, gpu="a100-80", engine={"offload": "always"})["models"][0]
+    assert resident["offload"] == []
+    assert offloaded["offload"] == ["encode", "denoise"]
+    assert offloaded["planned_s_per_image"] >= 4 * 7.75 / 25 > resident["planned_s_per_image"]
+    assert offloaded["vram_gb"] < resident["vram_gb"]
 
 
 def test_without_a_known_gpu_no_hours_are_estimated():
@@ -67,12 +67,12 @@ def test_without_a_known_gpu_no_hours_are_estimated():
     assert "its speed is unknown" in plan["basis"]
 
 
-def test_prompts_of_other_lengths_do_not_share_a_batch():
+def test_prompts_of_different_lengths_are_in_different_batches():
     (m,) = planned({"card": "tiny-qwen-image", "attempts": 2}, engine={"device": "cpu"})["models"]
     assert (m["n_images"], m["batch_size"], m["n_batches"]) == (40, 2, 20)
 
 
-def test_the_price_rows_gpu_is_planned_for_too():
+def test_the_gpu_of_the_price_is_used_for_the_plan():
     plan = planned(KLEIN, settlement={"gpu": "rtx4090"})
     assert plan["gpu"] == "rtx4090"
     assert planned(KLEIN, settlement={"gpu": "rtx4090"}, gpu="h100")["gpu"] == "h100"
@@ -86,14 +86,14 @@ def test_an_unknown_gpu_is_an_error():
 def test_a_model_that_does_not_fit_is_reported_and_the_rest_is_estimated(tmp_path, capsys):
     big = {**KLEIN, "height": 4096, "width": 4096}
     (tmp_path / "c.yaml").write_text(json.dumps({"name": "c", "models": [big]}))
-    ask = ["plan", str(tmp_path / "c.yaml"), "--gpu"]
-    assert main([*ask, "4090", "--json"]) == 0
+    arguments = ["plan", str(tmp_path / "c.yaml"), "--gpu"]
+    assert main([*arguments, "4090", "--json"]) == 0
     (m,) = json.loads(capsys.readouterr().out)["models"]
     assert "to decode it needs" in m["refused"]
     assert m["gpu_hours"] is m["cost_usd"] is None
-    assert main([*ask, "4090"]) == 0
+    assert main([*arguments, "4090"]) == 0
     assert "flux2-klein-4b: refused: to decode it needs" in capsys.readouterr().out
-    assert main([*ask, "h300"]) == 2
+    assert main([*arguments, "h300"]) == 2
     out, err = capsys.readouterr()
     assert "did you mean 'h" in err
     assert not out
@@ -113,5 +113,5 @@ def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
     suite = {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}
     model = {"card": "tiny-flux", "attempts": 2}
     plan = planned(model, suite=suite, engine={"device": "cpu"})
-    assert plan["models"][0]["n_images"] == 2  # of three cases, one is from words to one image
+    assert plan["models"][0]["n_images"] == 2  # one of three cases is text to one image
     assert plan["judge"]["n_questions"] == 2 * 6 * 3  # attempts, questions, repeats

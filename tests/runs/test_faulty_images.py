@@ -1,5 +1,5 @@
-"""Images of a run that are missing, damaged, altered or swapped: noticed by every command, made again where they can
-be, and nothing else is held up."""
+"""Images of a run that are missing, damaged, altered or swapped: every command reports them, they are generated or
+imported again where possible, and other images are processed as usual."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from local_bench.core.errors import RunImageError
 from local_bench.core.images import image_path, load_verified, pixel_digest, png_bytes, store_image
 from local_bench.runs.rundir import RunDir
 
-from .dying_server import DyingServer
+from .failing_server import FailingServer
 
 CONFIG = """
 name: t
@@ -29,7 +29,7 @@ panel: [{card: tiny-qwen2-vl, name: second, protocol: logit, canaries: false}]
 engine: {device: cpu}
 """
 RUN = Path("run")
-COUNTED = "SELECT count(*) AS n FROM "
+COUNT = "SELECT count(*) AS n FROM "
 
 
 def noise(seed):
@@ -37,9 +37,9 @@ def noise(seed):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Two orders of two images, each with an image to edit; one model delivered two attempts, another nothing."""
-    folder = tmp_path_factory.mktemp("whole")
+def finished_run(tmp_path_factory):
+    """Two orders of two images, each with a source image; two attempts of one model, none of another."""
+    folder = tmp_path_factory.mktemp("finished")
     lines = []
     for i in range(2):
         noise(100 + i).save(folder / f"source{i}.png")
@@ -61,15 +61,15 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(whole, tmp_path, monkeypatch):
-    shutil.copytree(whole, tmp_path / "f")
+def folder(finished_run, tmp_path, monkeypatch):
+    shutil.copytree(finished_run, tmp_path / "f")
     monkeypatch.chdir(tmp_path / "f")
     return tmp_path / "f"
 
 
 @pytest.fixture(scope="module")
 def judge():
-    with DyingServer() as server:
+    with FailingServer() as server:
         yield server
 
 
@@ -104,8 +104,8 @@ def swapped(path, other):
 FAULTS = {empty: "damaged", missing: "missing", cut: "damaged", edited: "altered", swapped: "altered"}
 
 
-def spoil(fault, where="images"):
-    """Spoils the first of the run's images, one of a first attempt; returns it and its bytes before."""
+def damage_image(fault, where="images"):
+    """Damages the first of the run's images, one of a first attempt; returns its path and its original bytes."""
     paths = sorted((RUN / where).rglob("*.png"))
     if where == "images":
         with RunDir.open(RUN) as run:
@@ -119,11 +119,11 @@ def spoil(fault, where="images"):
 
 def count(query, *values):
     with RunDir.open(RUN) as run:
-        return run.store.rows(COUNTED + query, *values)[0]["n"]
+        return run.store.rows(COUNT + query, *values)[0]["n"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_image_is_read_only_with_the_pixels_of_its_name(tmp_path, fault):
+def test_an_image_is_loaded_only_if_its_pixels_match_its_name(tmp_path, fault):
     sha = store_image(tmp_path, noise(1))
     other = image_path(tmp_path, store_image(tmp_path, noise(2)))
     path = image_path(tmp_path, sha)
@@ -143,26 +143,26 @@ def test_every_command_names_faulty_images_and_processes_the_others(folder, judg
     assert main(["measure", "run"]) == 0
     with RunDir.open(RUN) as run:
         before = digests(run)
-    path, _ = spoil(fault, where)
+    path, _ = damage_image(fault, where)
     name = path.relative_to(RUN).as_posix()
-    said = f"({'1 ' + FAULTS[fault]}; the first is {name})"
+    summary = f"({'1 ' + FAULTS[fault]}; the first is {name})"
     capsys.readouterr()
     for command in (
         *(["verify", "run"], ["digest", "run"], ["report", "run"], ["measure", "run"], ["settle", "run"]),
         *(["judge", "run"], ["export", "run", "--format", "servimage"]),
     ):
         if command[0] == "export" and where == "inputs":
-            continue  # which reads none
+            continue  # which reads no inputs
         status = served(judge, *command) if command[0] == "judge" else main([*command, "--json"])
-        told = capsys.readouterr()
-        assert status == 1, (command, told)
-        assert said in told.err, command
-        assert "Traceback" not in told.err
+        captured = capsys.readouterr()
+        assert status == 1, (command, captured)
+        assert summary in captured.err, command
+        assert "Traceback" not in captured.err
         if command[0] != "judge":
-            assert json.loads(told.out)["image_faults"] == [{"file": name, "fault": FAULTS[fault]}]
+            assert json.loads(captured.out)["image_faults"] == [{"file": name, "fault": FAULTS[fault]}]
     page = (RUN / "report" / "index.html").read_text()
     assert name in page
-    with RunDir.open(RUN) as run:  # what was found while it was whole stays
+    with RunDir.open(RUN) as run:  # results from before the damage are retained
         after = digests(run)
     assert {key: after[key] for key in ("candidates", "verdicts")} == {k: before[k] for k in ("candidates", "verdicts")}
 
@@ -170,22 +170,22 @@ def test_every_command_names_faulty_images_and_processes_the_others(folder, judg
 @pytest.mark.parametrize("fault", [empty, edited])
 @pytest.mark.parametrize("where", ["images", "inputs"])
 def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(folder, judge, fault, where, capsys):
-    path, before = spoil(fault, where)
+    path, before = damage_image(fault, where)
     assert main(["measure", "run"]) == 1
     assert served(judge, "judge", "run") == 1
     kind = FAULTS[fault]
     n = count("scores WHERE unscored LIKE ?", f"%picture of the run is {kind}%")
-    assert n == (2 if where == "images" else 4)  # two metrics; l1_raw of the four that were made from the source
-    asked = count("verdicts WHERE unscored LIKE ?", f"the picture % is {kind}")
-    assert 0 < asked < count("verdicts")
-    assert count("verdicts WHERE answer IS NOT NULL") == count("verdicts") - asked
+    assert n == (2 if where == "images" else 4)  # two metrics; l1_raw of the four images with this source
+    n_unscored = count("verdicts WHERE unscored LIKE ?", f"the picture % is {kind}")
+    assert 0 < n_unscored < count("verdicts")
+    assert count("verdicts WHERE answer IS NOT NULL") == count("verdicts") - n_unscored
     capsys.readouterr()
     assert main(["settle", "run", "--json"]) == 1
     path.write_bytes(before)
-    n_seen = judge.seen.total()
+    n_answered = judge.answered.total()
     assert main(["measure", "run"]) == 0
     assert served(judge, "judge", "run") == 0
-    assert judge.seen.total() - n_seen < count("verdicts") * 3
+    assert judge.answered.total() - n_answered < count("verdicts") * 3
     assert count("scores WHERE unscored LIKE '%picture%'") == 0
     assert count("verdicts WHERE unscored IS NOT NULL") == 0
     assert main(["settle", "run"]) == 0
@@ -194,7 +194,7 @@ def test_results_of_a_faulty_image_are_unscored_until_it_is_restored(folder, jud
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_imported_images_and_inputs_are_imported_again(folder, fault):
-    paths = [spoil(fault, where) for where in ("images", "inputs")]
+    paths = [damage_image(fault, where) for where in ("images", "inputs")]
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
     for path, before in paths:
         assert path.read_bytes() == before
@@ -202,7 +202,7 @@ def test_imported_images_and_inputs_are_imported_again(folder, fault):
 
 
 def test_an_imported_image_without_its_original_stays_faulty(folder, capsys):
-    path, _ = spoil(edited)
+    path, _ = damage_image(edited)
     altered = path.read_bytes()
     shutil.rmtree("theirs")
     Path("theirs").mkdir()
@@ -212,16 +212,16 @@ def test_an_imported_image_without_its_original_stays_faulty(folder, capsys):
     assert main(["verify", "run"]) == 1
 
 
-def test_a_faulty_image_is_not_copied_out(folder, capsys):
-    spoil(edited)
+def test_a_faulty_image_is_not_exported(folder, capsys):
+    damage_image(edited)
     assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 1
-    there = len(list(Path("out").rglob("*.png")))
+    n_exported = len(list(Path("out").rglob("*.png")))
     assert main(["generate", "run.yaml", "--run-dir", "run"]) == 0
     assert main(["export", "run", "--format", "servimage", "--out", "out"]) == 0
-    assert there == len(list(Path("out").rglob("*.png"))) - 1 == 3
+    assert n_exported == len(list(Path("out").rglob("*.png"))) - 1 == 3
 
 
-def test_a_ledger_that_names_no_digest_reads_no_file(folder, capsys):
+def test_an_image_name_that_is_no_digest_is_refused(folder, capsys):
     with RunDir.open(RUN) as run:
         run.store.write("UPDATE candidates SET pixels_sha256 = '../../secret' WHERE position = 0")
     assert main(["verify", "run"]) == 1
@@ -236,7 +236,7 @@ def test_a_faulty_image_is_generated_again_with_equal_bytes(tmp_path, monkeypatc
     Path("flux.yaml").write_text(f"name: x\nsuite: {{name: studio, limit: 1}}\nmodels: [{model}]\nmetrics: []\n")
     command = ["generate", "flux.yaml", "--run-dir", "run", "--set", "engine.device=cpu"]
     assert main(command) == 0
-    path, before = spoil(fault) if len(list((RUN / "images").rglob("*.png"))) > 1 else only(fault)
+    path, before = damage_image(fault) if len(list((RUN / "images").rglob("*.png"))) > 1 else only(fault)
     capsys.readouterr()
     assert main(command) == 0
     assert "1 images are generated again" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Making images in a run: law 2 over buckets, workers and resumes; encoding once; memory; what cannot be made."""
+"""Generation in a run: batch invariance over buckets, workers and resumption; one encoding; memory; failures."""
 
 import json
 import multiprocessing
@@ -30,13 +30,13 @@ from local_bench.runs.worker import _exclusive
 from tests.small_references import small_references
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
-QUICK = {"num_inference_steps": 2}
+FEW_STEPS = {"num_inference_steps": 2}
 KONTEXT = {"card": "tiny-flux-kontext", "height": 128, "width": 128}
 
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory):
-    """Three orders that edit images of three aspects, and one of words alone."""
+    """Three orders that edit images of three aspects, and one of text alone."""
     folder = tmp_path_factory.mktemp("orders")
     lines = []
     for name, size in ASPECTS.items():
@@ -46,7 +46,7 @@ def orders(tmp_path_factory):
         mask.paste(255, (size[0] // 4, size[1] // 4, size[0] // 2, size[1] // 2))
         mask.save(folder / f"{name}-mask.png")
         lines.append(order(name, ["first", "second"], source_image=f"{name}.png", mask_image=f"{name}-mask.png"))
-    lines.append(order("words", ["a boot"]))
+    lines.append(order("text", ["a boot"]))
     (folder / "tasks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     return folder
 
@@ -68,7 +68,7 @@ def config(orders: Path, *models, engine=None, tasks="tasks.jsonl", **suite) -> 
     return RunConfig(
         name="t",
         suite={"name": "servimage", "path": str(orders / tasks), **suite},
-        models=[QUICK | model if "imported" not in model else model for model in models],
+        models=[FEW_STEPS | model if "imported" not in model else model for model in models],
         metrics=[],
         engine={"device": "cpu", **(engine or {})},
     )
@@ -84,8 +84,8 @@ def digest_of(run_dir: Path) -> str:
         return digests(run)["candidates"]
 
 
-class Heard(Quiet):
-    """A progress that keeps what it is told."""
+class Recorded(Quiet):
+    """A progress that records its notes."""
 
     def __init__(self):
         self.notes, self.begun = [], []
@@ -102,7 +102,7 @@ class Heard(Quiet):
 
 @pytest.fixture(scope="module")
 def kontext(orders, tmp_path_factory):
-    """A whole run of an editor over three aspects."""
+    """A finished run of an editing model over three aspects."""
     run_dir = tmp_path_factory.mktemp("runs") / "kontext"
     run_stages(config(orders, KONTEXT), run_dir, ("generate",))
     return run_dir
@@ -125,37 +125,37 @@ def test_each_edit_has_its_sources_aspect_and_equals_the_one_generated_alone(ord
 
 
 @pytest.mark.parametrize("engine", [{"workers": 2}, {"batch_order": "shuffle"}, {"offload": "always"}])
-def test_workers_order_and_offloading_change_nothing(orders, kontext, tmp_path, monkeypatch, engine):
+def test_workers_order_and_offloading_do_not_change_the_digest(orders, kontext, tmp_path, monkeypatch, engine):
     monkeypatch.setattr(workers, "CONTEXT", multiprocessing.get_context("spawn"))  # as outside the tests
     run_stages(config(orders, KONTEXT, engine=engine), tmp_path / "other", ("generate",))
     assert digest_of(tmp_path / "other") == digest_of(kontext)
     with RunDir.open(tmp_path / "other") as run:
-        held = run.store.rows(
-            """SELECT s.held_ns, sum(m.t1_ns - m.t0_ns) AS told FROM sessions s JOIN meter m USING (session)
+        sessions = run.store.rows(
+            """SELECT s.held_ns, sum(m.t1_ns - m.t0_ns) AS metered_ns FROM sessions s JOIN meter m USING (session)
                GROUP BY session"""
         )
-    assert len(held) == engine.get("workers", 1)
-    assert all(row["held_ns"] == row["told"] for row in held)
+    assert len(sessions) == engine.get("workers", 1)
+    assert all(row["held_ns"] == row["metered_ns"] for row in sessions)
 
 
 def test_a_resumed_run_generates_the_rest_and_encodes_no_prompt_again(orders, kontext, tmp_path, monkeypatch):
-    asked = config(orders, KONTEXT)
+    run_config = config(orders, KONTEXT)
     real, calls = FluxKontext.decode, []
 
-    def dying(self, *arguments):
+    def interrupted(self, *arguments):
         calls.append(1)
         if len(calls) > 8:
             raise KeyboardInterrupt
         return real(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FluxKontext, "decode", dying)
+        patch.setattr(FluxKontext, "decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run_stages(asked, tmp_path / "cut", ("generate",))
+            run_stages(run_config, tmp_path / "cut", ("generate",))
     done = [row["state"] for row in candidates(tmp_path / "cut")].count("done")
     assert 0 < done < 7
-    monkeypatch.setattr(FluxKontext, "encode_text", lambda *_: pytest.fail("a prompt was read again"))
-    run_stages(asked, tmp_path / "cut", ("generate",))
+    monkeypatch.setattr(FluxKontext, "encode_text", lambda *_: pytest.fail("a prompt was encoded again"))
+    run_stages(run_config, tmp_path / "cut", ("generate",))
     assert digest_of(tmp_path / "cut") == digest_of(kontext)
     assert not (tmp_path / "cut" / "encoded").exists()
 
@@ -163,8 +163,8 @@ def test_a_resumed_run_generates_the_rest_and_encodes_no_prompt_again(orders, ko
 def test_ten_images_of_one_prompt_encode_it_once(orders, tmp_path, monkeypatch):
     real, calls = Flux.encode_text, []
     monkeypatch.setattr(Flux, "encode_text", lambda self, request: calls.append(request.prompt) or real(self, request))
-    asked = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
-    run_stages(asked, tmp_path / "ten", ("generate",))
+    run_config = config(orders, {"card": "tiny-flux", "attempts": 10, "height": 64, "width": 64}, limit=1)
+    run_stages(run_config, tmp_path / "ten", ("generate",))
     assert len(candidates(tmp_path / "ten")) == 20
     assert len(calls) == 2
 
@@ -181,7 +181,7 @@ def test_a_source_is_encoded_once_for_all_its_edits(orders, tmp_path, monkeypatc
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """A device that holds batches of two."""
+    """A device with memory for batches of two."""
     real = Staged.denoise
 
     def denoise(self, items):
@@ -195,14 +195,14 @@ def little_memory(monkeypatch):
 @pytest.mark.usefixtures("little_memory")
 def test_out_of_memory_halves_the_batch_and_is_reported(orders, tmp_path):
     small = {"card": "tiny-flux", "height": 64, "width": 64}
-    heard = Heard()
-    run_stages(config(orders, {**small, "batch_size": 4}), tmp_path / "halved", ("generate",), heard)
+    recorded = Recorded()
+    run_stages(config(orders, {**small, "batch_size": 4}), tmp_path / "halved", ("generate",), recorded)
     run_stages(config(orders, {**small, "batch_size": 2}), tmp_path / "two", ("generate",))
     halved, two = candidates(tmp_path / "halved"), candidates(tmp_path / "two")
     assert {row["batch_size"] for row in halved} == {2}
     assert [row["identity"] for row in halved] == [row["identity"] for row in two]
     assert digest_of(tmp_path / "halved") == digest_of(tmp_path / "two")
-    assert any("out of memory, continuing with batches of 2" in note for note in heard.notes)
+    assert any("out of memory, continuing with batches of 2" in note for note in recorded.notes)
 
 
 def test_out_of_memory_within_a_batch_retains_finished_images(orders, tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ def test_out_of_memory_within_a_batch_retains_finished_images(orders, tmp_path, 
 
     def denoise(self, items):
         calls.append(len(items))
-        if len(items) == 4 and len(calls) > 4:  # three of the probe, one whole batch
+        if len(items) == 4 and len(calls) > 4:  # three of the probe, one full batch
             raise torch.OutOfMemoryError("no room")
         return real(self, items)
 
@@ -221,16 +221,18 @@ def test_out_of_memory_within_a_batch_retains_finished_images(orders, tmp_path, 
     assert len({row["identity"] for row in candidates(tmp_path / "run")}) == 7
 
 
-def test_a_batch_that_leaks_falls_back_to_one_by_one(orders, tmp_path, monkeypatch):
+def test_dependent_batch_slots_reduce_the_batch_size_to_1(orders, tmp_path, monkeypatch):
     real = Flux.denoise
     monkeypatch.setattr(Flux, "denoise", lambda self, items: (x := real(self, items)) + 1e-3 * x.mean(0, keepdim=True))
-    heard = Heard()
-    run_stages(config(orders, {"card": "tiny-flux", "height": 64, "width": 64}), tmp_path / "r", ("generate",), heard)
+    recorded = Recorded()
+    run_stages(
+        config(orders, {"card": "tiny-flux", "height": 64, "width": 64}), tmp_path / "r", ("generate",), recorded
+    )
     assert {row["batch_size"] for row in candidates(tmp_path / "r")} == {1}
-    assert any("change output bytes on this machine" in note for note in heard.notes)
+    assert any("change output bytes on this machine" in note for note in recorded.notes)
 
 
-def test_numbers_that_are_not_finite_are_unscored(orders, tmp_path, monkeypatch):
+def test_images_with_non_finite_values_are_unscored(orders, tmp_path, monkeypatch):
     real = Flux.denoise
     monkeypatch.setattr(Flux, "denoise", lambda self, items: real(self, items) * float("nan"))
     small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 1}
@@ -239,17 +241,17 @@ def test_numbers_that_are_not_finite_are_unscored(orders, tmp_path, monkeypatch)
 
 
 def test_unsupported_tasks_are_unscored_with_the_reason(orders, tmp_path):
-    heard = Heard()
+    recorded = Recorded()
     models = [{"card": "tiny-pix2pix"}, {"card": "tiny-flux", "height": 64, "width": 64}]
-    run_stages(config(orders, *models), tmp_path / "run", ("generate",), heard)
+    run_stages(config(orders, *models), tmp_path / "run", ("generate",), recorded)
     states = {(r["model"], r["task_id"]): (r["state"], r["unscored"]) for r in candidates(tmp_path / "run")}
-    assert states["tiny-pix2pix", "words"] == (
+    assert states["tiny-pix2pix", "text"] == (
         "unscored",
         "tiny-pix2pix works on a picture, and this order gives none.",
     )
     assert states["tiny-pix2pix", "wide"] == ("done", None)
     assert states["tiny-flux", "wide"] == ("done", None)
-    assert "tiny-flux takes no input images; 6 of 7 deliverables have more." in heard.notes
+    assert "tiny-flux takes no input images; 6 of 7 deliverables have more." in recorded.notes
 
 
 def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):
@@ -261,7 +263,7 @@ def test_a_lossy_system_has_its_own_name_and_its_own_images(orders, tmp_path):
     rows = candidates(tmp_path / "r")
     assert {row["model"] for row in rows} == {"tiny-flux", "tiny-flux+fp8", "tiny-flux+fbc0.5"}
     assert len({row["pixels_sha256"] for row in rows}) == len(rows)
-    assert {row["batch_size"] for row in rows if "fbc" in row["model"]} == {1}  # it decides over the whole batch
+    assert {row["batch_size"] for row in rows if "fbc" in row["model"]} == {1}  # it depends on all images of a batch
     with pytest.raises(ValueError, match="a lossy system must not be named"):
         config(orders, {**small, "lossy": lossy[0], "name": "tiny-flux"})
 
@@ -273,7 +275,7 @@ def test_a_setting_that_the_model_does_not_have_is_refused(orders, tmp_path):
 
 
 def test_other_numerics_are_refused(orders, kontext, tmp_path):
-    """An image that was lost is not made anew by another torch, and another thread count is another run."""
+    """A lost image is not generated again by another torch release, and another thread count is refused."""
     other = tmp_path / "run"
     shutil.copytree(kontext, other)
     with pytest.raises(ConfigError, match="threads"):
@@ -288,26 +290,26 @@ def test_other_numerics_are_refused(orders, kontext, tmp_path):
 
 @pytest.mark.slow
 def test_every_family_gives_equal_bytes_for_all_settings(orders, tmp_path, monkeypatch):
-    """All families in one run: whole, and cut off in the middle and finished by two workers in another order."""
+    """All families in one run: uninterrupted, and interrupted and continued by two workers in another order."""
     small_references(monkeypatch.setattr)  # workers have them from tests.forked
     small = {"height": 64, "width": 64, "num_inference_steps": 2}
     models = [{"card": c.name} | small for c in cards().values() if c.role == "generator" and c.source.random]
     assert len(models) == len(FAMILIES)
-    run_stages(config(orders, *models, limit=1), tmp_path / "whole", ("generate",))
-    rows = candidates(tmp_path / "whole")
+    run_stages(config(orders, *models, limit=1), tmp_path / "complete", ("generate",))
+    rows = candidates(tmp_path / "complete")
     assert {row["state"] for row in rows} == {"done"}
     assert len({row["pixels_sha256"] for row in rows}) == len(rows) == 2 * len(FAMILIES)
 
     real, made = Staged.pixels, []
 
-    def dying(self, *arguments):
+    def interrupted(self, *arguments):
         made.append(type(self).__name__)
         if made[-1] == "InstructPix2Pix":
             raise KeyboardInterrupt
         return real(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Staged, "pixels", dying)
+        patch.setattr(Staged, "pixels", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_stages(config(orders, *models, limit=1), tmp_path / "other", ("generate",))
     assert any(row["state"] == "done" for row in candidates(tmp_path / "other"))
@@ -315,7 +317,7 @@ def test_every_family_gives_equal_bytes_for_all_settings(orders, tmp_path, monke
     run_stages(config(orders, *models, engine=engine, limit=1), tmp_path / "other", ("generate",))
     other = {row["work_id"]: row["pixels_sha256"] for row in candidates(tmp_path / "other")}
     assert {row["model"] for row in rows if other[row["work_id"]] != row["pixels_sha256"]} == set()
-    assert digest_of(tmp_path / "other") == digest_of(tmp_path / "whole")
+    assert digest_of(tmp_path / "other") == digest_of(tmp_path / "complete")
 
 
 def test_shares_are_even_complete_and_deterministic():
@@ -334,51 +336,51 @@ def test_shares_are_even_complete_and_deterministic():
 def test_a_killed_worker_is_an_error_and_nothing_is_lost(orders, kontext, tmp_path, monkeypatch):
     real = workers.WorkerPool._receive
 
-    def hear(self, i, orders_):
-        told = real(self, i, orders_)
-        if type(told).__name__ == "ImagesFinished" and told.results and i == 1:
+    def receive(self, i, orders_):
+        event = real(self, i, orders_)
+        if type(event).__name__ == "ImagesFinished" and event.results and i == 1:
             self._children[1].process.kill()
-        return told
+        return event
 
-    asked = config(orders, KONTEXT, engine={"workers": 2})
+    run_config = config(orders, KONTEXT, engine={"workers": 2})
     with monkeypatch.context() as patch:
-        patch.setattr(workers.WorkerPool, "_receive", hear)
+        patch.setattr(workers.WorkerPool, "_receive", receive)
         with pytest.raises(LocalBenchError, match=r"worker 1 on cpu ended unexpectedly \(exit -9\)"):
-            run_stages(asked, tmp_path / "run", ("generate",))
+            run_stages(run_config, tmp_path / "run", ("generate",))
     assert any(row["state"] == "done" for row in candidates(tmp_path / "run"))
     run_stages(config(orders, KONTEXT), tmp_path / "run", ("generate",))
     assert digest_of(tmp_path / "run") == digest_of(kontext)
 
 
 def test_a_batch_size_after_a_failed_allocation_is_tested_before_it_is_used(orders, tmp_path, monkeypatch):
-    """The batch size after an allocation failed is another one than was probed: it changes bytes here, so it is not
-    used. Libraries report some failed allocations as plain RuntimeErrors."""
+    """The batch size after a failed allocation differs from the probed one: it changes bytes here, so it is not used.
+    Libraries report some failed allocations as plain RuntimeErrors."""
     real, sizes = Staged.denoise, []
 
     def denoise(self, items):
         sizes.append(len(items))
-        if len(items) == 4 and sizes.count(4) > 4:  # three of the probe, one whole batch
+        if len(items) == 4 and sizes.count(4) > 4:  # three of the probe, one full batch
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
         made = real(self, items)
         return made + 1e-3 * made.mean(0, keepdim=True) if len(items) == 2 else made
 
     monkeypatch.setattr(Staged, "denoise", denoise)
-    heard = Heard()
+    recorded = Recorded()
     small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 4}
-    run_stages(config(orders, small), tmp_path / "run", ("generate",), heard)
+    run_stages(config(orders, small), tmp_path / "run", ("generate",), recorded)
     assert sorted(row["batch_size"] for row in candidates(tmp_path / "run")) == [1, 1, 1, 4, 4, 4, 4]
-    assert any("batches of 2 change output bytes on this machine" in note for note in heard.notes)
+    assert any("batches of 2 change output bytes on this machine" in note for note in recorded.notes)
 
 
-def test_the_device_has_its_next_batch_before_the_last_one_is_committed(orders, tmp_path, monkeypatch):
-    real, happened = Staged.denoise, []
-    monkeypatch.setattr(Staged, "denoise", lambda self, items: happened.append("given") or real(self, items))
+def test_a_batch_is_started_before_the_previous_one_is_committed(orders, tmp_path, monkeypatch):
+    real, events = Staged.denoise, []
+    monkeypatch.setattr(Staged, "denoise", lambda self, items: events.append("started") or real(self, items))
     commit = _Session._commit
-    monkeypatch.setattr(_Session, "_commit", lambda self, *a: happened.append("committed") or commit(self, *a))
+    monkeypatch.setattr(_Session, "_commit", lambda self, *a: events.append("committed") or commit(self, *a))
     small = {"card": "tiny-flux", "height": 64, "width": 64, "batch_size": 1}
     run_stages(config(orders, small), tmp_path / "run", ("generate",))
     assert len(candidates(tmp_path / "run")) == 7
-    assert happened == ["given", "given", *["committed", "given"] * 5, "committed", "committed"]
+    assert events == ["started", "started", *["committed", "started"] * 5, "committed", "committed"]
 
 
 @pytest.mark.parametrize("stage", ["load_encoder", "load_denoiser"])
@@ -399,14 +401,14 @@ def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "plan_memory", lambda *a, **k: planned.append(k["host_gb"]) or real(*a, **k))
     monkeypatch.setattr(generate, "device_memory_gb", lambda device: 80.0)
     monkeypatch.setattr(generate, "host_memory_gb", lambda: 64.0)
-    asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
+    run_config = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
     for n in (1, 2):
-        engine = asked.engine.model_copy(update={"workers": n})
-        run_stages(asked.model_copy(update={"engine": engine}), tmp_path / str(n), ("generate",))
+        engine = run_config.engine.model_copy(update={"workers": n})
+        run_stages(run_config.model_copy(update={"engine": engine}), tmp_path / str(n), ("generate",))
     assert planned == [64.0, 32.0]
 
 
-def test_workers_load_in_turn_where_the_host_has_no_room_for_all(orders, tmp_path, monkeypatch):
+def test_workers_load_one_at_a_time_if_host_memory_is_too_small_for_all(orders, tmp_path, monkeypatch):
     from local_bench.runs import work_order as generate
 
     locks = []
@@ -415,44 +417,44 @@ def test_workers_load_in_turn_where_the_host_has_no_room_for_all(orders, tmp_pat
     def ordered(**k):
         locks.append(k["load_lock"])
         if k["load_lock"] is None:
-            raise KeyboardInterrupt  # how such runs go on is seen elsewhere
+            raise KeyboardInterrupt  # the continuation of such runs is tested elsewhere
         return real(**k)
 
     monkeypatch.setattr(generate, "WorkOrder", ordered)
-    asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
+    run_config = config(orders, {"card": "tiny-flux", "height": 64, "width": 64})
     for n, host_gb in ((1, 1e-9), (2, 1e-9), (2, 64.0)):
         monkeypatch.setattr(generate, "host_memory_gb", lambda host_gb=host_gb: host_gb)
-        engine = asked.engine.model_copy(update={"workers": n})
+        engine = run_config.engine.model_copy(update={"workers": n})
         run_dir = tmp_path / f"{n}-{host_gb}"
         if (n, host_gb) == (2, 1e-9):
-            run_stages(asked.model_copy(update={"engine": engine}), run_dir, ("generate",))
+            run_stages(run_config.model_copy(update={"engine": engine}), run_dir, ("generate",))
             assert locks.pop() == run_dir / ".loading"
             assert [row["state"] for row in candidates(run_dir)] == ["done"] * 7
         else:
             with pytest.raises(KeyboardInterrupt):
-                run_stages(asked.model_copy(update={"engine": engine}), run_dir, ("generate",))
+                run_stages(run_config.model_copy(update={"engine": engine}), run_dir, ("generate",))
             assert locks.pop() is None
 
 
-def test_a_turn_waits_for_the_one_before(tmp_path):
-    begun, held = threading.Event(), threading.Event()
+def test_exclusive_loading_waits_for_the_previous_worker(tmp_path):
+    begun, acquired = threading.Event(), threading.Event()
 
     def second():
         begun.set()
         with _exclusive(tmp_path / ".loading"):
-            held.set()
+            acquired.set()
 
     thread = threading.Thread(target=second)
     with _exclusive(tmp_path / ".loading"):
         thread.start()
         assert begun.wait(10)
-        assert not held.wait(0.2)
-    assert held.wait(10)
+        assert not acquired.wait(0.2)
+    assert acquired.wait(10)
     thread.join()
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_encodings_beyond_their_disk_are_made_in_windows_with_the_same_bytes(orders, tmp_path, monkeypatch, n):
+def test_encodings_beyond_the_disk_limit_are_computed_in_windows_with_equal_bytes(orders, tmp_path, monkeypatch, n):
     loads, most = [], []
     load, put = Flux.load_encoder, PromptEmbeddings.put
     monkeypatch.setattr(Flux, "load_encoder", lambda self: loads.append(1) or load(self))
@@ -463,19 +465,19 @@ def test_encodings_beyond_their_disk_are_made_in_windows_with_the_same_bytes(ord
         return written
 
     monkeypatch.setattr(PromptEmbeddings, "put", counted)
-    asked = config(orders, {"card": "tiny-flux", "height": 64, "width": 64, "attempts": 2})
-    run_stages(asked, tmp_path / "whole", ("generate",))
+    run_config = config(orders, {"card": "tiny-flux", "height": 64, "width": 64, "attempts": 2})
+    run_stages(run_config, tmp_path / "complete", ("generate",))
     assert len(loads) == 1
-    whole = max(most)
+    total = max(most)
     most.clear(), loads.clear()
-    engine = asked.engine.model_copy(update={"encodings_gb": 1e-9, "workers": n})
-    small = asked.model_copy(update={"engine": engine})
+    engine = run_config.engine.model_copy(update={"encodings_gb": 1e-9, "workers": n})
+    small = run_config.model_copy(update={"engine": engine})
     run_stages(small, tmp_path / "windows", ("generate",))
-    assert digest_of(tmp_path / "windows") == digest_of(tmp_path / "whole")
+    assert digest_of(tmp_path / "windows") == digest_of(tmp_path / "complete")
     assert not (tmp_path / "windows/encoded").exists()
     if n == 1:  # workers are processes of their own
         assert len(loads) == 7  # a window a prompt
-        assert max(most) < whole / 3
+        assert max(most) < total / 3
 
 
 def test_a_prompt_or_image_of_two_workers_is_shared():

@@ -21,7 +21,7 @@ from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from tests.judges.people.conftest import answer_all
 
-from .dying_server import DyingServer
+from .failing_server import FailingServer
 
 TASKS = {"mug": 2, "logo": 1, "hat": 1}
 COLOURS = {"alpha": "red", "beta": "green", "gamma": "blue"}
@@ -91,35 +91,35 @@ def config_of(
     )
 
 
-def grow(folder: Path, path: Path, added: set[str], server: DyingServer, reverse: bool = False) -> None:
-    """Everything of `added` in the run at `path`, labels included."""
+def grow(folder: Path, path: Path, added: set[str], server: FailingServer, reverse: bool = False) -> None:
+    """Adds all of `added`, labels included, to the run at `path`."""
     config = config_of(folder, added, reverse=reverse, judge_url=server.url)
     run_stages(config, path, ("generate", "measure", "judge", "settle"))
-    people = {name: "annotator" for name in ("first", "second") if f"labels {name}" in added}
-    if people:
-        answer_all(path, "accept", people, lambda name, item, *_: int(item.item_id[0], 16) > 7 + (name == "first"))
+    annotators = {name: "annotator" for name in ("first", "second") if f"labels {name}" in added}
+    if annotators:
+        answer_all(path, "accept", annotators, lambda name, item, *_: int(item.item_id[0], 16) > 7 + (name == "first"))
 
 
-def judged(path: Path, server: DyingServer) -> tuple[dict[str, str], list, list, Counter]:
-    """What a run has, and how often each question was put since the server was last cleared."""
+def results_of_judging(path: Path, server: FailingServer) -> tuple[dict[str, str], list, list, Counter]:
+    """The results of a run, and how often each request was answered since the counter was last cleared."""
     with RunDir.open(path) as run:
         labels = sorted(map(str, stored_lines(path / ANNOTATIONS, run)))
-    put = Counter(server.seen)
-    server.seen.clear()
-    return *results(path), labels, put
+    n_requests = Counter(server.answered)
+    server.answered.clear()
+    return *results(path), labels, n_requests
 
 
 @pytest.fixture(scope="module")
 def question_server():
-    with DyingServer() as server:
+    with FailingServer() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def whole(folder, question_server):
-    question_server.seen.clear()
-    grow(folder, folder / "whole", set(ADDITIONS), question_server)
-    return judged(folder / "whole", question_server)
+def complete_run(folder, question_server):
+    question_server.answered.clear()
+    grow(folder, folder / "complete", set(ADDITIONS), question_server)
+    return results_of_judging(folder / "complete", question_server)
 
 
 def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
@@ -132,15 +132,15 @@ def results(path: Path) -> tuple[dict[str, str], list[tuple[str, int]]]:
 )
 @given(order=st.permutations(ADDITIONS), cuts=st.sets(st.integers(1, len(ADDITIONS) - 1), max_size=3), data=st.data())
 def test_any_order_of_additions_gives_the_digests_of_the_complete_run(
-    folder, tmp_path_factory, question_server, whole, order, cuts, data
+    folder, tmp_path_factory, question_server, complete_run, order, cuts, data
 ):
     path = tmp_path_factory.mktemp("grown") / "run"
     for end in (0, *sorted(cuts), len(order)):
         grow(folder, path, set(order[:end]), question_server, reverse=data.draw(st.booleans()))
     grow(folder, path, set(ADDITIONS), question_server)
-    assert judged(path, question_server) == whole
-    assert whole[2]
-    assert sum(whole[3].values()) > 100
+    assert results_of_judging(path, question_server) == complete_run
+    assert complete_run[2]
+    assert sum(complete_run[3].values()) > 100
 
 
 def test_a_run_reports_the_time_of_additions(folder, tmp_path):
@@ -151,10 +151,10 @@ def test_a_run_reports_the_time_of_additions(folder, tmp_path):
         suite = {"name": "servimage", "path": str(folder / "tasks.jsonl"), "limit": 1}
         config = RunConfig(name="t", suite=suite, models=models, metrics=[], engine={"device": "cpu"})
         run_stages(config, tmp_path / "run", ("generate",), notes)
-    takes = (
+    expected = (
         r"tiny-flux: 2 candidates are added to the run's 2, about \d+ s on one device at the speed measured in this run"
     )
-    assert any(re.fullmatch(takes, note) for note in notes.notes), notes.notes
+    assert any(re.fullmatch(expected, note) for note in notes.notes), notes.notes
 
 
 def test_a_run_reports_what_is_added_and_retains_results(folder, tmp_path):
@@ -224,6 +224,6 @@ def test_an_imported_image_that_was_missing_can_be_added(folder, tmp_path):
     run_stages(config_of(own, {"entropy"}), path, STAGES)
     (own / "alpha/mug/2_1.png").write_bytes((folder / "alpha/mug/2_1.png").read_bytes())
     run_stages(config_of(own, {"entropy"}), path, STAGES)
-    whole = tmp_path / "whole"
-    run_stages(config_of(folder, {"entropy"}), whole, STAGES)
-    assert results(path) == results(whole)
+    complete_run = tmp_path / "complete"
+    run_stages(config_of(folder, {"entropy"}), complete_run, STAGES)
+    assert results(path) == results(complete_run)

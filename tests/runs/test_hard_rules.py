@@ -1,4 +1,4 @@
-"""An order's hard rules end to end: the size of the image, the decision, and what the rules alone decide."""
+"""An order's hard rules end to end: the size of the image, the decision, and the decisions by rules alone."""
 
 import json
 
@@ -27,13 +27,19 @@ ORDERS = {
 
 @pytest.fixture
 def orders(tmp_path):
-    """Orders with rules for every image, for some, for none; images of 64 x 64 made elsewhere."""
+    """Orders with rules for every image, for some, for none; imported images of 64 x 64."""
     lines = []
     for task_id, rules in ORDERS.items():
-        wanted = [f"image {i}" for i in range(len(rules) or 1)]
-        line = {"task_id": task_id, "title": task_id, "brief": "Make it.", "deliverables": wanted, "price_usd": 10}
+        deliverables = [f"image {i}" for i in range(len(rules) or 1)]
+        line = {
+            "task_id": task_id,
+            "title": task_id,
+            "brief": "Make it.",
+            "deliverables": deliverables,
+            "price_usd": 10,
+        }
         lines.append(line | {"evaluation_points": ["It is there"], "category": "Product", "rules": rules})
-        for i in range(1, len(wanted) + 1):
+        for i in range(1, len(deliverables) + 1):
             path = tmp_path / "made" / task_id / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (64, 64), (len(lines) * 40, i * 40, 0)).save(path)
@@ -80,9 +86,9 @@ def test_rules_decide_acceptance_if_configured(orders):
         counted = hard_rule_stats(run)
         swept = over_thresholds(run)
     assert found["one", 1] == found["two", 2] == found["four", 1] == (1, None)
-    assert found["two", 1] == (0, None)  # 64 x 64, and 128 x 64 was asked for
+    assert found["two", 1] == (0, None)  # 64 x 64 instead of the required 128 x 64
     assert found["three", 1] == (None, "rules: min_dpi: the file states no resolution; at least 300 dpi were asked for")
-    assert without == counted  # what they decide is told either way
+    assert without == counted  # decisions by rules are reported in both cases
     assert counted["theirs"] == HardRuleStats(n=3, n_missed=1, n_unscored=1, n_decided=1, n_tasks_decided=1)
     assert swept is not None
     assert [point.values["theirs"] for point in swept.points] == [pytest.approx(25.0)] * len(swept.points)
@@ -112,11 +118,11 @@ def test_sizes_follow_the_rules_only_if_configured(orders):
             p.candidate.work_id for p in plan.planned
         ]
 
-    usual, ids = sizes()
-    assert set(usual) == {(128, 128)}
+    default, ids = sizes()
+    assert set(default) == {(128, 128)}
     assert sizes(sizes_from_rules=False)[1] == ids
-    asked, _ = sizes(sizes_from_rules=True)
-    assert asked == [(128, 128), (128, 64), (128, 128), (112, 144), (128, 128)]
+    by_rules, _ = sizes(sizes_from_rules=True)
+    assert by_rules == [(128, 128), (128, 64), (128, 128), (112, 144), (128, 128)]
 
 
 def test_the_table_the_json_and_the_page_show_what_rules_decide(orders, capsys):

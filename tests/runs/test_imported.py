@@ -1,4 +1,4 @@
-"""Images made elsewhere stand in the same table as generated ones."""
+"""Imported images are settled in the same table as generated ones."""
 
 import json
 
@@ -59,30 +59,30 @@ def test_imported_images_of_any_size_and_format_are_settled_with_generated_ones(
     image(folder / "made/mug/0002.webp", (64, 990), "blue")
     Image.new("RGBA", (5, 5), (0, 0, 0, 0)).save(folder / "made/logo.png")
     tiny = {"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 1}
-    rows, kept, _ = run(folder, {"images": "made", "cost_usd_per_image": "0.137406021"}, tiny)
+    rows, accounts, _ = run(folder, {"images": "made", "cost_usd_per_image": "0.137406021"}, tiny)
     assert [(r["model"], r["state"]) for r in rows] == [("some-api", "done")] * 3 + [("tiny-flux", "done")] * 3
     sizes = []
     with RunDir.open(folder / "run") as done:
         for row in rows[:3]:
-            with Image.open(done.image(row["pixels_sha256"])) as kept_image:
-                sizes.append(kept_image.size)
-                assert kept_image.mode == "RGB"
+            with Image.open(done.image(row["pixels_sha256"])) as stored_image:
+                sizes.append(stored_image.size)
+                assert stored_image.mode == "RGB"
     assert sizes == [(301, 207), (64, 990), (5, 5)]
-    costs = {s.model: s.cost_micro_usd for s in kept.settlements}
+    costs = {s.model: s.cost_micro_usd for s in accounts.settlements}
     assert costs["some-api"] == 3 * 137_406
     assert costs["tiny-flux"] > 0
-    assert {s.model: s.total.n + s.total.n_unscored for s in kept.settlements} == {"some-api": 3, "tiny-flux": 3}
+    assert {s.model: s.total.n + s.total.n_unscored for s in accounts.settlements} == {"some-api": 3, "tiny-flux": 3}
 
 
 def test_missing_images_are_unscored_and_a_lost_copy_is_restored(folder):
     image(folder / "made/mug_2.png")
-    rows, kept, digest = run(folder, {"images": "made"})
+    rows, accounts, digest = run(folder, {"images": "made"})
     assert [r["unscored"] for r in rows] == [
         "No picture by some-api was imported for this.",
         None,
         "No picture by some-api was imported for this.",
     ]
-    assert kept.settlements[0].cost_micro_usd is None  # nobody said what it cost
+    assert accounts.settlements[0].cost_micro_usd is None  # no cost was given
     with RunDir.open(folder / "run") as done:
         done.image(rows[1]["pixels_sha256"]).unlink()
     assert run(folder, {"images": "made"})[2] == digest
@@ -90,7 +90,7 @@ def test_missing_images_are_unscored_and_a_lost_copy_is_restored(folder):
         assert done.image(rows[1]["pixels_sha256"]).exists()
 
 
-def test_other_images_are_another_run(folder):
+def test_changed_images_are_refused(folder):
     image(folder / "made/mug/1.png")
     run(folder, {"images": "made"})
     image(folder / "made/mug/1.png", colour="green")
@@ -98,26 +98,26 @@ def test_other_images_are_another_run(folder):
         run(folder, {"images": "made"})
 
 
-def test_several_attempts(folder):
+def test_several_attempts_are_imported(folder):
     image(folder / "made/logo/1_1.png")
     image(folder / "made/logo/1_2.png", colour="blue")
     rows, _, _ = run(folder, {"images": "made"}, attempts=2)
     assert [(r["task_id"], r["attempt"]) for r in rows if r["state"] == "done"] == [("logo", 1), ("logo", 2)]
 
 
-def test_a_manifest_names_files_and_costs(folder):
+def test_a_manifest_lists_files_and_costs(folder):
     image(folder / "made/a.png")
     image(folder / "made/b.png", colour="blue")
     (folder / "made/list.jsonl").write_text(
         '{"task_id": "mug", "file": "a.png", "cost_usd": 0.04}\n\n'
         '{"task_id": "mug", "deliverable": 2, "file": "b.png", "cost_usd": 0.02754237}\n'
     )
-    _, kept, _ = run(folder, {"images": "made/list.jsonl"})
-    assert kept.settlements[0].cost_micro_usd == 40_000 + 27_542
+    _, accounts, _ = run(folder, {"images": "made/list.jsonl"})
+    assert accounts.settlements[0].cost_micro_usd == 40_000 + 27_542
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
         ('{"task_id": "mug", "file": "gone.png"}', "line 1: gone.png does not exist"),
         ('{"task_id": "cup", "file": "a.png"}', "line 1: the run has no image 1 of 'cup'"),
@@ -127,15 +127,15 @@ def test_a_manifest_names_files_and_costs(folder):
         ("nonsense", "line 1: this is not a JSON object"),
     ],
 )
-def test_an_invalid_line_is_an_error(folder, line, complaint):
+def test_an_invalid_line_is_an_error(folder, line, message):
     image(folder / "made/a.png")
     (folder / "made/list.jsonl").write_text(line)
-    with pytest.raises(UserError, match=complaint) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         run(folder, {"images": "made/list.jsonl"})
     assert "\n" not in str(caught.value)
 
 
-def test_two_files_for_one_image_and_files_that_are_no_images_are_refused(folder):
+def test_two_files_for_one_image_and_unreadable_files_are_refused(folder):
     image(folder / "made/mug/1.png")
     image(folder / "made/mug/1.jpg")
     with pytest.raises(ConfigError, match="match the same image"):

@@ -1,4 +1,4 @@
-"""The judge phase on real judges: both transports, both protocols, panels, retests, and a judge that is killed."""
+"""The judge phase with real judges: transports, both protocols, panels, repeated judging, and a killed judge."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Orders for two images each, images that were made elsewhere, and a config without a generator."""
+    """Orders for two images each, imported images, and a config without a generator."""
     path = tmp_path_factory.mktemp("judge")
     rng = np.random.default_rng(0)
     orders = []
@@ -58,14 +58,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def command(folder, cache, judge_server):
-    """Runs the command line in a fork; `own` starts a judge instead of asking the session's server."""
+    """Runs the command line in a fork; `own_server` starts a judge instead of using the session's server."""
     with subprocess.Popen(
         [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
     ) as process:
 
-        def run(*arguments, moment="never", own=False, settings=()):
-            asked = () if own else (f"judge.base_url={judge_server.base_url}",)
-            sets = [text for setting in (*asked, *settings) for text in ("--set", setting)]
+        def run(*arguments, moment="never", own_server=False, settings=()):
+            external = () if own_server else (f"judge.base_url={judge_server.base_url}",)
+            sets = [text for setting in (*external, *settings) for text in ("--set", setting)]
             env = {"VLLM_API_KEY": judge_server.api_key.get_secret_value()}
             request = {"moment": moment, "arguments": [*arguments, "--json", *sets], "cwd": str(folder), "env": env}
             print(json.dumps(request), file=process.stdin, flush=True)
@@ -76,13 +76,13 @@ def command(folder, cache, judge_server):
 
 
 def digest(command, name):
-    ended = command("digest", name, own=True)
+    ended = command("digest", name, own_server=True)
     return json.loads(ended.stdout)
 
 
 @pytest.fixture(scope="module")
 def served(command):
-    """The digests of a run judged at a server."""
+    """The digests of a run judged by a server."""
     ended = command("run", "run.yaml", "--run-dir", "served")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["verdicts"] == {"n": N_QUESTIONS, "n_unscored": 0}
@@ -90,14 +90,14 @@ def served(command):
 
 
 def test_a_killed_embedded_judge_gives_the_answers_of_the_server(command, served, folder):
-    ended = command("run", "run.yaml", "--run-dir", "embedded", moment="server", own=True, settings=[UNCHECKED])
+    ended = command("run", "run.yaml", "--run-dir", "embedded", moment="server", own_server=True, settings=[UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("the judge stopped responding") == 1
     assert digest(command, "embedded") == served
     with RunDir.open(folder / "embedded") as run:
         n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
         charged = run.store.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
-    assert n == charged == N_QUESTIONS  # nothing lost, nothing answered twice
+    assert n == charged == N_QUESTIONS  # nothing lost, no question answered twice
 
 
 def test_checks_of_the_judge_report_repeatability_and_injection(served, folder):
@@ -105,8 +105,8 @@ def test_checks_of_the_judge_report_repeatability_and_injection(served, folder):
     assert found["reproducible"] is True
     assert found["attacks"]["n"] + found["attacks"]["n_unscored"] >= 12
     with RunDir.open(folder / "served") as run:
-        (canary,) = run.store.notes("canary").values()
-        assert canary["repeats"]["sessions"] == 1
+        (record,) = run.store.notes("canary").values()
+        assert record["repeats"]["sessions"] == 1
 
 
 def test_hard_rules_are_checked_by_code(served, folder):
@@ -117,7 +117,7 @@ def test_hard_rules_are_checked_by_code(served, folder):
     assert [row["value"] for row in rows] == [1.0] * N_TASKS + [0.0] * N_TASKS
 
 
-def test_labels_give_the_same_scores_under_the_same_names_with_a_spread(command, served, folder):
+def test_label_probabilities_give_scores_of_the_same_names_with_a_spread(command, served, folder):
     ended = command("run", "run.yaml", "--run-dir", "logit", settings=["judge.protocol=logit", UNCHECKED])
     assert ended.returncode == 0, ended.stderr
     names = []
@@ -142,17 +142,17 @@ def test_a_panel_judges_the_same_images_with_several_judges(command, served, fol
     )
     swapped_few = ("order_swap=true", "suite.limit=3", UNCHECKED)
     scores = {}
-    for word in ("mean", "majority"):
-        ended = command("run", "run.yaml", "--run-dir", word, settings=[more, f"panel_word={word}", *swapped_few])
+    for rule in ("mean", "majority"):
+        ended = command("run", "run.yaml", "--run-dir", rule, settings=[more, f"panel_word={rule}", *swapped_few])
         assert ended.returncode == 0, ended.stderr
-        with RunDir.open(folder / word) as run:
+        with RunDir.open(folder / rule) as run:
             judges = run.store.rows("SELECT judge, count(*) AS n FROM verdicts GROUP BY judge")
-            scores[word] = run.store.rows("SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
+            scores[rule] = run.store.rows("SELECT value FROM scores WHERE name = 'veq' ORDER BY work_id")
             swapped = run.store.rows("SELECT count(*) AS n FROM verdicts WHERE repeat = 1")[0]["n"]
         assert [row["n"] for row in judges] == [3 * (N_QUESTIONS // N_TASKS + 2)] * 2
         assert swapped == 2 * 2 * 3
     assert [row["value"] for row in scores["mean"]] != [row["value"] for row in scores["majority"]]
-    # One judge less later: its verdicts are kept and do not count. With it again, nothing is judged twice.
+    # Without one judge, its verdicts remain stored and do not count. With it again, nothing is judged twice.
     before = digest(command, "mean")
     ended = command("judge", "mean", settings=["panel=[]"])
     assert ended.returncode == 0, ended.stderr
@@ -168,8 +168,8 @@ def test_a_panel_judges_the_same_images_with_several_judges(command, served, fol
 
 
 def test_one_judge_under_two_names_is_refused(command, served, judge_server):
-    twin = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, name: twin, base_url: '{judge_server.base_url}'}}]"
-    ended = command("judge", "served", settings=[twin])
+    panel = f"panel=[{{card: tiny-qwen3-vl, rubrics: paper, name: twin, base_url: '{judge_server.base_url}'}}]"
+    ended = command("judge", "served", settings=[panel])
     assert ended.returncode == 2
     assert "are the same judge under two names" in ended.stderr
 
@@ -192,7 +192,7 @@ def test_without_vllm_the_same_rubrics_are_judged_in_process(command, served, fo
         "run.yaml",
         "--run-dir",
         "local",
-        own=True,
+        own_server=True,
         settings=["judge.transport=local", "suite.limit=2", UNCHECKED],
     )
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""A judge's server that dies after some answers: every whole answer is committed and never asked for again."""
+"""A judge's server that fails after some answers: every complete answer is committed and not requested again."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from PIL import Image
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
 
-from .dying_server import WAYS, DyingServer
+from .failing_server import FAILURES, FailingServer
 
 CONFIG = """
 name: t
@@ -26,7 +26,7 @@ judge: {card: tiny-qwen2-vl, canaries: false}
 engine: {device: cpu}
 """
 N_TASKS = 2
-N_QUESTIONS = N_TASKS * (2 * (3 + 2) + 2)  # VEQ's three and two points an image, the set and its second image
+N_QUESTIONS = N_TASKS * (2 * (3 + 2) + 2)  # three of VEQ and two points per image, the set and its second image
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def n_verdicts(name="run"):
         return run.store.rows("SELECT count(*) AS n FROM verdicts WHERE answer IS NOT NULL")[0]["n"]
 
 
-IMPATIENT = """
+WITHOUT_WAITING = """
 import sys, tenacity
 from local_bench.judges.vlm import client
 client.tenacity.wait_exponential = lambda *_, **__: tenacity.wait_none()
@@ -69,42 +69,44 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def victim(server, arguments):
-    """Runs the command line in a process of its own, which the server may kill; returns its exit status."""
-    with subprocess.Popen([sys.executable, "-c", IMPATIENT, *arguments], stderr=subprocess.PIPE, text=True) as process:
-        server.victim = process.pid
+def run_process(server, arguments):
+    """Runs the command line in a separate process, which the server may kill; returns its exit status."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_WAITING, *arguments], stderr=subprocess.PIPE, text=True
+    ) as process:
+        server.pid_to_kill = process.pid
         print(process.communicate(timeout=120)[1])
         return process.returncode
 
 
 @pytest.mark.parametrize("in_flight", [1, 4, "null"])
-@pytest.mark.parametrize("way", WAYS)
-def test_answered_questions_are_retained_and_not_sent_again(way, in_flight, capsys):
+@pytest.mark.parametrize("failure", FAILURES)
+def test_answered_questions_are_retained_and_not_sent_again(failure, in_flight, capsys):
     setting = f"judge.in_flight={in_flight}"
-    with DyingServer(way, lives=3) as first:
+    with FailingServer(failure, n_answers=3) as first:
         assert judge(first.url, setting) == 1
     assert "stopped responding" in capsys.readouterr().err
     assert n_verdicts() == 3
-    with DyingServer() as second:
+    with FailingServer() as second:
         assert judge(second.url, setting) == 0
-        assert second.seen.total() == N_QUESTIONS - 3
-        assert not set(second.seen) & set(first.seen)
+        assert second.answered.total() == N_QUESTIONS - 3
+        assert not set(second.answered) & set(first.answered)
     assert n_verdicts() == N_QUESTIONS
 
 
 def test_an_incomplete_question_is_repeated_and_complete_ones_are_not(capsys):
-    """Under `logit` a criterion is a request; sets are also shown the other way round."""
+    """Under `logit` each criterion is one request; sets are also sent in reverse order."""
     settings = ("judge.protocol=logit", "order_swap=true", "judge.in_flight=3")
-    with DyingServer(lives=11) as first:
+    with FailingServer(n_answers=11) as first:
         assert judge(first.url, *settings, name="logit") == 1
-    kept = n_verdicts("logit")
-    assert kept >= 3  # no question has more than three criteria but that about a set, which is the last
-    with DyingServer() as second:
+    n_stored = n_verdicts("logit")
+    assert n_stored >= 3  # only the question about a set, which is the last, has more than three criteria
+    with FailingServer() as second:
         assert judge(second.url, *settings, name="logit") == 0
-    with DyingServer() as third:
+    with FailingServer() as third:
         assert judge(third.url, *settings, name="logit") == 0
-        assert not third.seen
-    assert 0 <= len(set(first.seen) & set(second.seen)) < 11
+        assert not third.answered
+    assert 0 <= len(set(first.answered) & set(second.answered)) < 11
     with RunDir.open(Path("logit")) as run:
         n = run.store.rows("SELECT count(*) AS n FROM verdicts")[0]["n"]
         charged = run.store.rows("SELECT sum(n_items) AS n FROM meter WHERE phase = 'judge'")[0]["n"]
@@ -112,43 +114,43 @@ def test_an_incomplete_question_is_repeated_and_complete_ones_are_not(capsys):
 
 
 def test_when_one_of_two_judges_fails_the_other_is_not_repeated(capsys):
-    with DyingServer() as first, DyingServer("reset", lives=5) as second:
+    with FailingServer() as first, FailingServer("reset", n_answers=5) as second:
         other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
         assert judge(first.url, other) == 1
-        kept = n_verdicts() - N_QUESTIONS
-        assert kept >= 1
-    with DyingServer() as first, DyingServer() as second:
+        n_stored = n_verdicts() - N_QUESTIONS
+        assert n_stored >= 1
+    with FailingServer() as first, FailingServer() as second:
         other = f"panel=[{{card: tiny-qwen2-vl, name: b, protocol: logit, canaries: false, base_url: '{second.url}'}}]"
         assert judge(first.url, other) == 0
-        assert not first.seen
+        assert not first.answered
     assert n_verdicts() == 2 * N_QUESTIONS
 
 
 def test_a_killed_command_has_committed_the_answers():
-    """The process of the run is killed while the judge is at work, long before 32 answers are there."""
-    with DyingServer("kill", lives=6) as first:
+    """The process of the run is killed while it judges, before it has received 32 answers."""
+    with FailingServer("kill", n_answers=6) as first:
         judging = ["judge", "run.yaml", "--run-dir", "run", "--set", "judge.in_flight=1", "--set"]
-        assert victim(first, [*judging, f"judge.base_url={first.url}"]) == -signal.SIGKILL
-    kept = n_verdicts()
-    assert 1 <= kept <= 6
-    with DyingServer() as second:
+        assert run_process(first, [*judging, f"judge.base_url={first.url}"]) == -signal.SIGKILL
+    n_stored = n_verdicts()
+    assert 1 <= n_stored <= 6
+    with FailingServer() as second:
         assert judge(second.url) == 0
-        assert second.seen.total() == N_QUESTIONS - kept
+        assert second.answered.total() == N_QUESTIONS - n_stored
 
 
-@pytest.mark.parametrize("way", ["refused", "500", "kill"])
-def test_extract_retains_written_answers_and_requests_the_rest(tmp_path, way, capsys):
+@pytest.mark.parametrize("failure", ["refused", "500", "kill"])
+def test_extract_retains_written_answers_and_requests_the_rest(tmp_path, failure, capsys):
     lines = [json.loads(line) for line in Path("orders.jsonl").read_text().splitlines()]
     bare = [{**line, "task_id": f"x{i}", "evaluation_points": []} for i, line in enumerate(lines * 4)]
     Path("orders.jsonl").write_text("\n".join(map(json.dumps, bare)))
     arguments = ["extract", "run.yaml", "--out", "written.jsonl", "--set", "judge.in_flight=1", "--set"]
-    with DyingServer(way, lives=3) as first:
-        ended = victim(first, [*arguments, f"judge.base_url={first.url}"])
-    assert ended == (-signal.SIGKILL if way == "kill" else 1)
+    with FailingServer(failure, n_answers=3) as first:
+        ended = run_process(first, [*arguments, f"judge.base_url={first.url}"])
+    assert ended == (-signal.SIGKILL if failure == "kill" else 1)
     assert "Traceback" not in capsys.readouterr().out
-    kept = len(Path("written.jsonl").read_text().splitlines())
-    assert kept >= 1 if way == "kill" else kept == 3
-    with DyingServer() as second:
+    n_stored = len(Path("written.jsonl").read_text().splitlines())
+    assert n_stored >= 1 if failure == "kill" else n_stored == 3
+    with FailingServer() as second:
         assert main([*arguments, f"judge.base_url={second.url}"]) == 0
-        assert second.seen.total() == 8 - kept
+        assert second.answered.total() == 8 - n_stored
     assert len(Path("written.jsonl").read_text().splitlines()) == 8

@@ -1,4 +1,4 @@
-"""A run directory may come from someone else: nothing is read or written through a link in it."""
+"""A run directory may be untrusted: nothing is read or written through a link in it."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from local_bench.runs.rundir import RunDir
 from tests.suites.benchmarks import layouts
 
 
-def test_the_mask_is_part_of_the_work_of_a_model_that_takes_one_alone(tmp_path):
+def test_the_mask_is_part_of_the_work_only_of_models_that_take_one(tmp_path):
     config = {
         "name": "masks",
         "suite": {"name": "ice-bench", "path": str(layouts.ice(tmp_path / "data"))},
@@ -33,7 +33,7 @@ def test_the_mask_is_part_of_the_work_of_a_model_that_takes_one_alone(tmp_path):
     assert not any("mask" in found for (model, _), found in work.items() if model == "tiny-omnigen")
 
 
-def test_paste_back_keeps_the_sources_pixels_outside_the_mask_and_is_another_image(tmp_path):
+def test_paste_back_copies_the_source_outside_the_mask_and_changes_the_image(tmp_path):
     source, mask = Image.radial_gradient("L").resize((64, 64)).convert("RGB"), Image.new("L", (64, 64))
     mask.paste(255, (16, 16, 48, 48))
     source.save(tmp_path / "source.png")

@@ -1,4 +1,4 @@
-"""The metric phase of a run: what is cut off goes on, what cannot be measured says so, and workers change nothing."""
+"""The metric phase of a run: continued after a kill; unreadable images are unscored; workers change no score."""
 
 import json
 import os
@@ -23,24 +23,24 @@ HOST = ["l1_raw", "colorfulness", "ssim"]
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch):
+def orders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "no hub"))
-    return Lab(tmp_path)
+    return EditOrders(tmp_path)
 
 
-class Lab:
-    """Orders of edits, with images made elsewhere."""
+class EditOrders:
+    """Orders of edits, with imported images."""
 
-    def __init__(self, place, n=10):
-        self.place = place
+    def __init__(self, root, n=10):
+        self.root = root
         rng = np.random.default_rng(0)
         lines = []
         for i in range(n):
             for folder in ("sources", "made"):
-                (place / folder).mkdir(exist_ok=True)
+                (root / folder).mkdir(exist_ok=True)
                 pixels = rng.integers(0, 256, (40, 56, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(place / folder / f"t{i}.png")
+                Image.fromarray(pixels).save(root / folder / f"t{i}.png")
             lines.append(
                 {
                     "task_id": f"t{i}",
@@ -53,7 +53,7 @@ class Lab:
                     "source_image": f"sources/t{i}.png",
                 }
             )
-        (place / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        (root / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
     def run(self, metrics, name="run", stages=("generate", "measure"), require=False, progress=None, **engine):
         config = RunConfig(
@@ -63,13 +63,13 @@ class Lab:
             metrics=metrics,
             engine={"device": "cpu"} | engine,
         )
-        run_stages(config, self.place / name, stages, progress, require_metrics=require)
-        with RunDir.open(self.place / name) as done:
+        run_stages(config, self.root / name, stages, progress, require_metrics=require)
+        with RunDir.open(self.root / name) as done:
             rows = done.store.rows("SELECT * FROM scores ORDER BY work_id, name")
             return [dict(row) for row in rows], digests(done)["scores"]
 
 
-class Heard(Quiet):
+class Recorded(Quiet):
     def __init__(self):
         self.notes = []
 
@@ -83,152 +83,152 @@ class Heard(Quiet):
         self.done += n
 
 
-def test_a_killed_measurement_continues_and_measures_nothing_twice(lab, monkeypatch):
+def test_a_killed_measurement_continues_and_measures_nothing_twice(orders, monkeypatch):
     monkeypatch.setattr("local_bench.judges.metrics.evaluator.PART", 2)
     metrics = [*HOST, "clip_cap:tiny-clip", "clip_src:tiny-clip"]
-    whole, digest = lab.run(metrics, "whole")
-    assert len(whole) == 50
-    assert all(row["value"] is not None for row in whole)
-    lab.run(metrics, stages=("generate",))
+    complete, digest = orders.run(metrics, "complete")
+    assert len(complete) == 50
+    assert all(row["value"] is not None for row in complete)
+    orders.run(metrics, stages=("generate",))
     for at in (3, 4):
         pid = os.fork()
         if pid == 0:
-            _die_at(at)
-            lab.run(metrics, stages=("measure",))
-            os._exit(1)  # it was to be dead
+            _kill_at(at)
+            orders.run(metrics, stages=("measure",))
+            os._exit(1)  # not reached
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    with RunDir.open(lab.place / "run") as cut:
-        (there,) = cut.store.rows("SELECT count(*) AS n FROM scores")
-    assert 0 < there["n"] < 50
+    with RunDir.open(orders.root / "run") as cut:
+        (stored,) = cut.store.rows("SELECT count(*) AS n FROM scores")
+    assert 0 < stored["n"] < 50
     written, real = [], Store.enter_scores
     monkeypatch.setattr(
         Store, "enter_scores", lambda store, kind, rows: written.extend(rows) or real(store, kind, rows)
     )
-    assert lab.run(metrics, stages=("measure",)) == (whole, digest)
-    assert len(written) == 50 - there["n"]
+    assert orders.run(metrics, stages=("measure",)) == (complete, digest)
+    assert len(written) == 50 - stored["n"]
     written.clear()
-    lab.run(metrics, stages=("measure",))
+    orders.run(metrics, stages=("measure",))
     assert not written
 
 
-def _die_at(call):
+def _kill_at(call):
     real, calls = Store.enter_scores, iter(range(1, 99))
 
-    def dying(*arguments):
+    def killing(*arguments):
         if next(calls) == call:
             os.kill(os.getpid(), signal.SIGKILL)
         real(*arguments)
 
-    Store.enter_scores = dying
+    Store.enter_scores = killing
 
 
-def test_several_workers_give_equal_results(lab):
+def test_several_workers_give_equal_results(orders):
     metrics = ["l1_raw", "clip_src:tiny-clip"]
-    alone, digest = lab.run(metrics, "alone")
-    heard = Heard()
-    assert lab.run(metrics, "two", progress=heard, workers=2) == (alone, digest)
-    assert heard.done == heard.total
-    with RunDir.open(lab.place / "two") as two:
-        held = two.store.rows("SELECT session, sum(n_items) AS n FROM meter WHERE phase = 'metric' GROUP BY session")
-    assert sorted(row["n"] for row in held) == [10, 10]
+    alone, digest = orders.run(metrics, "alone")
+    recorded = Recorded()
+    assert orders.run(metrics, "two", progress=recorded, workers=2) == (alone, digest)
+    assert recorded.done == recorded.total
+    with RunDir.open(orders.root / "two") as two:
+        charged = two.store.rows("SELECT session, sum(n_items) AS n FROM meter WHERE phase = 'metric' GROUP BY session")
+    assert sorted(row["n"] for row in charged) == [10, 10]
 
 
-def test_a_metric_without_weights_is_unscored_until_they_exist(lab, monkeypatch):
-    heard = Heard()
-    rows, _ = lab.run(["l1_raw", "clip_src"], progress=heard)
+def test_a_metric_without_weights_is_unscored_until_they_exist(orders, monkeypatch):
+    recorded = Recorded()
+    rows, _ = orders.run(["l1_raw", "clip_src"], progress=recorded)
     assert [r["unscored"] for r in rows if r["name"] == "clip_src"] == [measure.NO_WEIGHTS] * 10
     assert all(r["value"] is not None for r in rows if r["name"] == "l1_raw")
-    (note,) = (sentence for sentence in heard.notes if "clip_src" in sentence)
+    (note,) = (sentence for sentence in recorded.notes if "clip_src" in sentence)
     assert "clip-vit-l-14-336" in note
     assert "local-bench models fetch clip-vit-l-14-336" in note
     with pytest.raises(WeightsError, match="models fetch clip-vit-l-14-336"):
-        lab.run(["l1_raw", "clip_src"], "required", require=True)
-    assert not (lab.place / "required").exists()
+        orders.run(["l1_raw", "clip_src"], "required", require=True)
+    assert not (orders.root / "required").exists()
 
     from local_bench.judges.metrics import registry
     from local_bench.models.cards import card
 
     monkeypatch.setattr(registry, "metric_card", lambda name: card("tiny-clip", "metric") if "clip" in name else None)
     monkeypatch.setattr(measure, "metric_card", registry.metric_card)
-    rows, _ = lab.run(["l1_raw", "clip_src"], stages=("measure",))
+    rows, _ = orders.run(["l1_raw", "clip_src"], stages=("measure",))
     assert all(r["value"] is not None for r in rows)
 
 
-def test_scores_of_another_metric_identity_are_refused(lab, monkeypatch):
-    lab.run(["l1_raw"], stages=("generate",))
-    lab.run(["l1_raw"], stages=("measure",))
-    with RunDir.open(lab.place / "run") as there:
-        there.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+def test_scores_of_another_metric_identity_are_refused(orders, monkeypatch):
+    orders.run(["l1_raw"], stages=("generate",))
+    orders.run(["l1_raw"], stages=("measure",))
+    with RunDir.open(orders.root / "run") as measured_run:
+        measured_run.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
     real = measure.identity_of
     monkeypatch.setattr(measure, "identity_of", lambda *a: real(*a) | {"preprocessing": "another filter"})
     with pytest.raises(LedgerError, match="l1_raw was measured with other weights or by another release"):
-        lab.run(["l1_raw"], stages=("measure",))
+        orders.run(["l1_raw"], stages=("measure",))
 
 
-def test_a_run_continues_on_another_cpu_except_for_scores_of_networks(lab, monkeypatch):
+def test_a_run_continues_on_another_cpu_except_for_scores_of_networks(orders, monkeypatch):
     formulas, network = ["l1_raw", "ssim", "entropy"], ["clip_src:tiny-clip"]
     for name, metrics in (("pixels", formulas), ("run", network)):
-        lab.run(metrics, name)
-        with RunDir.open(lab.place / name) as there:
-            there.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
-    with RunDir.open(lab.place / "run") as there:
-        here = there.store.json_meta("metric:clip_src:tiny-clip")["cpu"]
+        orders.run(metrics, name)
+        with RunDir.open(orders.root / name) as measured_run:
+            measured_run.store.write("DELETE FROM scores WHERE work_id = (SELECT min(work_id) FROM scores)")
+    with RunDir.open(orders.root / "run") as measured_run:
+        cpu = measured_run.store.json_meta("metric:clip_src:tiny-clip")["cpu"]
     other = {"capability": "AVX2", "float32": "0" * 16}
     monkeypatch.setattr(measure.numerics, "cpu_arithmetic", lambda: other)
-    rows, _ = lab.run(formulas, "pixels")
+    rows, _ = orders.run(formulas, "pixels")
     assert len(rows) == 30
-    with pytest.raises(LedgerError, match="continue on a machine with the same CPU") as e:
-        lab.run(network)
-    said = str(e.value)
-    assert f"clip_src:tiny-clip was measured on a CPU with {here['capability']} (float32 {here['float32']})" in said
-    assert "on a CPU with AVX2 (float32 0000000000000000)" in said
+    with pytest.raises(LedgerError, match="continue on a machine with the same CPU") as caught:
+        orders.run(network)
+    message = str(caught.value)
+    assert f"clip_src:tiny-clip was measured on a CPU with {cpu['capability']} (float32 {cpu['float32']})" in message
+    assert "on a CPU with AVX2 (float32 0000000000000000)" in message
 
 
-def test_only_networks_on_the_cpu_in_float32_carry_it():
-    def carries(name, device):
+def test_only_float32_networks_on_the_cpu_record_its_arithmetic():
+    def records(name, device):
         return measure.CPU in measure.identity_of(name, device)
 
     networks = ["clip_src:tiny-clip", "clipiqa:tiny-clipiqa", "face_ref:tiny-faces"]
-    assert [carries(name, "cpu") for name in networks] == [True] * 3
-    assert [carries(name, "cuda:0") for name in networks] == [False, False, True]  # faces are found on the CPU
+    assert [records(name, "cpu") for name in networks] == [True] * 3
+    assert [records(name, "cuda:0") for name in networks] == [False, False, True]  # faces are found on the CPU
     formulas = ["ssim", "entropy", "piqe", "pyiqa:gmsd", "brisque:tiny-brisque", "niqe:tiny-niqe"]
-    assert not any(carries(name, "cpu") for name in formulas)
+    assert not any(records(name, "cpu") for name in formulas)
 
 
-def test_how_a_cpu_computes_is_the_same_in_every_process_and_changes_with_the_instruction_set():
-    say = "from local_bench.generators import numerics; import json; print(json.dumps(numerics.cpu_arithmetic()))"
+def test_cpu_arithmetic_is_equal_in_every_process_and_changes_with_the_instruction_set():
+    code = "from local_bench.generators import numerics; import json; print(json.dumps(numerics.cpu_arithmetic()))"
 
-    def told(**settings):
+    def arithmetic(**settings):
         done = subprocess.run(
-            [sys.executable, "-c", say], env=os.environ | settings, stdout=subprocess.PIPE, check=True
+            [sys.executable, "-c", code], env=os.environ | settings, stdout=subprocess.PIPE, check=True
         )
         return json.loads(done.stdout)
 
-    here = measure.numerics.cpu_arithmetic()
-    assert told() == here
-    if here["capability"] != "DEFAULT":
-        assert told(ATEN_CPU_CAPABILITY="default")["capability"] == "DEFAULT"
-        assert told(ONEDNN_MAX_CPU_ISA="SSE41")["float32"] != here["float32"]  # which the capability does not say
+    cpu = measure.numerics.cpu_arithmetic()
+    assert arithmetic() == cpu
+    if cpu["capability"] != "DEFAULT":
+        assert arithmetic(ATEN_CPU_CAPABILITY="default")["capability"] == "DEFAULT"
+        assert arithmetic(ONEDNN_MAX_CPU_ISA="SSE41")["float32"] != cpu["float32"]  # which the capability does not show
 
 
-def test_an_unreadable_image_is_unscored_and_the_others_are_measured(lab):
-    lab.run(["l1_raw"], stages=("generate",))
-    with RunDir.open(lab.place / "run") as there:
-        row = there.store.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]
-        there.image(row["pixels_sha256"]).write_bytes(b"torn")
-    rows, _ = lab.run(["l1_raw", "clip_src:tiny-clip"][:1], stages=("measure",))
+def test_an_unreadable_image_is_unscored_and_the_others_are_measured(orders):
+    orders.run(["l1_raw"], stages=("generate",))
+    with RunDir.open(orders.root / "run") as measured_run:
+        row = measured_run.store.rows("SELECT work_id, pixels_sha256 FROM candidates ORDER BY work_id")[0]
+        measured_run.image(row["pixels_sha256"]).write_bytes(b"torn")
+    rows, _ = orders.run(["l1_raw", "clip_src:tiny-clip"][:1], stages=("measure",))
     (bad,) = (r for r in rows if r["value"] is None)
     assert bad["work_id"] == row["work_id"]
     assert "not a readable" in bad["unscored"]
-    assert str(lab.place) not in bad["unscored"]
+    assert str(orders.root) not in bad["unscored"]
 
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
     import resource
 
     monkeypatch.chdir(tmp_path)
-    lab = Lab(tmp_path, n=400)
-    lab.run(HOST, stages=("generate",))
+    orders = EditOrders(tmp_path, n=400)
+    orders.run(HOST, stages=("generate",))
     peaks, real = [], Store.enter_scores
 
     def noted(*arguments):
@@ -236,6 +236,6 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
     monkeypatch.setattr(Store, "enter_scores", noted)
-    rows, _ = lab.run(HOST, stages=("measure",))
+    rows, _ = orders.run(HOST, stages=("measure",))
     assert len(rows) == 1200
     assert peaks[-1] - peaks[2] < 16  # MiB over the last five sixths

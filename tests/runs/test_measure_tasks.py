@@ -1,4 +1,4 @@
-"""Which metrics are taken of which task, and what belongs to its image: ICE-Bench's items say so."""
+"""The metrics, mask and caption of each task follow from the items of ICE-Bench."""
 
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -22,19 +22,19 @@ def test_each_item_has_its_own_metrics_mask_and_caption(tmp_path):
     run_stages(config, tmp_path / "run", ("generate",))
     with RunDir.open(tmp_path / "run") as run:
         items = [row["task_id"] for row in run.store.rows("SELECT task_id FROM candidates ORDER BY task_id")]
-        wanted = dict(zip(items, _wanted(run), strict=True))
-    taken = {item: set(own) for item, (_, own) in wanted.items()}
+        selected = dict(zip(items, _wanted(run), strict=True))
+    metrics = {item: set(own) for item, (_, own) in selected.items()}
     clip = "clip_cap:tiny-clip"
-    assert taken == {
+    assert metrics == {
         "i1": {"entropy", clip},
         "i2": {"entropy", clip, "l1_raw"},
         "i3": {"entropy", clip, "l1_raw"},
         "i4": {"entropy", clip, "clip_ref:tiny-clip"},
         "i5": {"entropy", clip, "l1_depth:tiny-depth"},
     }
-    subjects = {item: subject for item, (subject, _) in wanted.items()}
+    subjects = {item: subject for item, (subject, _) in selected.items()}
     assert subjects["i3"].mask is not None
     assert subjects["i2"].mask is None
-    assert subjects["i2"].caption == "A green box."  # what the image is to show, not what the model was told
+    assert subjects["i2"].caption == "A green box."  # the description of the result, not the instruction
     assert len(subjects["i4"].references) == 1
     assert subjects["i4"].source is None

@@ -1,4 +1,4 @@
-"""Shards of a run, and runs of other models, merge into the run that one machine would have made."""
+"""Shards of a run, and runs of other models, merge into a run equal to that of one machine."""
 
 import itertools
 import json
@@ -32,25 +32,25 @@ def run_shard(folder, path, shard, added=ALL, **changes):  # noqa: F811
 def parts(folder, tmp_path_factory):  # noqa: F811
     path = tmp_path_factory.mktemp("shards")
     shards = [run_shard(folder, path / f"part-{i}", f"{i}/3") for i in (1, 2, 3)]
-    return run_shard(folder, path / "whole", None), shards
+    return run_shard(folder, path / "complete", None), shards
 
 
 def test_shards_merge_into_the_complete_run_in_any_order(parts, tmp_path):
-    whole, shards = parts
-    expected = results(whole)
+    complete, shards = parts
+    expected = results(complete)
     for i, order in enumerate(itertools.permutations(shards)):
         merge(tmp_path / f"merged-{i}", order)
         assert results(tmp_path / f"merged-{i}") == expected
-    with RunDir.open(tmp_path / "merged-0") as run, RunDir.open(whole) as other:
+    with RunDir.open(tmp_path / "merged-0") as run, RunDir.open(complete) as other:
         assert verify(run) == []
         assert root(run.store) == root(other.store)
-        held = sum(session.held_ns for session in run.store.sessions())
+        held_ns = sum(session.held_ns for session in run.store.sessions())
         assert run.config == other.config
     each = []
     for path in shards:
         with RunDir.open(path) as run:
             each += [session.held_ns for session in run.store.sessions()]
-    assert held == sum(each)
+    assert held_ns == sum(each)
 
 
 def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
@@ -70,10 +70,10 @@ def test_merging_again_changes_nothing_and_parts_are_unchanged(parts, tmp_path):
 
 
 def test_a_merged_run_continues(parts, folder, tmp_path):  # noqa: F811
-    whole, shards = parts
+    complete, shards = parts
     merge(tmp_path / "merged", shards)
     run_stages(config_of(folder, ALL), tmp_path / "merged", STAGES)
-    assert results(tmp_path / "merged") == results(whole)
+    assert results(tmp_path / "merged") == results(complete)
 
 
 def test_runs_of_other_models_merge(folder, tmp_path):  # noqa: F811
@@ -81,8 +81,8 @@ def test_runs_of_other_models_merge(folder, tmp_path):  # noqa: F811
     for name, models in (("a", config.models[:1]), ("b", config.models[1:])):
         run_stages(config.model_copy(update={"models": models}), tmp_path / name, STAGES)
     merge(tmp_path / "merged", [tmp_path / "b", tmp_path / "a"])
-    run_stages(config, tmp_path / "whole", STAGES)
-    assert results(tmp_path / "merged") == results(tmp_path / "whole")
+    run_stages(config, tmp_path / "complete", STAGES)
+    assert results(tmp_path / "merged") == results(tmp_path / "complete")
 
 
 def test_incompatible_runs_are_refused_and_nothing_is_written(parts, folder, tmp_path):  # noqa: F811
@@ -112,11 +112,11 @@ def test_incompatible_runs_are_refused_and_nothing_is_written(parts, folder, tmp
         merge(tmp_path / "full", shards)
 
 
-def test_other_bytes_of_one_image_are_refused(parts, tmp_path):
-    """Two runs that both made an image, on machines that do not give the same bytes."""
-    whole, shards = parts
+def test_different_bytes_of_one_image_are_refused(parts, tmp_path):
+    """Two runs that generated the same image on machines with different bytes."""
+    complete, shards = parts
     other = tmp_path / "other"
-    shutil.copytree(whole, other)
+    shutil.copytree(complete, other)
     with RunDir.begin(other, RunDir.open(other).config) as run:
         first = run.store.candidates()[0]
         change = "state = 'unscored', unscored = 'x', pixels_sha256 = NULL, identity = NULL"

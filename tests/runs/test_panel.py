@@ -1,4 +1,4 @@
-"""A panel of judges: pass/fail scores are a vote on each judge's own decision, whatever `panel_word` says."""
+"""A panel of judges: pass/fail scores are a vote on the judges' decisions, for every `panel_word`."""
 
 from types import SimpleNamespace
 
@@ -29,16 +29,16 @@ def verdict(answer: str | None) -> Verdict:
     return Verdict({name: letter == "T" for name, letter in zip(PARTS, answer, strict=True)}, None, "")
 
 
-@pytest.mark.parametrize("word", ["mean", "majority"])
+@pytest.mark.parametrize("rule", ["mean", "majority"])
 @pytest.mark.parametrize("case", ANSWERS)
-def test_hype_s_pass_is_a_vote_on_each_judge_s_own_pass(case, word, monkeypatch):
+def test_the_pass_of_hype_edit_is_a_vote_on_the_passes_of_the_judges(case, rule, monkeypatch):
     answers, expected = ANSWERS[case]
-    said = {f"judge{i}": {"w": {("hype_edit", 0, 0): verdict(a)}} for i, a in enumerate(answers)}
-    monkeypatch.setattr(scoring, "_by_judge", lambda rows: said)
-    config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1", questions_from=[]), panel_word=word)
+    verdicts = {f"judge{i}": {"w": {("hype_edit", 0, 0): verdict(a)}} for i, a in enumerate(answers)}
+    monkeypatch.setattr(scoring, "_by_judge", lambda rows: verdicts)
+    config = SimpleNamespace(suite=SimpleNamespace(name="hype-edit-1", questions_from=[]), panel_word=rule)
     run = SimpleNamespace(config=config, store=SimpleNamespace(verdicts_of=lambda work_ids: []))
     part = scoring.Part({"t": TASK}, {("t", "m", 1): {1: ("w", "sha")}})
-    scores = {score.name: score for _, score in scoring.computed_scores(run, part, list(said))}
+    scores = {score.name: score for _, score in scoring.computed_scores(run, part, list(verdicts))}
     assert scores["pass"].value == expected
     assert (scores["pass"].unscored is not None) == (expected is None)
 

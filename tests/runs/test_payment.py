@@ -55,13 +55,13 @@ def decided(run: RunDir) -> dict[str, bool]:
 
 def test_examples_have_the_task_its_images_and_the_judges_scores(runs: tuple[Path, Path]) -> None:
     with RunDir.open(runs[0]) as run:
-        said = decided(run)
-        found = examples_of(run, said)
+        outcomes = decided(run)
+        found = examples_of(run, outcomes)
         scores = run.store.scores_by_candidate("judge")
         tasks = {(task.title, task.brief): task for task in run.store.tasks()}
-    assert {one.work_id for one in found} == set(said)
+    assert {one.work_id for one in found} == set(outcomes)
     for one in found:
-        assert one.accepted == said[one.work_id]
+        assert one.accepted == outcomes[one.work_id]
         brf = scores[one.work_id]["brf"]
         assert math.isnan(one.concepts[0]) if brf.value is None else one.concepts[0] == brf.value
         cns = scores[one.work_id]["cns_edit"]
@@ -127,28 +127,28 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
         judged(path, config("servimage", orders, made), seed)
     stage = tiny.Stage(epochs=1, effective_batch=32, learning_rate=1e-3)
     with RunDir.open(runs[0]) as run:
-        said = decided(run)
+        outcomes = decided(run)
         labels = [
-            {"model": r.model, "task_id": r.task_id, "deliverable": r.deliverable, "overall": said[r.work_id]}
+            {"model": r.model, "task_id": r.task_id, "deliverable": r.deliverable, "overall": outcomes[r.work_id]}
             for r in run.store.candidates()
             if r.image
         ]
     settings = tiny.config(stage1=stage, stage2=stage, max_tokens=4096, image_pixels=4096)
     (tmp_path / "tiny.yaml").write_text(json.dumps(settings.model_dump(mode="json")))
-    (tmp_path / "people.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
+    (tmp_path / "annotations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
 
     def printed(*arguments: object) -> Any:
         assert main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
         return json.loads(capsys.readouterr().out)
 
-    out, people = tmp_path / "payer", ("--annotations", tmp_path / "people.jsonl")
+    out, annotations = tmp_path / "payer", ("--annotations", tmp_path / "annotations.jsonl")
     with RunDir.open(runs[0]) as run:
-        seed = next(seed for seed in range(200) if _has_splits(run, seed, tmp_path / "people.jsonl"))
+        seed = next(seed for seed in range(200) if _has_splits(run, seed, tmp_path / "annotations.jsonl"))
     model = ("--kind", "servimage", "--model", tmp_path / "tiny.yaml", "--row", "frozen", "--seed", seed)
-    trained = printed("predictor", "train", runs[0], *people, "--out", out, *model)
+    trained = printed("predictor", "train", runs[0], *annotations, "--out", out, *model)
     assert trained["kind"] == "servimage"
     assert (out / "model" / CARD).is_file()
-    found = printed("predictor", "evaluate", out, runs[0], *people)
+    found = printed("predictor", "evaluate", out, runs[0], *annotations)
     assert found["rows"][-1]["name"] == "predictor (servimage)"
     assert found["rows"][-1]["accuracy"]["value"] is not None
     predicted = printed("predictor", "apply", runs[1], "--predictor", out)["predictions"]
@@ -156,7 +156,7 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     settled = printed("settle", runs[1], "--predictor", out)["predictor"]
     accepted = sum(bool(line["accepted"]) for line in predicted)
     assert sum(of["n_accepted"] for of in settled["models"].values()) == accepted
-    few = tmp_path / "few.jsonl"  # refused before the training, which may take hours
+    few = tmp_path / "few.jsonl"  # refused before training, which may take hours
     few.write_text("".join(json.dumps(line) + "\n" for line in labels[:40]))
     refused = ["predictor", "train", str(runs[0]), "--annotations", str(few), "--out", str(tmp_path / "none")]
     assert main([*refused, *map(str, model)]) == 2
@@ -166,9 +166,9 @@ def test_the_commands_train_evaluate_apply_and_settle(tmp_path: Path, capsys: py
     assert main(["predictor", "apply", str(runs[1]), "--predictor", str(out)]) == 2
 
 
-def _has_splits(run: RunDir, seed: int, people: Path) -> bool:
+def _has_splits(run: RunDir, seed: int, annotations: Path) -> bool:
     """Whether both outcomes are in each split, among images with all scores."""
-    images = labelled_images([run], [people], list(thresholds_of(run.config)), seed)
+    images = labelled_images([run], [annotations], list(thresholds_of(run.config)), seed)
     for split, n_tasks in (("train", 2), ("validation", 10), ("test", 2)):
         features, labels = images.of(split)
         used = features.known & ~np.isnan(labels)

@@ -1,4 +1,4 @@
-"""What a plan holds: who generates what, in which order, at which size; identities; what is left out and why."""
+"""The content of a plan: models, tasks, order and sizes; identities; images that are left out and the reasons."""
 
 import json
 
@@ -20,7 +20,7 @@ def folder(tmp_path):
     tasks = [
         {"task_id": "edit", "deliverables": ["one", "two"], "source_image": "wide.png"},
         {"task_id": "text", "deliverables": ["three"]},
-        {"task_id": "gone", "deliverables": ["four"], "source_image": "missing.png"},
+        {"task_id": "missing", "deliverables": ["four"], "source_image": "missing.png"},
     ]
     (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps(common | task) for task in tasks))
     return tmp_path
@@ -36,11 +36,11 @@ FLUX = {"card": "tiny-flux", "attempts": 2}
 KONTEXT = {"card": "tiny-flux-kontext"}
 
 
-def test_models_then_tasks_then_deliverables_then_attempts(folder):
+def test_candidates_are_ordered_by_model_task_deliverable_and_attempt(folder):
     keys = [
         (c.model, c.deliverable.task_id, c.deliverable.index, c.attempt) for c in plan(folder, FLUX, KONTEXT).candidates
     ]
-    each = [("edit", 1), ("edit", 2), ("text", 1), ("gone", 1)]
+    each = [("edit", 1), ("edit", 2), ("text", 1), ("missing", 1)]
     expected = [("tiny-flux", *one, attempt) for one in each for attempt in (1, 2)]
     assert keys == expected + [("tiny-flux-kontext", *one, 1) for one in each]
 
@@ -77,11 +77,11 @@ def test_settings_that_do_not_change_bytes_do_not_change_the_identity(folder, ch
     ]
 
 
-def test_a_name_or_more_attempts_change_no_identity_of_what_was_planned(folder):
+def test_a_name_or_more_attempts_change_no_planned_identity(folder):
     before = [c.work_id for c in plan(folder, FLUX).candidates]
-    named = plan(folder, FLUX | {"name": "mine"}).candidates
-    assert [c.work_id for c in named] == before
-    assert {c.model for c in named} == {"mine"}
+    renamed = plan(folder, FLUX | {"name": "mine"}).candidates
+    assert [c.work_id for c in renamed] == before
+    assert {c.model for c in renamed} == {"mine"}
     assert set(before) < {c.work_id for c in plan(folder, FLUX | {"attempts": 3}).candidates}
     assert {c.work_id for c in plan(folder, FLUX, limit=1).candidates} < set(before)
 
@@ -103,7 +103,7 @@ def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
     reasons = {(p.candidate.model, p.candidate.deliverable.task_id): p.unscored for p in planned.planned}
     assert reasons["tiny-pix2pix", "edit"] is None
     assert reasons["tiny-pix2pix", "text"].startswith("tiny-pix2pix works on a picture")
-    assert "missing.png" in reasons["tiny-flux", "gone"] == reasons["tiny-pix2pix", "gone"]
+    assert "missing.png" in reasons["tiny-flux", "missing"] == reasons["tiny-pix2pix", "missing"]
     assert any("tiny-flux takes no input images; 2 of 3 deliverables" in note for note in planned.notes)
 
 

@@ -26,7 +26,7 @@ def test_every_price_has_an_amount_a_source_and_a_date():
         ("NVIDIA RTX A6000", "a6000", 800_000),
     ],
 )
-def test_a_device_finds_its_row(device, gpu, micro):
+def test_a_device_has_the_price_of_its_row(device, gpu, micro):
     price = price_of(SettlementConfig(), device)
     assert (price.gpu, price.micro_usd_per_hour) == (gpu, micro)
 

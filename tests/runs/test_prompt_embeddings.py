@@ -1,4 +1,4 @@
-"""Encodings on disk: what comes back is what was put, once for what is shared, and its shape without reading it."""
+"""Encodings on disk: loaded as stored, shared tensors stored once, and shapes known without reading the tensors."""
 
 import torch
 
@@ -19,27 +19,27 @@ def encoded(seed, tokens):
 
 
 def test_stored_tensors_are_returned_with_their_shape(tmp_path):
-    kept = PromptEmbeddings(tmp_path)
+    store = PromptEmbeddings(tmp_path)
     for key, seed, tokens in (("aa1", 1, 7), ("bb2", 2, 9)):
         one = encoded(seed, tokens)
-        kept.put(key, one)
-        back = PromptEmbeddings(tmp_path).get(key)
-        assert set(back.tensors) == set(one.tensors)
-        assert all(torch.equal(back.tensors[name], tensor) for name, tensor in one.tensors.items())
-        assert back.truncated_tokens == one.truncated_tokens
-        assert kept.shape(key) == (one.shape, one.truncated_tokens)
+        store.put(key, one)
+        loaded = PromptEmbeddings(tmp_path).get(key)
+        assert set(loaded.tensors) == set(one.tensors)
+        assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in one.tensors.items())
+        assert loaded.truncated_tokens == one.truncated_tokens
+        assert store.shape(key) == (one.shape, one.truncated_tokens)
 
 
-def test_a_negative_prompt_is_on_disk_once(tmp_path):
-    kept = PromptEmbeddings(tmp_path)
+def test_a_shared_negative_prompt_is_stored_once(tmp_path):
+    store = PromptEmbeddings(tmp_path)
     for i in range(10):
-        kept.put(f"{i:02}", encoded(i, 4))
+        store.put(f"{i:02}", encoded(i, 4))
     size = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
     negative, own = 333 * 64 * 2, 4 * 64 * 2 + 8 * 4
     assert negative + 10 * own < size < 2 * negative + 10 * (own + 500)
 
 
 def test_an_encoding_without_tensors_has_a_shape(tmp_path):
-    kept = PromptEmbeddings(tmp_path)
-    kept.put("ab", EncodedPrompt({}))
-    assert kept.shape("ab") == ((), {})
+    store = PromptEmbeddings(tmp_path)
+    store.put("ab", EncodedPrompt({}))
+    assert store.shape("ab") == ((), {})

@@ -1,4 +1,4 @@
-"""A damaged ledger: every command refuses it, its backup stays, and `recover` puts the backup in its place."""
+"""A damaged ledger: every command refuses it, its backup is unchanged, and `recover` restores the backup."""
 
 import os
 import shutil
@@ -70,9 +70,9 @@ DAMAGES = [empty, missing, truncated, no_database, table_missing, column_missing
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def finished_run(tmp_path_factory):
     """Two orders of two images each; one model delivered all of them, another nothing."""
-    folder = tmp_path_factory.mktemp("whole")
+    folder = tmp_path_factory.mktemp("finished")
     rng = np.random.default_rng(0)
     for i in range(2):
         (folder / "images" / f"t{i}").mkdir(parents=True)
@@ -95,66 +95,66 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def run_dir(whole, tmp_path):
-    return shutil.copytree(whole / "run", tmp_path / "run")
+def run_dir(finished_run, tmp_path):
+    return shutil.copytree(finished_run / "run", tmp_path / "run")
 
 
-def commands(whole, run_dir):
-    config = str(whole / "run.yaml")
+def commands(finished_run, run_dir):
+    config = str(finished_run / "run.yaml")
     yield from (["run", config], ["generate", config])
     yield from ([stage, config] for stage in ("measure", "judge", "settle"))
     yield from ([stage] for stage in ("generate", "measure", "judge", "settle", "report", "digest", "agreement"))
     yield ["verify"]
-    yield from (["compare", str(whole / "run")], ["export", "--format", "servimage"])
+    yield from (["compare", str(finished_run / "run")], ["export", "--format", "servimage"])
     yield ["import", "servimage", config, "--labels", str(run_dir.parent / "labels"), "--run"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_every_command_refuses_a_damaged_ledger_and_leaves_its_backup(whole, run_dir, damage, capsys):
+def test_every_command_refuses_a_damaged_ledger_and_does_not_change_its_backup(finished_run, run_dir, damage, capsys):
     store, backup = run_dir / "ledger.sqlite", run_dir / "ledger.backup.sqlite"
     damage(store)
     before = {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()}
-    for command in commands(whole, run_dir):
+    for command in commands(finished_run, run_dir):
         given = ["--run-dir", str(run_dir)] if len(command) == 2 and command[1].endswith(".yaml") else [str(run_dir)]
         status = main([*command, *given])
-        said = capsys.readouterr()
-        assert status == 1, (command, said)
-        assert said.err.count("\n") == 1, (command, said.err)
-        assert f"local-bench: {store} is " in said.err
-        assert f"`local-bench recover {run_dir}`" in said.err
-        assert not said.out
+        captured = capsys.readouterr()
+        assert status == 1, (command, captured)
+        assert captured.err.count("\n") == 1, (command, captured.err)
+        assert f"local-bench: {store} is " in captured.err
+        assert f"`local-bench recover {run_dir}`" in captured.err
+        assert not captured.out
         assert {p: p.read_bytes() for p in (store, backup, run_dir / "run.yaml") if p.exists()} == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_recover_restores_the_backup_and_keeps_the_damaged_ledger(whole, run_dir, damage, capsys):
+def test_recover_restores_the_backup_and_retains_the_damaged_ledger(finished_run, run_dir, damage, capsys):
     store = run_dir / "ledger.sqlite"
     damage(store)
     damaged = store.read_bytes() if store.exists() else None
     (run_dir / "ledger.sqlite-journal").write_bytes(b"of the damaged ledger")
     assert main(["recover", str(run_dir), "--json"]) == 0
-    said = capsys.readouterr().out
-    assert '"n_finished": 8' in said
-    assert '"n_scores": 4' in said
-    kept = run_dir / "ledger.damaged.1.sqlite"
-    assert (kept.read_bytes() if kept.exists() else None) == damaged
+    output = capsys.readouterr().out
+    assert '"n_finished": 8' in output
+    assert '"n_scores": 4' in output
+    damaged_copy = run_dir / "ledger.damaged.1.sqlite"
+    assert (damaged_copy.read_bytes() if damaged_copy.exists() else None) == damaged
     assert not (run_dir / "ledger.sqlite-journal").exists()
-    with RunDir.open(run_dir) as run, RunDir.open(whole / "run") as other:
+    with RunDir.open(run_dir) as run, RunDir.open(finished_run / "run") as other:
         assert digests(run) == digests(other)
     assert (
-        main(["run", str(whole / "run.yaml"), "--run-dir", str(run_dir), "--set", "metrics=[]"]) == 2
+        main(["run", str(finished_run / "run.yaml"), "--run-dir", str(run_dir), "--set", "metrics=[]"]) == 2
     )  # still refused
     assert main(["measure", str(run_dir)]) == 0
 
 
-def test_results_missing_from_the_backup_are_computed_again(whole, run_dir):
+def test_results_missing_from_the_backup_are_computed_again(finished_run, run_dir):
     with sqlite3.connect(run_dir / "ledger.backup.sqlite") as db:
         db.execute("DELETE FROM scores WHERE name = 'entropy'")
     empty(run_dir / "ledger.sqlite")
     assert recover(run_dir).committed.scores == 0
     assert main(["measure", str(run_dir)]) == 0
     assert main(["settle", str(run_dir)]) == 0
-    with RunDir.open(run_dir) as run, RunDir.open(whole / "run") as other:
+    with RunDir.open(run_dir) as run, RunDir.open(finished_run / "run") as other:
         assert digests(run) == digests(other)
 
 
@@ -177,9 +177,9 @@ def test_recover_without_a_usable_backup_changes_nothing(run_dir, backup):
     assert {p.name for p in run_dir.iterdir()} - {".lock"} == before - {".lock"}
 
 
-def test_recover_waits_for_the_process_that_holds_the_run(whole, run_dir):
-    with RunDir.open(run_dir) as held:
-        config = held.config
+def test_recover_is_refused_while_another_process_writes_the_run(finished_run, run_dir):
+    with RunDir.open(run_dir) as opened:
+        config = opened.config
     with RunDir.begin(run_dir, config):
         empty(run_dir / "ledger.sqlite")
         with pytest.raises(LedgerError, match="another local-bench process is writing"):
@@ -239,29 +239,29 @@ engine.run_stages(load_config(Path(sys.argv[2])), Path(sys.argv[3]), ("generate"
     "moment",
     ["before the ledger", "in the ledger's transaction", "before run.yaml", "in run.yaml", "before planning"],
 )
-def test_a_run_killed_at_its_start_continues_with_the_same_command(whole, tmp_path, moment):
+def test_a_run_killed_at_its_start_continues_with_the_same_command(finished_run, tmp_path, moment):
     run_dir = tmp_path / "run"
-    arguments = [sys.executable, "-c", KILLED, moment, str(whole / "run.yaml"), str(run_dir)]
+    arguments = [sys.executable, "-c", KILLED, moment, str(finished_run / "run.yaml"), str(run_dir)]
     assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
     assert (run_dir / "run.yaml").exists() == (moment == "before planning")
-    assert main(["generate", str(whole / "run.yaml"), "--run-dir", str(run_dir)]) == 0
+    assert main(["generate", str(finished_run / "run.yaml"), "--run-dir", str(run_dir)]) == 0
     with RunDir.open(run_dir) as run:
         assert run.store.committed().candidates == 8
 
 
-def test_a_planned_ledger_without_run_yaml_is_not_started_again(whole, run_dir, capsys):
+def test_a_planned_ledger_without_run_yaml_is_not_started_again(finished_run, run_dir, capsys):
     (run_dir / "run.yaml").unlink()
     for name in ("images", "logs", "report", "exports"):
         shutil.rmtree(run_dir / name, ignore_errors=True)
     for name in ("provenance.json", "ledger.backup.sqlite"):
         (run_dir / name).unlink(missing_ok=True)
     before = (run_dir / "ledger.sqlite").read_bytes()
-    assert main(["generate", str(whole / "run.yaml"), "--run-dir", str(run_dir)]) == 1
+    assert main(["generate", str(finished_run / "run.yaml"), "--run-dir", str(run_dir)]) == 1
     assert "run.yaml is missing although its run has started" in capsys.readouterr().err
     assert (run_dir / "ledger.sqlite").read_bytes() == before
 
 
-def test_an_empty_ledger_of_a_run_that_was_never_planned_is_damage_too(tmp_path):
+def test_an_empty_ledger_of_an_unplanned_run_is_damaged(tmp_path):
     config = RunConfig(name="x", models=[ModelConfig(card="tiny-flux")])
     with RunDir.begin(tmp_path / "run", config):
         pass

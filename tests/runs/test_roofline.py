@@ -1,4 +1,4 @@
-"""No timing below its floor, and no floor above what is really computed."""
+"""No accepted timing is below its floor, and no floor is above the computed operations."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ S = 1_000_000_000
 PFLOP = 10**15
 
 
-# ---- numbers alone
+# ---- figures
 
 
 def made(seconds, least=3 * PFLOP, **more):
@@ -156,13 +156,13 @@ def test_repeated_images_have_the_lower_bound_of_the_smallest(store):
 def test_an_unknown_device_has_no_lower_bound(store, device):
     change(store, 1)
     store.write("UPDATE sessions SET device = ?", device)
-    if device.startswith("NVIDIA A100"):  # its name begins like one that is
+    if device.startswith("NVIDIA A100"):  # its name begins with that of a known device
         with pytest.raises(LocalBenchError):
             check_floors(store)
         return
     check_floors(store)
     assert timing(store, "flux").no_floor == "no floor for this device"
-    assert timing(store, "flux").flop_per_image == 2 * PFLOP  # counted all the same
+    assert timing(store, "flux").flop_per_image == 2 * PFLOP  # the operations are counted
 
 
 def test_without_a_complete_count_no_lower_bound_exists(store):
@@ -183,7 +183,7 @@ def test_without_a_complete_count_no_lower_bound_exists(store):
 def test_without_metered_time_no_lower_bound_exists(store):
     store.write("DELETE FROM meter")
     assert timing(store, "flux").no_floor == "not metered"
-    session(store, H100, ("decode", 0, 3))  # but no time at all is not enough
+    session(store, H100, ("decode", 0, 3))  # a time of zero is below the floor
     with pytest.raises(LocalBenchError, match="in 0 s"):
         check_floor(store, "flux")
 
@@ -200,7 +200,7 @@ def test_unreadable_counts_are_an_error(store, text):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "read", "tokens"),
+    ("name", "size", "input_size", "tokens"),
     [
         ("tiny-flux", (496, 512), None, None),  # of about the card's area, and so counted at that
         ("tiny-flux-kontext", (496, 512), (496, 512), None),
@@ -210,28 +210,28 @@ def test_unreadable_counts_are_an_error(store, text):
         ("tiny-qwen-image-edit", (512, 512), (256, 2976), 16 * 186),
     ],
 )
-def test_a_lower_bound_is_at_most_the_exact_count_and_near_it(tmp_path, name, size, read, tokens):
+def test_a_lower_bound_is_at_most_the_exact_count_and_near_it(tmp_path, name, size, input_size, tokens):
     large = card(name, "generator")
     large = large.model_copy(update={"sampler": large.sampler.model_copy(update={"height": 512, "width": 512})})
     sampler = replace(Sampler(**large.sampler.model_dump()), height=size[0], width=size[1])
-    asked = plain_order(tmp_path, large)
-    least = _kind(asked, sampler, [tokens] if read else []).least_flop
-    exact_sizes = sizes(large, sampler, 1 if read else 0, text_tokens=1)
+    work_order = plain_order(tmp_path, large)
+    least = _kind(work_order, sampler, [tokens] if input_size else []).least_flop
+    exact_sizes = sizes(large, sampler, 1 if input_size else 0, text_tokens=1)
     exact = replace(
-        counting.count_modules(large, replace(exact_sizes, pictures=(read,) if read else ())),
+        counting.count_modules(large, replace(exact_sizes, pictures=(input_size,) if input_size else ())),
         steps=sampler.num_inference_steps,
     )
     assert 0.5 < least / (exact.denoise_flop + exact.decode_flop) <= 1
 
 
-def plain_order(folder, described):
-    how = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 1}
-    where = {"images": folder, "inputs": folder, "encoded": folder, "weights": None, "parts": {}, "weights_sha256": ""}
+def plain_order(folder, model_card):
+    execution = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 1}
+    files = {"images": folder, "inputs": folder, "encoded": folder, "weights": None, "parts": {}, "weights_sha256": ""}
     batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
-    return WorkOrder(label=described.name, card=described, lossy={}, **how, **where, **batches)
+    return WorkOrder(label=model_card.name, card=model_card, lossy={}, **execution, **files, **batches)
 
 
-def test_input_images_are_read_as_their_pipelines_do():
+def test_input_images_are_resized_as_by_their_pipelines():
     assert _INPUT_SIZE["flux2"](640, 480) == (480, 640)
     assert _INPUT_SIZE["flux2"](4000, 1000) == (512, 2048)  # a megapixel
     assert _INPUT_SIZE["omnigen"](4000, 1000) == (256, 1024)
@@ -241,7 +241,7 @@ def test_input_images_are_read_as_their_pipelines_do():
     assert (width, height) == calculate_dimensions(1024 * 1024, 3.2)[:2]
 
 
-# ---- really computed
+# ---- computed operations
 
 
 SIZES = {"wide": (400, 150), "small": (90, 66), "photo": (400, 300)}
@@ -257,18 +257,18 @@ def real(tmp_path_factory):
     folder = tmp_path_factory.mktemp("floors")
     orders: dict[str, WorkOrder] = {}
     computed: dict[str, int] = {}
-    lines = [order("words")]
+    lines = [order("text")]
     for name, size in SIZES.items():
         Image.effect_noise(size, 50).convert("RGB").save(folder / f"{name}.png")
         lines.append(order(name, source_image=f"{name}.png", reference_images=["small.png"]))
     (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
     begin = Worker.__init__
 
-    def counting(self, asked):
-        begin(self, asked)
-        orders[asked.label] = asked
+    def counting(self, work_order):
+        begin(self, work_order)
+        orders[work_order.label] = work_order
         for stage in ("denoise", "pixels"):
-            setattr(self._generator, stage, counted(getattr(self._generator, stage), computed, asked.label))
+            setattr(self._generator, stage, counted(getattr(self._generator, stage), computed, work_order.label))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "__init__", counting)
@@ -276,8 +276,8 @@ def real(tmp_path_factory):
         models[0]["lossy"] = {"weights": "float8_e4m3fn"}  # the same operations
         run_stages(config(folder, *models), folder / "run", ("generate",))
     with RunDir.open(folder / "run") as run:
-        for asked in orders.values():
-            store_operations(run.store, asked)
+        for work_order in orders.values():
+            store_operations(run.store, work_order)
     return folder / "run", orders, computed
 
 
@@ -297,8 +297,8 @@ def _attention(query, key, value, *_, **__):
 
 
 def order(task_id, **more):
-    words = {"category": "Product", "price_usd": 10, "title": task_id, "brief": "Make it red."}
-    return {"task_id": task_id, "deliverables": ["an image"], "evaluation_points": ["It is red"]} | words | more
+    fields = {"category": "Product", "price_usd": 10, "title": task_id, "brief": "Make it red."}
+    return {"task_id": task_id, "deliverables": ["an image"], "evaluation_points": ["It is red"]} | fields | more
 
 
 def config(folder, *models):
@@ -311,7 +311,7 @@ def config(folder, *models):
     )
 
 
-def test_no_floor_is_above_what_is_computed(real):
+def test_no_floor_is_above_the_computed_operations(real):
     run_dir, orders, computed = real
     shares = {}
     with RunDir.open(run_dir) as run:
@@ -350,20 +350,20 @@ def test_a_run_on_a_device_that_cannot_be_so_fast_is_refused(real, monkeypatch):
 def test_lossy_and_uncounted_models_have_no_lower_bound(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
-        asked = orders["tiny-flux+fp8"]
-        store_operations(run.store, replace(asked, lossy={"first_block_cache": 0.1}))
-        assert timing(run.store, asked.label).no_floor == "no floor: its cache skips work"
-        bare = asked.card.model_copy(update={"architecture": {}})
-        store_operations(run.store, replace(asked, card=bare))
-        assert timing(run.store, asked.label).no_floor == "not counted"
-        store_operations(run.store, asked)
-        assert timing(run.store, asked.label).no_floor == "no floor for this device"
+        work_order = orders["tiny-flux+fp8"]
+        store_operations(run.store, replace(work_order, lossy={"first_block_cache": 0.1}))
+        assert timing(run.store, work_order.label).no_floor == "no floor: its cache skips work"
+        bare = work_order.card.model_copy(update={"architecture": {}})
+        store_operations(run.store, replace(work_order, card=bare))
+        assert timing(run.store, work_order.label).no_floor == "not counted"
+        store_operations(run.store, work_order)
+        assert timing(run.store, work_order.label).no_floor == "no floor for this device"
 
 
 def test_planned_batch_sizes_are_stored_with_the_count(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
-        for asked, planned in ((None, 4), (2, 2), (1, 1)):
-            store_operations(run.store, replace(orders["tiny-flux-kontext"], batch_size=asked))
+        for batch_size, planned in ((None, 4), (2, 2), (1, 1)):
+            store_operations(run.store, replace(orders["tiny-flux-kontext"], batch_size=batch_size))
             kinds = operations(run.store, "tiny-flux-kontext").kinds.values()
             assert {kind.planned_batch_size for kind in kinds} == {planned}

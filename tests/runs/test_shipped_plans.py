@@ -1,4 +1,4 @@
-"""Every shipped config plans: its models, judges and metrics exist, and the benchmark's own files fit it."""
+"""Every shipped config plans: its models, judges and metrics exist, and the benchmark's file layout fits it."""
 
 import pytest
 
@@ -17,21 +17,21 @@ def test_every_shipped_config_plans(path, tmp_path):
     if config.suite.name in LAYOUTS:
         data = getattr(layouts, LAYOUTS[config.suite.name])(tmp_path / "data")
         config = load_config(path, (f"suite.path={data}",))
-    told = estimate(config, make_plan(config, files=False), "h100")
-    assert told["n_tasks"] > 0
-    assert told["judge"]["n_questions"] > 0
+    plan = estimate(config, make_plan(config, files=False), "h100")
+    assert plan["n_tasks"] > 0
+    assert plan["judge"]["n_questions"] > 0
     if path.stem == "hype-edit-1":
         assert [model.attempts for model in config.models] == [10] * 4
         assert len({judge.card for judge in config.judges}) == 5
 
 
-def test_identical_repeats_are_named(tmp_path):
-    """IDEA-Bench asks three times; labels' probabilities are not sampled."""
+def test_identical_repeats_are_reported(tmp_path):
+    """IDEA-Bench repeats each question three times; label probabilities are not sampled."""
     config = configs_dir() / "runs/idea-bench.yaml"
     path = f"suite.path={layouts.idea(tmp_path / 'data')}"
-    said = {
+    notes = {
         protocol: make_plan(load_config(config, (path, f"judge.protocol={protocol}")), files=False).notes
         for protocol in ("json", "logit")
     }
-    (note,) = set(said["logit"]) - set(said["json"])
+    (note,) = set(notes["logit"]) - set(notes["json"])
     assert "the 3 repeats of each question are identical under protocol logit and count as one" in note

@@ -69,7 +69,7 @@ def test_the_scripts_are_valid_shell_and_have_the_settings_of_the_cluster(folder
 
 @pytest.fixture
 def allocation(folder):
-    """Programs of a Slurm allocation: steps run here, and the port of the head node is open while `ray` runs."""
+    """Programs of a Slurm allocation: steps run on this machine; the head node's port is open while `ray` runs."""
     program(folder, "scontrol", "echo node1; echo node2")
     program(folder, "hostname", "echo 127.0.0.1 ::1")
     program(folder, "srun", f'echo "srun $@" >> {folder}/calls; while [ "$1" != bash ]; do shift; done; exec "$@"')
@@ -95,7 +95,7 @@ def test_one_job_starts_ray_on_all_nodes_and_runs_on_the_first(folder, allocatio
     assert f"sbatch out/{RAY}" in capsys.readouterr().out
     program(folder, "local-bench", f'sleep 1; echo "local-bench $@" >> {folder}/calls; exit 3')
     done = subprocess.run(["bash", f"out/{RAY}"], env=allocation, check=False, timeout=60)
-    assert done.returncode == 3  # that of the run
+    assert done.returncode == 3  # the exit status of the run
     calls = (folder / "calls").read_text().splitlines()
     other, head = sorted((call for call in calls if call.startswith("ray ")), key=lambda call: "--head" in call)
     assert "start --head --port 24242 --include-dashboard=false --block" in head
@@ -122,7 +122,7 @@ def test_every_array_task_runs_its_shard(folder, monkeypatch):
     assert calls == [f"run {folder}/my.yaml --shard {i}/2 --run-dir {folder}/out/shard-{i}" for i in (1, 2)]
 
 
-def test_a_failure_and_sigterm_reach_slurm(folder):
+def test_the_exit_status_and_sigterm_are_passed_on(folder):
     write_scripts(load_config(Path("my.yaml")), SlurmJob(Path("my.yaml"), Path("out"), 1, 1))
     program(folder, "srun", 'shift; exec "$@"')
     env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "1"}

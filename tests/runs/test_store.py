@@ -24,20 +24,20 @@ def test_a_transaction_is_all_or_nothing(tmp_path):
     assert store.meta("a") is None
 
 
-@pytest.mark.parametrize("keep", [0, 50, 4096, 20_000, -1])
-def test_a_truncated_ledger_is_an_error_that_names_the_remedy(tmp_path, keep):
+@pytest.mark.parametrize("n_bytes", [0, 50, 4096, 20_000, -1])
+def test_a_truncated_ledger_is_an_error_that_names_the_remedy(tmp_path, n_bytes):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:
         with run.store.transaction():
             run.store.write_many("INSERT INTO meta VALUES (?, ?)", ((str(i), "x" * 500) for i in range(100)))
         run.store.backup()
     path = tmp_path / "run" / "ledger.sqlite"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:keep] if keep >= 0 else whole[:4096] + b"\xff" * 4096 + whole[8192:])
+    content = path.read_bytes()
+    path.write_bytes(content[:n_bytes] if n_bytes >= 0 else content[:4096] + b"\xff" * 4096 + content[8192:])
     with pytest.raises(LedgerError) as caught:
         RunDir.open(tmp_path / "run")
     assert str(path) in str(caught.value)
     assert "run" in str(caught.value)
-    if keep:
+    if n_bytes:
         assert "ledger.backup.sqlite" in str(caught.value)
     (tmp_path / "run" / "ledger.backup.sqlite").replace(path)
     with RunDir.open(tmp_path / "run") as run:

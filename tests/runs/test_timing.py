@@ -1,4 +1,4 @@
-"""`plan --measure`: what a run takes, timed here on random weights, before anything is fetched."""
+"""`plan --measure`: the time of a run, measured with random weights before any weights are downloaded."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from local_bench.runs.timing import add_timings
 
 @pytest.fixture(scope="module")
 def planned():
-    """A plan of two small models and one with nothing to do, none of whose weights is asked for."""
+    """A plan of two small models and one without applicable tasks, made without their weights."""
     config = RunConfig(
         name="t",
         suite={"name": "studio", "limit": 2},
@@ -39,8 +39,8 @@ def test_a_trial_predicts_the_time_of_the_run(planned):
         assert measured["step_s"] > 0
         assert measured["gpu_hours"] * 3600 >= entry["n_images"] * measured["s_per_image"]
         assert measured["cost_usd"] == pytest.approx(measured["gpu_hours"] * 3.6, abs=1e-5)
-        assert measured["mfu"] is None  # nobody knows the peak of this device
-    assert pix2pix["measured"] is None  # these orders give it no image to work on
+        assert measured["mfu"] is None  # the peak of this device is unknown
+    assert pix2pix["measured"] is None  # these orders have no source image
 
 
 def test_more_steps_take_longer(planned):
@@ -50,7 +50,7 @@ def test_more_steps_take_longer(planned):
     )
 
 
-def test_measuring_here_and_planning_for_elsewhere_exclude_each_other(cli, tmp_path):
+def test_measuring_and_planning_for_another_gpu_exclude_each_other(cli, tmp_path):
     (tmp_path / "run.yaml").write_text("name: t\nmodels: [{card: flux1-dev}]\n")
     ended = cli("plan", "run.yaml", "--measure", "--gpu", "h200")
     assert ended.returncode == 2

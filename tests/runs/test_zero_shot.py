@@ -30,9 +30,9 @@ def test_both_protocols_with_and_without_scores_become_rows(run, tmp_path, capsy
         files[protocol, *extra] = tmp_path / f"{protocol}{len(extra)}.jsonl"
         arguments = ["--judge", "tiny-qwen2-vl", "--protocol", protocol, *extra]
         assert zero_shot(path, files[protocol, *extra], *arguments) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (len(told["predictions"]), told["n_there"]) == (4, 0)
-        for line in told["predictions"]:
+        printed = json.loads(capsys.readouterr().out)
+        assert (len(printed["predictions"]), printed["n_there"]) == (4, 0)
+        for line in printed["predictions"]:
             assert line["unscored"] is None
             assert (line["probability"] in (0, 1)) == (protocol == "json")
             assert line["accepted"] == (line["probability"] >= 0.5)
@@ -43,28 +43,28 @@ def test_both_protocols_with_and_without_scores_become_rows(run, tmp_path, capsy
     out = str(tmp_path / "p")
     assert main(["predictor", "train", str(trained), "--annotations", str(trained_labels), "--out", out]) == 0
     capsys.readouterr()
-    given = [word for file in files.values() for word in ("--predictions", str(file))]
+    given = [argument for file in files.values() for argument in ("--predictions", str(file))]
     assert main(["predictor", "evaluate", out, str(path), "--annotations", str(labels), *given, "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["tiny-qwen2-vl-logit, zero-shot, logit, with scores"]["n"] == 4
     assert "tuned rule" in rows
 
 
-def test_it_is_continued_and_other_answers_are_refused(run, tmp_path, capsys):
+def test_a_file_is_continued_and_answers_to_another_question_are_refused(run, tmp_path, capsys):
     path, _ = run
     out = tmp_path / "out.jsonl"
     assert zero_shot(path, out, "--protocol", "logit") == 0
-    whole = out.read_bytes()
-    kept = list(read_predictions(out).by_work_id.values())
-    write_predictions(kept[1:3], out)
+    complete = out.read_bytes()
+    lines = list(read_predictions(out).by_work_id.values())
+    write_predictions(lines[1:3], out)
     capsys.readouterr()
     assert zero_shot(path, out, "--protocol", "logit") == 0
     assert json.loads(capsys.readouterr().out)["n_there"] == 2
-    assert out.read_bytes() == whole
+    assert out.read_bytes() == complete
     for other in (("--protocol", "json"), ("--protocol", "logit", "--with-scores")):
         assert zero_shot(path, out, *other) == 2
         assert "another judge, question" in capsys.readouterr().err
-    assert out.read_bytes() == whole
+    assert out.read_bytes() == complete
     assert zero_shot(tmp_path, out) == 2
     assert zero_shot(path, out, "--judge", "flux1-dev") == 2
 
@@ -72,17 +72,17 @@ def test_it_is_continued_and_other_answers_are_refused(run, tmp_path, capsys):
 def test_the_question_has_the_price_the_roles_and_the_scores():
     task = order("o1", "a", 12_500_000, 2, source_sha256="s" * 64, reference_sha256=("r" * 64, "q" * 64))
     scores = {"brf": Score("brf", 3.14159), "veq": None, "cns": Score("cns", None, applies=False)}
-    asked = payment_question(task, 2, "i" * 64, scores)
-    (request,) = JudgeSpec("x", "0" * 64, "float32", 10**6, 16, 0).requests(asked)
-    for words in (
+    question = payment_question(task, 2, "i" * 64, scores)
+    (request,) = JudgeSpec("x", "0" * 64, "float32", 10**6, 16, 0).requests(question)
+    for fragment in (
         "$12.50 for the whole order of 2 images",
         "Image 2 of 2",
         "brf: 3.14",
         "veq: unknown",
         "does not apply",
     ):
-        assert words in request.text
-    assert asked.roles == ("delivered", "source", "reference", "reference")
+        assert fragment in request.text
+    assert question.roles == ("delivered", "source", "reference", "reference")
     assert len(request.shown) == 4
     without = payment_question(task, 2, "i" * 64, None)
     assert without.rubric == "payment"

@@ -1,4 +1,4 @@
-"""A small judge server on the loopback that stops working after a number of answers, in one of several ways."""
+"""A small judge server on the loopback interface that fails after a number of responses, with a given failure."""
 
 import json
 import os
@@ -9,23 +9,23 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-WAYS = ("refused", "reset", "mid-body", "500", "garbled")
+FAILURES = ("refused", "reset", "mid-body", "500", "garbled")
 
 
-class DyingServer(ThreadingHTTPServer):
-    """Answers `lives` chat requests (None: all) with the smallest answer that their schema allows, then fails in its
-    `way`; `seen` counts the texts of the requests that it answered."""
+class FailingServer(ThreadingHTTPServer):
+    """Answers `n_answers` chat requests (None: all) with the smallest value that their schema allows, then fails with
+    `failure`; `answered` counts the texts of the requests that were answered."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, way="refused", lives=None, port=0):
+    def __init__(self, failure="refused", n_answers=None, port=0):
         super().__init__(("127.0.0.1", port), _Handler)
-        self.way, self.lives = way, lives
-        self.seen = Counter()
+        self.failure, self.n_answers = failure, n_answers
+        self.answered = Counter()
         self.lock = threading.Lock()
-        self.dead = False
-        self.victim = None
+        self.stopped = False
+        self.pid_to_kill = None
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -43,17 +43,17 @@ class DyingServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def stop(self):
-        if not self.dead:
-            self.dead = True
+        if not self.stopped:
+            self.stopped = True
             self.shutdown()
             self.server_close()
 
     def admit(self, key):
         """Whether this request is answered."""
         with self.lock:
-            if self.lives is not None and sum(self.seen.values()) >= self.lives:
+            if self.n_answers is not None and sum(self.answered.values()) >= self.n_answers:
                 return False
-            self.seen[key] += 1
+            self.answered[key] += 1
             return True
 
 
@@ -67,16 +67,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.reply({"data": [{"id": "judge"}]} if self.path == "/v1/models" else {})
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        key = json.dumps(asked["messages"])
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        key = json.dumps(request["messages"])
         if not self.server.admit(key):
-            self.die()
+            self.fail()
             return
         choice = {"finish_reason": "stop", "message": {"content": None}}
-        if "response_format" in asked:
-            choice["message"]["content"] = json.dumps(smallest(asked["response_format"]["json_schema"]["schema"]))
+        if "response_format" in request:
+            choice["message"]["content"] = json.dumps(smallest(request["response_format"]["json_schema"]["schema"]))
         else:
-            tokens = asked.get("structured_outputs", {}).get("choice") or [str(i) for i in range(6)]
+            tokens = request.get("structured_outputs", {}).get("choice") or [str(i) for i in range(6)]
             tops = [{"token": t, "logprob": -1.0 - i} for i, t in enumerate(tokens)]
             choice["message"]["content"] = tokens[0]
             choice["logprobs"] = {"content": [{"token": tokens[0], "logprob": -1.0, "top_logprobs": tops}]}
@@ -89,9 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def die(self):
+    def fail(self):
         self.close_connection = True
-        match self.server.way:
+        match self.server.failure:
             case "refused":
                 threading.Thread(target=self.server.stop, daemon=True).start()
             case "reset":
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "500":
                 self.reply({"error": "down"}, 500)
             case "kill":
-                os.kill(self.server.victim, signal.SIGKILL)
+                os.kill(self.server.pid_to_kill, signal.SIGKILL)
             case "garbled":
                 self.wfile.write(b"\x00\x01 no HTTP\r\n\r\n")
 
