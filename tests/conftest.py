@@ -1,4 +1,4 @@
-"""What many tests share: a cache of its own, one thread, one real judge server for the whole session."""
+"""Shared fixtures: a cache for the tests, one thread, one real judge server per session."""
 
 import gc
 import os
@@ -145,7 +145,7 @@ def cli(tmp_path: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The papers' data, where the checkout has it beside it."""
+    """The papers' data; tests that need it are skipped if `../shared` does not exist."""
     if not SHARED.is_dir():
         pytest.skip("the folder ../shared with the benchmarks' own data is not beside this checkout")
     return SHARED

@@ -1,4 +1,4 @@
-"""The GPU check on a CPU: its loop, its rows, and each call that only a GPU takes, held against the library's own."""
+"""The GPU check on a CPU: its loop, its rows, and each GPU-only call, compared with the library's signature."""
 
 import importlib.metadata
 import json
@@ -62,7 +62,7 @@ def session(tmp_path):
 
 @pytest.fixture
 def on_gpu(tmp_path, monkeypatch):
-    """A session on a GPU that is not there: each call has the signature of the real one."""
+    """A session on a simulated GPU: each call has the signature of the real one."""
     for name, value in {
         "synchronize": None,
         "empty_cache": None,
@@ -130,13 +130,13 @@ def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, statu
     monkeypatch.setattr(main, "all_checks", lambda: CHECKS)
     options = main.Options(device="cpu", only=only, out=tmp_path, as_json=True)
     assert main.run(options, "the command") == status
-    said, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
-    assert said == written
+    printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
+    assert printed == written
     assert written["ok"] == (status == 0)
     assert written["command"] == "the command"
 
 
-def test_a_file_is_named_after_its_device(tmp_path):
+def test_the_file_has_the_name_of_its_device(tmp_path):
     assert report.file_of(tmp_path, "NVIDIA H200 (SXM)").name == "nvidia-h200-sxm.json"
     assert report.file_of(tmp_path / "x.json", "cpu") == tmp_path / "x.json"
 
@@ -145,9 +145,9 @@ def test_without_a_gpu_the_planned_checks_are_shown(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(main, "unusable_gpu", lambda: None)
     assert main.main([]) == 0
-    said = capsys.readouterr()
-    assert all(f"family:{name} " in said.out for name in FAMILIES)
-    assert "no GPU on this machine" in said.err
+    captured = capsys.readouterr()
+    assert all(f"family:{name} " in captured.out for name in FAMILIES)
+    assert "no GPU on this machine" in captured.err
     assert main.main(["--minutes", "0"]) == 2
 
 
@@ -183,9 +183,9 @@ def test_only_depth_is_reduced():
     of, less = models.reduced_card("sd3", small=False)
     assert "transformer num_layers 6 of 38" in less
     config = piece(of.architecture["transformer"]).config
-    whole = piece("sd35-large-transformer").config
+    complete = piece("sd35-large-transformer").config
     assert config["num_layers"] == 6
-    assert {**config, "num_layers": 38} == whole
+    assert {**config, "num_layers": 38} == complete
     usual, _ = models.reduced_card("sd3", small=True)
     assert architecture_digest(of) != architecture_digest(usual)
 
@@ -200,7 +200,7 @@ def test_real_models_fit_the_planned_memory(name):
 # ---- attention
 
 
-class Attends(torch.nn.Module):
+class Attention(torch.nn.Module):
     def forward(self, x, kernel):
         with sdpa_kernel(kernel):
             return torch.nn.functional.scaled_dot_product_attention(x, x, x)
@@ -208,7 +208,7 @@ class Attends(torch.nn.Module):
 
 @pytest.mark.parametrize(("kernel", "name"), [(SDPBackend.FLASH_ATTENTION, "flash (CPU)"), (SDPBackend.MATH, "math")])
 def test_the_kernels_that_ran_in_the_denoiser_are_counted(kernel, name):
-    denoiser, other, x = Attends(), Attends(), torch.ones(1, 2, 8, 16)
+    denoiser, other, x = Attention(), Attention(), torch.ones(1, 2, 8, 16)
 
     def call():
         other(x, SDPBackend.MATH)
@@ -220,7 +220,7 @@ def test_the_kernels_that_ran_in_the_denoiser_are_counted(kernel, name):
     assert not denoiser._forward_hooks
 
 
-def test_names_of_kernels_are_atens_and_ours():
+def test_names_of_kernels_exist_in_aten_and_in_the_package():
     for name in attention.OPERATIONS:
         assert hasattr(torch.ops.aten, name.removeprefix("aten::")), name
     assert set(attention.PINNED) == set(placement._KERNELS)
@@ -241,7 +241,7 @@ def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
 
 @pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
 @pytest.mark.parametrize("differs", ["latents_sha256", "pixels_sha256", "kernels", None])
-def test_processes_that_differ_fail(session, monkeypatch, differs, other):
+def test_processes_with_different_results_fail(session, monkeypatch, differs, other):
     made = [child.ChildResult("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     if differs:
         made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else "other"})
@@ -253,16 +253,16 @@ def test_processes_that_differ_fail(session, monkeypatch, differs, other):
         assert found.figures["kernels"] == [{"cudnn": 6}] * 4
         assert found.figures["devices"][2:] == ["cuda:1", "cuda:2"]
         assert found.detail.startswith("4 processes on 3 GPUs generated equal bytes")
-        assert len(set(caches)) == 3  # the second has the first one's
+        assert len(set(caches)) == 3  # the second process has the first one's
         return
     with pytest.raises(CheckFailed, match="differ" if differs != "kernels" else "_native_cudnn is pinned"):
         processes.check_processes(session)
 
 
-# ---- what only a GPU does
+# ---- GPU only
 
 
-def test_other_gpus_of_the_same_name_are_checked_too(monkeypatch):
+def test_other_gpus_of_the_same_name_are_also_checked(monkeypatch):
     names = ["H100", "A100", "H100", "H100"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[getattr(device, "index", device)])
@@ -278,11 +278,11 @@ def test_memory_is_limited(on_gpu):
     assert device.index is not None  # the real one takes no device without an index
 
 
-@pytest.mark.parametrize(("free", "holds"), [(100e9, True), (60e9, False)])
-def test_a_device_that_another_process_fills_fails(on_gpu, monkeypatch, free, holds):
+@pytest.mark.parametrize(("free", "passes"), [(100e9, True), (60e9, False)])
+def test_a_device_with_memory_used_by_another_process_fails(on_gpu, monkeypatch, free, passes):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free), TOTAL))
     monkeypatch.setattr(environment, "device_memory_gb", lambda device: free / 1e9)
-    if holds:
+    if passes:
         assert environment.check_device_memory(on_gpu).figures["free_gb"] == 100
     else:
         with pytest.raises(CheckFailed, match=r"60\.0 of 143\.0 GB free"):
@@ -290,19 +290,19 @@ def test_a_device_that_another_process_fills_fails(on_gpu, monkeypatch, free, ho
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [([0, 0], "off"), (pynvml.NVMLError_NotSupported(), "does not support MIG")]
+    ("mode", "detail"), [([0, 0], "off"), (pynvml.NVMLError_NotSupported(), "does not support MIG")]
 )
-def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, words):
+def test_mig_is_read_from_nvml(on_gpu, monkeypatch, mode, detail):
     given = {"side_effect": mode} if isinstance(mode, Exception) else {"return_value": mode}
     monkeypatch.setattr(environment, "nvml_handle", lambda index: "handle")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", create_autospec(pynvml.nvmlDeviceGetMigMode, **given))
-    assert words in environment.check_mig(on_gpu).detail
+    assert detail in environment.check_mig(on_gpu).detail
 
 
-@pytest.mark.parametrize(("peak", "holds"), [(6.5, True), (9.0, False)])
-def test_memory_above_the_plan_fails(on_gpu, peak, holds):
+@pytest.mark.parametrize(("peak", "passes"), [(6.5, True), (9.0, False)])
+def test_memory_above_the_plan_fails(on_gpu, peak, passes):
     on_gpu.peaks.update(flux=(peak, 6.0), sd3=(4.0, 5.0))
-    if holds:
+    if passes:
         assert "flux allocated 6.50 GB, 6.00 GB were planned" in generation.check_memory(on_gpu).detail
     else:
         with pytest.raises(CheckFailed, match="more than planned by flux"):
@@ -343,24 +343,24 @@ def test_energy_is_joules_over_seconds(on_gpu, monkeypatch, readings, status):
             assert figures["watts"] == pytest.approx(20 / figures["seconds"], rel=0.02)
 
 
-def test_a_batch_is_chosen_that_does_not_fit_and_an_image_that_does():
+def test_the_chosen_batch_does_not_fit_and_one_image_does():
     of, _ = models.reduced_card("flux", small=True)
     counted = replace(
         count(of, models.sampler_of(of, small=True)),
         forward_live_bytes=500_000_000,
         decode_live_bytes=2_000_000_000,
     )
-    room = recovery.free_bytes(counted)
-    assert room == 4_000_000_000
-    assert recovery.too_large(counted, room) == 16
-    assert recovery.ballast_bytes(TOTAL, 34e9, room) == 30_000_000_000
-    assert recovery.ballast_bytes(10_000_000_000, 34e9, room) == 6_000_000_000
+    free = recovery.free_bytes(counted)
+    assert free == 4_000_000_000
+    assert recovery.too_large(counted, free) == 16
+    assert recovery.ballast_bytes(TOTAL, 34e9, free) == 30_000_000_000
+    assert recovery.ballast_bytes(10_000_000_000, 34e9, free) == 6_000_000_000
     with pytest.raises(CheckSkipped, match="too little"):
-        recovery.ballast_bytes(3_000_000_000, 34e9, room)
+        recovery.ballast_bytes(3_000_000_000, 34e9, free)
 
 
 @pytest.mark.parametrize("fills", [True, False])
-def test_a_failed_allocation_is_recovered_from(session, monkeypatch, fills):
+def test_generation_recovers_from_a_failed_allocation(session, monkeypatch, fills):
     usual, full = Flux.denoise, []
 
     def denoise(self, items):
@@ -381,7 +381,7 @@ def test_a_failed_allocation_is_recovered_from(session, monkeypatch, fills):
             recovery.recovered(order, jobs, lambda: None)
 
 
-# ---- whole
+# ---- complete
 
 
 STATUSES = {
@@ -414,7 +414,7 @@ def script(tmp_path, only, **env):
 
 
 @pytest.mark.slow
-def test_all_of_it_runs_on_a_cpu(tmp_path):
+def test_all_checks_run_on_a_cpu(tmp_path):
     found = script(tmp_path, ",".join(STATUSES))
     assert {name: row["status"] for name, row in found.items()} == STATUSES, found
     assert set(found["family:sd3"]["figures"]["kernels"]) == {"flash (CPU)"}
@@ -446,12 +446,12 @@ def required(names):
         name = one.metadata["Name"].lower()
         if name not in found:
             found[name] = one
-            asked = [Requirement(line) for line in one.requires or []]
-            waiting += [r.name for r in asked if r.marker is None or r.marker.evaluate({"extra": ""})]
+            requirements = [Requirement(line) for line in one.requires or []]
+            waiting += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     return found
 
 
-def test_it_needs_few_packages(tmp_path):
+def test_the_script_needs_few_packages(tmp_path):
     """In an environment of links to what these packages require, click left out: nothing else can be imported."""
     packages = tmp_path / "packages"
     packages.mkdir()

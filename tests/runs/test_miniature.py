@@ -1,4 +1,4 @@
-"""The small trained models do what the large ones are trusted to do: on the print shop, where the truth is known."""
+"""The small trained models behave as expected of large ones, on the print shop, whose ground truth is known."""
 
 import os
 from collections import defaultdict
@@ -34,9 +34,9 @@ def other_ground(scene: Scene, rng) -> Scene:
     return Scene(choose(rng, BACKGROUNDS, (scene.background,)), scene.figures)
 
 
-def paint(folder):
-    """Four painters: what was ordered, somebody else's order, what was ordered but damaged, and with care for nothing:
-    an edit or one of a set on another background."""
+def write_images(folder):
+    """Writes four images per deliverable: as ordered, of another order, as ordered but damaged, and careless (an edit
+    or one image of a set on another background)."""
     tasks = suite("printshop").tasks(None, lambda image: "0" * 64)[:ORDERS]
     rng = np.random.default_rng(11)
     for n, task in enumerate(tasks):
@@ -45,24 +45,24 @@ def paint(folder):
             scene, edit = requested.scene, requested.edit
             own = render(scene, rng) if edit is None else draw_edit(edit, np.random.default_rng([48, n]))[1]
             careless = other_ground(scene, rng) if k == 1 and (edit or len(task.deliverables) > 1) else scene
-            painted = {
+            images = {
                 "own": own,
                 "foreign": render(foreign, rng),
                 "damaged": damage(own, "noise", 3, rng),
                 "careless": draw(careless, sample_variation(rng, len(careless.figures))),
             }
-            for name, pixels in painted.items():
+            for name, pixels in images.items():
                 path = folder / name / task.task_id / f"{k}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels).save(path)
-    return list(painted)
+    return list(images)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    """Score -> painter -> its values, as the small judge and the small metrics see the four."""
+def scores(tmp_path_factory):
+    """Score -> kind of image -> values of the small judge and the small metrics."""
     folder = tmp_path_factory.mktemp("painted")
-    names = paint(folder)
+    names = write_images(folder)
     config = RunConfig(
         name="painted",
         suite={"name": "printshop", "limit": ORDERS},
@@ -81,37 +81,39 @@ def seen(tmp_path_factory):
     return found
 
 
-def paired(seen, score, better, worse, least):
+def paired(scores, score, better, worse, least):
     """The mean difference, and that the better one has the higher value in at least a part `least` of the pairs."""
     pairs = [
-        (value, seen[score][worse][key]) for key, value in seen[score][better].items() if key in seen[score][worse]
+        (value, scores[score][worse][key])
+        for key, value in scores[score][better].items()
+        if key in scores[score][worse]
     ]
     assert len(pairs) >= 6
     assert fmean(a > b for a, b in pairs) >= least, pairs
     return fmean(a - b for a, b in pairs)
 
 
-def test_its_own_image_outscores_a_foreign_one(seen):
-    assert paired(seen, "brf", "own", "foreign", 0.9) > 1
-    assert paired(seen, CLIP, "own", "foreign", 0.85) > 0
+def test_an_image_of_the_order_scores_higher_than_one_of_another_order(scores):
+    assert paired(scores, "brf", "own", "foreign", 0.9) > 1
+    assert paired(scores, CLIP, "own", "foreign", 0.85) > 0
 
 
-def test_a_damaged_image_scores_lower(seen):
-    assert paired(seen, "veq", "own", "damaged", 0.9) > 1
-    assert paired(seen, MUSIQ, "own", "damaged", 0.9) > 20
+def test_a_damaged_image_scores_lower(scores):
+    assert paired(scores, "veq", "own", "damaged", 0.9) > 1
+    assert paired(scores, MUSIQ, "own", "damaged", 0.9) > 20
 
 
-def test_an_unfaithful_edit_scores_lower(seen):
-    assert paired(seen, "cns_edit", "own", "careless", 0.6) > 1
+def test_an_unfaithful_edit_scores_lower(scores):
+    assert paired(scores, "cns_edit", "own", "careless", 0.6) > 1
 
 
-def test_a_set_that_breaks_its_style_scores_lower(seen):
-    assert paired(seen, "cns_set", "own", "careless", 0.6) > 0.5
+def test_a_set_of_inconsistent_style_scores_lower(scores):
+    assert paired(scores, "cns_set", "own", "careless", 0.6) > 0.5
 
 
-def test_the_judge_answers_points_correctly(seen):
-    """On images drawn by code; noise of strength 3 is in a quarter of them."""
-    assert seen["truth"]["brf"].same.value >= 0.9
+def test_the_judge_answers_points_correctly(scores):
+    """On images drawn by code; a quarter of them have noise of strength 3."""
+    assert scores["truth"]["brf"].same.value >= 0.9
 
 
 def first_orders(done):
@@ -123,11 +125,11 @@ def first_orders(done):
 
 @pytest.fixture(scope="module")
 def earned(tmp_path_factory):
-    """Two models on the whole shop, then the better one on the first `ORDERS` under another seed. The first run is also
+    """Two models on all orders, then the better one on the first `ORDERS` with another seed. The first run is also
     part of the demo: `LOCAL_BENCH_DEMO_RUN` names a run directory that `local-bench demo` has just made."""
     folder = tmp_path_factory.mktemp("earned")
     demo = os.environ.get("LOCAL_BENCH_DEMO_RUN")
-    kept = {}
+    results = {}
     for seed, models in ((0, ["mini-flux", "mini-flux-early"]), (1, ["mini-flux"])):
         config = RunConfig(
             name="earned",
@@ -145,13 +147,13 @@ def earned(tmp_path_factory):
         with RunDir.open(run_dir) as done:
             assert (done.config.seed, done.config.acceptance) == (seed, config.acceptance)
             pixels = done.store.rows("SELECT work_id, pixels_sha256 FROM candidates WHERE model = 'mini-flux'")
-            kept[seed] = (
+            results[seed] = (
                 {s.model: s.total for s in accounting(done.store, done.config.settlement).settlements},
                 {row["pixels_sha256"] for row in pixels},
                 {row.model: row for row in check_ground_truth(done).money},
                 first_orders(done),
             )
-    return kept
+    return results
 
 
 def test_a_better_model_earns_more(earned):
@@ -170,7 +172,7 @@ def test_another_seed_gives_other_images_and_the_same_revenue_within_its_interva
 
 
 def test_revenue_by_the_judge_is_near_revenue_by_ground_truth(earned):
-    """It is surer about images that are well drawn."""
+    """It is more accurate on images of higher quality."""
     true = earned[0][2]
     assert true["mini-flux"].decided.value >= 0.85
     assert true["mini-flux-early"].decided.value >= 0.7

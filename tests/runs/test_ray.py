@@ -1,4 +1,4 @@
-"""A run on the nodes of a Ray cluster: the same bytes as on one machine, whatever happens to the nodes."""
+"""A run on the nodes of a Ray cluster: equal bytes to those of one machine, also when nodes fail."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from tests.runs.test_generate import digest_of
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 
 
-class Heard(Quiet):
+class Recorded(Quiet):
     def __init__(self):
         self.notes = []
 
@@ -76,14 +76,14 @@ def small(address, **more) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The run made on this machine."""
+def local_run(tmp_path_factory):
+    """A run on this machine."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     run_stages(small(None), folder)
     return folder
 
 
-# ---- light work, for what happens to workers
+# ---- small work items, to test failures of workers
 
 
 @dataclass(frozen=True)
@@ -107,26 +107,26 @@ def fail(order, share):
 
 
 class Session:
-    """Runs light work on the cluster."""
+    """Processes small work items on the cluster."""
 
     def __init__(self, tmp_path, cluster, **more):
-        self.heard = Heard()
+        self.recorded = Recorded()
         config = small(cluster.address, **more)
         self.run = RunDir.begin(tmp_path / "run", config)
         plan = make_plan(config, self.run.path)
         enter_plan(self.run, plan)
         self.done = []
 
-    def left(self, share):
+    def remaining(self, share):
         return [item for item in share if item not in self.done]
 
-    def go(self, work, shares, during=lambda item, pid: None, left=None):
-        executor = RayExecutor(self.run, self.heard)
+    def process(self, work, shares, during=lambda item, pid: None, remaining=None):
+        executor = RayExecutor(self.run, self.recorded)
         status = "failed"
         try:
             with executor.workers() as workers:
                 self.n = workers.n
-                for meter, event in workers.do(work, Order(), shares, left or self.left):
+                for meter, event in workers.do(work, Order(), shares, remaining or self.remaining):
                     if isinstance(event, TimeCharged):
                         meter.charge(event.phase, event.n_items, now_ns=event.now_ns)
                         continue
@@ -157,11 +157,11 @@ def test_every_item_is_processed_once_when_a_worker_is_killed(two_nodes, tmp_pat
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
 
-    session.go(count, shares(4, 6), during)
+    session.process(count, shares(4, 6), during)
     assert sorted(session.done) == list(range(24))
-    assert any("was lost" in note for note in session.heard.notes)
-    held = dict(session.rows("SELECT session, sum(t1_ns - t0_ns) FROM meter GROUP BY session"))
-    assert held == dict(session.rows("SELECT session, held_ns FROM sessions"))
+    assert any("was lost" in note for note in session.recorded.notes)
+    metered = dict(session.rows("SELECT session, sum(t1_ns - t0_ns) FROM meter GROUP BY session"))
+    assert metered == dict(session.rows("SELECT session, held_ns FROM sessions"))
     assert Counter(ended for (ended,) in session.rows("SELECT ended FROM sessions")) in (
         {"done": 1, "lost": 1},
         {"done": 2, "lost": 1},
@@ -179,7 +179,7 @@ def test_a_node_that_leaves_is_replaced_by_one_that_joins(two_nodes, tmp_path):
             two_nodes.add()
             two_nodes.kill(0)
 
-    session.go(count, shares(3, 40), during)
+    session.process(count, shares(3, 40), during)
     assert sorted(session.done) == list(range(120))
     assert len(pids) == 2
 
@@ -187,14 +187,14 @@ def test_a_node_that_leaves_is_replaced_by_one_that_joins(two_nodes, tmp_path):
 def test_too_many_lost_workers_end_the_run_and_finished_items_are_stored(two_nodes, tmp_path):
     session = Session(tmp_path, two_nodes, max_losses=1)
     with pytest.raises(LocalBenchError, match=r"2 workers of the Ray cluster were lost .*finished work is kept"):
-        session.go(count, shares(4, 6), lambda item, pid: os.kill(pid, signal.SIGKILL))
+        session.process(count, shares(4, 6), lambda item, pid: os.kill(pid, signal.SIGKILL))
     assert session.done
 
 
 def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path):
     session = Session(tmp_path, two_nodes)
     with pytest.raises(LocalBenchError, match=r"failed, see .*worker-"):
-        session.go(fail, shares(1, 2))
+        session.process(fail, shares(1, 2))
     (log,) = (path.read_text() for path in (session.run.path / "logs").glob("worker-*.log"))
     assert "ZeroDivisionError: share of 2" in log
 
@@ -205,52 +205,52 @@ def facts_of(**more):
 
 
 @pytest.mark.parametrize(
-    ("facts", "why"),
+    ("facts", "reason"),
     [
         (facts_of(sees_run=False), "put the run directory on a file system that all nodes share"),
         (facts_of(numerics={"device": "A100"}), "would compute other bytes (device: A100 instead of cpu)"),
         (Failed(LocalBenchError("has no torch: install it")), "has no torch: install it"),
     ],
 )
-def test_nodes_that_cannot_be_used_are_named_and_left_out(tmp_path, facts, why):
-    heard = Heard()
+def test_unusable_nodes_are_reported_and_excluded(tmp_path, facts, reason):
+    recorded = Recorded()
     with RunDir.begin(tmp_path / "run", small("auto")) as run:
-        nodes = Membership(run, None, heard)
+        nodes = Membership(run, None, recorded)
         first, other = (Slot(node_id, node_id, 0, 1) for node_id in ("node1", "node2"))
         assert nodes.accept(first, facts_of())
         assert not nodes.accept(other, facts)
         assert nodes.refused == {"node2"}
-        (note,) = heard.notes
+        (note,) = recorded.notes
         assert note.startswith("the node node2 is not used: it ")
-        assert why in note
+        assert reason in note
         nodes._last_usable -= 1000
         with pytest.raises(LocalBenchError, match=r"no usable node for 120 s .*the messages above say why"):
             nodes.check_alone()
 
 
-# ---- whole runs
+# ---- complete runs
 
 
-def test_a_run_continued_on_nodes_that_die_in_each_phase_equals_one_on_this_machine(
-    two_nodes, alone, tmp_path, monkeypatch
+def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
+    two_nodes, local_run, tmp_path, monkeypatch
 ):
     """The run directory's path is relative."""
     monkeypatch.chdir(tmp_path)
-    died = []
+    failed = []
 
     def once(what):
-        if what not in died:
-            died.append(what)
+        if what not in failed:
+            failed.append(what)
             two_nodes.add()
             two_nodes.kill(0)
 
     real_event, real_charge = RayWorkers._event, RayReplica.charge
 
     def event(self, worker):
-        for meter, told in real_event(self, worker):
-            yield meter, told
-            if isinstance(told, TimeCharged) and told.phase in ("denoise", "metric"):
-                once(told.phase)
+        for meter, received in real_event(self, worker):
+            yield meter, received
+            if isinstance(received, TimeCharged) and received.phase in ("denoise", "metric"):
+                once(received.phase)
 
     def charge(self, phase, n_items):
         if n_items:
@@ -265,28 +265,28 @@ def test_a_run_continued_on_nodes_that_die_in_each_phase_equals_one_on_this_mach
 
     monkeypatch.setattr(RayWorkers, "_event", event)
     monkeypatch.setattr(RayReplica, "charge", charge)
-    with pytest.MonkeyPatch.context() as patch:  # begun here, continued on the cluster
+    with pytest.MonkeyPatch.context() as patch:  # started locally, continued on the cluster
         patch.setattr(_Session, "_commit", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_stages(small(None), Path("run"))
-    heard = Heard()
-    run_stages(small(two_nodes.address), Path("run"), progress=heard)
-    assert died == ["denoise", "metric", "judge"]
-    assert digest_of(tmp_path / "run") == digest_of(alone)
+    recorded = Recorded()
+    run_stages(small(two_nodes.address), Path("run"), progress=recorded)
+    assert failed == ["denoise", "metric", "judge"]
+    assert digest_of(tmp_path / "run") == digest_of(local_run)
     with RunDir.open(tmp_path / "run") as run:
         assert not run.image_store.check(run.store, decode=True)
         phases = {row[0] for row in run.store.rows("SELECT DISTINCT phase FROM meter")}
         ended = [row[0] for row in run.store.rows("SELECT ended FROM sessions")]
     assert {"load", "encode", "denoise", "metric", "judge"} <= phases
     assert ended.count("lost") >= 2
-    assert any("lost" in note or "stopped responding" in note for note in heard.notes)
+    assert any("lost" in note or "stopped responding" in note for note in recorded.notes)
 
 
 def test_models_are_fetched_and_compared_on_every_node(two_nodes, capsys):
     assert main(["models", "fetch", "tiny-flux", "--on-nodes", two_nodes.address, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["nodes"]) == 3  # with the head
-    assert {node["weights_sha256"] for node in told["nodes"]} == {told["tiny-flux"]["weights_sha256"]}
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["nodes"]) == 3  # with the head
+    assert {node["weights_sha256"] for node in printed["nodes"]} == {printed["tiny-flux"]["weights_sha256"]}
     (found, *_) = fetch_on_nodes(two_nodes.address, [card("tiny-flux", "generator")], {}, {"tiny-flux": "0" * 64})
     assert found.error == "its files differ from those of this machine: fetch the same commit on both"
 
@@ -294,7 +294,7 @@ def test_models_are_fetched_and_compared_on_every_node(two_nodes, capsys):
 # ---- connection
 
 
-def test_a_wrong_token_is_one_sentence(cluster, tmp_path):
+def test_a_wrong_token_is_reported_with_one_sentence(cluster, tmp_path):
     wrong = tmp_path / "wrong"
     wrong.write_text("b" * 64)
     code = (
@@ -334,8 +334,8 @@ def test_settings_that_cannot_work_are_refused(cluster, tmp_path, engine, messag
         run_stages(config, tmp_path / "run", ("generate",))
 
 
-def test_a_cluster_without_nodes_ends_the_run_after_a_while(two_nodes, tmp_path):
+def test_a_cluster_without_nodes_ends_the_run_after_the_waiting_time(two_nodes, tmp_path):
     """The last test, because its nodes are not replaced."""
     session = Session(tmp_path, two_nodes, wait_s=3)
     with pytest.raises(LocalBenchError, match="has had no usable node for 3 s"):
-        session.go(count, shares(1, 6), lambda item, pid: two_nodes.set(0))
+        session.process(count, shares(1, 6), lambda item, pid: two_nodes.set(0))

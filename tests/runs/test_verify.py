@@ -1,4 +1,4 @@
-"""`verify` finds and names any single change of a run, and finds nothing in a run that was not changed."""
+"""`verify` reports any single change of a run, and reports nothing for an unchanged run."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.verify import verify
 from scripts import mutate_run
 
-from .test_earlier_run import KEPT
+from .test_earlier_release import EARLIER_RUN
 from .test_growth import STAGES, config_of, folder  # noqa: F401
 
 
@@ -40,7 +40,7 @@ def cli(capsys):
 def recorded(tmp_path_factory):
     """A run of an earlier release, settled by this one, which records its contents."""
     path = tmp_path_factory.mktemp("verify") / "run"
-    shutil.copytree(KEPT, path)
+    shutil.copytree(EARLIER_RUN, path)
     run_stages(read_run_config(path), path, ("settle",))
     return path
 
@@ -51,18 +51,18 @@ def test_an_unchanged_run_has_no_findings(recorded):
 
 
 @pytest.mark.parametrize("name", mutate_run.MUTATIONS)
-def test_a_single_change_is_found_and_named(recorded, tmp_path, name):
+def test_a_single_change_is_reported(recorded, tmp_path, name):
     found, findings = mutate_run.found(name, recorded, tmp_path)
     assert found, findings
 
 
 def test_a_run_of_an_earlier_release_has_no_record(tmp_path):
-    shutil.copytree(KEPT, tmp_path / "run")
+    shutil.copytree(EARLIER_RUN, tmp_path / "run")
     with RunDir.open(tmp_path / "run") as run:
         assert [finding.check for finding in verify(run)] == ["record"]
 
 
-def test_a_command_that_was_killed_leaves_no_record(recorded, tmp_path):
+def test_a_killed_command_leaves_no_record(recorded, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(recorded, path)
     config = read_run_config(path)
@@ -75,7 +75,7 @@ def test_a_command_that_was_killed_leaves_no_record(recorded, tmp_path):
         assert verify(run) == []
 
 
-def test_the_root_depends_on_results_alone(recorded, tmp_path):
+def test_the_root_depends_only_on_results(recorded, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(recorded, path)
     with RunDir.open(recorded) as run:
@@ -103,7 +103,7 @@ def test_the_tree_is_that_of_rfc_6962():
 
 
 @pytest.mark.parametrize("name", ["change a score", "change a verdict", "change a meter row"])
-def test_a_change_by_hand_is_found_after_a_later_command_too(recorded, tmp_path, cli, name):
+def test_a_manual_change_is_also_reported_after_a_later_command(recorded, tmp_path, cli, name):
     path = tmp_path / "run"
     shutil.copytree(recorded, path)
     change = next(entry[0] for key, entry in mutate_run.MUTATIONS.items() if key.startswith(name))
@@ -159,7 +159,7 @@ def test_a_seal_is_signed_and_compared(recorded, keys, tmp_path, cli):
 
 
 def test_a_seal_reveals_a_change_that_was_recorded_again(recorded, keys, tmp_path):
-    """Whoever can write the run can also write its record; the seal is outside of it."""
+    """Anyone who can write the run can also write its record; the seal is not part of the run."""
     path = tmp_path / "run"
     shutil.copytree(recorded, path)
     with RunDir.open(path) as run:
