@@ -1,4 +1,5 @@
-"""How a model is laid out: offloading and random weights change nothing, compiling keeps law 2, lossy ways change."""
+"""Placement of models: offloading and random weights change no bytes, compiled blocks are batch invariant, lossy
+settings change bytes."""
 
 from dataclasses import replace
 
@@ -25,17 +26,17 @@ def drawn(name, machine):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_streams_in_gives_the_same_bytes(ready, machine, name):
+def test_offloading_gives_equal_bytes(ready, machine, name):
     mine = ready(name)
     streaming = drawn(name, replace(machine, offload=("encode", "denoise")))
     assert streaming == [mine.draw([item])[0] for item in mine.items[:2]]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_random_weights_are_those_that_are_saved(ready, machine, name):
+def test_random_weights_equal_the_saved_ones(ready, machine, name):
     """`load: random` builds in memory what the small models are on disk: the same architecture, the same seeds.
 
-    Weights are compared and not images: on a CPU a matrix product's last bit follows where in memory a weight begins.
+    Weights are compared and not images: on a CPU the last bit of a matrix product depends on the address of a weight.
     """
     mine = ready(name)
     built = family(name)(mine.card, None, machine)
@@ -49,14 +50,14 @@ def test_random_weights_are_those_that_are_saved(ready, machine, name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("lossy", [{"weights": "float8_e4m3fn"}, {"first_block_cache": 0.9}])
-def test_a_lossy_model_draws_otherwise_and_the_same_twice(ready, machine, name, lossy):
-    mine, asked = ready(name), replace(machine, lossy=lossy)
+def test_a_lossy_model_gives_other_bytes_and_is_reproducible(ready, machine, name, lossy):
+    mine, lossy_machine = ready(name), replace(machine, lossy=lossy)
     if not {*lossy} <= {*mine.generator.traits.lossy_settings}:
         with pytest.raises(ConfigError, match=f"the family {name} supports only"):
-            drawn(name, asked)
+            drawn(name, lossy_machine)
         return
-    other = drawn(name, asked)
-    assert other == drawn(name, asked)
+    other = drawn(name, lossy_machine)
+    assert other == drawn(name, lossy_machine)
     assert other != [mine.draw([item])[0] for item in mine.items[:2]]
 
 
@@ -71,10 +72,10 @@ def test_compiled_blocks_are_batch_invariant(cache, machine):
     assert batch_is_neutral(generator, items, 2)
     one, again = (generator.decode(generator.denoise(items), sampler)[0].tobytes() for _ in range(2))
     assert one == again
-    assert any((cache / "inductor" / "tests").rglob("*.so"))  # kept for the next process
+    assert any((cache / "inductor" / "tests").rglob("*.so"))  # stored for the next process
 
 
-def test_streaming_and_compiling_do_not_mix():
+def test_the_denoiser_is_not_compiled_when_it_is_offloaded():
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
     assert compiles(None, gpu, ())
     assert not compiles(None, cpu, ())
@@ -82,11 +83,11 @@ def test_streaming_and_compiling_do_not_mix():
     assert not compiles(True, gpu, ("denoise",))
 
 
-def test_masks_keep_away_from_kernels_that_cannot_read_them():
+def test_kernels_without_masks_are_refused_for_models_with_masks():
     cpu = torch.device("cpu")
-    for wanted in ("_native_flash", "_native_cudnn", "flash"):
+    for requested in ("_native_flash", "_native_cudnn", "flash"):
         with pytest.raises(ConfigError, match="attention mask"):
-            attention_backend(wanted, cpu, "bfloat16", masks=True)
+            attention_backend(requested, cpu, "bfloat16", masks=True)
     assert attention_backend("_native_efficient", cpu, "bfloat16", masks=True) == "_native_efficient"
     assert {name for name in FAMILIES if family(name).masks} == {"pixart_sigma", "omnigen"}
 
@@ -101,16 +102,18 @@ def test_the_kernel_of_a_gpu_class_is_pinned(monkeypatch):
     assert attention_backend("auto", gpu, "bfloat16", {"sm90": "_native_flash"}) == "_native_flash"
 
 
-def test_a_class_that_does_not_listen_is_held_by_torch(ready, machine, monkeypatch):
+def test_the_kernel_of_a_class_that_ignores_the_backend_is_pinned_by_torch(ready, machine, monkeypatch):
     """SD3's processors ignore `set_attention_backend`: on a GPU torch's own switch pins the kernel instead."""
-    held = []
-    monkeypatch.setattr("local_bench.generators.device.sdpa_kernel", lambda *a, **k: held.append(a[0]) or attend_none())
+    pinned = []
+    monkeypatch.setattr(
+        "local_bench.generators.device.sdpa_kernel", lambda *a, **k: pinned.append(a[0]) or attend_none()
+    )
     on_gpu = replace(machine, device=torch.device("cuda", 0), attention="_native_flash")
-    for name, listens in (("sd3", False), ("flux", True)):
-        held.clear()
+    for name, supported in (("sd3", False), ("flux", True)):
+        pinned.clear()
         with attend(ready(name).generator.pipe.transformer, on_gpu):
             pass
-        assert bool(held) is not listens
+        assert bool(pinned) is not supported
 
 
 def attend_none():
@@ -119,7 +122,7 @@ def attend_none():
     return nullcontext()
 
 
-def test_the_signature_names_what_decides_bytes():
+def test_the_signature_contains_what_determines_bytes():
     cpu = torch.device("cpu")
     plain = signature(cpu, "native", "float32")
     assert plain != signature(cpu, "native", "float32", compiled=True)

@@ -1,4 +1,4 @@
-"""Every family: the stages against diffusers' own one-shot call, and law 2: batches never change bytes."""
+"""Every family: the stages compared with diffusers' own call, and batch invariance: batches never change bytes."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def test_every_family_has_a_small_model():
 
 
 def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
-    """What a user of diffusers would write: everything loaded, one call."""
+    """The image of the diffusers pipeline, with all weights loaded and one call."""
     name, sampler = ready.card.family, request.sampler
     unused = {"safety_checker": None} if name == "instruct_pix2pix" else {}
     pipe = type(ready.generator).pipeline.from_pretrained(
@@ -29,7 +29,7 @@ def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
     )
     pipe.set_progress_bar_config(disable=True)
     input_images = [image.pixels for image in request.input_images]
-    asked = {
+    arguments = {
         "prompt": request.prompt,
         "height": sampler.height,
         "width": sampler.width,
@@ -39,39 +39,39 @@ def one_shot(ready: Ready, request: GenerationRequest, seed: int) -> bytes:
     for setting in ("guidance_scale", "true_cfg_scale", "negative_prompt", "max_sequence_length"):
         value = getattr(sampler, setting)
         if value is not None:
-            asked[setting] = value
+            arguments[setting] = value
     match name:
         case "flux_kontext":
-            asked |= {"image": input_images[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
+            arguments |= {"image": input_images[0], "max_area": sampler.height * sampler.width, "_auto_resize": False}
         case "flux_fill" | "sd3_inpaint" | "qwen_image_inpaint" | "qwen_image_edit_inpaint":
             assert request.mask
-            asked |= {"image": input_images[0], "mask_image": request.mask.pixels, "strength": 1.0}
+            arguments |= {"image": input_images[0], "mask_image": request.mask.pixels, "strength": 1.0}
         case "flux_control":
-            asked["control_image"] = input_images[0]
+            arguments["control_image"] = input_images[0]
         case "flux_ip_adapter":
             adapter = {"weight_name": "ip_adapter.safetensors", "image_encoder_pretrained_model_name_or_path": None}
             pipe.load_ip_adapter(str(ready.weights / "ip_adapter"), **adapter)
             pipe.set_ip_adapter_scale(sampler.adapter_scale)
-            asked["ip_adapter_image"] = input_images[0]
+            arguments["ip_adapter_image"] = input_images[0]
         case "qwen_image_edit":
-            asked["image"] = input_images[0]
+            arguments["image"] = input_images[0]
         case "qwen_image_edit_plus" | "flux2" | "flux2_klein":
-            asked["image"] = input_images
+            arguments["image"] = input_images
         case "pixart_sigma":
-            asked |= {"use_resolution_binning": False, "clean_caption": False}
+            arguments |= {"use_resolution_binning": False, "clean_caption": False}
         case "instruct_pix2pix":
-            asked |= {"image": input_images[0], "image_guidance_scale": sampler.image_guidance_scale}
-            del asked["height"], asked["width"]
+            arguments |= {"image": input_images[0], "image_guidance_scale": sampler.image_guidance_scale}
+            del arguments["height"], arguments["width"]
         case "omnigen":
             tags = "".join(f"<img><|image_{i}|></img>" for i in range(1, len(input_images) + 1))
-            asked |= {"prompt": tags + request.prompt, "input_images": input_images}
-            asked["img_guidance_scale"] = sampler.image_guidance_scale
+            arguments |= {"prompt": tags + request.prompt, "input_images": input_images}
+            arguments["img_guidance_scale"] = sampler.image_guidance_scale
             torch.manual_seed(seed)  # its VAE samples from the global generator
-    return pipe(**asked).images[0].tobytes()
+    return pipe(**arguments).images[0].tobytes()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_stages_give_the_bytes_of_the_pipeline_itself(ready, name):
+def test_the_stages_give_the_bytes_of_the_diffusers_pipeline(ready, name):
     mine = ready(name)
     item = mine.items[1]
     assert mine.draw([item]) == [one_shot(mine, item.request, item.seed)]
@@ -103,32 +103,32 @@ def test_a_mask_of_another_size_and_one_that_is_all_black_or_all_white_work(read
 
 
 def alone(mine: Ready, items):
-    """Items as a batch may hold them: without images where those keep an image alone."""
+    """The items in a form that can be batched: without images if the family does not batch images."""
     if not mine.generator.traits.unbatched_with_images:
         return items
     return [replace(item, request=replace(item.request, input_images=()), input_images=()) for item in items]
 
 
 @pytest.mark.parametrize("name", BATCHING)
-def test_in_a_fixed_shape_slot_neighbours_and_padding_change_nothing(ready, name):
+def test_in_a_fixed_shape_slot_neighbours_and_padding_do_not_change_bytes(ready, name):
     mine = ready(name)
-    canary, *others = alone(mine, mine.items)
-    by_itself = mine.draw([canary] * BATCH)[0]
-    strangers = [replace(other, seed=other.seed + 50) for other in others]
+    probed, *others = alone(mine, mine.items)
+    expected = mine.draw([probed] * BATCH)[0]
+    reseeded = [replace(other, seed=other.seed + 50) for other in others]
     for slot in range(BATCH):
-        for company in (others, others[::-1], strangers):
-            assert mine.draw([*company[:slot], canary, *company[slot:]])[slot] == by_itself
-    assert mine.draw([others[0], canary, canary, canary])[1] == by_itself  # a padded tail
+        for neighbours in (others, others[::-1], reseeded):
+            assert mine.draw([*neighbours[:slot], probed, *neighbours[slot:]])[slot] == expected
+    assert mine.draw([others[0], probed, probed, probed])[1] == expected  # a padded tail
 
 
 @pytest.mark.parametrize("name", BATCHING)
-def test_the_probe_agrees(ready, name):
+def test_the_batch_invariance_check_passes(ready, name):
     mine = ready(name)
     assert batch_is_neutral(mine.generator, alone(mine, mine.items), BATCH)
 
 
-def test_another_batch_shape_does_change_bytes(ready):
-    """The negative control: without the fixed shape the law would not hold."""
+def test_another_batch_shape_changes_bytes(ready):
+    """The negative control: without the fixed shape, batches would change bytes."""
     changed = {}
     for name in BATCHING:
         mine = ready(name)
@@ -137,7 +137,7 @@ def test_another_batch_shape_does_change_bytes(ready):
     assert sum(changed.values()) >= 3, changed
 
 
-def test_the_probe_sees_a_batch_that_leaks(ready, monkeypatch):
+def test_the_batch_invariance_check_detects_dependent_slots(ready, monkeypatch):
     mine = ready("flux")
     real = mine.generator.denoise
 
@@ -150,24 +150,24 @@ def test_the_probe_sees_a_batch_that_leaks(ready, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["qwen_image", "qwen_image_edit"])
-def test_no_mask_reaches_qwens_transformer_and_lengths_keep_apart(ready, name, monkeypatch):
+def test_qwens_transformer_receives_no_mask_and_lengths_are_not_batched_together(ready, name, monkeypatch):
     mine = ready(name)
-    seen = []
+    masks = []
     transformer = mine.generator.pipe.transformer
     real = transformer.forward
     monkeypatch.setattr(
-        transformer, "forward", lambda *a, **k: seen.append(k["encoder_hidden_states_mask"]) or real(*a, **k)
+        transformer, "forward", lambda *a, **k: masks.append(k["encoder_hidden_states_mask"]) or real(*a, **k)
     )
     mine.draw(mine.items[:2])
-    assert seen
-    assert all(mask is None for mask in seen)
+    assert masks
+    assert all(mask is None for mask in masks)
     longer = replace(mine.items[0].request, prompt=mine.items[0].request.prompt + " and another")
     (item,) = encode(type(mine.generator)(mine.card, mine.weights, mine.generator.machine), [longer])
     assert item.shape != mine.items[0].shape
 
 
 def test_qwen_is_guided_by_its_negative_prompt(ready):
-    """Without one the pipeline would warn and not guide at all."""
+    """Without one the pipeline warns and applies no guidance."""
     _, sampler = small("qwen_image")
     assert sampler.negative_prompt == " "
     mine = ready("qwen_image")
@@ -175,7 +175,7 @@ def test_qwen_is_guided_by_its_negative_prompt(ready):
     assert mine.draw([replace(mine.items[0], request=stronger)]) != mine.draw([mine.items[0]])
 
 
-def test_an_image_is_read_once(ready):
+def test_an_image_is_encoded_once(ready):
     mine = ready("qwen_image_edit")
     memory = mine.generator.pipe._encode_vae_image
     read = memory._read
@@ -194,7 +194,7 @@ def test_an_image_is_read_once(ready):
     ("name", "limit", "lost"),
     [("flux", 64, {"clip": 0, "t5": 0}), ("flux", 5, {"clip": 0, "t5": 3}), ("pixart_sigma", 5, {"t5": 3})],
 )
-def test_what_an_encoder_does_not_read_is_counted(ready, name, limit, lost):
+def test_truncated_tokens_are_counted(ready, name, limit, lost):
     mine = ready(name)
     sampler = replace(mine.sampler, max_sequence_length=limit)
     fresh = type(mine.generator)(mine.card, mine.weights, mine.generator.machine)

@@ -1,4 +1,4 @@
-"""Every rubric before real small judges of both families, under both protocols; probabilities against transformers."""
+"""Every rubric with small judges of both families and both protocols; probabilities equal those of transformers."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from local_bench.models.weights import resolve
 
 pytestmark = pytest.mark.server
 COVER = 4
-"""So many questions of a rubric have all its layouts, both languages, every form of sheet and every repeat."""
+"""This number of questions of a rubric covers its layouts, both languages, every form of collage and every repeat."""
 BRIEFS = (
     "A poster for a mountain hut in two colours; print quality, PNG, 1024x768.",
     "一张茶馆海报,红色圆形,白色背景,横版,300 DPI。",
@@ -40,12 +40,12 @@ def make_image():
 
 def question(name, i):
     """The i-th question of a rubric: its layouts in turn, briefs in English and Chinese."""
-    asked = rubric(name)
-    layout = asked.layouts[i % len(asked.layouts)] if asked.layouts else []
+    definition = rubric(name)
+    layout = definition.layouts[i % len(definition.layouts)] if definition.layouts else []
     many = {"image": 3, "reference": 2, "input": 2}
     roles = tuple(role for role in layout for _ in range(many.get(role, 1)))
-    n = len(roles) if asked.layouts else int(asked.writes is None)
-    slots = tuple((slot, "2" if slot in asked.numbers else f"{BRIEFS[i % 2]} {i}") for slot in asked.slots)
+    n = len(roles) if definition.layouts else int(definition.writes is None)
+    slots = tuple((slot, "2" if slot in definition.numbers else f"{BRIEFS[i % 2]} {i}") for slot in definition.slots)
     if name == "idea_question":
         counted = i % 4 == 0
         collage = Collage(count=3) if counted else Collage((1, 2))
@@ -82,34 +82,36 @@ def spec(described, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["json", "logit"])
-def test_every_rubric_is_always_answered_in_form(judge, questions, protocol):
+def test_every_answer_has_the_form_of_its_rubric(judge, questions, protocol):
     transport, described, _ = judge
     if protocol == "logit":  # those that write text are sent as with json
         questions = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
-    said = dict(answers(transport, spec(described, protocol), questions))
-    assert len(said) == len(questions)
-    assert [(q.rubric, said[i].unscored) for i, q in questions if said[i].answer is None] == []
-    for i, asked in questions:
-        if rubric(asked.rubric).writes is None:
-            assert (said[i].labels is not None) == (protocol == "logit")
+    verdicts = dict(answers(transport, spec(described, protocol), questions))
+    assert len(verdicts) == len(questions)
+    assert [(q.rubric, verdicts[i].unscored) for i, q in questions if verdicts[i].answer is None] == []
+    for i, item in questions:
+        if rubric(item.rubric).writes is None:
+            assert (verdicts[i].labels is not None) == (protocol == "logit")
     if protocol == "logit":
         return
-    points = next(said[i] for i, q in questions if q.rubric == "evaluation_points")
+    points = next(verdicts[i] for i, q in questions if q.rubric == "evaluation_points")
     assert isinstance(lines(points, "points"), tuple | str)
-    orders = [deliverables(said[i]) for i, q in questions if q.rubric == "deliverables"]
-    assert all(isinstance(order, str) or order.rules for order in orders)  # never a crash, whatever was written
+    orders = [deliverables(verdicts[i]) for i, q in questions if q.rubric == "deliverables"]
+    assert all(isinstance(order, str) or order.rules for order in orders)  # any text is read without an exception
 
 
-def test_the_labels_probabilities_are_those_of_transformers(judge, questions):
-    """float32, to 1e-4, whatever carries the question."""
+def test_label_probabilities_equal_those_of_transformers(judge, questions):
+    """In float32, to 1e-4, for every transport."""
     transport, described, weights = judge
     one = spec(described, "logit")
-    asked = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
-    said = dict(answers(transport, one, asked))
+    selected = [(i, q) for i, q in questions if rubric(q.rubric).writes is None]
+    verdicts = dict(answers(transport, one, selected))
     with Local(weights, composer(described.patch).prepared, "cpu", "float32", 1) as local:
-        expected = dict(answers(local, one, asked))
-    for i, _ in asked:
-        assert said[i].labels.keys() == expected[i].labels.keys()
-        for criterion, labels in said[i].labels.items():
+        expected = dict(answers(local, one, selected))
+    for i, _ in selected:
+        assert verdicts[i].labels.keys() == expected[i].labels.keys()
+        for criterion, labels in verdicts[i].labels.items():
             assert labels == pytest.approx(expected[i].labels[criterion], abs=1e-4)
-    assert len({tuple(labels.values()) for v in said.values() for labels in v.labels.values()}) > 10  # and they differ
+    assert (
+        len({tuple(labels.values()) for v in verdicts.values() for labels in v.labels.values()}) > 10
+    )  # and they differ
