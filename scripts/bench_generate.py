@@ -1,14 +1,16 @@
-"""Ours against the plain way people make images with diffusers, side by side in one process.
+"""Compares the generation phase with plain use of diffusers, in one process.
 
     .venv/bin/python scripts/bench_generate.py --out benchmarks/generate.json                    # CPU, small models
     .venv/bin/python scripts/bench_generate.py --cards flux1-dev,sd35-large --random --size 1024 \\
         --batches 1,2 --compile both --prompts 4 --repeats-of-a-prompt 1 --out benchmarks/generate-h200.json     # a GPU
 
-Three ways make the same images (same weights, prompts, seeds, sampler, sizes), alternating:
+Three implementations generate the same images (same weights, prompts, seeds, sampler, sizes), alternating:
 plain: everything resident, one prompt at a time, one pipeline call each, `image.save`;
-bare: the same pipeline called on our batches, decoding sliced, nothing kept: our overhead is measured against it;
+bare: the same pipeline called on the batches of the plan, with sliced decoding, nothing stored: the reference of the
+overhead;
 ours: the generation phase of a run: load, encode once, drop the encoders, probe, denoise, decode, hash, PNG, ledger.
-Loading, the probe and compiling, once a run, are told apart and left out. Ratios are the claim, seconds are of a day.
+Loading, the probe and compilation, once per run, are measured separately and excluded. Seconds depend on the machine;
+the ratios are the result.
 """
 
 import argparse
@@ -79,7 +81,7 @@ class Case:
 
 
 class Counted:
-    """Counts how often the encoder is asked."""
+    """Counts the calls of the encoder."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.calls = 0
@@ -99,13 +101,13 @@ def orders(folder: Path, prompts: int, size: int, images: bool) -> Path:
     """An order file with one image an order, its source drawn here where the model edits."""
     lines = []
     for i in range(prompts):
-        words = [WORDS[(i + k) % len(WORDS)] for k in range(8)]
+        names = [WORDS[(i + k) % len(WORDS)] for k in range(8)]
         line = {
             "task_id": f"order-{i:03}",
             "category": "Product",
             "price_usd": 1,
             "title": f"{i:03}",
-            "brief": " ".join(words)[:60].ljust(60, "."),  # of one length, as Qwen-Image's batches need
+            "brief": " ".join(names)[:60].ljust(60, "."),  # of one length, as Qwen-Image's batches need
             "deliverables": ["a picture"],
             "evaluation_points": ["It is there"],
         }
@@ -128,7 +130,7 @@ def pipeline(config: RunConfig, device: torch.device) -> Any:
     else:
         pipe = kind.pipeline.from_pretrained(resolve(described), dtype=dtype, local_files_only=True).to(device)
     pipe.set_progress_bar_config(disable=True)
-    pipe.vae.enable_slicing()  # as ours: a batch that is decoded whole has other bytes
+    pipe.vae.enable_slicing()  # as the package: unsliced decoding of a batch gives other bytes
     denoiser = getattr(pipe, kind.denoiser)
     denoiser.set_attention_backend(attention_backend("auto", device, described.dtype, described.attention, kind.masks))
     if config.engine.compile:
@@ -149,16 +151,16 @@ def call(pipe: Any, plan: RunPlan, batch: list[Any], inputs: Path) -> list[Image
     """One call of the pipeline for a few candidates."""
     (model,) = plan.models
     sampler = dict(batch[0].work["sampler"])
-    asked: dict[str, Any] = {"prompt": [c.deliverable.prompt for c in batch], **sampler}
+    arguments: dict[str, Any] = {"prompt": [c.deliverable.prompt for c in batch], **sampler}
     if sampler.get("negative_prompt") is not None:
-        asked["negative_prompt"] = [sampler["negative_prompt"]] * len(batch)
+        arguments["negative_prompt"] = [sampler["negative_prompt"]] * len(batch)
     images = [c.work["pictures"] for c in batch]
     if images[0]:
         assert model.card is not None
-        asked["image"] = [Image.open(inputs / p[0][:2] / f"{p[0]}.png").convert("RGB") for p in images]
-        asked |= {"max_area": sampler["height"] * sampler["width"], "_auto_resize": False}
+        arguments["image"] = [Image.open(inputs / p[0][:2] / f"{p[0]}.png").convert("RGB") for p in images]
+        arguments |= {"max_area": sampler["height"] * sampler["width"], "_auto_resize": False}
     generators = [torch.Generator("cpu").manual_seed(c.seed) for c in batch]
-    return list(pipe(**asked, generator=generators).images)
+    return list(pipe(**arguments, generator=generators).images)
 
 
 def finish(device: torch.device) -> float:
@@ -168,7 +170,7 @@ def finish(device: torch.device) -> float:
 
 
 def peak_gb(device: torch.device) -> float | None:
-    """Of the device; on the CPU there is no telling two ways in one process apart."""
+    """The peak of the device; on the CPU two implementations in one process cannot be separated."""
     return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else None
 
 
@@ -180,10 +182,10 @@ def clear(device: torch.device) -> None:
 
 @dataclass
 class Ours:
-    """What the ledger of one run of ours says, in seconds."""
+    """Figures from the ledger of one run, in seconds."""
 
     started_s: float
-    """Loading, and what is proven and compiled before the first image: once a run."""
+    """Loading, the probe and compilation before the first image: once per run."""
     making_s: float
     rest_s: float
     encodings: int
@@ -205,19 +207,19 @@ def run_ours(config: RunConfig, folder: Path, device: torch.device) -> Ours:
         encoder = Counted(family(described.family), "encode_text")
         begun = finish(device)
         generate(run, plan.models, executor, Quiet())
-        whole = finish(device) - begun
+        total = finish(device) - begun
         encoder.undo()
         executor.end("done")
         rows = run.store.rows("SELECT phase, sum(t1_ns - t0_ns) / 1e9 AS s FROM meter GROUP BY phase")
-        held = {row["phase"]: row["s"] for row in rows}
-        started, making = held.get("load", 0.0) + held.get("warm-up", 0.0), held["denoise"] + held["decode"]
+        phase_s = {row["phase"]: row["s"] for row in rows}
+        started, making = phase_s.get("load", 0.0) + phase_s.get("warm-up", 0.0), phase_s["denoise"] + phase_s["decode"]
         pixels = {row["pixels_sha256"] for row in run.store.rows("SELECT pixels_sha256 FROM candidates")}
-    return Ours(started, making, whole - started - making, encoder.calls, peak_gb(device), pixels)
+    return Ours(started, making, total - started - making, encoder.calls, peak_gb(device), pixels)
 
 
 @dataclass
 class Theirs:
-    """The plain way and the bare one, in seconds; everything was loaded and warm before."""
+    """`plain` and `bare`, in seconds, after loading and warm-up."""
 
     plain_s: float
     bare_s: float

@@ -1,13 +1,13 @@
-"""Judging through our two transports against vLLM's own offline `LLM.chat` and against one request at a time.
+"""Compares judging by the package's two transports with vLLM's offline `LLM.chat` and with one request at a time.
 
     .venv/bin/python scripts/bench_judge.py [--repeats 3] [--card tiny-qwen3-vl] [--out benchmarks/judge.json]
 
-512 questions a round, four about each of 128 images that no cache has seen, the same for every way that has an engine
-of its own. `chat`: one `LLM.chat` over all of them, in a process that does nothing else (the ceiling). `embedded` and
-`served`: ours. `one by one`: the server, one request at a time (every fourth image: it is slow). The ways alternate;
-rates are of the sums. Then what each criterion costs to prefill, by the engine's own counters, first and further ones.
-Seconds are of this machine on this day, ratios are the claim. On a GPU: `--card qwen3-vl-8b --load random` serves the
-real architecture with random weights that are made here.
+512 questions per round, four about each of 128 uncached images, the same for every configuration. `chat`: one
+`LLM.chat` over all of them, in a separate process (the upper bound). `embedded` and `served`: the package's transports.
+`one by one`: the server, one request at a time (every fourth image only). The configurations alternate; rates are
+computed from the sums. Then the prefill cost of the first and of further criteria, from the engine's counters. Seconds
+depend on the machine; the ratios are the result. On a GPU, `--card qwen3-vl-8b --load random` serves the real
+architecture with seeded random weights.
 """
 
 import argparse
@@ -53,7 +53,7 @@ ONE_BY_ONE = 4
 
 
 class Images:
-    """Noise that no cache has seen, by its digest."""
+    """New noise images, by digest."""
 
     def __init__(self, side: int) -> None:
         self._rng = np.random.default_rng(0)
@@ -62,16 +62,16 @@ class Images:
 
     def questions(self, n: int = N_IMAGES) -> list[tuple[tuple[int, int], Question]]:
         """Four questions about each of `n` new images."""
-        asked = []
+        items = []
         for i in range(n):
             sha = self._new(self._side)
             for k, point in enumerate(POINTS):
                 slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
-                asked.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
-        return asked
+                items.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
+        return items
 
     def order(self, n: int, side: int) -> list[list[tuple[Any, Question]]]:
-        """All that the ServImage suite asks about each of `n` new images."""
+        """All questions of the ServImage suite about each of `n` new images."""
         brief = "A poster for a mountain hut, in two greens on white, with a boot and a path. " * 4
         task = Task("t", "Digital", 1, "A poster", brief, ("the poster",), POINTS)
         return [
@@ -87,7 +87,7 @@ class Images:
 
 
 def chat(end: Connection, flags: list[str], env: dict[str, str]) -> None:
-    """A process with vLLM's own `LLM` and nothing of ours: bodies in, seconds out."""
+    """A process with vLLM's own `LLM` only: receives request bodies, sends seconds."""
     import os
 
     os.environ.update(env, VLLM_LOGGING_LEVEL="ERROR")
@@ -115,35 +115,35 @@ def chat(end: Connection, flags: list[str], env: dict[str, str]) -> None:
 @contextmanager
 def ceiling(engine: Engine) -> Iterator[Callable[[list[dict[str, Any]]], float]]:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=chat, args=(theirs, arguments(engine), environment(engine)), daemon=True)
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=chat, args=(child_end, arguments(engine), environment(engine)), daemon=True)
     process.start()
     try:
-        assert ours.recv() == "ready"
+        assert parent_end.recv() == "ready"
 
         def timed(bodies: list[dict[str, Any]]) -> float:
-            ours.send(bodies)
-            return float(ours.recv())
+            parent_end.send(bodies)
+            return float(parent_end.recv())
 
         yield timed
-        ours.send(None)
+        parent_end.send(None)
         process.join(30)
     finally:
         process.kill()
 
 
 def timed(
-    transport: Transport, spec: JudgeSpec, asked: list[tuple[Any, Question]], at_once: int | None = None
+    transport: Transport, spec: JudgeSpec, questions: list[tuple[Any, Question]], at_once: int | None = None
 ) -> float:
     begun = time.perf_counter()
-    found = dict(answers(transport, spec, asked, at_once))
+    found = dict(answers(transport, spec, questions, at_once))
     seconds = time.perf_counter() - begun
-    assert len(found) == len(asked)
+    assert len(found) == len(questions)
     assert all(verdict.answer for verdict in found.values())
     return seconds
 
 
-def race(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> dict[str, Any]:
+def compare(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> dict[str, Any]:
     composer = Composer(images.by_digest.__getitem__, spec.patch)
     seconds = dict.fromkeys(("chat", "embedded", "served", "one by one"), 0.0)
     n = dict.fromkeys(seconds, 0)
@@ -154,26 +154,26 @@ def race(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> dict[
         served = stack.enter_context(Client(server, composer, None, 600))
         bare = stack.enter_context(ceiling(engine))
 
-        def bodies(asked: list[tuple[Any, Question]]) -> list[dict[str, Any]]:
-            return [composer.body(request, "") for _, question in asked for request in spec.requests(question)]
+        def bodies(questions: list[tuple[Any, Question]]) -> list[dict[str, Any]]:
+            return [composer.body(request, "") for _, question in questions for request in spec.requests(question)]
 
         warm = images.questions(8)  # grammar and kernels are made at the first use
         timed(embedded, spec, warm)
         timed(served, spec, warm)
         bare(bodies(warm))
         for _ in range(repeats):
-            asked, few = images.questions(), images.questions(N_IMAGES // ONE_BY_ONE)
-            ways: dict[str, Callable[[], float]] = {
-                "chat": lambda asked=asked: bare(bodies(asked)),
-                "embedded": lambda asked=asked: timed(embedded, spec, asked),
-                "served": lambda asked=asked: timed(served, spec, asked),
+            questions, few = images.questions(), images.questions(N_IMAGES // ONE_BY_ONE)
+            configurations: dict[str, Callable[[], float]] = {
+                "chat": lambda questions=questions: bare(bodies(questions)),
+                "embedded": lambda questions=questions: timed(embedded, spec, questions),
+                "served": lambda questions=questions: timed(served, spec, questions),
                 "one by one": lambda few=few: timed(served, spec, few, 1),
             }
-            for way, run in ways.items():
-                seconds[way] += run()
-                n[way] += len(few if way == "one by one" else asked)
+            for name, run in configurations.items():
+                seconds[name] += run()
+                n[name] += len(few if name == "one by one" else questions)
         cost = {f"{side}x{side}": prefill(embedded, spec, images, side) for side in PREFILL_SIDES}
-    rates = {way: round(n[way] / seconds[way], 1) for way in seconds}
+    rates = {name: round(n[name] / seconds[name], 1) for name in seconds}
     return {
         "requests_per_s": rates,
         "embedded_of_chat": round(rates["embedded"] / rates["chat"], 3),
@@ -188,16 +188,16 @@ def prefill(transport: Transport, spec: JudgeSpec, images: Images, side: int, n:
     """Tokens that had to be computed for an image's first criterion and for each further one, and the share of prompt
     tokens that came from the prefix cache, in the suite's own order of questions; images of `side` pixels a side."""
 
-    def computed(asked: list[tuple[Any, Question]]) -> tuple[float, float, int]:
+    def computed(items: list[tuple[Any, Question]]) -> tuple[float, float, int]:
         before = transport.counters()
-        timed(transport, spec, asked)
+        timed(transport, spec, items)
         after = transport.counters()
         total = after["prompt_tokens"] - before["prompt_tokens"]
-        return total - (after["cached_tokens"] - before["cached_tokens"]), total, len(asked)
+        return total - (after["cached_tokens"] - before["cached_tokens"]), total, len(items)
 
     spec = replace(spec, max_pixels=side * side)
     orders = images.order(n, side)
-    timed(transport, spec, images.order(1, side)[0])  # what every rubric has in common is there already
+    timed(transport, spec, images.order(1, side)[0])  # the common prefix of the rubrics is cached
     first, first_total, n_first = computed([questions[0] for questions in orders])
     further, further_total, n_further = computed([q for questions in orders for q in questions[1:]])
     return {
@@ -252,7 +252,7 @@ def main() -> None:
         weights = random_weights(described, Path(folder)) if given.load == "random" else resolve(described)
         for protocol in ("json", "logit"):
             spec, engine = judge_of(described, given.side, protocol, weights, gpu)
-            result[protocol] = race(spec, engine, Images(given.side), given.repeats)
+            result[protocol] = compare(spec, engine, Images(given.side), given.repeats)
             print(json.dumps({protocol: result[protocol]}, indent=2), flush=True)
     if given.out:
         given.out.write_text(json.dumps(result, indent=2) + "\n")

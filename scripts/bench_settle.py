@@ -1,11 +1,11 @@
-"""Settling a million candidate rows: our columns against plain pandas groupbys of the same tables.
+"""Settling a million candidate rows: the package's columns compared with pandas groupbys of the same tables.
 
     .venv/bin/python scripts/bench_settle.py [--models 16] [--orders 31250] [--repeats 3] [--out benchmarks/settle.json]
 
 16 models x 31,250 orders x 2 images, seeded. A section is one scenario; `SECTIONS` has each as (ours, theirs), and both
-must give the same figures. Every way runs in a process of its own on one core, from the same rows; its seconds are the
-median of the repeats, its memory the peak of the whole process, the rows and the libraries included. Ratios are the
-claim, seconds are of this machine on this day.
+must give the same figures. Each implementation runs in a separate process on one core, from the same rows; its seconds
+are the median of the repeats, its memory the peak of the process, including the rows and the libraries. Seconds depend
+on the machine; the ratios are the result.
 """
 
 import argparse
@@ -120,9 +120,9 @@ def our_bootstrap(rows: PrefixBatch, cells: Any) -> Figures:
     from local_bench.settle.bootstrap import ratio_intervals
 
     accepted = rows.accepted.reshape(rows.models, -1, IMAGES)
-    images, whole = accepted.sum(axis=2).T, accepted.min(axis=2).T
+    images, complete = accepted.sum(axis=2).T, accepted.min(axis=2).T
     price = np.broadcast_to(rows.price_cents[:, None], images.shape)
-    above = np.hstack([images * price / IMAGES, images, whole])
+    above = np.hstack([images * price / IMAGES, images, complete])
     below = np.hstack([price, np.full(images.shape, IMAGES), np.ones(images.shape)])
     masks = [np.ones(len(price)), *(rows.category == c for c in range(len(CATEGORIES)))]
     columns = [np.hstack([table * mask[:, None] for mask in masks]) for table in (above, below)]
@@ -140,11 +140,13 @@ def their_cells(rows: PrefixBatch) -> Any:
 
 def their_standard(rows: PrefixBatch, frame: Any) -> Figures:
     frame = frame.assign(earned=frame.accepted * frame.price / IMAGES)
-    whole = frame.groupby(["model", "task"]).agg(all=("accepted", "min"), category=("category", "first")).reset_index()
+    complete = (
+        frame.groupby(["model", "task"]).agg(all=("accepted", "min"), category=("category", "first")).reset_index()
+    )
     figures = []
     for by in (["model"], ["category", "model"]):
         revenue, images = frame.groupby(by).earned.sum(), frame.groupby(by).accepted.mean()
-        orders = whole.groupby(by)["all"].mean()
+        orders = complete.groupby(by)["all"].mean()
         figures += [float(x) for row in zip(revenue, orders, images, strict=True) for x in row]
     return figures
 
@@ -162,9 +164,9 @@ def their_competition(rows: PrefixBatch, frame: Any) -> Figures:
 
 
 def their_savings(rows: PrefixBatch, frame: Any) -> Figures:
-    whole = frame.groupby(["model", "task"]).agg(all=("accepted", "min"), price=("price", "first")).reset_index()
+    complete = frame.groupby(["model", "task"]).agg(all=("accepted", "min"), price=("price", "first")).reset_index()
     budget = rows.price_cents.sum() / 100
-    done = (whole["all"] * whole.price).groupby(whole.model).sum()
+    done = (complete["all"] * complete.price).groupby(complete.model).sum()
     cost = frame.groupby("model").size() * float(USD_PER_IMAGE)
     table = zip((done - cost) / budget, done / budget, done / (cost + budget - done), strict=True)
     return [float(x) for row in table for x in row]
@@ -192,19 +194,19 @@ SECTIONS: dict[str, tuple[Callable[..., Figures], Callable[..., Figures] | None]
 CELLS = (our_cells, their_cells)
 
 
-def run_way(way: int, models: int, orders: int, repeats: int, out: Any) -> None:
-    """All sections one way, in this process: seconds a section, figures, peak memory."""
+def run_implementation(index: int, models: int, orders: int, repeats: int, out: Any) -> None:
+    """All sections with one implementation, in this process: seconds per section, figures, peak memory."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     rows = make_rows(models, orders)
     seconds: dict[str, list[float]] = {name: [] for name in ("cells", *SECTIONS)}
     figures = {}
-    CELLS[way](make_rows(2, 10))  # imports are nobody's seconds
+    CELLS[index](make_rows(2, 10))  # imports are not timed
     for _ in range(repeats):
         began = time.perf_counter()
-        cells = CELLS[way](rows)
+        cells = CELLS[index](rows)
         seconds["cells"].append(time.perf_counter() - began)
-        for name, ways in SECTIONS.items():
-            run = ways[way]
+        for name, implementations in SECTIONS.items():
+            run = implementations[index]
             if run is None:
                 continue
             began = time.perf_counter()
@@ -223,9 +225,11 @@ def main() -> None:
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     found = []
-    for way in (0, 1):
+    for index in (0, 1):
         queue = context.Queue()
-        child = context.Process(target=run_way, args=(way, given.models, given.orders, given.repeats, queue))
+        child = context.Process(
+            target=run_implementation, args=(index, given.models, given.orders, given.repeats, queue)
+        )
         child.start()
         found.append(queue.get())
         child.join()
@@ -238,7 +242,7 @@ def main() -> None:
     for name, s in ours.items():
         other = theirs.get(name)
         print(f"{name:12}{s:10.3f}" + (f"{other:10.3f}{other / s:15.1f}" if other is not None else f"{'-':>10}"))
-    both = [sum(way[name] for name in theirs) for way in (ours, theirs)]
+    both = [sum(index[name] for name in theirs) for index in (ours, theirs)]
     print(f"{'all of these':12}{both[0]:10.3f}{both[1]:10.3f}{both[1] / both[0]:15.1f}")
     print(f"peak memory: ours {our_peak / 2**30:.2f} GiB, pandas {their_peak / 2**30:.2f} GiB")
     if given.out:
