@@ -30,9 +30,9 @@ def decision_of(config: RunConfig, scores: Sequence[Score], thresholds: Mapping[
 
 def decide(run: RunDir) -> None:
     """The settle phase: replace the decisions that do not follow from the stored scores, in one transaction."""
-    removed, changed = run.store.decisions_on_no_candidate(), list(changed_decisions(run))
-    if removed or changed:
-        run.store.change_decisions(removed, changed)
+    changed = list(changed_decisions(run))
+    if changed or not run.store.has_one_decision_each():
+        run.store.change_decisions(run.store.decisions_on_no_candidate(), changed)
 
 
 def changed_decisions(run: RunDir) -> Iterator[DecisionColumns]:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import random
+import shutil
 import sqlite3
 from collections import defaultdict
 
@@ -23,7 +24,7 @@ from local_bench.runs.acceptance import decide, decision_of
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow, constraints
+from local_bench.runs.store import CandidateRow, checked, constraints
 from local_bench.runs.store.columns import Lookup
 from local_bench.runs.store.rows import VerdictRow
 from local_bench.runs.verify import verify
@@ -474,6 +475,41 @@ def test_a_large_ledger_is_checked_once_and_again_after_every_change(tmp_path, m
     db.close()
     with pytest.raises(LedgerDamaged, match="'candidates' has values"):
         RunDir.open(path)
+
+
+def test_what_was_checked_is_remembered_between_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+    read = []
+    fault = constraints._fault_of_rows
+    monkeypatch.setattr(constraints, "_fault_of_rows", lambda db, table: read.append(table) or fault(db, table))
+    path = tmp_path / "run"
+
+    def tables_read_by_another_process():
+        checked._checked.clear()
+        read.clear()
+        RunDir.open(path).store.close()
+        return set(read)
+
+    with random_run(path, 8):
+        pass
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    assert tables_read_by_another_process() == set(constraints.CONDITIONS)
+    assert tables_read_by_another_process() == set()
+    with RunDir.begin(path, RunDir.open(path).config) as run:
+        decide(run)
+    assert tables_read_by_another_process() == {"decisions"}
+    assert tables_read_by_another_process() == set()
+    data = (path / "ledger.sqlite").read_bytes()
+    (path / "ledger.sqlite").write_bytes(data)
+    assert tables_read_by_another_process() == set(constraints.CONDITIONS)
+    (entry,) = (tmp_path / "cache" / "ledgers").iterdir()
+    for text in ("[]", "{", '{"rules": "other"}', entry.read_text().replace('"rules": "', '"rules": "0')):
+        entry.write_text(text)
+        assert tables_read_by_another_process() == set(constraints.CONDITIONS)
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("no folder")
+    for _ in range(2):
+        assert tables_read_by_another_process() == set(constraints.CONDITIONS)
 
 
 @pytest.mark.parametrize(

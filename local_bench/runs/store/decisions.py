@@ -79,6 +79,10 @@ class DecisionStore(PlanStore):
         )
         return ((limits, CaseColumns(*columns)) for limits, columns in parts)
 
+    def has_one_decision_each(self) -> bool:
+        """Whether there are as many decisions as candidates."""
+        return bool(self.rows("SELECT (SELECT count(*) FROM decisions) = (SELECT count(*) FROM candidates)")[0][0])
+
     def decisions_on_no_candidate(self) -> list[str]:
         """The work ids of decisions on candidates that do not exist, sorted."""
         rows = self.rows("SELECT work_id FROM decisions EXCEPT SELECT work_id FROM candidates ORDER BY work_id")
