@@ -82,9 +82,7 @@ def script(moment: str) -> None:
             embedded.AHEAD = 16  # otherwise a fast judge may have answered all requests by then
             at_call(judge.JudgeSession, "_commit", 2, kill_server)
         case "settle":
-            at_call(
-                Store, "_enter_decided", 1, kill_self, after=True
-            )  # in the transaction, after the decisions are inserted
+            at_call(Store, "_change", 1, kill_self, after=True)  # in the transaction, after the decisions are inserted
         case "interrupt":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
             at_call(Flux, "denoise", 3 + 2, lambda: os.kill(os.getpid(), signal.SIGINT))

@@ -91,16 +91,19 @@ class DecisionStore(PlanStore):
     def change_decisions(self, removed: Sequence[str], changed: Iterable[DecisionColumns]) -> None:
         """Remove the decisions with some work ids and add or replace others, in one transaction."""
         with self.transaction():
-            self.write_many("DELETE FROM decisions WHERE work_id = ?", ((work_id,) for work_id in removed))
-            for part in changed:
-                self.write_many(
-                    f"""{_INSERT} ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) =
-                          (excluded.accepted, excluded.unscored, excluded.price_micro_usd)""",
-                    (
-                        (work_id, *((decision, None) if isinstance(decision, int) else (None, decision)), price)
-                        for work_id, decision, price in zip(*part, strict=True)
-                    ),
-                )
+            self._change(removed, changed)
+
+    def _change(self, removed: Sequence[str], changed: Iterable[DecisionColumns]) -> None:
+        self.write_many("DELETE FROM decisions WHERE work_id = ?", ((work_id,) for work_id in removed))
+        for part in changed:
+            self.write_many(
+                f"""{_INSERT} ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) =
+                      (excluded.accepted, excluded.unscored, excluded.price_micro_usd)""",
+                (
+                    (work_id, *((decision, None) if isinstance(decision, int) else (None, decision)), price)
+                    for work_id, decision, price in zip(*part, strict=True)
+                ),
+            )
 
 
 NO_IMAGE = "!"
