@@ -9,7 +9,8 @@ import numpy as np
 from local_bench.analysis.settlement import line_table
 from local_bench.core.errors import UserError
 from local_bench.runs.rundir import RunDir
-from local_bench.settle.bootstrap import Floats, Method, task_sums
+from local_bench.runs.store import NOT_APPLICABLE
+from local_bench.settle.bootstrap import Floats, Method, numbered, task_sums
 from local_bench.settle.paired import Difference, Statistics, adjusted_bh, adjusted_holm, differences
 from local_bench.settle.table import ACCEPTED, REJECTED, Ints
 
@@ -145,12 +146,13 @@ def _sides(run: RunDir, shared: Sequence[str], names: Sequence[str]) -> dict[str
     rows = {i: np.flatnonzero((table.model == i) & (task >= 0)) for i in range(len(table.models))}
     scores: dict[int, dict[str, _Scores]] = {i: {} for i in rows}
     for name in names:
-        given = np.array([*run.store.first_scores(name)], dtype=object)
-        applies = np.array([value is not None for value in given], dtype=np.bool_)
+        given = [value for (value,) in run.store.first_scores([name])]
+        applies = np.array([value not in (None, NOT_APPLICABLE) for value in given], dtype=np.bool_)
+        values = np.array([value if isinstance(value, float) else np.nan for value in given])
         for i, of in rows.items():
             own = of[applies[of]]
             if len(own):
-                scores[i][name] = _Scores(image[own], given[own].astype(np.float64))
+                scores[i][name] = _Scores(image[own], values[own])
     return {
         model: _Side(task[rows[i]], image[rows[i]], part[rows[i]], table.decision[rows[i]], scores[i])
         for i, model in sorted(enumerate(table.models), key=lambda one: one[1])
@@ -166,7 +168,7 @@ def _figures(models: tuple[str, str], x: _Side, y: _Side, names: Sequence[str], 
     of_x, of_y = _in_both(x.image, y.image)
     if not len(of_x):
         return
-    tasks, n_tasks = _numbers(x.task[of_x])
+    tasks, n_tasks = numbered(x.task[of_x])
     part = x.part[of_x].astype(np.float64)
     decisions = np.stack([x.decision[of_x], y.decision[of_y]], axis=1)  # images x 2
     yes, no = decisions == ACCEPTED, decisions == REJECTED
@@ -189,7 +191,7 @@ def _score(name: str, models: tuple[str, str], x: _Scores, y: _Scores, judged: b
     of_x, of_y = _in_both(x.image, y.image)
     if not len(of_x):
         return
-    tasks, n_tasks = _numbers(x.image[of_x] // _MAX_DELIVERABLES)
+    tasks, n_tasks = numbered(x.image[of_x] // _MAX_DELIVERABLES)
     values = np.stack([x.value[of_x], y.value[of_y]], axis=1)
     both = np.asarray(~np.isnan(values).any(axis=1, keepdims=True))
     sums = task_sums(tasks, np.where(both, values, 0.0), n_tasks)
@@ -206,14 +208,6 @@ def _in_both(x: Ints, y: Ints) -> tuple[Ints, Ints]:
     places = order[np.minimum(at, len(y) - 1)]
     found = y[places] == x
     return np.flatnonzero(found), places[found]
-
-
-def _numbers(tasks: Ints) -> tuple[Ints, int]:
-    """Numbers from 0 of the tasks of images, in the order in which they first occur, and how many there are."""
-    distinct, first, index = np.unique(tasks, return_index=True, return_inverse=True)
-    rank = np.empty(len(distinct), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(distinct))
-    return rank[index], len(distinct)
 
 
 def _statistics(models: tuple[str, str], sure: Floats, possible: Floats, below: Floats | None) -> Statistics:

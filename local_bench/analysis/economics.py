@@ -11,7 +11,7 @@ from local_bench.analysis.performance import GenerationStats, generation_stats
 from local_bench.analysis.settlement import Accounting, line_table
 from local_bench.core.money import MICRO
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Judged, Store
+from local_bench.runs.store import NOT_APPLICABLE, UNSCORED, Scored, Store
 from local_bench.settle.break_even import Local, break_even_images, break_even_usd_per_hour
 from local_bench.settle.competition import Competition, compete
 from local_bench.settle.savings import ClientSavings, savings
@@ -96,7 +96,7 @@ def economics(
     """Settle the stored results. `usd_of`: model name -> price of one of its images at an API; `apis`: API name ->
     price of an image, for the break-even points; `usd_per_kwh`: price of electricity that is not included in the
     hourly price, applied to measured energy."""
-    table = table_of(line_table(store), [_summed(of) for of in store.first_judged(SCORES)])
+    table = table_of(line_table(store), [_summed(of) for of in store.first_scores(SCORES, "judge")])
     made = generation_stats(store, money, table.models)
     timed = {making.model: local for making in made if (local := _local(making)) is not None}
     n_made = {making.model: making.timing.n_made for making in made}
@@ -134,7 +134,7 @@ def summed_scores(store: Store) -> dict[Attempt, Decimal]:
 
 
 @lru_cache(100_000)
-def _summed(scores: tuple[Judged, ...]) -> Decimal | None:
+def _summed(scores: tuple[Scored, ...]) -> Decimal | None:
     """The exact sum of the scores that apply, as they are written; None if one is absent or unscored."""
     if None in scores or UNSCORED in scores:
         return None

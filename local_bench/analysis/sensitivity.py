@@ -12,7 +12,7 @@ from local_bench.core.money import MICRO
 from local_bench.judges.rules import RULES
 from local_bench.runs.acceptance import thresholds_of
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import UNSCORED, Judged
+from local_bench.runs.store import UNSCORED, Scored
 from local_bench.settle.sensitivity import Flip, Point, flips, profits, revenues
 from local_bench.settle.table import table_of
 
@@ -73,10 +73,13 @@ def _lowest(run: RunDir, names: tuple[str, ...]) -> list[float | None]:
     """For each deliverable, by work id: the lowest deciding score that applies; None if there is none or one is
     unscored. With hard rules: below every threshold for an image that violates one, None if one cannot be checked."""
     rules = (RULES,) if run.config.acceptance.rules else ()
-    return [_least(scores[: len(names)], *scores[len(names) :]) for scores in run.store.first_judged([*names, *rules])]
+    return [
+        _least(scores[: len(names)], *scores[len(names) :])
+        for scores in run.store.first_scores([*names, *rules], "judge")
+    ]
 
 
-def _least(scores: Sequence[Judged], rules: Judged = None) -> float | None:
+def _least(scores: Sequence[Scored], rules: Scored = None) -> float | None:
     if isinstance(rules, float) and rules < 1:
         return _MISSED
     if UNSCORED in (rules, *scores):

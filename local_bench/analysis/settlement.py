@@ -36,23 +36,21 @@ def line_table(store: Store) -> LineTable:
     """`lines` as columns."""
     tasks = store.task_prices()
     index = {task_id: i for i, (task_id, _, _) in enumerate(tasks)}
-    models: dict[str, int] = {}
+    names = store.models()
+    models = {name: i for i, name in enumerate(names)}
     parts = [np.empty((6, 0), np.int64)]
-    for names, ids, *columns, accepted in store.attempts():
-        models |= {name: len(models) + i for i, name in enumerate(set(names) - models.keys())}
+    for by, ids, *columns, accepted in store.attempts():
         try:
             task_numbers = [index[task_id] for task_id in ids]
         except KeyError as e:
             raise store.lacks_task(e.args[0]) from None
         decided = [UNSCORED if one is None else one for one in accepted]
-        parts.append(np.array([[models[name] for name in names], task_numbers, *columns, decided], np.int64))
-    appearance, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
-    ordered = sorted(models)
-    model = np.argsort([models[name] for name in ordered])[appearance]
+        parts.append(np.array([[models[name] for name in by], task_numbers, *columns, decided], np.int64))
+    model, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
     cell = model * len(tasks) + task
     first = attempt == 1
     return LineTable(
-        tuple(ordered),
+        tuple(names),
         tuple(task_id for task_id, _, _ in tasks),
         tuple(category for _, category, _ in tasks),
         wide_integers([price for _, _, price in tasks]),

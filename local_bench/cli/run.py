@@ -1,13 +1,12 @@
 """The commands that execute runs: `demo`, `run`, `plan` and the single phases."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from local_bench.cli.options import ALLOW_REMOTE, CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
-from local_bench.cli.output import progress, say, say_faults, show, show_json
+from local_bench.cli.output import progress, say, say_faults, show, show_json, waiting
 
 if TYPE_CHECKING:
     from local_bench.cli.labels import LabelOptions
@@ -340,9 +339,8 @@ def _run(
         finished.image_store.faults |= {fault.file: fault for fault in outcome.image_faults}
         report = None
         if stages is None or "settle" in stages:
-            with progress() if outcome.n_candidates > _LARGE else nullcontext() as bars:
-                with bars.waiting("writing the exports and the report") if bars else nullcontext():
-                    report = _write_report(finished)
+            with waiting("writing the exports and the report", outcome.n_candidates > _LARGE):
+                report = _write_report(finished)
         text, values = labels.output(finished) if labels else ("", {})
         if as_json:
             result = outcome_json(finished, outcome, report) | values

@@ -66,6 +66,16 @@ def stored(text: str | bytes | None) -> Any:
         ) from None
 
 
+def stored_object(text: str | bytes | None) -> dict[str, Any]:
+    """As `stored`; LedgerError also if it is not an object."""
+    value = stored(text)
+    if not isinstance(value, dict):
+        raise LedgerError(
+            f"the run has {kind(value)} where local-bench writes an object: it was changed by hand; repeat the run"
+        )
+    return value
+
+
 def lines_of(data: bytes, path: Path, error: type[UserError], what: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """As `objects`, for `data` already read from `path`."""
     return _objects(io.BytesIO(data), path, error, what, {})

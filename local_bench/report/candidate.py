@@ -114,9 +114,10 @@ def given(task: Task) -> list[tuple[str, str]]:
     return source + [(f"Reference image {i}", sha256) for i, sha256 in enumerate(task.reference_sha256, 1)]
 
 
-def _saw(task: Task, received: Sequence[str] | None) -> str | None:
+def _saw(task: Task, received: object) -> str | None:
+    """Which input images the model received, from the pixel digests in its work; None if it has none."""
     inputs = given(task)
-    if received is None or not inputs:
+    if not isinstance(received, list) or not inputs:
         return None
     names = [name[0].lower() + name[1:] for name, sha256 in inputs if sha256 in received]
     if len(names) == len(inputs):

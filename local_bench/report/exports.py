@@ -1,6 +1,5 @@
 """The run's tables as CSV and Parquet, for further analysis."""
 
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -112,14 +111,8 @@ class TableWriter:
         self._parquet.write_table(table)
 
 
-def csv_bytes(table: Any) -> bytes:
-    """The pyarrow table as CSV: nulls are empty and text that a spreadsheet would run as a formula begins with `'`."""
-    buffer = io.BytesIO()
-    pyarrow.csv.write_csv(_guarded(table), buffer)
-    return buffer.getvalue()
-
-
 def _guarded(table: Any) -> Any:
+    """A pyarrow table for CSV: text that a spreadsheet would run as a formula begins with `'`."""
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             text = table.column(i)

@@ -9,7 +9,7 @@ from local_bench.report.text import NOT_APPLICABLE
 from local_bench.report.view import model_order, thresholds
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Reason
-from local_bench.settle.bootstrap import Floats
+from local_bench.settle.bootstrap import numbered, task_sums
 from local_bench.settle.intervals import bootstrap_means
 
 MAX_REASONS = 30
@@ -86,17 +86,11 @@ def _score_intervals(run: RunDir) -> dict[tuple[str, str], tuple[float, float]]:
     key_of, task_of, position, value = np.concatenate(parts, axis=1)
     ordered = np.lexsort((position, key_of))  # by score and model, each in the plan's order
     starts = np.searchsorted(key_of[ordered], np.arange(1, len(keys)))
-    sums = [_sums_by_task(task_of[rows], value[rows]) for rows in np.split(ordered, starts)] if keys else []
+    sums = []
+    for rows in np.split(ordered, starts) if keys else ():
+        of_task, n_tasks = numbered(task_of[rows])
+        sums.append(task_sums(of_task, np.stack([value[rows], np.ones(len(rows))], axis=1), n_tasks).T)
     return {pair: ends for pair, ends in zip(keys, bootstrap_means(sums), strict=True) if ends}
-
-
-def _sums_by_task(task: Floats, value: Floats) -> tuple[Floats, Floats]:
-    """(sums, numbers) of the values (N,) of each task (N,), tasks in order of appearance."""
-    _, first, number = np.unique(task, return_index=True, return_inverse=True)
-    number = np.argsort(np.argsort(first))[number]
-    sums = np.zeros(len(first))
-    np.add.at(sums, number, value)
-    return sums, np.bincount(number).astype(np.float64)
 
 
 def figure(value: float, kind: str) -> str:
@@ -110,9 +104,9 @@ def better(run: RunDir) -> dict[str, str]:
     directions = {True: "higher is better", False: "lower is better"}
     known = {name: run.store.json_meta(f"metric:{name}") for name in score_names(run)}
     return {
-        name: directions[bool(about["higher_is_better"])]
+        name: directions[about["higher_is_better"]]
         for name, about in known.items()
-        if isinstance(about, dict) and "higher_is_better" in about
+        if about and "higher_is_better" in about
     }
 
 

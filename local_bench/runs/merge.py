@@ -204,7 +204,7 @@ def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 
 def _checks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """The judge's checks: batch invariance must hold in every session of every part."""
-    first, second = a.get("repeats", {}), b.get("repeats", {})
+    first, second = a.get("repeats"), b.get("repeats")
     if not first or not second:
         return a | b
     differs = sorted({*first["differs"], *second["differs"]})

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.runs.plan import Planned, RunPlan
 from local_bench.runs.rundir import RunDir
@@ -13,6 +13,8 @@ from local_bench.runs.store.rows import State
 
 _PER_IMAGE = ("encode", "denoise", "decode")
 """Phases whose time grows with the number of images."""
+_DETERMINED = ("work_json", "prompt", "seed", "height", "width")
+"""The columns of a candidate that follow from its work id."""
 
 
 def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
@@ -96,8 +98,9 @@ def _refuse_other_tasks(run: RunDir, plan: RunPlan) -> None:
 
 
 def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planned: Sequence[CandidateRow]) -> None:
-    """ConfigError with the first difference if a stored candidate is not planned. An imported image that was missing
-    and has been found may replace its unscored candidate."""
+    """ConfigError with the first difference if a stored candidate is not planned, LedgerError if it has other inputs
+    than the planned one of the same work id. An imported image that was missing and has been found may replace its
+    unscored candidate."""
     by_key = {row.key: row for row in planned}
     for row in stored:
         other = by_key.get(row.key)
@@ -107,7 +110,15 @@ def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planne
                 f"{run.path}: {name} is in the run and not in the plan: candidates can be added, not removed; give a "
                 "new --run-dir, or the old settings"
             )
-        if other.work_id == row.work_id or (row.state == "unscored" and "imported" in row.work["model"]):
+        if other.work_id == row.work_id:
+            changed = next((column for column in _DETERMINED if getattr(row, column) != getattr(other, column)), None)
+            if changed:
+                raise LedgerError(
+                    f"{run.path}: {name} has another {changed.removesuffix('_json')} than its work id stands for: the "
+                    "ledger was changed by hand; `local-bench verify` lists what differs, `recover` restores a backup"
+                )
+            continue
+        if row.state == "unscored" and "imported" in other.work["model"]:
             continue
         key, before, now = _first_difference(row.work, other.work)
         raise ConfigError(

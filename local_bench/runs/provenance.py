@@ -50,7 +50,7 @@ def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice
     spec = judge_spec(config, judge_devices[0])
     checks = run.store.json_meta(f"canary:{config.label}") or {}
     checks = checks if checks.get("judge") == spec.judge_id else {}
-    repeats = checks.get("repeats", {})
+    repeats = checks.get("repeats") or {}
     rubrics = spec.rubrics
     return {
         "name": config.label,

@@ -93,11 +93,9 @@ def bootstrap_mean(groups: Sequence[Sequence[float]], level: float = 0.95) -> tu
     return bootstrap_means([([sum(group) for group in filled], [len(group) for group in filled])], level)[0]
 
 
-def bootstrap_means(
-    sets: Sequence[tuple[ArrayLike, ArrayLike]], level: float = 0.95
-) -> list[tuple[float, float] | None]:
-    """`bootstrap_mean` of several sets of groups: the sums and the numbers of each group's values. Sets with equally
-    many groups are resampled together."""
+def bootstrap_means(sets: Sequence[ArrayLike], level: float = 0.95) -> list[tuple[float, float] | None]:
+    """`bootstrap_mean` of several sets of groups: (2, groups), the sums and the numbers of each group's values. Sets
+    with equally many groups are resampled together."""
     found: list[tuple[float, float] | None] = [None] * len(sets)
     columns = [np.asarray(of, dtype=np.float64).reshape(2, -1) for of in sets]
     by_size: dict[int, list[int]] = {}

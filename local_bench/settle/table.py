@@ -5,7 +5,7 @@ A cell is one model on one order. Prices and scores are integers of a unit that 
 counts as not accepted, and as accepted in the upper bound of every result (invariant 5).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -256,19 +256,9 @@ def distinct_per_group(group: Ints, value: Ints) -> Ints:
     return np.asarray(counts[np.searchsorted(groups, group)])
 
 
-def table_of_lines(lines: Iterable[Line], scores: Mapping[tuple[str, str, int], Decimal] | None = None) -> OutcomeTable:
-    """Lines of a run as a table, orders and models sorted by name. A line without an image is missing: it does not
-    compete and has no cost.
-
-    `scores`: (model, order, deliverable) -> summed scores of the image; absent if one of them is missing.
-    """
-    rows = list(lines)
-    sums = None if scores is None else [scores.get((row.model, row.task_id, row.deliverable)) for row in rows]
-    return table_of(line_table(rows), sums)
-
-
 def table_of(table: LineTable, scores: Sequence[Decimal | None] | None = None) -> OutcomeTable:
-    """As `table_of_lines`; `scores` (N,): the summed scores of each line's image, None if one of them is missing."""
+    """Lines of a run as a table, orders and models sorted by name. A line without an image is missing: it does not
+    compete and has no cost. `scores` (N,): the summed scores of each line's image, None if one of them is missing."""
     ids, task = np.unique(table.task, return_inverse=True)
     deliverables = np.ones(len(ids), dtype=np.int64)
     deliverables[task] = table.deliverables

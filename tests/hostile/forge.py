@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from local_bench.runs.store.schema import SCHEMA, tables_of_schema
@@ -18,6 +18,12 @@ VALUES: list[object] = [
     *(b"\xff\xfe", b"", "0" * 64, "<script>alert(1)</script>", "-rf", "CON", ".", "~", '{"clarity": 99}', "1e999"),
 ]
 """What is written into each column of one row."""
+
+
+JSON_COLUMNS = (
+    *(("tasks", "content"), ("candidates", "work"), ("candidates", "truncated")),
+    *(("verdicts", "answer"), ("verdicts", "labels"), ("retests", "answer"), ("retests", "labels")),
+)
 
 
 def edit(ledger: Path, statement: str, *values: object, loose: bool = False) -> None:
@@ -151,20 +157,37 @@ class Forgery:
         yield "no version", self._run("DELETE FROM meta WHERE key = 'version'")
         yield "collation", self._run("CREATE TABLE more (a TEXT COLLATE NOCASE)")
 
-    def notes(self, every: int) -> Iterator[tuple[str, Callable[[], None]]]:
-        """(name, change): every JSON value in `meta` as another value, and without or with another value of each of its
-        keys, of the first two levels."""
+    def json(self, every: int) -> Iterator[tuple[str, Callable[[], None]]]:
+        """(name, change): every JSON value in `meta` and in provenance.json, and the first of every other column, as
+        another value, and without or with another value of each of its keys, of the first two levels."""
         with closing(sqlite3.connect(self.original / "ledger.sqlite")) as db:
-            stored = db.execute("SELECT key, value FROM meta WHERE key <> 'version' ORDER BY key").fetchall()
+            stored = [
+                (f"meta {key}", "UPDATE meta SET value = ? WHERE key = ?", key, text)
+                for key, text in db.execute("SELECT key, value FROM meta WHERE key <> 'version' ORDER BY key")
+            ]
+            for table, column in JSON_COLUMNS:
+                key = key_of(table)
+                first = f"({key}) = (SELECT {key} FROM {table} WHERE {column} IS NOT NULL ORDER BY {key} LIMIT 1)"
+                for (text,) in db.execute(f"SELECT {column} FROM {table} WHERE {first}"):
+                    change = f"UPDATE {table} SET {column} = ? WHERE ? AND {first}"
+                    stored.append((f"{table}.{column}", change, 1, text))
         n = 0
-        for key, text in stored:
-            for name, value in shapes(text):
+        for name, statement, key, text in stored:
+            for changed, value in shapes(text):
                 n += 1
                 if n % every == 0:
-                    yield f"meta {key} {name}", self._note(key, value)
+                    yield f"{name} {changed}", partial(self._edit, statement, value, key)
+        for changed, value in shapes((self.original / "provenance.json").read_text()):
+            n += 1
+            if n % every == 0:
+                yield f"provenance.json {changed}", partial(self._provenance, value)
 
-    def _note(self, key: str, value: str) -> Callable[[], None]:
-        return lambda: edit(self.restore(), "UPDATE meta SET value = ? WHERE key = ?", value, key)
+    def _edit(self, statement: str, *values: object) -> None:
+        edit(self.restore(), statement, *values, loose=True)
+
+    def _provenance(self, text: str) -> None:
+        self.restore()
+        (self.run / "provenance.json").write_text(text)
 
     def _run(self, *statements: str) -> Callable[[], None]:
         def change() -> None:

@@ -68,7 +68,7 @@ def cases(forged: Forgery, argv: list[str], every: int) -> Iterator[Case]:
         yield Case(name, argv, changed(change))
     for name, change in forged.columns(loose=True, every=every * 7):
         yield Case(f"{name}, loose", argv, changed(change))
-    for name, change in forged.notes(every):
+    for name, change in forged.json(every):
         yield Case(name, argv, changed(change))
     for n, (name, change) in enumerate(forged.statements()):
         if n % (1 + every // 20) == 0:

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import random
-import shutil
 import sqlite3
 from collections import defaultdict
 
@@ -15,88 +14,19 @@ import pytest
 from local_bench.analysis.digest import digests
 from local_bench.analysis.settlement import line_table, lines
 from local_bench.core.errors import LedgerDamaged
-from local_bench.core.identity import canonical_json, canonical_lines, digest, seed_of
-from local_bench.core.types import Decision, Score, Task
-from local_bench.judges.rules import RULES
+from local_bench.core.identity import canonical_json, canonical_lines
+from local_bench.core.types import Decision, Score
 from local_bench.report.exports import write_exports
 from local_bench.report.scores import score_intervals
-from local_bench.runs.acceptance import decide, decision_of
-from local_bench.runs.config import RunConfig
+from local_bench.runs.acceptance import decide
 from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.store import CandidateRow, checked, constraints
 from local_bench.runs.store.columns import Lookup
-from local_bench.runs.store.rows import VerdictRow
 from local_bench.runs.verify import verify
 from local_bench.settle.bootstrap import _kinds_of_tasks, resampled_sums
 from local_bench.settle.intervals import bootstrap_mean, bootstrap_revenues, wilson_clustered
 from local_bench.settle.settlement import Total, settle
-
-MODELS = ("alpha", "beta", "gamma")
-TEXTS = ("no answer", 'a "quoted"\n],[ text', "päper")
-
-
-def random_run(path, seed: int, highest_price: int = 10**8) -> RunDir:
-    """Tasks with up to three deliverables, up to two attempts, some without an image, missing and unscored scores."""
-    rng = random.Random(seed)
-    config = RunConfig(
-        name="c",
-        suite={"name": "servimage", "path": "tasks.jsonl"},
-        models=[{"card": "tiny-flux", "name": name, "num_inference_steps": i + 1} for i, name in enumerate(MODELS)],
-        metrics=[],
-        acceptance={"rules": bool(seed % 2)},
-    )
-    tasks, rows = [], []
-    for t in range(rng.randint(1, 12)):
-        deliverables = tuple(f"image {i}" for i in range(rng.randint(1, 3)))
-        price = rng.randint(1, highest_price)
-        tasks.append(Task(f"t{rng.random()}", rng.choice("ABC"), price, "t", rng.choice(TEXTS), deliverables, ("p",)))
-        for model in MODELS:
-            for deliverable in range(1, len(deliverables) + 1) if rng.random() < 0.9 else ():
-                for attempt in (1, 2)[: rng.randint(1, 2)]:
-                    rows.append(_candidate(rng, tasks[t], model, deliverable, attempt, len(rows)))
-    run = RunDir.begin(path, config)
-    run.store.add_plan(range(len(tasks)), tasks, rows)
-    run.store.enter_scores("judge", [(row.work_id, s) for row in rows for s in _scores(rng)])
-    run.store.enter_scores("metric", [(row.work_id, Score("entropy", rng.random())) for row in rows])
-    run.store.enter_verdicts(_verdict(rng, row.work_id, point) for row in rows for point in range(rng.randint(0, 2)))
-    return run
-
-
-def _candidate(rng, task, model, deliverable, attempt, position):
-    work = {"task": task.task_id, "deliverable": deliverable, "model": model, "attempt": attempt}
-    work_id, state = digest(work), rng.choices(("done", "unscored", "planned"), (8, 1, 1))[0]
-    return CandidateRow(
-        work_id, position, task.task_id, deliverable, model, attempt, "p", canonical_json(work), seed_of(work_id), 8, 8,
-        state, None, digest(position) if state == "done" else None, rng.choice(TEXTS) if state == "unscored" else None,
-        None, None, None,
-    )  # fmt: skip
-
-
-def _scores(rng):
-    for name in ("brf", "veq", "cns", "extra", RULES):
-        kind = rng.choices(("value", "unscored", "not applicable", "missing"), (8, 1, 1, 1))[0]
-        if kind == "value":
-            yield Score(name, rng.choice((1.0, 2.9999999999999996, 3.0, 0.1 + 0.2, 5.0)))
-        elif kind == "unscored":
-            yield Score(name, None, rng.choice(TEXTS))
-        elif kind == "not applicable":
-            yield Score(name, None, applies=False)
-
-
-def _verdict(rng, work_id, point):
-    answer = rng.choice((None, '{"b": [[1], [2]], "a": "\\u00e4"}'))
-    unscored = rng.choice(TEXTS) if answer is None else None
-    labels = answer and '{"x": {"2": 0.25, "1": 1e-7}}'
-    return VerdictRow(work_id, "brf", point, 0, "q", "r", "j", answer, labels, unscored, "")
-
-
-def decisions_by_row(run):
-    for row in sorted(run.store.candidates(), key=lambda row: row.work_id):
-        if row.state == "done":
-            yield row.work_id, decision_of(run.config, run.store.judge_scores_of(row.work_id))
-        else:
-            yield row.work_id, Decision(None, row.unscored or "its image has not been made")
+from tests.runs.random_run import MODELS, decisions_by_row, random_run
 
 
 def total_by_row(rows) -> Total:
@@ -201,23 +131,6 @@ def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, s
         assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
 
 
-def test_a_large_ledger_read_by_several_connections_gives_equal_results(tmp_path, monkeypatch):
-    with random_run(tmp_path / "run", 3) as run:
-        decide(run)
-        expected, columns = run.store.decisions(), line_table(run.store)
-        run.store.write("DELETE FROM decisions")
-    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
-    with RunDir.begin(tmp_path / "run", run.config) as run:
-        decide(run)
-        assert run.store.decisions() == expected
-        assert str(line_table(run.store)) == str(columns)
-        monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
-        assert str(line_table(run.store)) == str(columns)
-        run.store.written.clear()
-        decide(run)
-        assert not run.store.written
-
-
 def test_cases_of_45_deciding_scores_are_distinguished(tmp_path):
     names = {f"s{i:02}": 1.0 for i in range(45)}
     with random_run(tmp_path / "run", 2) as run:
@@ -258,28 +171,6 @@ def test_a_decision_without_a_candidate_is_reported_and_removed(tmp_path):
         assert "decision on 0" in {finding.subject for finding in verify(run)}
         decide(run)
         assert run.store.decisions() == expected
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_a_view_has_other_decisions_and_leaves_the_file_as_it_is(tmp_path, monkeypatch, large):
-    path = tmp_path / "run"
-    with random_run(path, 8) as run:
-        decide(run)
-        stored, config = run.store.decisions(), run.config
-    before = (path / "ledger.sqlite").read_bytes()
-    if large:
-        monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
-    lower = config.model_copy(update={"acceptance": config.acceptance.model_copy(update={"brf": 0.1, "veq": 0.1})})
-    with RunDir.view(path, lower) as run:
-        assert run.store.decisions() == stored
-        decide(run)
-        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
-        assert run.store.decisions() != stored
-        assert settle(line_table(run.store), {}) == settle(lines(run.store), {})
-        if large:
-            with pytest.raises(AssertionError):
-                run.store.set_meta("planned", "2")
-    assert (path / "ledger.sqlite").read_bytes() == before
 
 
 def test_a_result_is_computed_again_after_a_write_of_any_process(tmp_path):
@@ -376,22 +267,6 @@ def test_canonical_lines_of_rows_that_contain_separators_are_correct():
     assert canonical_lines([]) == []
 
 
-def test_a_large_damaged_ledger_is_opened_and_verify_reports_the_damage(tmp_path, monkeypatch):
-    """A small one is refused when it is opened."""
-    with random_run(tmp_path / "run", 0):
-        pass
-    ledger = tmp_path / "run" / "ledger.sqlite"
-    data = bytearray(ledger.read_bytes())
-    page = ledger.read_bytes().index(b"brf") // 4096 * 4096
-    data[page : page + 8] = b"\xff" * 8
-    ledger.write_bytes(data)
-    with pytest.raises(LedgerDamaged):
-        RunDir.open(tmp_path / "run")
-    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
-    with RunDir.open(tmp_path / "run") as run:
-        assert any(finding.check == "database" for finding in verify(run))
-
-
 def test_a_ledger_of_an_earlier_release_is_indexed_when_it_is_opened_for_writing(tmp_path):
     with random_run(tmp_path / "run", 3) as run:
         decide(run)
@@ -446,105 +321,3 @@ def test_resampling_counts_of_equal_tasks_gives_equal_sums(monkeypatch):
     assert (resampled_sums(sums, 50) == expected).all()
     assert _kinds_of_tasks(sums + 0.5)[1] is None
     assert _kinds_of_tasks(sums * 2.0**40)[1] is None
-
-
-def test_a_large_ledger_is_checked_once_and_again_after_every_change(tmp_path, monkeypatch):
-    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
-    read = []
-    fault = constraints._fault_of_rows
-    monkeypatch.setattr(constraints, "_fault_of_rows", lambda db, table: read.append(table) or fault(db, table))
-    path = tmp_path / "run"
-    with random_run(path, 8) as run:
-        decide(run)
-    read.clear()
-    for expected in (["candidates", "decisions", "scores", "tasks", "verdicts"], []):
-        with RunDir.open(path):
-            assert sorted(read) == expected  # first the tables that this process has written, then none
-            read.clear()
-    with RunDir.begin(path, RunDir.open(path).config) as run:
-        run.store.write("UPDATE decisions SET price_micro_usd = -1")
-    with pytest.raises(LedgerDamaged, match="'decisions' has values"):
-        RunDir.open(path)
-    assert read == ["decisions"]
-    db = sqlite3.connect(path / "ledger.sqlite")
-    db.execute("UPDATE decisions SET price_micro_usd = 1")
-    db.commit()
-    RunDir.open(path)
-    db.execute("UPDATE candidates SET position = -1")
-    db.commit()
-    db.close()
-    with pytest.raises(LedgerDamaged, match="'candidates' has values"):
-        RunDir.open(path)
-
-
-def test_what_was_checked_is_remembered_between_processes(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
-    read = []
-    fault = constraints._fault_of_rows
-    monkeypatch.setattr(constraints, "_fault_of_rows", lambda db, table: read.append(table) or fault(db, table))
-    path = tmp_path / "run"
-
-    def tables_read_by_another_process():
-        checked._checked.clear()
-        read.clear()
-        RunDir.open(path).store.close()
-        return set(read)
-
-    with random_run(path, 8):
-        pass
-    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
-    assert tables_read_by_another_process() == set(constraints.CONDITIONS)
-    assert tables_read_by_another_process() == set()
-    with RunDir.begin(path, RunDir.open(path).config) as run:
-        decide(run)
-    assert tables_read_by_another_process() == {"decisions"}
-    assert tables_read_by_another_process() == set()
-    data = (path / "ledger.sqlite").read_bytes()
-    (path / "ledger.sqlite").write_bytes(data)
-    assert tables_read_by_another_process() == set(constraints.CONDITIONS)
-    (entry,) = (tmp_path / "cache" / "ledgers").iterdir()
-    for text in ("[]", "{", '{"rules": "other"}', entry.read_text().replace('"rules": "', '"rules": "0')):
-        entry.write_text(text)
-        assert tables_read_by_another_process() == set(constraints.CONDITIONS)
-    shutil.rmtree(tmp_path / "cache")
-    (tmp_path / "cache").write_text("no folder")
-    for _ in range(2):
-        assert tables_read_by_another_process() == set(constraints.CONDITIONS)
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ("UPDATE candidates SET pixels_sha256 = upper(pixels_sha256)", "has values"),
-        ("UPDATE candidates SET pixels_sha256 = substr(pixels_sha256, 2)", "has values"),
-        ("UPDATE candidates SET deliverable = deliverable + 10", "not numbered from 1"),
-    ],
-)
-def test_a_candidate_that_no_release_writes_is_refused(tmp_path, change, fault):
-    path = tmp_path / "run"
-    with random_run(path, 4):
-        pass
-    db = sqlite3.connect(path / "ledger.sqlite")
-    db.execute(change)
-    db.commit()
-    db.close()
-    with pytest.raises(LedgerDamaged, match=fault):
-        RunDir.open(path)
-
-
-def test_a_ledger_without_the_key_of_candidates_is_refused(tmp_path):
-    path = tmp_path / "run"
-    with random_run(path, 4):
-        pass
-    db = sqlite3.connect(path / "ledger.sqlite")
-    sql = db.execute("SELECT sql FROM sqlite_master WHERE name = 'candidates'").fetchone()[0]
-    db.execute("PRAGMA foreign_keys = OFF")
-    db.execute("PRAGMA legacy_alter_table = ON")
-    db.execute("ALTER TABLE candidates RENAME TO c")
-    db.execute(sql.replace(",\n  UNIQUE (task_id, deliverable, model, attempt)", ""))
-    db.execute("INSERT INTO candidates SELECT * FROM c")
-    db.execute("DROP TABLE c")
-    db.commit()
-    db.close()
-    with pytest.raises(LedgerDamaged, match="'candidates' has other columns, types or keys"):
-        RunDir.open(path)

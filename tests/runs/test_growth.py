@@ -13,7 +13,7 @@ from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.analysis.stored_annotations import stored_lines
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, LedgerError
 from local_bench.judges.people.database import FILE as ANNOTATIONS
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -213,6 +213,22 @@ def test_a_changed_task_or_image_is_refused_with_the_first_difference(folder, tm
     (own / "tasks.jsonl").write_text((own / "tasks.jsonl").read_text().replace("Draw it.", "Paint it."))
     with pytest.raises(ConfigError, match="the task 'mug' has changed since this run began"):
         run_stages(config_of(own, {"beta"}), path, STAGES)
+    assert (path / "run.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [("prompt = 'another'", "prompt"), ("seed = seed + 1", "seed"), ("work = '{}'", "work"), ("width = 8", "width")],
+)
+def test_a_candidate_with_another_prompt_or_seed_than_planned_is_refused(folder, tmp_path, change, column):
+    """Else a resumed run would generate another image under the same work id."""
+    path = tmp_path / "run"
+    run_stages(config_of(folder, set()), path, STAGES)
+    with RunDir.begin(path, config_of(folder, set())) as run:
+        run.store.write(f"UPDATE candidates SET {change} WHERE attempt = 1")
+    before = (path / "run.yaml").read_bytes()
+    with pytest.raises(LedgerError, match=f"image 1 of 'mug' by alpha, attempt 1, has another {column} than its work"):
+        run_stages(config_of(folder, {"beta"}), path, STAGES)
     assert (path / "run.yaml").read_bytes() == before
 
 

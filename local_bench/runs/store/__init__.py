@@ -19,7 +19,7 @@ from local_bench.runs.store.rows import (
     SessionRow,
     VerdictRow,
 )
-from local_bench.runs.store.store import NOT_APPLICABLE, UNSCORED, Judged, Store
+from local_bench.runs.store.store import NOT_APPLICABLE, UNSCORED, Scored, Store
 
 __all__ = [
     "BACKUP",
@@ -35,13 +35,13 @@ __all__ = [
     "DecidedRow",
     "DecisionColumns",
     "DecisionRow",
-    "Judged",
     "MeterRow",
     "OutcomeRow",
     "Reason",
     "RepeatRow",
     "ScoreRow",
     "ScoreSummary",
+    "Scored",
     "SessionRow",
     "Store",
     "VerdictRow",

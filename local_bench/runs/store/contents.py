@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from local_bench.core.identity import digest, json_lines
 from local_bench.runs.store.columns import ColumnReader
+from local_bench.runs.store.constraints import CONDITIONS, checks_of_rows
 
 RECORDED = "recorded"
 """The key in `meta` that says whether `contents` describes the current rows: "1", or "0" while a command runs."""
@@ -124,8 +125,11 @@ class ContentStore(ColumnReader):
         return self._chunks(_TO_DIGEST[kind].format(judges=where), *(judges if kind == "verdicts" else ()))
 
     def integrity_faults(self) -> list[str]:
-        """Faults found by SQLite's integrity check, and rows whose foreign key has no target."""
+        """Faults found by SQLite's integrity check, faults of the rows that were not checked when this was opened, and
+        rows whose foreign key has no target."""
         faults = [row[0] for row in self.rows("PRAGMA integrity_check(20)") if row[0] != "ok"]
+        checked = CONDITIONS.keys() - self._not_checked
+        faults += filter(None, self._at_once(checks_of_rows(checked)))
         broken = self.rows("PRAGMA foreign_key_check")
         return faults + [f"row {row[1]} of {row[0]} belongs to a row of {row[2]} that does not exist" for row in broken]
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.files import is_file, require_regular
-from local_bench.core.messages import kind
 from local_bench.core.storage import put_in_place, storage_errors
 from local_bench.runs.store.checked import commits_of_others, file_state, remember, unchanged_tables
 from local_bench.runs.store.constraints import (
@@ -24,6 +23,7 @@ from local_bench.runs.store.constraints import (
     fault_of_schema,
     limit,
 )
+from local_bench.runs.store.notes import fault_of_note
 from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 _WRITTEN = re.compile(
@@ -75,6 +75,8 @@ class Database:
         """The tables that may be written; None for all."""
         self._computed: dict[object, Any] = {}
         self._computed_at = (-1, -1)
+        self._not_checked: frozenset[str] = frozenset()
+        """Tables whose rows have been checked by an earlier command only."""
         self._checked: int | None = None
         """`commits_of_others` when all rows had been checked; None for a small file or one in memory."""
         if not create and not is_file(path):
@@ -124,6 +126,7 @@ class Database:
             strange = fault_of_references(self._db)
         if strange:
             raise self._damaged(f"is damaged or forged ({strange})")
+        self._not_checked = unchanged
         if state is not None and self._in_file and state == file_state(self.path):
             remember(self.path, state, ())
             self._checked = others
@@ -283,11 +286,14 @@ class Database:
         self.write("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, value)
 
     def json_meta(self, key: str) -> Any:
-        """The JSON object stored under `key`, or None. LedgerDamaged if it is anything else."""
+        """The JSON object stored under `key`, or None. LedgerDamaged if it has another form (`store.notes`)."""
         text = self.meta(key)
-        value = None if text is None else strictjson.stored(text)
-        if value is not None and not isinstance(value, dict | list):
-            raise self._damaged(f"is damaged (its entry {key[:60]!r} is {kind(value)})")
+        if text is None:
+            return None
+        value = strictjson.stored(text)
+        fault = fault_of_note(key, value)
+        if fault:
+            raise self._damaged(f"is damaged (its entry {key[:60]!r} {fault})")
         return value
 
     def _of_judges(self, judge: str | None, counted: bool = True) -> tuple[str, tuple[str, ...]]:

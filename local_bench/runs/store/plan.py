@@ -30,6 +30,8 @@ def columns(kind: type) -> str:
 
 _CANDIDATE = columns(CandidateRow)
 _OF_CANDIDATE = ", ".join(f"c.{name}" for name in _CANDIDATE.split(", "))
+_OF_TASK = """task_id, content,
+  (SELECT max(deliverable) FROM candidates AS c WHERE c.task_id = tasks.task_id) AS n_deliverables"""
 _FIRST_TASKS = "task_id IN (SELECT task_id FROM tasks ORDER BY position, task_id LIMIT ?)"
 AT_ONCE = 500
 """Ids in one query; SQLite has a limit on variables."""
@@ -89,7 +91,7 @@ class PlanStore(SummaryStore):
 
     def tasks(self, limit: int | None = None) -> list[Task]:
         """The tasks of the plan, in its order. LedgerError if one cannot be read."""
-        rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id LIMIT ?", _limit(limit))
+        rows = self.rows(f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id LIMIT ?", _limit(limit))
         return [_task(row) for row in rows]
 
     def tasks_of(self, task_ids: Sequence[str]) -> list[Task]:
@@ -98,22 +100,27 @@ class PlanStore(SummaryStore):
         for at in range(0, len(task_ids), AT_ONCE):
             part = task_ids[at : at + AT_ONCE]
             marks = ", ".join("?" * len(part))
-            rows = self.rows(f"SELECT task_id, content FROM tasks WHERE task_id IN ({marks}) ORDER BY task_id", *part)
+            rows = self.rows(f"SELECT {_OF_TASK} FROM tasks WHERE task_id IN ({marks}) ORDER BY task_id", *part)
             found += [_task(row) for row in rows]
         return found
 
     def each_task(self) -> Iterator[tuple[Task, str, str, int]]:
         """(task, its stored content, category, price in micro-USD) of every task, in the plan's order, read as needed.
         LedgerError if one cannot be read."""
-        for row in self._stream(
-            "SELECT task_id, content, category, price_micro_usd FROM tasks ORDER BY position, task_id"
-        ):
+        for row in self._stream(f"SELECT {_OF_TASK}, category, price_micro_usd FROM tasks ORDER BY position, task_id"):
             yield _task(row), row["content"], row["category"], row["price_micro_usd"]
 
     def task_contents(self) -> dict[str, str]:
         """Task id -> canonical JSON, in the plan's order. LedgerError if one is not a task."""
-        rows = self.rows("SELECT task_id, content FROM tasks ORDER BY position, task_id")
+        rows = self.rows(f"SELECT {_OF_TASK} FROM tasks ORDER BY position, task_id")
         return {_task(row).task_id: row["content"] for row in rows}
+
+    def input_digests(self) -> list[str]:
+        """Pixel digests of the input images of all tasks, sorted. LedgerError if one is not a task."""
+        found: set[str | None] = set()
+        for task, *_ in self.each_task():
+            found.update((task.source_sha256, task.mask_sha256, *task.reference_sha256))
+        return sorted(filter(None, found))
 
     def task_positions(self) -> dict[str, int]:
         """Task id -> index among the tasks of all shards."""
@@ -233,7 +240,13 @@ def _limit(n: int | None) -> int:
 def _task(row: sqlite3.Row) -> Task:
     try:
         task = _TASK.validate_json(row["content"])
-        fault = None if task.task_id == row["task_id"] else "it has another id"
+        fault = (
+            "it has another id"
+            if task.task_id != row["task_id"]
+            else "it requests fewer images than have been planned for it"
+            if (row["n_deliverables"] or 0) > len(task.deliverables)
+            else None
+        )
     except ValidationError as e:
         fault = e.errors()[0]["msg"]
     if fault:

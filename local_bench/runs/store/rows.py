@@ -44,8 +44,7 @@ class CandidateRow:
 
     @cached_property
     def work(self) -> dict[str, Any]:
-        found: dict[str, Any] = strictjson.stored(self.work_json)
-        return found
+        return strictjson.stored_object(self.work_json)
 
     @property
     def image(self) -> str | None:
@@ -59,8 +58,11 @@ class CandidateRow:
 
 
 def truncated_tokens(text: str) -> dict[str, int]:
-    """Number of truncated tokens by encoder, from JSON."""
-    return {str(name): int(n) for name, n in strictjson.stored(text).items()}
+    """Number of truncated tokens by encoder, from JSON. LedgerError if it is no object, AssertionError if it has
+    anything but integers."""
+    found = strictjson.stored_object(text)
+    assert all(isinstance(n, int) for n in found.values())
+    return found
 
 
 class GeneratedRow(NamedTuple):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from math import nan
 from typing import Any
 
 from local_bench.core.types import Score
@@ -23,7 +22,7 @@ from local_bench.runs.store.rows import (
 )
 
 UNSCORED, NOT_APPLICABLE = "unscored", "not applicable"
-Judged = float | str | None
+Scored = float | str | None
 """The value of a score, UNSCORED, NOT_APPLICABLE, or None if it is absent."""
 _SCORE = "work_id, kind, name, value, unscored, applies, spread"
 """The columns of `_score`."""
@@ -153,23 +152,15 @@ class Store(DecisionStore):
         )
         yield from (tuple(row) for row in rows)
 
-    def first_scores(self, name: str) -> Iterator[float | None]:
-        """One value per candidate's first attempt, by work id, read as needed: the score of that name, NaN if it is
-        unscored, None if it does not apply or is absent."""
-        scores = self._by_work_id(
-            "SELECT work_id, ifnull(value, 'unscored') FROM scores WHERE name = ? AND applies ORDER BY work_id", name
-        )
-        for rows in self._chunks("SELECT work_id FROM candidates WHERE attempt = 1 ORDER BY work_id"):
-            for value in scores.values([work_id for (work_id,) in rows]):
-                yield nan if value == "unscored" else value
-
-    def first_judged(self, names: Sequence[str]) -> Iterator[tuple[Judged, ...]]:
-        """The judge scores of these names of each candidate's first attempt, by work id, read as needed."""
+    def first_scores(self, names: Sequence[str], kind: Kind | None = None) -> Iterator[tuple[Scored, ...]]:
+        """The scores of these names, of one kind or of both, of each candidate's first attempt, by work id, read as
+        needed."""
         scores = [
             self._by_work_id(
                 f"""SELECT work_id, iif(applies, ifnull(value, '{UNSCORED}'), '{NOT_APPLICABLE}') FROM scores
-                    WHERE name = ? AND kind = 'judge' ORDER BY work_id""",
+                    WHERE name = ?1 AND (kind = ?2 OR ?2 IS NULL) ORDER BY work_id""",
                 name,
+                kind,
             )
             for name in names
         ]

@@ -75,7 +75,7 @@ class SummaryStore(ContentStore):
             """SELECT DISTINCT model, prompt, truncated FROM candidates
                WHERE truncated IS NOT NULL AND truncated <> '{}' ORDER BY model, prompt, truncated"""
         )
-        return [(model, prompt, truncated_tokens(text)) for model, prompt, text in rows]
+        return [(model, prompt, self._typed(truncated_tokens, text)) for model, prompt, text in rows]
 
     def progress(self) -> list[ModelProgress]:
         """Numbers of candidates by model, sorted."""
@@ -92,15 +92,6 @@ class SummaryStore(ContentStore):
         query = f"SELECT c.pixels_sha256 FROM {self._candidates} WHERE c.state = 'done'"
         for _, (digests,) in self._columns("pixels_sha256", query):
             found.update(digests)
-        return sorted(found)
-
-    def input_digests(self) -> list[str]:
-        """Pixel digests of the input images of all tasks, sorted."""
-        keys = "'$.source_sha256', '$.mask_sha256', '$.reference_sha256'"
-        found: set[str] = set()
-        for (text,) in self.rows(f"SELECT DISTINCT json_extract(content, {keys}) FROM tasks"):
-            source, mask, references = strictjson.stored(text)
-            found |= {sha for sha in (source, mask, *(references or ())) if sha}
         return sorted(found)
 
     def imported_models(self) -> list[str]:

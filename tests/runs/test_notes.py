@@ -1,0 +1,57 @@
+"""The forms of the JSON values in a ledger's `meta`."""
+
+import json
+
+import pytest
+
+from local_bench.core.errors import LedgerDamaged
+from local_bench.runs.store.notes import fault_of_note
+from tests.runs.random_run import random_run
+
+CHECKS = {
+    "judge": "x",
+    "repeats": {"reproducible": True, "differs": [], "n": 24, "sessions": 1},
+    "attacks": {"n": 15, "n_unscored": 0, "fooled_by": ["changes-answered"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batches:flux", {"ef39": 4}),
+        ("canary:qwen", CHECKS),
+        ("canary:qwen", {"judge": "x"}),
+        ("judges", {"2bf0": "qwen"}),
+        ("metric:entropy", {"higher_is_better": True, "highest": 8.0}),
+        ("metric:entropy", {}),
+        ("numerics:flux", {"threads": 1}),
+        ("provenance", {"judge": {"name": "qwen"}, "panel": [], "models": {"flux": {"card": "flux"}}, "sessions": 1}),
+        ("provenance", {"judge": None, "panel": [None]}),
+    ],
+)
+def test_stored_forms_are_read(key, value):
+    assert fault_of_note(key, value) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("batches:flux", {"ef39": None}, "at 'ef39'"),
+        ("batches:flux", {"ef39": True}, "at 'ef39'"),
+        ("batches:flux", {"ef39": 0}, "at 'ef39'"),
+        ("canary:qwen", CHECKS | {"repeats": -1}, "at 'repeats'"),
+        ("canary:qwen", CHECKS | {"repeats": {"reproducible": True}}, "at 'repeats.differs'"),
+        ("canary:qwen", CHECKS | {"attacks": CHECKS["attacks"] | {"fooled_by": "all"}}, "at 'attacks.fooled_by'"),
+        ("judges", ["qwen"], "is a list"),
+        ("judges", {"2bf0": 1}, "at '2bf0'"),
+        ("metric:entropy", {"higher_is_better": "yes"}, "at 'higher_is_better'"),
+        ("numerics:flux", 3, "is a number"),
+        ("provenance", {"models": {"flux": 1}}, "at 'models.flux'"),
+        ("provenance", {"judge": 1}, "at 'judge'"),
+    ],
+)
+def test_other_forms_are_refused(tmp_path, key, value, fault):
+    with random_run(tmp_path / "run", 8) as run:
+        run.store.set_meta(key, json.dumps(value))
+        with pytest.raises(LedgerDamaged, match=f"its entry '{key}' .*{fault}"):
+            run.store.json_meta(key)
