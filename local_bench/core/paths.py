@@ -45,6 +45,8 @@ def refuse_links(folder: Path) -> None:
     """
     with os.scandir(folder) as entries:
         for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                continue
             if entry.is_symlink():
                 raise UserError(
                     f"{entry.path} is a symbolic link, and a run directory must not contain any: replace it with what "
@@ -52,7 +54,7 @@ def refuse_links(folder: Path) -> None:
                 )
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(Path(entry.path))
-            elif not entry.is_file(follow_symlinks=False):
+            else:
                 raise UserError(f"{entry.path} is not a regular file, and a run directory has no others: remove it")
 
 

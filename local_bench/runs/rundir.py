@@ -58,7 +58,8 @@ class RunDir:
                     raise LedgerDamaged(
                         f"{path}/run.yaml is missing although its run has started: restore it, or give a new folder"
                     )
-                return cls(path, config, store, lock, grows=_refuse_other_run(path, config))
+                grows = _refuse_other_run(path, load_config(path / "run.yaml"), config)
+                return cls(path, config, store, lock, grows)
             run = cls(path, config, store, lock)
             run.write_config()
             return run
@@ -76,9 +77,9 @@ class RunDir:
     def view(cls, path: Path, config: RunConfig) -> Self:
         """Open the run under `config` so that changes of its decisions are not saved. Raises as `open`, and
         ConfigError if `config` belongs to another run."""
-        read_run_config(path)
+        stored = read_run_config(path)
         store = Store(path / LEDGER, view=True)
-        if _refuse_other_run(path, config):
+        if _refuse_other_run(path, stored, config):
             raise ConfigError(f"{path} lacks work that the config requires: use `local-bench run` to add it")
         return cls(path, config, store, None)
 
@@ -203,13 +204,13 @@ def _is_free(key: tuple[Any, ...]) -> bool:
     return key[0] in _FREE_SECTIONS or key[:2] in _FREE_KEYS or (key[0], *key[2:]) in _FREE_OF_MODELS
 
 
-def _refuse_other_run(path: Path, config: RunConfig) -> bool:
-    """Whether `config` extends the config of the run at `path`, which then needs a larger plan.
+def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
+    """Whether `config` extends `stored`, the config of the run at `path`, which then needs a larger plan.
 
     Models, attempts, tasks (`suite.limit`) and metrics can be added. ConfigError with the first of all other
     differences.
     """
-    old, new = _comparable(read_run_config(path)), _comparable(config)
+    old, new = _comparable(stored), _comparable(config)
     changed = _differences(old, new)
     grown = [key for key in changed if _grows(key, old, new)]
     refused = [key for key in changed if key not in grown]

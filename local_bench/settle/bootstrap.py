@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,7 @@ RESAMPLES = 1000
 _CHUNK_BYTES = 64_000_000
 _DRAWN_AT_ONCE = 250_000
 _MANY_TASKS, _FEWER = 10_000, 8
-"""Kinds of tasks are counted for this many tasks if there are this many times fewer kinds."""
+"""Numbers of tasks with equal rows are drawn for this many tasks if there are this many times fewer distinct rows."""
 TOO_FEW_TASKS = "fewer than two tasks"
 NOTHING_BELOW = "the denominator is 0"
 SELDOM_DEFINED = "undefined on more than half of the resamples"
@@ -65,17 +65,13 @@ def task_sums(tasks: ArrayLike, values: ArrayLike, n_tasks: int) -> Floats:
     return np.stack([np.bincount(codes, column, n_tasks) for column in columns], axis=1)
 
 
-def resampled_counts(
-    n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0, kinds: NDArray[Any] | None = None
-) -> Iterator[Floats]:
-    """Yield counts of each task per resample, in chunks (chunk, n_tasks) of one reused array, or with `kinds`
-    (n_tasks,), numbers from 0, counts of each kind of task (chunk, kinds). The draws depend on the seed and the number
-    of tasks only."""
+def resampled_counts(n_tasks: int, n_resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Floats]:
+    """Yield counts of each task per resample, in chunks (chunk, n_tasks) of one reused array. The draws depend on the
+    seed and the number of tasks only."""
     rng = np.random.default_rng(seed)
     step = max(1, min(n_resamples, _CHUNK_BYTES // (8 * n_tasks)))
     rows = max(1, min(step, _DRAWN_AT_ONCE // n_tasks))
-    width = n_tasks if kinds is None else int(kinds.max()) + 1
-    counts = np.empty((step, width))
+    counts = np.empty((step, n_tasks))
     parts = [
         (start, first, min(rows, n_resamples - start - first, step - first))
         for start in range(0, n_resamples, step)
@@ -87,34 +83,61 @@ def resampled_counts(
             drawn = following.result()
             if i + 1 < len(parts):
                 following = pool.submit(rng.integers, 0, n_tasks, (parts[i + 1][2], n_tasks))
-            if kinds is not None:
-                drawn = kinds.take(drawn)
             if n > 1:
-                drawn = drawn + np.arange(n)[:, None] * width
-            counts[first : first + n] = np.bincount(drawn.ravel(), minlength=n * width).reshape(n, width)
+                drawn = drawn + np.arange(n)[:, None] * n_tasks
+            counts[first : first + n] = np.bincount(drawn.ravel(), minlength=n * n_tasks).reshape(n, n_tasks)
             if first + n == min(step, n_resamples - start):
                 yield counts[: first + n]
 
 
 def resampled_sums(sums: Floats, n_resamples: int = RESAMPLES, seed: int = 0) -> Floats:
     """Sums (n_resamples, columns) over `n_tasks` tasks drawn with replacement from `sums` (tasks, columns)."""
-    distinct, kinds = _kinds_of_tasks(sums)
-    return np.concatenate([counts @ distinct for counts in resampled_counts(len(sums), n_resamples, seed, kinds)])
+    return resampled_tables([sums], n_resamples, seed)[0]
 
 
-def _kinds_of_tasks(sums: Floats) -> tuple[Floats, NDArray[Any] | None]:
-    """The distinct rows of `sums` (kinds, columns) and the number of each task's row (n_tasks,), if there are so few of
-    them that counting them is faster, and if all are integers whose sums are exact in any order; else `sums` and
-    None."""
-    if len(sums) < _MANY_TASKS or not (np.abs(sums).max() * len(sums) < 2**53 and (sums == np.rint(sums)).all()):
-        return sums, None
-    kinds, first = np.zeros(len(sums), np.int64), np.zeros(1, np.int64)
+def resampled_tables(
+    tables: Sequence[Floats], n_resamples: int = RESAMPLES, seed: int = 0, stacked: bool = False
+) -> list[Floats]:
+    """`resampled_sums` of several tables of the same tasks; the draws for one do not depend on the others.
+
+    Of at least 10,000 tasks with few distinct rows, the number of tasks with each row is drawn, which has a multinomial
+    distribution, and else the tasks themselves, the same for all tables. With `stacked` their sums are computed at
+    once, which is faster, and the last bits of sums of fractions can depend on the other tables."""
+    found = [_drawn_by_kind(sums, n_resamples, seed) for sums in tables]
+    rest = [i for i, drawn in enumerate(found) if drawn is None]
+    if rest:
+        of_rest = [tables[i] for i in rest]
+        ends = np.cumsum([sums.shape[1] for sums in of_rest])[:-1]
+        if stacked:
+            of_rest = [np.hstack(of_rest)]
+        parts: list[list[Floats]] = [[] for _ in of_rest]
+        for counts in resampled_counts(len(tables[0]), n_resamples, seed):
+            for part, sums in zip(parts, of_rest, strict=True):
+                part.append(counts @ sums)
+        drawn = [np.concatenate(part) for part in parts]
+        for i, of in zip(rest, np.split(drawn[0], ends, axis=1) if stacked else drawn, strict=True):
+            found[i] = of
+    return [drawn for drawn in found if drawn is not None]
+
+
+def _drawn_by_kind(sums: Floats, n_resamples: int, seed: int) -> Floats | None:
+    """Resampled sums by the numbers of tasks with equal rows; None for few tasks or many distinct rows, where it would
+    not be faster."""
+    if len(sums) < _MANY_TASKS:
+        return None
+    kinds, first, n_of = np.zeros(len(sums), np.int64), np.zeros(1, np.int64), np.empty(0, np.int64)
     for column in sums.T:
         values, numbers = np.unique(column, return_inverse=True)
-        _, first, kinds = np.unique(kinds * len(values) + numbers, return_index=True, return_inverse=True)
+        _, first, kinds, n_of = np.unique(
+            kinds * len(values) + numbers, return_index=True, return_inverse=True, return_counts=True
+        )
         if len(first) > len(sums) // _FEWER:
-            return sums, None
-    return sums[first], kinds.astype(np.min_scalar_type(len(first)))
+            return None
+    rng = np.random.default_rng(seed)
+    step = max(1, _CHUNK_BYTES // (8 * len(first)))
+    sizes = [min(step, n_resamples - start) for start in range(0, n_resamples, step)]
+    share = n_of / len(sums)
+    return np.concatenate([rng.multinomial(len(sums), share, n).astype(np.float64) @ sums[first] for n in sizes])
 
 
 def bootstrap(
@@ -132,7 +155,7 @@ def bootstrap(
     and ties with the estimate counted half. Where the correction is undefined (all resamples on one side of the
     estimate, or an undefined jackknife value) the percentile interval is used and `method` says so.
     """
-    return _intervals(sums, statistic, lambda: resampled_sums(sums, n_resamples, seed), method, level)
+    return bootstraps([(sums, statistic)], method=method, level=level, n_resamples=n_resamples, seed=seed)[0]
 
 
 def bootstraps(
@@ -143,29 +166,25 @@ def bootstraps(
     n_resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[list[Interval]]:
-    """`bootstrap` of each of several tables with the same number of tasks, which are drawn once for all of them."""
-    parts: list[list[Floats]] = [[] for _ in tables]
-    if tables and len(tables[0][0]) >= 2:
-        for counts in resampled_counts(len(tables[0][0]), n_resamples, seed):
-            for part, (sums, _) in zip(parts, tables, strict=True):
-                part.append(counts @ sums)
+    """`bootstrap` of each of several tables of the same tasks."""
+    many = bool(tables) and len(tables[0][0]) >= 2
+    drawn = resampled_tables([sums for sums, _ in tables], n_resamples, seed) if many else [None] * len(tables)
     return [
-        _intervals(sums, statistic, lambda part=part: np.concatenate(part), method, level)  # type: ignore[misc]
-        for part, (sums, statistic) in zip(parts, tables, strict=True)
+        _intervals(sums, statistic, totals, method, level)
+        for (sums, statistic), totals in zip(tables, drawn, strict=True)
     ]
 
 
 def _intervals(
-    sums: Floats, statistic: Statistic, resampled: Callable[[], Floats], method: Method, level: float
+    sums: Floats, statistic: Statistic, totals: Floats | None, method: Method, level: float
 ) -> list[Interval]:
-    """Intervals from the sums over the resampled tasks, (n_resamples, columns)."""
+    """Intervals from the sums over the resampled tasks, (n_resamples, columns); None for fewer than two tasks."""
     assert sums.ndim == 2, sums.shape
     n_tasks = len(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         estimates = np.atleast_1d(statistic(sums.sum(axis=0)))
-        if n_tasks < 2:
+        if totals is None:
             return [Interval(_known(x), None, None, level, method, n_tasks, 0, 0, TOO_FEW_TASKS) for x in estimates]
-        totals = resampled()
         n_resamples = len(totals)
         drawn = statistic(totals).reshape(n_resamples, -1)
         accelerations = _accelerations(sums, statistic) if method == "bca" else np.full(len(estimates), np.nan)

@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from local_bench.settle.bootstrap import Floats, ends, ratios, resampled_sums
+from local_bench.settle.bootstrap import Floats, ends, ratios, resampled_tables
 
 RESAMPLES = 2000
 
@@ -77,11 +77,10 @@ def bootstrap_revenues(
         if n_orders >= 2 and totals[i] > 0:
             by_size.setdefault(n_orders, []).append(i)
     for members in by_size.values():
-        columns = [np.asarray(sets[i][side], dtype=np.float64) for side in (0, 1) for i in members]
-        drawn = ratios(len(members))(resampled_sums(np.stack(columns, axis=1), RESAMPLES))
-        for column, i in enumerate(members):
+        tables = [np.stack([np.asarray(side, dtype=np.float64) for side in sets[i]], axis=1) for i in members]
+        for i, drawn in zip(members, resampled_tables(tables, RESAMPLES, stacked=True), strict=True):
             tail, total = (1 - level) / 2, totals[i]
-            low, high = ends(np.sort(np.nan_to_num(drawn[:, column])), tail, 1 - tail)
+            low, high = ends(np.sort(np.nan_to_num(ratios(1)(drawn)[:, 0])), tail, 1 - tail)
             found[i] = round(low * total), round(high * total)
     return found
 
@@ -104,8 +103,7 @@ def bootstrap_means(sets: Sequence[ArrayLike], level: float = 0.95) -> list[tupl
             by_size.setdefault(of.shape[1], []).append(i)
     tail = (1 - level) / 2
     for members in by_size.values():
-        sums = np.stack([columns[i][side] for side in (0, 1) for i in members], axis=1)
-        drawn = ratios(len(members))(resampled_sums(sums, RESAMPLES))
-        for column, i in enumerate(members):
-            found[i] = ends(np.sort(np.nan_to_num(drawn[:, column])), tail, 1 - tail)
+        tables = [columns[i].T for i in members]
+        for i, drawn in zip(members, resampled_tables(tables, RESAMPLES, stacked=True), strict=True):
+            found[i] = ends(np.sort(np.nan_to_num(ratios(1)(drawn)[:, 0])), tail, 1 - tail)
     return found

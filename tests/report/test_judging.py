@@ -142,7 +142,7 @@ def test_damaged_notes_are_explained(make_run: MakeRun, key: str, value: str) ->
     path = make_run()
     with RunDir.open(path) as run:
         run.store.set_meta(key, value)
-    with RunDir.open(path) as run, pytest.raises(LedgerError, match="judge|entry .provenance. is a list"):
+    with RunDir.open(path) as run, pytest.raises(LedgerError, match=r"judge|entry .provenance. is a list"):
         write_report(run)
 
 

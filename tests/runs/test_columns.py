@@ -7,7 +7,6 @@ import random
 import sqlite3
 from collections import defaultdict
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,7 +22,6 @@ from local_bench.runs.contents import record_contents
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.columns import Lookup
 from local_bench.runs.verify import verify
-from local_bench.settle.bootstrap import _kinds_of_tasks, resampled_sums
 from local_bench.settle.intervals import bootstrap_mean, bootstrap_revenues, wilson_clustered
 from local_bench.settle.settlement import Total, settle
 from tests.runs.random_run import MODELS, decisions_by_row, random_run
@@ -307,17 +305,3 @@ def test_values_are_found_for_any_gaps_and_repetitions(chunk):
         found = Lookup(stored[i : i + chunk] for i in range(0, len(stored), chunk))
         parts = [found.values(keys[i : i + 4]) for i in range(0, len(keys), 4)]
         assert [value for part in parts for value in part] == [dict(stored).get(key) for key in keys]
-
-
-def test_resampling_counts_of_equal_tasks_gives_equal_sums(monkeypatch):
-    """Counting the kinds of tasks gives the sums of the single tasks; it is used only for exactly represented sums."""
-    rng = np.random.default_rng(0)
-    sums = np.column_stack([rng.integers(0, 2, 900) * 5e6, rng.integers(1, 4, 900) * 5e6])
-    expected = resampled_sums(sums, 50)
-    monkeypatch.setattr("local_bench.settle.bootstrap._MANY_TASKS", 0)
-    distinct, kinds = _kinds_of_tasks(sums)
-    assert len(distinct) == 6
-    assert (distinct[kinds] == sums).all()
-    assert (resampled_sums(sums, 50) == expected).all()
-    assert _kinds_of_tasks(sums + 0.5)[1] is None
-    assert _kinds_of_tasks(sums * 2.0**40)[1] is None

@@ -10,6 +10,7 @@ from local_bench.settle.bootstrap import (
     ends,
     ratio_intervals,
     resampled_sums,
+    resampled_tables,
     task_sums,
 )
 from local_bench.settle.intervals import bootstrap_mean, clustered_se, wilson, wilson_clustered
@@ -174,3 +175,35 @@ def test_the_mean_s_old_interval_is_the_same_bootstrap():
     groups = [[1.0, 2.0], [4.0], [0.5, 0.5, 3.0], [2.0]]
     (found,) = ratio_intervals([3, 4, 4, 2], [2, 1, 3, 1], n_resamples=2000)
     assert bootstrap_mean(groups) == (found.low, found.high)
+
+
+def test_tasks_with_equal_sums_are_drawn_by_their_number_with_the_same_distribution(monkeypatch):
+    rng = np.random.default_rng(1)
+    sums = np.column_stack([rng.integers(0, 2, 900) * 5e6, rng.integers(1, 4, 900) * 5e6])
+    by_task = np.sort(resampled_sums(sums, 20_000), axis=0)
+    monkeypatch.setattr("local_bench.settle.bootstrap._MANY_TASKS", 0)
+    drawn = resampled_sums(sums, 20_000)
+    assert (drawn == resampled_sums(sums, 20_000)).all()
+    assert (drawn % 5e6 == 0).all()
+    expected = len(sums) * np.cov(sums.T, ddof=0)
+    assert np.cov(drawn.T) == pytest.approx(expected, abs=0.05 * expected.diagonal().min())
+    by_kind = np.sort(drawn, axis=0)
+    deviation = by_task.std(axis=0)
+    for quantile in (0.025, 0.5, 0.975):
+        at = int(quantile * 20_000)
+        assert by_kind[at] == pytest.approx(by_task[at], abs=0.1 * deviation.max())
+
+
+@pytest.mark.parametrize("many", [0, 10_000])
+def test_draws_for_a_table_do_not_depend_on_other_tables_and_chunks(monkeypatch, many):
+    monkeypatch.setattr("local_bench.settle.bootstrap._MANY_TASKS", many)
+    rng = np.random.default_rng(2)
+    few, more = rng.integers(0, 2, (300, 2)) * 1.0, rng.random((300, 3))
+    together = resampled_tables([few, more, few * 2], 500, 3, stacked=True)
+    alone = resampled_tables([few, more, few * 2], 500, 3)
+    assert (alone[1] == resampled_sums(more, 500, 3)).all()
+    assert (together[0] == resampled_sums(few, 500, 3)).all()
+    assert together[1] == pytest.approx(resampled_sums(more, 500, 3), rel=1e-12)
+    assert (together[2] == 2 * together[0]).all()
+    monkeypatch.setattr("local_bench.settle.bootstrap._CHUNK_BYTES", 8 * 300 * 7)
+    assert (resampled_sums(few, 500, 3) == together[0]).all()
