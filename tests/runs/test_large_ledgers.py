@@ -154,21 +154,29 @@ def test_a_candidate_that_no_release_writes_is_refused(tmp_path, change, fault):
         RunDir.open(path)
 
 
-def test_a_ledger_without_the_key_of_candidates_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        (",\n  UNIQUE (task_id, deliverable, model, attempt)", "", "'candidates' has other columns, types or keys"),
+        ("model TEXT", "model TEXT COLLATE NOCASE", "'candidates' compares texts in another way"),
+    ],
+)
+def test_a_ledger_with_other_definitions_is_refused(tmp_path, before, after, fault):
     path = tmp_path / "run"
     with random_run(path, 4):
         pass
     db = sqlite3.connect(path / "ledger.sqlite")
     sql = db.execute("SELECT sql FROM sqlite_master WHERE name = 'candidates'").fetchone()[0]
+    assert before in sql
     db.execute("PRAGMA foreign_keys = OFF")
     db.execute("PRAGMA legacy_alter_table = ON")
     db.execute("ALTER TABLE candidates RENAME TO c")
-    db.execute(sql.replace(",\n  UNIQUE (task_id, deliverable, model, attempt)", ""))
+    db.execute(sql.replace(before, after))
     db.execute("INSERT INTO candidates SELECT * FROM c")
     db.execute("DROP TABLE c")
     db.commit()
     db.close()
-    with pytest.raises(LedgerDamaged, match="'candidates' has other columns, types or keys"):
+    with pytest.raises(LedgerDamaged, match=fault):
         RunDir.open(path)
 
 

@@ -69,10 +69,14 @@ def fault_of_schema(db: sqlite3.Connection) -> str | None:
 
 
 def fault_of_definitions(db: sqlite3.Connection) -> str | None:
-    """The first table whose columns, types or keys differ from the schema's; None if there is none."""
+    """The first table whose columns, types or keys differ from the schema's, or which has a collation, so that equal
+    and ordered texts would be others in SQL than in Python; None if there is none."""
     found = _definitions(db)
     differs = next((table for table, entry in _definitions_of_schema().items() if found.get(table) != entry), None)
-    return None if differs is None else f"the table {differs!r} has other columns, types or keys"
+    if differs is not None:
+        return f"the table {differs!r} has other columns, types or keys"
+    row = db.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%COLLATE%' LIMIT 1").fetchone()
+    return None if row is None else f"the table {str(row[0])[:60]!r} compares texts in another way"
 
 
 Check = Callable[[sqlite3.Connection], str | None]
