@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError
+from local_bench.core.transactions import transaction
 from local_bench.judges.people.items import Given, Item, Kind, StoredAnswer
 
 FILE = "annotations.sqlite"
@@ -235,14 +236,8 @@ class AnnotationDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._lock, self._errors():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        with self._lock, self._errors(), transaction(self._db):
+            yield
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         with self._lock, self._errors():

@@ -14,6 +14,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.files import is_file, require_regular
 from local_bench.core.storage import put_in_place, storage_errors
+from local_bench.core.transactions import transaction
 from local_bench.runs.store.checked import commits_of_others, file_state, remember, unchanged_tables
 from local_bench.runs.store.constraints import (
     CONDITIONS,
@@ -220,15 +221,9 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all writes of the block, or none."""
-        with self._faults():
-            self._db.execute("BEGIN IMMEDIATE" if self._writable is None else "BEGIN")
-            try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        begin = "BEGIN IMMEDIATE" if self._writable is None else "BEGIN"
+        with self._faults(), transaction(self._db, begin):
+            yield
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
         """The result of `compute`, which depends on the stored rows and on `key`: computed again only after a write, by
