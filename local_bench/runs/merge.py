@@ -199,7 +199,8 @@ def _smallest(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
 
 
 def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    return a | {key: _union(a[key], value) if isinstance(a.get(key), dict) else value for key, value in b.items()}
+    both = {key for key, value in b.items() if isinstance(value, dict) and isinstance(a.get(key), dict)}
+    return a | {key: _union(a[key], value) if key in both else value for key, value in b.items()}
 
 
 def _checks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:

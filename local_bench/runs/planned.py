@@ -114,8 +114,9 @@ def _refuse_other_candidates(run: RunDir, stored: Sequence[CandidateRow], planne
             changed = next((column for column in _DETERMINED if getattr(row, column) != getattr(other, column)), None)
             if changed:
                 raise LedgerError(
-                    f"{run.path}: {name} has another {changed.removesuffix('_json')} than its work id stands for: the "
-                    "ledger was changed by hand; `local-bench verify` lists what differs, `recover` restores a backup"
+                    f"{run.path}: {name} has a {changed.removesuffix('_json')} that does not follow from its work id: "
+                    "the ledger was changed by hand; `local-bench verify` lists what differs, `recover` restores a "
+                    "backup"
                 )
             continue
         if row.state == "unscored" and "imported" in other.work["model"]:

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "compare": (["compare", "run", "run", "--json"], 9),
     "export servimage": (["export", "run", "--format", "servimage", "--out", "out"], 5),
     "reproduce": (["reproduce", "servimage", "table-2", "run"], 9),
-    "merge": (["merge", "merged", "run"], 9),
+    "merge": (["merge", "merged", "run", "other"], 9),
     "report": (["report", "run"], 13),
     "site": (["report", "run", "--out", "site"], 23),
     "status": (["annotate", "status", "run", "--json"], 9),
@@ -52,6 +52,7 @@ def forged(original, tmp_path, monkeypatch) -> Forgery:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "mine").write_text("mine")
+    shutil.copytree(original, tmp_path / "other")
     return Forgery(original, tmp_path / "run")
 
 

@@ -227,7 +227,7 @@ def test_a_candidate_with_another_prompt_or_seed_than_planned_is_refused(folder,
     with RunDir.begin(path, config_of(folder, set())) as run:
         run.store.write(f"UPDATE candidates SET {change} WHERE attempt = 1")
     before = (path / "run.yaml").read_bytes()
-    with pytest.raises(LedgerError, match=f"image 1 of 'mug' by alpha, attempt 1, has another {column} than its work"):
+    with pytest.raises(LedgerError, match=f"alpha, attempt 1, has a {column} that does not follow from its work id"):
         run_stages(config_of(folder, {"beta"}), path, STAGES)
     assert (path / "run.yaml").read_bytes() == before
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from local_bench.core.errors import LedgerDamaged
+from local_bench.core.errors import LedgerDamaged, LedgerError
 from local_bench.runs.store.notes import fault_of_note
 from tests.runs.random_run import random_run
 
@@ -55,3 +55,13 @@ def test_other_forms_are_refused(tmp_path, key, value, fault):
         run.store.set_meta(key, json.dumps(value))
         with pytest.raises(LedgerDamaged, match=f"its entry '{key}' .*{fault}"):
             run.store.json_meta(key)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "1", '{"clip": null}', '{"clip": "x"}', '{"clip": [1]}'])
+def test_other_forms_of_truncated_tokens_are_refused(tmp_path, text):
+    with random_run(tmp_path / "run", 8) as run:
+        run.store.write("UPDATE candidates SET truncated = '{\"clip\": 3}'")
+        assert {n for _, _, tokens in run.store.truncations() for n in tokens.values()} == {3}
+        run.store.write("UPDATE candidates SET truncated = ?", text)
+        with pytest.raises(LedgerError):
+            run.store.truncations()

@@ -240,15 +240,14 @@ def _limit(n: int | None) -> int:
 def _task(row: sqlite3.Row) -> Task:
     try:
         task = _TASK.validate_json(row["content"])
-        fault = (
-            "it has another id"
-            if task.task_id != row["task_id"]
-            else "it requests fewer images than have been planned for it"
-            if (row["n_deliverables"] or 0) > len(task.deliverables)
-            else None
-        )
     except ValidationError as e:
         fault = e.errors()[0]["msg"]
+    else:
+        fault = ""
+        if task.task_id != row["task_id"]:
+            fault = "it has another id"
+        elif (row["n_deliverables"] or 0) > len(task.deliverables):
+            fault = "it requests fewer images than have been planned for it"
     if fault:
         raise LedgerError(
             f"the ledger's task {row['task_id'][:80]!r} is invalid ({fault}): "
