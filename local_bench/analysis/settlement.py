@@ -10,7 +10,7 @@ from local_bench.runs.prices import Price, price_of
 from local_bench.runs.store import Store
 from local_bench.settle.costs import HeldTime, PhaseCost, generation_costs, phase_costs
 from local_bench.settle.settlement import Settlement, settle
-from local_bench.settle.table import UNSCORED, Line, LineTable, distinct_per_group, wide_integers
+from local_bench.settle.table import Line, LineTable, distinct_per_group, wide_integers
 
 NOT_SETTLED = "it has not been settled"
 
@@ -34,32 +34,23 @@ def lines(store: Store) -> list[Line]:
 
 def line_table(store: Store) -> LineTable:
     """`lines` as columns."""
-    tasks = store.task_prices()
-    index = {task_id: i for i, (task_id, _, _) in enumerate(tasks)}
-    names = store.models()
-    models = {name: i for i, name in enumerate(names)}
-    parts = [np.empty((6, 0), np.int64)]
-    for by, ids, *columns, accepted in store.attempts():
-        try:
-            task_numbers = [index[task_id] for task_id in ids]
-        except KeyError as e:
-            raise store.lacks_task(e.args[0]) from None
-        decided = [UNSCORED if one is None else one for one in accepted]
-        parts.append(np.array([[models[name] for name in by], task_numbers, *columns, decided], np.int64))
-    model, task, deliverable, attempt, made, decision = np.concatenate(parts, axis=1)
-    cell = model * len(tasks) + task
-    first = attempt == 1
+    of = store.attempts()
+    names = sorted(of.models)
+    rank = np.empty(len(names), np.int64)
+    rank[[of.models[name] for name in names]] = np.arange(len(names))
+    model, task, deliverable = rank[np.asarray(of.model)], np.asarray(of.task), np.asarray(of.deliverable)
+    first = np.asarray(of.attempt) == 1
     return LineTable(
         tuple(names),
-        tuple(task_id for task_id, _, _ in tasks),
-        tuple(category for _, category, _ in tasks),
-        wide_integers([price for _, _, price in tasks]),
+        tuple(task_id for task_id, _, _ in of.tasks),
+        tuple(category for _, category, _ in of.tasks),
+        wide_integers([price for _, _, price in of.tasks]),
         model[first],
         task[first],
         deliverable[first],
-        distinct_per_group(cell, deliverable)[first],
-        decision[first],
-        made[first] == 1,
+        distinct_per_group(model * len(of.tasks) + task, deliverable)[first],
+        np.asarray(of.decision)[first],  # numbered as in settle.table
+        np.asarray(of.made)[first] == 1,
     )
 
 

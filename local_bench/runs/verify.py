@@ -307,7 +307,7 @@ def _decisions(run: RunDir) -> Faults:
         return
     for work_id in run.store.decisions_on_no_candidate():
         yield f"decision on {work_id}", "belongs to no candidate"
-    for part in changed_decisions(run):
+    for part in changed_decisions(run, run.store.no_attempts()):
         for work_id in part.work_id:
             name = _image_name(run, work_id)
             yield f"decision on {name}", "does not follow from the scores, the rule and the task's price"

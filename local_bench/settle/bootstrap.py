@@ -8,6 +8,7 @@ are always compared on the same resampled tasks.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import Literal
 
@@ -24,6 +25,8 @@ _CHUNK_BYTES = 64_000_000
 _DRAWN_AT_ONCE = 250_000
 _MANY_TASKS, _FEWER = 10_000, 8
 """Numbers of tasks with equal rows are drawn for this many tasks if there are this many times fewer distinct rows."""
+_AT_ONCE = 2
+"""Tables that are drawn from at the same time; numpy does not need Python's interpreter lock for it."""
 TOO_FEW_TASKS = "fewer than two tasks"
 NOTHING_BELOW = "the denominator is 0"
 SELDOM_DEFINED = "undefined on more than half of the resamples"
@@ -103,7 +106,8 @@ def resampled_tables(
     Of at least 10,000 tasks with few distinct rows, the number of tasks with each row is drawn, which has a multinomial
     distribution, and else the tasks themselves, the same for all tables. With `stacked` their sums are computed at
     once, which is faster, and the last bits of sums of fractions can depend on the other tables."""
-    found = [_drawn_by_kind(sums, n_resamples, seed) for sums in tables]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(partial(_drawn_by_kind, n_resamples=n_resamples, seed=seed), tables))
     rest = [i for i, drawn in enumerate(found) if drawn is None]
     if rest:
         of_rest = [tables[i] for i in rest]

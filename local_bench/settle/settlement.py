@@ -95,12 +95,13 @@ def settle(
     revenues have none, which is much faster."""
     table = lines if isinstance(lines, LineTable) else line_table(lines)
     part = table.part_micro_usd
+    accepted, unscored = table.decision == ACCEPTED, table.decision == UNSCORED
     cells = _Cells(
-        n=table.per_cell(np.ones_like(table.decision)),
-        accepted=table.per_cell(table.decision == ACCEPTED),
-        unscored=table.per_cell(table.decision == UNSCORED),
-        earned=table.per_cell(np.where(table.decision == ACCEPTED, part, 0)),
-        open=table.per_cell(np.where(table.decision == UNSCORED, part, 0)),
+        n=table.n_per_cell(np.ones_like(accepted)),
+        accepted=table.n_per_cell(accepted),
+        unscored=table.n_per_cell(unscored),
+        earned=table.per_cell(part, accepted),
+        open=table.per_cell(part, unscored),
     )
     names = sorted(set(table.category))
     number = {name: i for i, name in enumerate(names)}

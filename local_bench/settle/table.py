@@ -202,15 +202,20 @@ class LineTable:
         """(N,) revenue of each deliverable if accepted."""
         return np.asarray(part_of(self.price_micro_usd[self.task], self.deliverables, self.deliverable - 1))
 
-    @property
+    @cached_property
     def cell(self) -> Ints:
         """(N,) index of each line's model and order: model * T + order."""
         return self.model * len(self.task_ids) + self.task
 
-    def per_cell(self, values: Ints | Mask) -> Ints:
-        """(M, T) exact sums of (N,) values."""
+    def n_per_cell(self, of: Mask) -> Ints:
+        """(M, T) numbers of lines in an (N,) mask."""
+        shape = len(self.models), len(self.task_ids)
+        return np.bincount(self.cell[of], minlength=shape[0] * shape[1]).reshape(shape)
+
+    def per_cell(self, values: Ints, of: Mask) -> Ints:
+        """(M, T) exact sums of (N,) values over the lines in an (N,) mask."""
         sums: Ints = np.zeros(len(self.models) * len(self.task_ids), dtype=np.result_type(values.dtype, np.int64))
-        np.add.at(sums, self.cell, values)
+        np.add.at(sums, self.cell[of], values[of])
         return sums.reshape(len(self.models), len(self.task_ids))
 
 

@@ -129,6 +129,35 @@ def test_decisions_settlement_and_digests_equal_those_of_single_rows(tmp_path, s
         assert {key: sha for key, sha in recorded.items() if key[0] in {kind for kind, _ in expected}} == expected
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_columns_kept_after_decisions_are_those_read_from_the_ledger(tmp_path, seed):
+    with random_run(tmp_path / "run", seed) as run:
+        decide(run)
+        decided = line_table(run.store)
+        stored = settle(lines(run.store), {})
+    with RunDir.open(tmp_path / "run") as run:
+        assert str(line_table(run.store)) == str(decided)
+        assert settle(decided, {}) == stored
+        config = run.config
+    stricter = config.model_copy(update={"acceptance": config.acceptance.model_copy(update={"brf": 4.9})})
+    with RunDir.begin(tmp_path / "run", stricter) as run:
+        before = run.store.attempts().decision.tolist()
+        decide(run)
+        assert settle(line_table(run.store), {}) == settle(lines(run.store), {})
+        if run.store.written:
+            assert run.store.attempts().decision.tolist() != before
+
+
+def test_digests_of_decisions_with_any_characters_are_those_of_pythons_json(tmp_path):
+    with random_run(tmp_path / "run", 2) as run:
+        decide(run)
+        odd = "".join(map(chr, [*range(1, 0x180), 0x2028, 0x2029, 0xFEFF, 0xFFFD, 0x1F5BC, 0x10FFFF]))
+        run.store.write("UPDATE decisions SET accepted = NULL, unscored = ? || substr(work_id, 1, 8)", odd)
+        record_contents(run)
+        expected = {key: sha for key, sha in contents_by_row(run).items() if key[0] == "decisions"}
+        assert run.store.recorded("decisions") == expected != {}
+
+
 def test_cases_of_45_deciding_scores_are_distinguished(tmp_path):
     names = {f"s{i:02}": 1.0 for i in range(45)}
     with random_run(tmp_path / "run", 2) as run:
@@ -137,7 +166,7 @@ def test_cases_of_45_deciding_scores_are_distinguished(tmp_path):
         given = {i: [Score(name, float(rng.random() < 0.97)) for name in names] for i in ids}
         run.store.enter_scores("judge", [(i, score) for i in ids for score in given[i]])
         ids = [row.work_id for row in run.store.candidates()]
-        ((_, part),) = run.store.cases(names)
+        (part,) = run.store.cases(names)
         low = {
             case: [s.value for s in given[work_id]]
             for case, work_id in zip(part.case, sorted(ids), strict=True)
@@ -182,10 +211,16 @@ def test_a_result_is_computed_again_after_a_write_of_any_process(tmp_path):
         assert [run.store.once("n", compute) for _ in range(3)] == [1, 1, 1]
         run.store.set_meta("x", "1")
         assert run.store.once("n", compute) == run.store.once("n", compute) == 2
+        assert [run.store.once("n of tasks", compute, ("tasks",)) for _ in range(2)] == [3, 3]
+        run.store.set_meta("x", "3")
+        assert run.store.once("n of tasks", compute, ("tasks",)) == 3
+        run.store.write("UPDATE tasks SET position = position + 1")
+        assert run.store.once("n of tasks", compute, ("tasks",)) == 4
         with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as other:
             other.execute("UPDATE meta SET value = '2' WHERE key = 'x'")
         other.close()
-        assert run.store.once("n", compute) == run.store.once("n", compute) == 3
+        assert run.store.once("n", compute) == run.store.once("n", compute) == 5
+        assert run.store.once("n of tasks", compute, ("tasks",)) == 6
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -33,6 +33,74 @@ def test_a_large_ledger_read_by_several_connections_gives_equal_results(tmp_path
 
 
 @pytest.mark.parametrize("large", [False, True])
+def test_decisions_computed_while_earlier_ones_are_written_are_those_of_single_rows(tmp_path, monkeypatch, large):
+    """Some are stored already, some have changed, one is on no candidate, and one row is written at a time."""
+    with random_run(tmp_path / "run", 8) as run:
+        decide(run)
+        if large:  # else it is not opened
+            run.store.write("PRAGMA foreign_keys = OFF")
+            run.store.write("INSERT INTO decisions VALUES ('0', 1, NULL, 5)")
+        run.store.write("DELETE FROM decisions WHERE work_id LIKE '%3'")
+        run.store.write("UPDATE decisions SET accepted = NULL, unscored = 'x' WHERE work_id LIKE '%5'")
+    if large:
+        monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
+    monkeypatch.setattr("local_bench.runs.store.database._VALUES_AT_ONCE", 1)
+    monkeypatch.setattr("local_bench.runs.store.database._CACHE_KIB", 8)
+    with RunDir.begin(tmp_path / "run", run.config) as run:
+        decide(run)
+        assert [(row.work_id, row.decision) for row in run.store.decisions()] == list(decisions_by_row(run))
+        assert settle(line_table(run.store), {}) == settle(lines(run.store), {})
+        assert all(run.store.rows(f"PRAGMA {name}")[0][0] for name in ("foreign_keys", "cache_spill"))
+
+
+def test_decisions_that_cannot_be_completed_are_not_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    monkeypatch.setattr("local_bench.runs.store.columns._DIGITS_BY_CANDIDATES", {})
+    with random_run(tmp_path / "run", 8) as run:
+        run.store.write("PRAGMA foreign_keys = OFF")
+        (lost,) = run.store.rows("SELECT task_id FROM candidates ORDER BY work_id DESC LIMIT 1")[0]
+        run.store.write("DELETE FROM tasks WHERE task_id = ?", lost)
+    with RunDir.begin(tmp_path / "run", run.config) as run:
+        with pytest.raises(LedgerDamaged, match=f"a candidate of the task '{lost}'"):
+            decide(run)
+        assert run.store.decisions() == []
+        with pytest.raises(sqlite3.IntegrityError):
+            run.store.write("INSERT INTO decisions VALUES ('0', 1, NULL, 5)")
+
+
+def test_results_are_kept_for_the_next_opening_of_a_large_ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr("local_bench.runs.store.database._CHECKED_BYTES", 0)
+    path = tmp_path / "run"
+    with random_run(path, 8):
+        pass
+    computed = []
+
+    def result(run):
+        return run.store.once("n", lambda: computed.append(1) or len(computed), ("decisions",))
+
+    with RunDir.begin(path, RunDir.open(path).config) as run:
+        decide(run)
+        assert result(run) == 1
+        run.store.set_meta("provenance", "{}")
+    with RunDir.open(path) as run:
+        assert result(run) == 1
+        other = run.config.model_copy(update={"acceptance": run.config.acceptance.model_copy(update={"brf": 4.9})})
+    with RunDir.view(path, other) as run:
+        assert result(run) == 1
+        run.store.write("DELETE FROM decisions")
+        assert result(run) == 2
+    with RunDir.open(path) as run:
+        assert result(run) == 1
+    db = sqlite3.connect(path / "ledger.sqlite")
+    db.execute("DELETE FROM decisions")
+    db.commit()
+    db.close()
+    with RunDir.open(path) as run:
+        assert result(run) == 3
+
+
+@pytest.mark.parametrize("large", [False, True])
 def test_a_view_has_other_decisions_and_leaves_the_file_as_it_is(tmp_path, monkeypatch, large):
     path = tmp_path / "run"
     with random_run(path, 8) as run:

@@ -24,6 +24,22 @@ def test_a_transaction_is_all_or_nothing(tmp_path):
     assert store.meta("a") is None
 
 
+@pytest.mark.parametrize("n", [0, 1, 449, 450, 451, 1000])
+def test_rows_written_several_at_a_time_are_those_written_singly(tmp_path, n):
+    store = Store(tmp_path / "l.sqlite", create=True)
+    expected = {row["key"]: row["value"] for row in store.rows("SELECT * FROM meta")}
+    for word in ("a", "b"):
+        rows = [(f"k{i % 700}", f"{word}{i}" if i % 7 else "?") for i in range(n)]
+        store.write_many("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", iter(rows))
+        expected |= dict(rows)
+        store.write_many(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = value || excluded.value", iter(rows)
+        )
+        for key, value in rows:
+            expected[key] += value
+        assert {row["key"]: row["value"] for row in store.rows("SELECT * FROM meta")} == expected
+
+
 @pytest.mark.parametrize("n_bytes", [0, 50, 4096, 20_000, -1])
 def test_a_truncated_ledger_is_an_error_that_names_the_remedy(tmp_path, n_bytes):
     with RunDir.begin(tmp_path / "run", CONFIG) as run:

@@ -1,5 +1,6 @@
 """The run's SQLite file `ledger.sqlite`, read and written as typed rows. This package contains all SQL of runs."""
 
+from local_bench.runs.store.attempts import UNDECIDED, Attempts
 from local_bench.runs.store.database import BACKUP, LEDGER, Committed, backups, free_name
 from local_bench.runs.store.decisions import NO_IMAGE
 from local_bench.runs.store.rows import (
@@ -26,7 +27,9 @@ __all__ = [
     "LEDGER",
     "NOT_APPLICABLE",
     "NO_IMAGE",
+    "UNDECIDED",
     "UNSCORED",
+    "Attempts",
     "BusyTime",
     "CandidateRow",
     "Case",

@@ -2,11 +2,12 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from typing import Any
 
+from local_bench.runs.store.attempts import OF_ATTEMPTS, UNDECIDED, Attempts
 from local_bench.runs.store.database import Database
 
 AFTER_ALL = chr(0x10FFFF)
@@ -33,16 +34,17 @@ class ColumnReader(Database):
         firsts = list(map("".join, product(_DIGITS, repeat=digits)))
         return list(pairwise(["", *firsts[1:], AFTER_ALL]))
 
-    def _columns(self, columns: str, query: str, *values: Any) -> Iterator[tuple[Limits, list[list[Any]]]]:
+    def _columns(self, columns: str, query: str, *values: Any) -> Iterator[list[list[Any]]]:
         """The columns of a query about candidates `c`, in parts by work id. `columns` are their names, separated by
         commas; they have texts, integers or null. The query ends in a condition."""
-        limits = self.parts()
         arrays = ", ".join(f"json_group_array({name})" for name in columns.split(","))
-        statement = f"SELECT {arrays} FROM ({query} AND {_PART} ORDER BY c.work_id)"
+        return (list(map(json.loads, row)) for row in self._aggregates(arrays, query, *values))
+
+    def _aggregates(self, aggregates: str, query: str, *values: Any) -> Iterator[sqlite3.Row]:
+        """Aggregates of the rows of a query as for `_columns`, in order of work ids, of each part by work id."""
+        statement = f"SELECT {aggregates} FROM ({query} AND {_PART} ORDER BY c.work_id)"
         with self._faults():
-            texts = self._at_once([partial(_one_row, query=statement, values=(*values, *part)) for part in limits])
-            for part, row in zip(limits, texts, strict=True):
-                yield part, list(map(json.loads, row))
+            yield from self._at_once([partial(_one_row, query=statement, values=(*values, *p)) for p in self.parts()])
 
     @cached_property
     def _candidates(self) -> str:
@@ -51,15 +53,36 @@ class ColumnReader(Database):
         index = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'candidates_results'"
         return "candidates AS c INDEXED BY candidates_results" if self.rows(index) else "candidates AS c"
 
-    def work_ids(self, limits: Limits) -> list[str]:
-        """The work ids of a part."""
-        rows = self.rows(
-            f"""SELECT json_group_array(work_id) FROM (
-                 SELECT work_id FROM candidates AS c WHERE {_PART} ORDER BY work_id)""",
-            *limits,
-        )
-        found: list[str] = json.loads(rows[0][0])
+    def attempts(self) -> Attempts:
+        """All candidates as columns. LedgerDamaged if one is of a task that does not exist."""
+        return self.once("attempts", self._attempts, OF_ATTEMPTS)
+
+    def _attempts(self) -> Attempts:
+        found = self.no_attempts()
+        for model, task_ids, *columns in self._columns(
+            "model, task_id, deliverable, attempt, made, decision",
+            f"""SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state = 'done' AS made,
+                  ifnull(d.accepted <> 0, {UNDECIDED}) AS decision
+                FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) WHERE TRUE""",
+        ):
+            found.add(model, self.task_numbers(found, task_ids), *columns)
         return found
+
+    def no_attempts(self) -> Attempts:
+        """The tasks without candidates, which the caller adds."""
+        chunks = self._chunks("SELECT task_id, category, price_micro_usd FROM tasks")
+        return Attempts(sorted(chain.from_iterable(chunks)))
+
+    def task_numbers(self, of: Attempts, task_ids: Iterable[str]) -> list[int]:
+        """The numbers of the tasks of some candidates. LedgerDamaged if one does not exist, which is not found on
+        opening a large file."""
+        try:
+            return of.task_numbers(task_ids)
+        except KeyError as e:
+            lost = str(e.args[0])[:60]
+            raise self._damaged(
+                f"is damaged or forged (it has a candidate of the task {lost!r}, which it lacks)"
+            ) from None
 
     def candidate_columns(self, limits: Limits) -> Columns:
         """The candidates of a part with their task's category and price and the decisions on them, by work id."""

@@ -3,9 +3,11 @@
 import os
 import re
 import sqlite3
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +17,7 @@ from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, Us
 from local_bench.core.files import is_file, require_regular
 from local_bench.core.storage import put_in_place, storage_errors
 from local_bench.core.transactions import transaction
-from local_bench.runs.store.checked import commits_of_others, file_state, remember, unchanged_tables
+from local_bench.runs.store.checked import FileState, commits_of_others, file_state, remember, unchanged_tables
 from local_bench.runs.store.constraints import (
     CONDITIONS,
     checks_of_rows,
@@ -32,13 +34,20 @@ _WRITTEN = re.compile(
     re.IGNORECASE,
 )
 """Matches a statement that writes a table of the file."""
+_ROW = re.compile(r"(?<=VALUES )\(\?(?:, \?)*\)")
+"""Matches the row of an INSERT statement."""
+_VALUES_AT_ONCE = 900
+"""Values in one INSERT statement of several rows, which takes half the time of as many statements of one row."""
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
 """The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it. Their
 rows are read by several connections at once."""
 _CONNECTIONS = 2
 """At once; each takes another `_CACHE_KIB`."""
-_CACHE_KIB = 65_536
+_AHEAD = 8
+"""Queries of them that have been started and whose results have not been used."""
+_CACHE_KIB = 8_192
+"""A larger one slows reading down: what it holds is not read again, and does not fit the processor's cache."""
 _CHUNK = 500
 """Rows that are fetched at a time; more of them do not fit the processor's cache, which takes a third longer."""
 
@@ -57,6 +66,27 @@ class Committed(NamedTuple):
     """With a value."""
 
 
+class _Computed(NamedTuple):
+    """A result of `Database.once`."""
+
+    tables: tuple[str, ...] | None
+    at: tuple[int, ...]
+    result: Any
+
+
+class _Kept(NamedTuple):
+    """Results computed from the rows of a large file in one state."""
+
+    path: Path
+    state: FileState
+    computed: dict[object, _Computed]
+
+
+_kept: list[_Kept] = []
+"""At most one, for the large file that this process closed last: a command that settles a run opens it again for the
+report."""
+
+
 class Database:
     """The run's SQLite file. Errors of the file or the disk are raised as LedgerError or StorageError."""
 
@@ -71,11 +101,11 @@ class Database:
         self.path = path
         self.written: set[str] = set()
         """Tables written since this was opened, or since the last record of contents."""
-        self._all_written: set[str] = set()
         self._writable: frozenset[str] | None = None
         """The tables that may be written; None for all."""
-        self._computed: dict[object, Any] = {}
-        self._computed_at = (-1, -1)
+        self._n_writes: Counter[str] = Counter()
+        """Table -> number of statements that wrote it."""
+        self._computed: dict[object, _Computed] = {}
         self._not_checked: frozenset[str] = frozenset()
         """Tables whose rows have been checked by an earlier command only."""
         self._checked: int | None = None
@@ -131,6 +161,9 @@ class Database:
         if state is not None and self._in_file and state == file_state(self.path):
             remember(self.path, state, ())
             self._checked = others
+            for kept in _kept:
+                if (kept.path, kept.state) == (self.path.resolve(), state):
+                    self._computed = {key: of._replace(at=self._writes(of.tables)) for key, of in kept.computed.items()}
 
     def _at_once(self, queries: Sequence[Callable[[sqlite3.Connection], T]]) -> Iterator[T]:
         """The results of functions that read committed rows. Those of a large file run at the same time, each with a
@@ -151,7 +184,14 @@ class Database:
         with ExitStack() as opened:
             for _ in range(_CONNECTIONS):
                 free.put(opened.enter_context(closing(self._connected(str(self.path)))))
-            yield from opened.enter_context(ThreadPoolExecutor(_CONNECTIONS)).map(result, queries)
+            pool = opened.enter_context(ThreadPoolExecutor(_CONNECTIONS))
+            started: deque[Future[T]] = deque()
+            for query in queries:
+                started.append(pool.submit(result, query))
+                if len(started) == _AHEAD:
+                    yield started.popleft().result()
+            while started:
+                yield started.popleft().result()
 
     @staticmethod
     def _connected(path: str) -> sqlite3.Connection:
@@ -211,11 +251,14 @@ class Database:
 
     def close(self) -> None:
         if self._checked is not None:
-            written = self._all_written & CONDITIONS.keys()
             with suppress(OSError, sqlite3.Error):
                 state = file_state(self.path)
                 others = commits_of_others(self._db)  # after the state: a commit between them is seen
-                remember(self.path, state if others == self._checked else None, written)
+                state = state if others == self._checked else None
+                remember(self.path, state, self._n_writes.keys() & CONDITIONS.keys())
+                if self._in_file:
+                    current = {key: of for key, of in self._computed.items() if of.at == self._writes(of.tables)}
+                    _kept[:] = [] if state is None else [_Kept(self.path.resolve(), state, current)]
         self._db.close()
 
     @contextmanager
@@ -225,16 +268,31 @@ class Database:
         with self._faults(), transaction(self._db, begin):
             yield
 
-    def once(self, key: object, compute: Callable[[], T]) -> T:
-        """The result of `compute`, which depends on the stored rows and on `key`: computed again only after a write, by
-        this or another process. The result is shared, so that it must not be changed."""
-        written = self._db.total_changes, commits_of_others(self._db)
-        if written != self._computed_at:
-            self._computed, self._computed_at = {}, written
-        if key not in self._computed:
-            self._computed[key] = compute()
-        found: T = self._computed[key]
-        return found
+    @contextmanager
+    def transaction_beside_readers(self) -> Iterator[None]:
+        """A transaction during which `_at_once` reads the rows as they were before it. Pages that do not fit the cache
+        are not written before the end, for which the readers would have to stop, and keys that refer to other tables
+        are not looked up: the caller has read them there."""
+        with self._faults(), ExitStack() as restored:
+            for pragma in ("cache_spill", "foreign_keys"):
+                self._db.execute(f"PRAGMA {pragma} = OFF")
+                restored.callback(self._db.execute, f"PRAGMA {pragma} = ON")
+            with self.transaction():
+                yield
+
+    def once(self, key: object, compute: Callable[[], T], tables: tuple[str, ...] | None = None) -> T:
+        """The result of `compute`, which depends on `key` and on the rows of `tables` (None: of all): computed again
+        only after a write to them, or one of another process. The result is shared, so that it must not be changed."""
+        found = self._computed.get(key)
+        if found is None or found.at != self._writes(tables):
+            found = self._computed[key] = _Computed(tables, self._writes(tables), compute())
+        result: T = found.result
+        return result
+
+    def _writes(self, tables: tuple[str, ...] | None) -> tuple[int, ...]:
+        """Numbers that change when another connection commits or when these tables, or any, are written."""
+        own = (self._db.total_changes,) if tables is None else (self._n_writes[table] for table in tables)
+        return (commits_of_others(self._db), *own)
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._faults():
@@ -264,14 +322,21 @@ class Database:
     def write_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         self._note_written(statement)
         with self._faults():
+            row = _ROW.search(statement)
+            if row:
+                n, left = max(1, _VALUES_AT_ONCE // row[0].count("?")), iter(rows)
+                of_several = f"{statement[: row.start()]}{', '.join([row[0]] * n)}{statement[row.end() :]}"
+                while len(rows := list(islice(left, n))) == n:
+                    self._db.execute(of_several, list(chain.from_iterable(rows)))
             self._db.executemany(statement, rows)
 
     def _note_written(self, statement: str) -> None:
-        table = _WRITTEN.match(statement)
-        if table:
-            assert self._writable is None or table[1].lower() in self._writable, statement
-            self.written.add(table[1].lower())
-            self._all_written.add(table[1].lower())
+        match = _WRITTEN.match(statement)
+        if match:
+            table = match[1].lower()
+            assert self._writable is None or table in self._writable, statement
+            self.written.add(table)
+            self._n_writes[table] += 1
 
     def meta(self, key: str) -> str | None:
         found = self.rows("SELECT value FROM meta WHERE key = ?", key)

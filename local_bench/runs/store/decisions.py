@@ -6,7 +6,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from local_bench.runs.store.columns import Limits
+from local_bench.runs.store.attempts import OF_ATTEMPTS, Attempts
 from local_bench.runs.store.plan import PlanStore, decision
 from local_bench.runs.store.rows import (
     CaseColumns,
@@ -63,21 +63,26 @@ class DecisionStore(PlanStore):
                 ),
             )
 
-    def cases(self, thresholds: Mapping[str, float]) -> Iterator[tuple[Limits, CaseColumns]]:
+    def cases(self, thresholds: Mapping[str, float]) -> Iterator[CaseColumns]:
         """The case of every candidate and the decision stored on it, by work id, in parts.
 
         Candidates with an image have the same case if each score in `thresholds` is absent, not applicable, unscored
         for the same reason, below its threshold, or not below it for all of them; those without one if it is for the
         same reason."""
         case, values = _case(thresholds)
+        columns = "work_id, model, task_id, deliverable, attempt, of_case"
+        select = f"""SELECT c.work_id, c.model, c.task_id, c.deliverable, c.attempt,
+                       iif(c.state = 'done', {case}, {_NO_IMAGE}) AS of_case"""
+        if not self.rows("SELECT 1 FROM decisions LIMIT 1"):
+            parts = self._columns(columns, f"{select} FROM {self._candidates} WHERE TRUE", *values)
+            return (CaseColumns(*[*of, *[[None] * len(of[0])] * 2]) for of in parts)
         parts = self._columns(
-            'task_id, "case", decision, price',
-            f"""SELECT c.task_id, iif(c.state = 'done', {case}, {_NO_IMAGE}) AS "case",
-                  ifnull(d.accepted, d.unscored) AS decision, d.price_micro_usd AS price
+            f"{columns}, decision, price",
+            f"""{select}, ifnull(d.accepted, d.unscored) AS decision, d.price_micro_usd AS price
                 FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) WHERE TRUE""",
             *values,
         )
-        return ((limits, CaseColumns(*columns)) for limits, columns in parts)
+        return (CaseColumns(*of) for of in parts)
 
     def has_one_decision_each(self) -> bool:
         """Whether there are as many decisions as candidates."""
@@ -85,25 +90,29 @@ class DecisionStore(PlanStore):
 
     def decisions_on_no_candidate(self) -> list[str]:
         """The work ids of decisions on candidates that do not exist, sorted."""
-        rows = self.rows("SELECT work_id FROM decisions EXCEPT SELECT work_id FROM candidates ORDER BY work_id")
+        rows = self.rows(
+            """SELECT work_id FROM decisions AS d
+               WHERE NOT EXISTS (SELECT 1 FROM candidates AS c WHERE c.work_id = d.work_id) ORDER BY work_id"""
+        )
         return [row["work_id"] for row in rows]
 
+    def keep_attempts(self, attempts: Attempts) -> None:
+        """Let `attempts` return this, which the caller has made from `cases` and from the decisions it has stored."""
+        self.once("attempts", lambda: attempts, OF_ATTEMPTS)
+
     def change_decisions(self, removed: Sequence[str], changed: Iterable[DecisionColumns]) -> None:
-        """Remove the decisions with some work ids and add or replace others, in one transaction."""
-        with self.transaction():
+        """Remove the decisions with some work ids and add or replace others, in one transaction. The others are on
+        candidates of this ledger, and can be computed from its rows (`cases`) as they are written."""
+        with self.transaction_beside_readers():
             self._change(removed, changed)
 
     def _change(self, removed: Sequence[str], changed: Iterable[DecisionColumns]) -> None:
         self.write_many("DELETE FROM decisions WHERE work_id = ?", ((work_id,) for work_id in removed))
-        for part in changed:
-            self.write_many(
-                f"""{_INSERT} ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) =
-                      (excluded.accepted, excluded.unscored, excluded.price_micro_usd)""",
-                (
-                    (work_id, *((decision, None) if isinstance(decision, int) else (None, decision)), price)
-                    for work_id, decision, price in zip(*part, strict=True)
-                ),
-            )
+        self.write_many(
+            f"""{_INSERT} ON CONFLICT (work_id) DO UPDATE SET (accepted, unscored, price_micro_usd) =
+                  (excluded.accepted, excluded.unscored, excluded.price_micro_usd)""",
+            chain.from_iterable(zip(*part, strict=True) for part in changed),
+        )
 
 
 NO_IMAGE = "!"

@@ -5,11 +5,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from local_bench.core.errors import LedgerDamaged, LedgerError
+from local_bench.core.errors import LedgerError
 from local_bench.core.identity import canonical_json
 from local_bench.core.types import Decision, Task
 from local_bench.runs.store.rows import (
@@ -186,26 +186,6 @@ class PlanStore(SummaryStore):
         for model, task_id, category, price, deliverable, n, made, decided, accepted, unscored in rows:
             found = self._typed(decision, accepted, unscored) if decided else None
             yield FirstAttempt(model, task_id, category, price, deliverable, n, bool(made), found)
-
-    def attempts(self) -> Iterator[list[list[Any]]]:
-        """The columns (model, task, deliverable, attempt, 1 if there is an image, 1 or 0 if accepted or not, None if
-        undecided) of every candidate, by work id, in parts."""
-        parts = self._columns(
-            "model, task_id, deliverable, attempt, made, accepted",
-            f"""SELECT c.model, c.task_id, c.deliverable, c.attempt, c.state = 'done' AS made,
-                  d.accepted <> 0 AS accepted
-                FROM {self._candidates} LEFT JOIN decisions AS d USING (work_id) WHERE TRUE""",
-        )
-        return (columns for _, columns in parts)
-
-    def task_prices(self) -> list[tuple[str, str, int]]:
-        """(task id, category, price in micro-USD) of every task, by task id."""
-        rows = self._chunks("SELECT task_id, category, price_micro_usd FROM tasks ORDER BY task_id")
-        return [row for chunk in rows for row in chunk]
-
-    def lacks_task(self, task_id: str) -> LedgerDamaged:
-        """The error about a candidate of a task that does not exist, which is not found on opening a large file."""
-        return self._damaged(f"is damaged or forged (it has a candidate of the task {task_id[:60]!r}, which it lacks)")
 
     def enter_image(
         self,

@@ -188,7 +188,11 @@ Case = int | str
 class CaseColumns(NamedTuple):
     """Candidates with neighbouring work ids, ascending, as columns."""
 
+    work_id: list[str]
+    model: list[str]
     task_id: list[str]
+    deliverable: list[int]
+    attempt: list[int]
     case: list[Case]
     decision: list[int | str | None]
     """The stored decision: 1 if accepted, 0 if not, why it is undecided; None if none is stored."""
@@ -200,9 +204,12 @@ class DecisionColumns(NamedTuple):
     """Decisions as columns."""
 
     work_id: list[str]
-    decision: list[int | str]
-    """1 if accepted, 0 if not, or why it is undecided."""
+    accepted: list[int | None]
+    """1 if accepted, 0 if not, None if undecided."""
+    unscored: list[str | None]
+    """Why it is undecided."""
     price_micro_usd: list[int]
+    """Of the task."""
 
 
 DecidedRow = tuple[str, int | None, str | None, int]

@@ -27,7 +27,8 @@ class SummaryStore(ContentStore):
 
     def models(self) -> list[str]:
         """Names of the models of the plan, sorted."""
-        return [row["model"] for row in self.rows("SELECT DISTINCT model FROM candidates ORDER BY model")]
+        query = "SELECT DISTINCT model FROM candidates ORDER BY model"
+        return self.once("models", lambda: [row["model"] for row in self.rows(query)], ("candidates",))
 
     def n_candidates(self, made: bool = False) -> dict[str, int]:
         """Model -> number of its candidates, or of its finished images."""
@@ -90,7 +91,7 @@ class SummaryStore(ContentStore):
         """Pixel digests of all finished images, sorted."""
         found: set[str] = set()
         query = f"SELECT c.pixels_sha256 FROM {self._candidates} WHERE c.state = 'done'"
-        for _, (digests,) in self._columns("pixels_sha256", query):
+        for (digests,) in self._columns("pixels_sha256", query):
             found.update(digests)
         return sorted(found)
 
