@@ -38,7 +38,7 @@ class ColumnReader(Database):
         """The columns of a query about candidates `c`, in parts by work id. `columns` are their names, separated by
         commas; they have texts, integers or null. The query ends in a condition."""
         arrays = ", ".join(f"json_group_array({name})" for name in columns.split(","))
-        return (list(map(json.loads, row)) for row in self._aggregates(arrays, query, *values))
+        return ([json.loads(text) for text in row] for row in self._aggregates(arrays, query, *values))
 
     def _aggregates(self, aggregates: str, query: str, *values: Any) -> Iterator[sqlite3.Row]:
         """Aggregates of the rows of a query as for `_columns`, in order of work ids, of each part by work id."""

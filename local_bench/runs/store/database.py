@@ -3,13 +3,10 @@
 import os
 import re
 import sqlite3
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from local_bench.core import strictjson
@@ -17,7 +14,8 @@ from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, Us
 from local_bench.core.files import is_file, require_regular
 from local_bench.core.storage import put_in_place, storage_errors
 from local_bench.core.transactions import transaction
-from local_bench.runs.store.checked import FileState, commits_of_others, file_state, remember, unchanged_tables
+from local_bench.runs.store.checked import commits_of_others, file_state, remember, unchanged_tables
+from local_bench.runs.store.computed import Computed
 from local_bench.runs.store.constraints import (
     CONDITIONS,
     checks_of_rows,
@@ -27,6 +25,7 @@ from local_bench.runs.store.constraints import (
     limit,
 )
 from local_bench.runs.store.notes import fault_of_note
+from local_bench.runs.store.readers import Query, at_once
 from local_bench.runs.store.schema import INDEXES, MIGRATIONS, SCHEMA, VERSION, statements, tables, tables_of_schema
 
 _WRITTEN = re.compile(
@@ -41,13 +40,10 @@ _VALUES_AT_ONCE = 900
 LEDGER, BACKUP = "ledger.sqlite", "ledger.backup.sqlite"
 _CHECKED_BYTES = 256_000_000
 """The structure of larger files is not checked when they are opened, which takes 20 s for 2 GB; `verify` does it. Their
-rows are read by several connections at once."""
-_CONNECTIONS = 2
-"""At once; each takes another `_CACHE_KIB`."""
-_AHEAD = 8
-"""Queries of them that have been started and whose results have not been used."""
+rows are read by several connections at once (`store.readers`)."""
 _CACHE_KIB = 8_192
-"""A larger one slows reading down: what it holds is not read again, and does not fit the processor's cache."""
+"""Of a connection. A larger one slows reading down: what it holds is not read again, and does not fit the processor's
+cache."""
 _CHUNK = 500
 """Rows that are fetched at a time; more of them do not fit the processor's cache, which takes a third longer."""
 
@@ -66,27 +62,6 @@ class Committed(NamedTuple):
     """With a value."""
 
 
-class _Computed(NamedTuple):
-    """A result of `Database.once`."""
-
-    tables: tuple[str, ...] | None
-    at: tuple[int, ...]
-    result: Any
-
-
-class _Kept(NamedTuple):
-    """Results computed from the rows of a large file in one state."""
-
-    path: Path
-    state: FileState
-    computed: dict[object, _Computed]
-
-
-_kept: list[_Kept] = []
-"""At most one, for the large file that this process closed last: a command that settles a run opens it again for the
-report."""
-
-
 class Database:
     """The run's SQLite file. Errors of the file or the disk are raised as LedgerError or StorageError."""
 
@@ -103,9 +78,7 @@ class Database:
         """Tables written since this was opened, or since the last record of contents."""
         self._writable: frozenset[str] | None = None
         """The tables that may be written; None for all."""
-        self._n_writes: Counter[str] = Counter()
-        """Table -> number of statements that wrote it."""
-        self._computed: dict[object, _Computed] = {}
+        self._computed = Computed()
         self._not_checked: frozenset[str] = frozenset()
         """Tables whose rows have been checked by an earlier command only."""
         self._checked: int | None = None
@@ -161,37 +134,14 @@ class Database:
         if state is not None and self._in_file and state == file_state(self.path):
             remember(self.path, state, ())
             self._checked = others
-            for kept in _kept:
-                if (kept.path, kept.state) == (self.path.resolve(), state):
-                    self._computed = {key: of._replace(at=self._writes(of.tables)) for key, of in kept.computed.items()}
+            self._computed.take(self._db, self.path, state)
 
-    def _at_once(self, queries: Sequence[Callable[[sqlite3.Connection], T]]) -> Iterator[T]:
-        """The results of functions that read committed rows. Those of a large file run at the same time, each with a
-        connection of its own: SQLite does not need Python's interpreter lock while it searches for the next row."""
-        if not (self._large and self._in_file):
+    def _at_once(self, queries: Sequence[Query[T]]) -> Iterator[T]:
+        """The results of functions that read committed rows; of a large file some run at the same time."""
+        if self._large and self._in_file:
+            yield from at_once(lambda: self._connected(str(self.path)), queries)
+        else:
             yield from (query(self._db) for query in queries)
-            return
-
-        free: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-
-        def result(query: Callable[[sqlite3.Connection], T]) -> T:
-            db = free.get()
-            try:
-                return query(db)
-            finally:
-                free.put(db)
-
-        with ExitStack() as opened:
-            for _ in range(_CONNECTIONS):
-                free.put(opened.enter_context(closing(self._connected(str(self.path)))))
-            pool = opened.enter_context(ThreadPoolExecutor(_CONNECTIONS))
-            started: deque[Future[T]] = deque()
-            for query in queries:
-                started.append(pool.submit(result, query))
-                if len(started) == _AHEAD:
-                    yield started.popleft().result()
-            while started:
-                yield started.popleft().result()
 
     @staticmethod
     def _connected(path: str) -> sqlite3.Connection:
@@ -255,10 +205,9 @@ class Database:
                 state = file_state(self.path)
                 others = commits_of_others(self._db)  # after the state: a commit between them is seen
                 state = state if others == self._checked else None
-                remember(self.path, state, self._n_writes.keys() & CONDITIONS.keys())
-                if self._in_file:
-                    current = {key: of for key, of in self._computed.items() if of.at == self._writes(of.tables)}
-                    _kept[:] = [] if state is None else [_Kept(self.path.resolve(), state, current)]
+                remember(self.path, state, self._computed.n_writes.keys() & CONDITIONS.keys())
+                if state is not None and self._in_file:
+                    self._computed.keep(self._db, self.path, state)
         self._db.close()
 
     @contextmanager
@@ -283,16 +232,7 @@ class Database:
     def once(self, key: object, compute: Callable[[], T], tables: tuple[str, ...] | None = None) -> T:
         """The result of `compute`, which depends on `key` and on the rows of `tables` (None: of all): computed again
         only after a write to them, or one of another process. The result is shared, so that it must not be changed."""
-        found = self._computed.get(key)
-        if found is None or found.at != self._writes(tables):
-            found = self._computed[key] = _Computed(tables, self._writes(tables), compute())
-        result: T = found.result
-        return result
-
-    def _writes(self, tables: tuple[str, ...] | None) -> tuple[int, ...]:
-        """Numbers that change when another connection commits or when these tables, or any, are written."""
-        own = (self._db.total_changes,) if tables is None else (self._n_writes[table] for table in tables)
-        return (commits_of_others(self._db), *own)
+        return self._computed.once(self._db, key, compute, tables)
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._faults():
@@ -336,7 +276,7 @@ class Database:
             table = match[1].lower()
             assert self._writable is None or table in self._writable, statement
             self.written.add(table)
-            self._n_writes[table] += 1
+            self._computed.n_writes[table] += 1
 
     def meta(self, key: str) -> str | None:
         found = self.rows("SELECT value FROM meta WHERE key = ?", key)
