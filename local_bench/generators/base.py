@@ -7,7 +7,7 @@ input images with it while denoising.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ class GenerationRequest:
     @property
     def shape(self) -> tuple[Any, ...]:
         """What must be equal within a batch: the sampler settings and the sizes of the input images."""
-        return (self.sampler, tuple(input_image.pixels.size for input_image in self.input_images))
+        return (asdict(self.sampler), tuple(input_image.pixels.size for input_image in self.input_images))
 
 
 @dataclass(frozen=True)

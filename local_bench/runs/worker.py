@@ -275,7 +275,7 @@ class Worker:
         if not self._order.compile:
             return
         text = "any length" if self._family.varying else item.text.shape
-        key = digest([list(item.request.shape), [p.shape for p in item.input_images], text, size])
+        key = digest([item.request.shape, [p.shape for p in item.input_images], text, size])
         if key not in self._compiled_for:
             warm_up(self._generator, item, size)
             self._compiled_for.add(key)
