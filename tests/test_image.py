@@ -78,4 +78,6 @@ def test_folders_that_are_mounted_are_made_first():
 def test_an_old_driver_is_refused_by_the_container_toolkit():
     lock = (ROOT / "requirements/cuda.lock").read_text()
     (cuda,) = re.findall(r"^cuda-toolkit==(\d+)\.", lock, re.M)
-    assert environment()["NVIDIA_REQUIRE_CUDA"] == f"cuda>={cuda}.0"
+    newest, oldest = environment()["NVIDIA_REQUIRE_CUDA"].split()  # one of them must hold
+    assert newest == f"cuda>={cuda}.0"
+    assert oldest == "driver>=535"  # the oldest branch with forward-compatibility libraries for CUDA 13

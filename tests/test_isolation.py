@@ -155,6 +155,7 @@ def test_a_checkout_that_is_not_installed_still_reaches_its_children(tmp_path, m
 
 
 def test_caches_of_libraries_are_below_ours_and_the_hub_stays_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.delenv("HF_HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -172,3 +173,6 @@ def test_caches_of_libraries_are_below_ours_and_the_hub_stays_where_it_is(tmp_pa
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     assert module.variables() == found  # a child's are its parent's
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # NVML's order, which vLLM uses
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert module.variables()["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"

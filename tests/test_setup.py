@@ -34,21 +34,87 @@ def setup(machine, *arguments):
     return subprocess.run(
         ["scripts/setup", *arguments],
         cwd=machine,
-        env={"PATH": str(machine / "bin"), "HOME": str(machine)},
+        env={"PATH": str(machine / "bin"), "HOME": str(machine), "LD_LIBRARY_PATH": str(machine / "compat")},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("cuda",)])
-def test_an_old_driver_is_refused_before_anything_is_installed(machine, arguments):
-    answers = 'case $* in *-L*) echo "GPU 0: NVIDIA RTX A6000";; *) echo 535.183.01;; esac'
-    script(machine / "bin/nvidia-smi", answers)
-    ended = setup(machine, *arguments)
-    assert ended.returncode == 2
-    assert "driver 535.183.01 is too old for CUDA 13: update it to 580 or later" in ended.stderr
+def gpu(machine, version):
+    script(machine / "bin/nvidia-smi", f'case $* in *-L*) echo "GPU 0: NVIDIA RTX A6000";; *) echo {version};; esac')
+
+
+LIBCUDA = """
+#include <string.h>
+static int none(void) { return 100; }
+int cuInit(unsigned flags) { return INIT; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+int cuGetProcAddress_v2(const char *name, void **f, int version, unsigned long long flags, void *status) {
+  *f = !strcmp(name, "cuInit") ? (void *)cuInit : !strcmp(name, "cuDriverGetVersion") ? (void *)cuDriverGetVersion
+     : !strcmp(name, "cuGetProcAddress") ? (void *)cuGetProcAddress_v2 : (void *)none;
+  return 0;
+}
+"""
+"""Enough of the CUDA library for its runtime to find the driver too old."""
+
+
+def cuda_library(folder, version, init=0):
+    """Build a `libcuda.so.1` of a driver in `folder`."""
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    folder.mkdir()
+    build = [compiler, "-shared", "-fPIC", f"-DVERSION={version}", f"-DINIT={init}", "-x", "c", "-"]
+    subprocess.run([*build, "-o", folder / "libcuda.so.1"], input=LIBCUDA, text=True, check=True)
+
+
+def install(machine):
+    """What is installed is listed in uv.log."""
+    script(machine / "bin/uv", 'echo "$@" >> uv.log')
+    script(machine / ".venv/bin/python", "true")
+    script(machine / ".venv/bin/local-bench", "true")
+
+
+OLD = "NVIDIA driver 535.183.01 is too old for CUDA 13: update it to 580 or later"
+
+
+def test_an_old_driver_is_refused_before_anything_is_installed(machine):
+    gpu(machine, "535.183.01")
+    cuda_library(machine / "compat", 12020)
+    ended = setup(machine, "cuda")
+    assert (ended.returncode, ended.stderr) == (2, f"scripts/setup: {OLD}, or run scripts/setup cpu\n")
     assert not (machine / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "why"),
+    [
+        ("535.183.01", None, f": {OLD} to use the GPU"),
+        ("535.183.01", (12020,), f": {OLD} to use the GPU"),
+        ("535.183.01", (13000, 804), f": {OLD} to use the GPU"),  # compatibility libraries refuse a GeForce
+        (None, (13000,), ": no NVIDIA GPU found"),
+        ("535.183.01", (13000,), None),
+        ("580.95.05", None, None),
+    ],
+)
+def test_without_an_argument_the_driver_decides(machine, driver, cuda, why):
+    if driver:
+        gpu(machine, driver)
+    if cuda:
+        cuda_library(machine / "compat", *cuda)
+        script(machine / "bin/python3", f'exec {os.path.realpath(sys.executable)} "$@"')
+    install(machine)
+    ended = setup(machine)
+    assert ended.returncode == 0, ended.stderr
+    kind = "cpu" if why else "cuda"
+    assert ended.stderr == f"scripts/setup: installing the {kind} environment into .venv (about 7 GB){why or ''}\n"
+    assert f"requirements/{kind}.lock" in (machine / "uv.log").read_text()
+    assert not setup(machine).stderr  # installed
+
+
+def test_a_driver_that_does_not_answer_is_no_reason_to_end(machine):
+    script(machine / "bin/nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
+    install(machine)
+    assert setup(machine).stderr.endswith(": no NVIDIA GPU found\n")
 
 
 @pytest.mark.parametrize("compiler", [False, True])

@@ -133,7 +133,7 @@ def _packages() -> list[dict[str, Any]]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    from local_bench.generators.driver import may_have_gpu, unusable_gpu
+    from local_bench.generators.driver import driver, may_have_gpu, unusable_gpu
 
     none = [_row("gpu", None, "none: small models run on the CPU, large ones need a GPU")]
     if not may_have_gpu():
@@ -141,8 +141,10 @@ def _devices() -> list[dict[str, Any]]:
     import torch
 
     if not torch.cuda.is_available():
-        unusable = unusable_gpu()
-        return [_row("gpu", False, unusable)] if unusable else none
+        unusable, here = unusable_gpu(), driver()
+        if unusable or here is None:
+            return [_row("gpu", False, unusable)] if unusable else none
+        return [_row("gpu", None, f"{here.gpus[0]} is not used: this is the CPU environment (scripts/setup cuda)")]
     rows = []
     for i in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(i)

@@ -7,6 +7,7 @@ folder, and with the caches of all libraries in the cache folder of local-bench.
 import os
 import sys
 import sysconfig
+import warnings
 from pathlib import Path
 
 from local_bench.core.paths import cache_dir
@@ -30,7 +31,7 @@ _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 def variables() -> dict[str, str]:
     """The variables of this process and its children; cache variables are absolute paths below `cache_dir`.
 
-    The location of the Hub's cache is unchanged (`HF_HOME` or its default), because weights are read from it.
+    CUDA numbers the GPUs like NVML, which vLLM uses, unless the user has chosen CUDA_DEVICE_ORDER. The location of the Hub's cache is unchanged (`HF_HOME` or its default), because weights are read from it.
     """
     ours = cache_dir().absolute()
     libraries = ours / "libraries"
@@ -46,6 +47,7 @@ def variables() -> dict[str, str]:
         "XDG_CONFIG_HOME": str(libraries / "config"),
         "XDG_DATA_HOME": str(libraries / "data"),
         "XDG_STATE_HOME": str(libraries / "state"),
+        "CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID",
         "CUDA_CACHE_PATH": str(libraries / "cuda"),
         "FLASHINFER_WORKSPACE_BASE": str(libraries),
         "HF_MODULES_CACHE": str(libraries / "huggingface-modules"),
@@ -68,12 +70,14 @@ def go_online() -> None:
 
 
 def isolate() -> None:
-    """Set `variables` in this process and remove the working folder from the module search path.
+    """Set `variables` in this process, remove the working folder from the module search path, and ignore torch's warning
+    about an old NVIDIA driver: `unusable_gpu` reports it where a GPU was to be used.
 
     The working folder remains on the path if it is in PYTHONPATH, or if it contains this package or the interpreter's
     own modules. Empty entries of PYTHONPATH, which denote the working folder, are removed.
     """
     os.environ.update(variables())
+    warnings.filterwarnings("ignore", message="CUDA initialization: The NVIDIA driver on your system is too old")
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = _trusted(sys.path, named)
     if not any(Path(entry).resolve() == _PACKAGE_ROOT for entry in sys.path):  # a checkout that is not installed

@@ -71,7 +71,8 @@ def unusable_gpu() -> str | None:
     if here.branch < needed:
         return (
             f"{found}, and torch {torch.__version__} is built for CUDA {cuda}, which needs driver {needed} or later: "
-            "update the driver, or set engine.device=cpu"
+            "update the driver, put NVIDIA's forward-compatibility libraries on LD_LIBRARY_PATH (data-centre GPUs), or "
+            "set engine.device=cpu"
         )
     return (
         f"{found}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES includes "

@@ -1,6 +1,9 @@
 """A GPU that the driver lists and torch cannot use is reported when a device is chosen and by `doctor`."""
 
 import ctypes
+import os
+import subprocess
+import sys
 
 import pynvml
 import pytest
@@ -11,6 +14,8 @@ from local_bench.core import machine
 from local_bench.core.errors import ConfigError
 from local_bench.generators import driver
 from local_bench.generators.numerics import choose_device
+
+from ..test_setup import cuda_library
 
 
 @pytest.fixture
@@ -48,6 +53,23 @@ def test_a_hidden_gpu_has_its_own_message(nvml):
 def test_a_cpu_build_selects_the_cpu(nvml):
     nvml("535.183.01", for_cpu=True)
     assert choose_device("auto") == torch.device("cpu")
+
+
+def test_torch_does_not_warn_about_an_old_driver(tmp_path):
+    """In the CPU environment, which has the same torch, the machine is one without a GPU."""
+    cuda_library(tmp_path / "lib", 12020)
+    code = "from local_bench.core.environment import isolate; isolate()\n"
+    code += "from local_bench.generators.numerics import choose_device; print(choose_device('auto'))"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
+
+
+def test_doctor_names_a_gpu_that_the_cpu_environment_does_not_use(nvml):
+    nvml("535.183.01", for_cpu=True)
+    (row,) = doctor._devices()
+    assert row["ok"] is None
+    assert row["detail"].startswith("NVIDIA RTX A6000 is not used: this is the CPU environment")
 
 
 def test_doctor_fails_where_a_run_fails(nvml):
