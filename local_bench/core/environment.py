@@ -31,7 +31,8 @@ _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 def variables() -> dict[str, str]:
     """The variables of this process and its children; cache variables are absolute paths below `cache_dir`.
 
-    CUDA numbers the GPUs like NVML, which vLLM uses, unless the user has chosen CUDA_DEVICE_ORDER. The location of the Hub's cache is unchanged (`HF_HOME` or its default), because weights are read from it.
+    CUDA numbers the GPUs as NVML and vLLM do, unless the user has set CUDA_DEVICE_ORDER. The location of the Hub's cache
+    is unchanged (`HF_HOME` or its default), because weights are read from it.
     """
     ours = cache_dir().absolute()
     libraries = ours / "libraries"
@@ -70,8 +71,8 @@ def go_online() -> None:
 
 
 def isolate() -> None:
-    """Set `variables` in this process, remove the working folder from the module search path, and ignore torch's warning
-    about an old NVIDIA driver: `unusable_gpu` reports it where a GPU was to be used.
+    """Set `variables` in this process, remove the working folder from the module search path, and ignore torch's
+    warning about an old NVIDIA driver, which `unusable_gpu` reports where a GPU is wanted.
 
     The working folder remains on the path if it is in PYTHONPATH, or if it contains this package or the interpreter's
     own modules. Empty entries of PYTHONPATH, which denote the working folder, are removed.
