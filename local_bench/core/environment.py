@@ -31,8 +31,8 @@ _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 def variables() -> dict[str, str]:
     """The variables of this process and its children; cache variables are absolute paths below `cache_dir`.
 
-    CUDA numbers the GPUs as NVML and vLLM do, unless the user has set CUDA_DEVICE_ORDER. The location of the Hub's cache
-    is unchanged (`HF_HOME` or its default), because weights are read from it.
+    CUDA numbers the GPUs as NVML and vLLM do, unless the user has set CUDA_DEVICE_ORDER. The location of the Hub's
+    cache is unchanged (`HF_HOME` or its default), because weights are read from it.
     """
     ours = cache_dir().absolute()
     libraries = ours / "libraries"

@@ -1,10 +1,11 @@
 """Selects device, determinism, attention kernel and compilation, and describes them in the numerics signature."""
 
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -14,9 +15,12 @@ import torch
 from local_bench.core.errors import ConfigError
 from local_bench.generators.driver import unusable_gpu
 
+_EQUAL_MEMORY = 0.01
+"""GPUs of one model differ by less than this fraction of their memory, and by more if ECC is on in one of them."""
+
 
 def choose_device(wanted: str) -> torch.device:
-    """Select the device; `auto` is the first CUDA device, or the CPU.
+    """Select the device; `auto` and `cuda` are the first CUDA device with the most memory, or for `auto` the CPU.
 
     Raises ConfigError if the requested device does not exist, and for `auto` if the machine has a GPU that torch cannot
     use (instead of silently running on the CPU).
@@ -25,7 +29,7 @@ def choose_device(wanted: str) -> torch.device:
         unusable = unusable_gpu()
         if unusable:
             raise ConfigError(f"engine.device: {unusable}")
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        return _largest_gpu() if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError:
@@ -34,16 +38,20 @@ def choose_device(wanted: str) -> torch.device:
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             unusable = unusable_gpu() or f"{wanted!r} does not exist on this machine: use auto or cpu"
             raise ConfigError(f"engine.device: {unusable}")
-        return torch.device("cuda", device.index or 0)
+        return _largest_gpu() if device.index is None else device
     if device.type != "cpu":
         raise ConfigError(f"engine.device: {wanted!r} is not supported: use auto, cpu, cuda or cuda:N")
     return device
 
 
-def choose_devices(wanted: str, workers: int | None) -> list[torch.device]:
-    """One device per worker: every GPU for `auto` and `cuda` if `workers` is None, else that many.
+def choose_devices(
+    wanted: str, workers: int | None, note: Callable[[str], None] = lambda sentence: None
+) -> list[torch.device]:
+    """One device per worker. For `auto` and `cuda` these are `workers` of the GPUs like the first one, or all of them
+    if it is None; `note` then receives a sentence that names the others.
 
-    Raises ConfigError if there are fewer GPUs than workers.
+    A run has one plan of memory, batch sizes and compilation, and one numerics signature, for all its workers. Raises
+    ConfigError if there are fewer such GPUs than workers.
     """
     first = choose_device(wanted)
     if first.type == "cpu":
@@ -52,12 +60,43 @@ def choose_devices(wanted: str, workers: int | None) -> list[torch.device]:
         if (workers or 1) > 1:
             raise ConfigError(f"engine.workers: {wanted} is one GPU: set engine.device to cuda for {workers} workers")
         return [first]
-    here = torch.cuda.device_count()
-    if (workers or 1) > here:
-        raise ConfigError(
-            f"engine.workers: {workers} workers need {workers} GPUs, and this machine has {here}: lower it"
-        )
-    return [torch.device("cuda", i) for i in range(workers or here)]
+    alike = like_gpus(first)
+    others = [gpu for gpu in _gpus() if gpu not in alike]
+    if (workers or 1) > len(alike):
+        here = f"this machine has {_named(alike)}" + (f" and, unlike them, {_named(others)}" if others else "")
+        raise ConfigError(f"engine.workers: {workers} workers need {workers} GPUs of one model, and {here}: lower it")
+    if others and workers is None:
+        note(f"engine.device: {_named(others)} left out, because all workers use GPUs like {_named(alike)}")
+    return alike[:workers]
+
+
+def like_gpus(gpu: torch.device) -> list[torch.device]:
+    """The GPUs of this machine with the name and memory of `gpu`, itself included; for the CPU, itself."""
+    if gpu.type == "cpu":
+        return [gpu]
+    name, memory = device_name(gpu), _memory(gpu)
+    return [
+        other
+        for other in _gpus()
+        if device_name(other) == name and abs(_memory(other) - memory) < _EQUAL_MEMORY * memory
+    ]
+
+
+def _largest_gpu() -> torch.device:
+    """The first GPU of the model with the most memory, which is not the small one of a display."""
+    return like_gpus(max(_gpus(), key=_memory))[0]
+
+
+def _gpus() -> list[torch.device]:
+    return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+
+
+def _memory(gpu: torch.device) -> int:
+    return torch.cuda.get_device_properties(gpu).total_memory
+
+
+def _named(gpus: Sequence[torch.device]) -> str:
+    return ", ".join(f"{gpu} ({device_name(gpu)})" for gpu in gpus)
 
 
 def set_determinism(threads: int) -> None:
@@ -103,8 +142,8 @@ def attention_backend(
 
     `auto` is the card's `own` for this compute capability, else the memory-efficient kernel for a model that `masks`,
     cuDNN on Hopper and later, FlashAttention-2 on Ampere and Ada. Raises ConfigError for inexact backends (int8
-    attention changes the model), for backends that do not support masks if the model `masks`, and for xformers, which
-    has no build for this CUDA version (torch's kernels are equivalent).
+    attention changes the model), for backends that do not support masks if the model `masks`, and for a backend that
+    cannot compute a small attention on the device, such as xformers where it is not installed.
     """
     if wanted.startswith(("sage", "_sage")):
         raise ConfigError(
@@ -116,16 +155,30 @@ def attention_backend(
         major, minor = torch.cuda.get_device_capability(device)
         usual = "_native_cudnn" if major >= 9 else "_native_flash" if major == 8 else "native"
         return (own or {}).get(f"sm{major}{minor}") or ("_native_efficient" if masks else usual)
-    if wanted == "xformers":
-        raise ConfigError(
-            "engine.attention_backend: xformers has no build for this release of torch and CUDA: use auto, which uses "
-            "torch's own kernels"
-        )
-    if masks and wanted not in ("native", "_native_efficient", "_native_math"):
+    if masks and wanted not in ("native", "_native_efficient", "_native_math", "xformers"):
         raise ConfigError(
             f"engine.attention_backend: {wanted!r} does not support this model's attention mask: use auto"
         )
+    _check_runs(wanted, device, dtype)
     return wanted
+
+
+def _check_runs(backend: str, device: torch.device, dtype: str) -> None:
+    """ConfigError unless the attention backend is installed and computes on the device."""
+    from diffusers.models import attention_dispatch
+
+    x_BLHD = torch.ones(1, 64, 2, 64, device=device, dtype=getattr(torch, dtype))
+    try:
+        if backend == "xformers":
+            importlib.import_module("xformers.ops")  # diffusers says of any error here that the package is missing
+        with cudnn_attention_allowed(), attention_dispatch.attention_backend(backend), torch.inference_mode():
+            attention_dispatch.dispatch_attention_fn(x_BLHD, x_BLHD, x_BLHD)
+    except (ImportError, OSError, RuntimeError, ValueError) as e:
+        reason = (str(e).strip().splitlines() or [type(e).__name__])[0].rstrip(".:")
+        raise ConfigError(
+            f"engine.attention_backend: {backend!r} does not run on {device_name(device)} in {dtype} ({reason}): use "
+            "auto, or install what is missing"
+        ) from e
 
 
 def compiles(

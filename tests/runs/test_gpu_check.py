@@ -246,7 +246,8 @@ def test_processes_with_different_results_fail(session, monkeypatch, differs, ot
     if differs:
         made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else "other"})
     caches = []
-    monkeypatch.setattr(processes, "same_gpus", lambda device: [torch.device("cuda", 1), torch.device("cuda", 2)])
+    others = [torch.device("cuda", 1), torch.device("cuda", 2)]
+    monkeypatch.setattr(processes, "like_gpus", lambda device: [device, *others])
     monkeypatch.setattr(processes, "_run_child", lambda session, cache, device: caches.append(cache) or made.pop(0))
     if differs is None:
         found = processes.check_processes(session)
@@ -260,14 +261,6 @@ def test_processes_with_different_results_fail(session, monkeypatch, differs, ot
 
 
 # ---- GPU only
-
-
-def test_other_gpus_of_the_same_name_are_also_checked(monkeypatch):
-    names = ["H100", "A100", "H100", "H100"]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[getattr(device, "index", device)])
-    assert [device.index for device in processes.same_gpus(torch.device("cuda:2"))] == [0, 3]
-    assert processes.same_gpus(torch.device("cpu")) == []
 
 
 def test_memory_is_limited(on_gpu):

@@ -17,5 +17,5 @@ def open_executor(run: RunDir, progress: Progress, *, one_device: bool = False) 
         from local_bench.runs.executors.ray_executor import RayExecutor
 
         return RayExecutor(run, progress)
-    devices = choose_devices(engine.device, engine.workers)
+    devices = choose_devices(engine.device, engine.workers, progress.note)
     return LocalExecutor(run.store, devices[:1] if one_device else devices, run.logs)

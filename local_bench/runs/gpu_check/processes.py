@@ -12,6 +12,7 @@ import torch
 
 from local_bench.core import version
 from local_bench.core.machine import toolchain
+from local_bench.generators.numerics import like_gpus
 from local_bench.runs.gpu_check.attention import kernel_summary, pinning_fault
 from local_bench.runs.gpu_check.checks import CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.child import ChildResult
@@ -29,7 +30,7 @@ def check_processes(session: Session) -> CheckPassed:
         raise CheckSkipped(text)
     cache = session.scratch / "inductor"
     cold, warm = _run_child(session, cache, session.device), _run_child(session, cache, session.device)
-    others = same_gpus(session.device)
+    others = [gpu for gpu in like_gpus(session.device) if gpu != session.device]
     with ThreadPoolExecutor(max(1, len(others))) as pool:
         caches = [session.scratch / f"inductor-{i}" for i in range(len(others))]
         other_results = list(pool.map(lambda own, device: _run_child(session, own, device), caches, others))
@@ -57,18 +58,6 @@ def check_processes(session: Session) -> CheckPassed:
     if wrong:
         raise CheckFailed(f"compiled: {wrong}; {times}", figures)
     return CheckPassed(f"{n} generated equal bytes ({kernel_summary(warm.kernels)}); {times}", figures)
-
-
-def same_gpus(device: torch.device) -> list[torch.device]:
-    """Other GPUs of this machine with the same name; none for a CPU."""
-    if device.type != "cuda":
-        return []
-    name = torch.cuda.get_device_name(device)
-    return [
-        torch.device("cuda", i)
-        for i in range(torch.cuda.device_count())
-        if i != (device.index or 0) and torch.cuda.get_device_name(i) == name
-    ]
 
 
 def _run_child(session: Session, cache: Path, device: torch.device) -> ChildResult:
