@@ -15,7 +15,7 @@ from local_bench.core.packages import versions
 from local_bench.core.quiet import quiet_transformers
 from local_bench.core.types import Score
 from local_bench.generators import numerics
-from local_bench.judges.metrics.base import ImageFile, NetworkMetric, Subject
+from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, NetworkMetric, Subject
 from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored, Wanted
 from local_bench.judges.metrics.extractor import FAULTY
 from local_bench.judges.metrics.registry import check_metric, make_metric, metric_card
@@ -93,6 +93,8 @@ def metric_order(worker_device: WorkerDevice, names: tuple[str, ...], engine: En
 
 def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Event]:
     """Compute a worker's share of the metrics."""
+    if order.device.startswith("cuda"):
+        torch.cuda.set_device(order.device)
     metrics = {name: make_metric(name) for name in order.names}
     evaluator = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
     yield PhaseStarted("measure", evaluator.groups(wanted))
@@ -109,12 +111,12 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
 
 
 def _wanted(run: RunDir) -> list[Wanted]:
-    """Images with missing scores, those of one task adjacent. Scores that are unscored because of missing weights or a
-    faulty image are computed again."""
+    """Images with missing scores, those of one task adjacent. Scores that are unscored because of missing weights, too
+    little memory or a faulty image are computed again."""
     existing = {
         (work_id, score.name)
         for work_id, _, score in run.store.scores("metric")
-        if score.unscored != NO_WEIGHTS and not (score.unscored or "").startswith(FAULTY)
+        if score.unscored not in (NO_WEIGHTS, NO_MEMORY) and not (score.unscored or "").startswith(FAULTY)
     }
     tasks = {task.task_id: task for task in run.store.tasks()}
     rows = sorted(run.store.candidates(), key=lambda row: (row.task_id, row.deliverable, row.work_id))

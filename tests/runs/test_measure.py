@@ -12,6 +12,8 @@ from PIL import Image
 
 from local_bench.analysis.digest import digests
 from local_bench.core.errors import LedgerError, WeightsError
+from local_bench.judges.metrics.base import NO_MEMORY
+from local_bench.judges.metrics.clip_network import ClipNetwork
 from local_bench.runs import measure
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
@@ -152,6 +154,19 @@ def test_a_metric_without_weights_is_unscored_until_they_exist(orders, monkeypat
     monkeypatch.setattr(measure, "metric_card", registry.metric_card)
     rows, _ = orders.run(["l1_raw", "clip_src"], stages=("measure",))
     assert all(r["value"] is not None for r in rows)
+
+
+def test_a_score_for_which_memory_ran_out_is_computed_again(orders, monkeypatch):
+    def full(self, prepared):
+        raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(ClipNetwork, "run", full)
+        rows, _ = orders.run(["l1_raw", "clip_src:tiny-clip"], metric_batch_size=1)
+    assert [r["unscored"] for r in rows if "clip" in r["name"]] == [NO_MEMORY] * 10
+    again, digest = orders.run(["l1_raw", "clip_src:tiny-clip"], stages=("measure",), metric_batch_size=1)
+    assert all(r["value"] is not None for r in again)
+    assert orders.run(["l1_raw", "clip_src:tiny-clip"], "undisturbed", metric_batch_size=1) == (again, digest)
 
 
 def test_scores_of_another_metric_identity_are_refused(orders, monkeypatch):

@@ -30,6 +30,10 @@ ABSENT: dict[Need, str] = {
 """Reasons for an unscored metric whose required input is missing."""
 
 
+NO_MEMORY = "there is not enough memory for a picture of this size"
+"""Reason of a score for which memory ran out; it is computed again by the next session."""
+
+
 class Unscorable(Exception):
     """The metric has no value for this subject; the message is the reason, one clause without a full stop."""
 

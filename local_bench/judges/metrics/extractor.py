@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from local_bench.core.errors import ImageError, LocalBenchError, RunImageError
-from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Network, Unscorable
+from local_bench.core.memory_errors import is_out_of_memory
+from local_bench.judges.metrics.base import NO_MEMORY, Array, FeatureInput, ImageFile, Network, Unscorable
 from local_bench.judges.metrics.feature_cache import FeatureCache
 
 Found = Mapping[FeatureInput, "Array | Unscorable"]
@@ -146,13 +147,15 @@ class FeatureExtractor:
         inputs += inputs[-1:] * (self._batch_size - len(inputs))
         try:
             arrays = self._network.run(inputs)
-        except torch.OutOfMemoryError as e:
+        except (RuntimeError, MemoryError) as e:
+            if not is_out_of_memory(e):
+                raise
             if self._batch_size > 1:
                 raise LocalBenchError(
                     f"{self._device} has too little memory for a batch of {self._batch_size} images: reduce "
                     "engine.metric_batch_size and run the same command again; finished scores are kept"
                 ) from e
-            return {batch[0][0]: Unscorable("the device has not enough memory for a picture of this size")}
+            return {batch[0][0]: Unscorable(NO_MEMORY)}
         except Unscorable as e:
             if len(batch) > 1:
                 return {feature_input: array for one in batch for feature_input, array in self._run([one]).items()}

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from local_bench.judges.metrics.base import Array, Network, Unscorable
+from local_bench.core.memory_errors import is_out_of_memory
+from local_bench.judges.metrics.base import NO_MEMORY, Array, Network, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS, Described, pyiqa_version
 from local_bench.judges.metrics.pyiqa_scope import SEED, seeded
@@ -130,16 +131,16 @@ def as_tensor(image: Image.Image, dtype: torch.dtype) -> torch.Tensor:
 
 def called(model: Any, inputs: Sequence[torch.Tensor]) -> float:
     """The value of pyiqa's network for its inputs, computed in float64 if they are float64. Unscorable if pyiqa rejects
-    them."""
+    them or memory runs out."""
     wide = any(x.dtype == torch.float64 for x in inputs)
     try:
         with Float64() if wide else nullcontext():
             found = model(*inputs)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
-        raise
-    except (AssertionError, IndexError, RuntimeError, ValueError) as e:
-        if "alloc" in str(e).lower() and "memory" in str(e).lower():
-            raise Unscorable("there is not enough memory for a picture of this size") from e
+    except (AssertionError, IndexError, MemoryError, RuntimeError, ValueError) as e:
+        if is_out_of_memory(e):
+            raise Unscorable(NO_MEMORY) from e
+        if isinstance(e, torch.AcceleratorError):
+            raise
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0][:_LONGEST_REASON]
         raise Unscorable(f"pyiqa cannot measure it ({reason})") from e
     assert found.numel() == 1, f"one number per image, not {tuple(found.shape)}"

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from local_bench.core.errors import LocalBenchError
-from local_bench.judges.metrics.base import FeatureInput, MetricSpec, Network, NetworkMetric, Subject, Unscorable
+from local_bench.judges.metrics.base import (
+    NO_MEMORY,
+    FeatureInput,
+    MetricSpec,
+    Network,
+    NetworkMetric,
+    Subject,
+    Unscorable,
+)
 from local_bench.judges.metrics.evaluator import Evaluator, Note, Opened, Scored
 from local_bench.judges.metrics.extractor import FeatureExtractor
 from local_bench.judges.metrics.feature_cache import FeatureCache
@@ -51,7 +59,7 @@ class Means(Network):
 
     def run(self, prepared):
         if len(prepared) > self.memory:
-            raise torch.OutOfMemoryError
+            raise RuntimeError("CUDA out of memory")
         self.batches.append(len(prepared))
         batch = torch.stack(list(prepared))
         return [row.numpy() for row in (batch + batch[0] * 1e-3 if self.swayed else batch)]
@@ -174,7 +182,7 @@ def test_out_of_memory_is_an_error_for_a_batch_and_unscored_for_one_image(tmp_pa
     narrow = Means("narrow", memory=0)
     steps = Evaluator({"a": Likeness(narrow, "a")}, batch_size=1).run([(made[0], ("a",))])
     (row,) = [row for step in steps if isinstance(step, Scored) for row in step.rows]
-    assert row[1].unscored == "the device has not enough memory for a picture of this size"
+    assert row[1].unscored == NO_MEMORY
 
 
 def test_a_damaged_cache_is_ignored(tmp_path):

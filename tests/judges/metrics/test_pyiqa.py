@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torchvision.transforms.functional import to_tensor
 
-from local_bench.judges.metrics.base import LoadedSubject, Subject, Unscorable
+from local_bench.judges.metrics.base import NO_MEMORY, LoadedSubject, Subject, Unscorable
 from local_bench.judges.metrics.float64 import Float64
 from local_bench.judges.metrics.pyiqa_cards import FORMULAS
 from local_bench.judges.metrics.pyiqa_metric import PyiqaMetric
@@ -330,7 +330,9 @@ def test_images_that_pyiqa_refuses_are_unscored_with_a_reason(tmp_path):
         (AssertionError("Short side is less than 224"), r"pyiqa cannot measure it \(Short side is less than 224\)"),
         (RuntimeError("first line\nsecond line"), r"\(first line\)$"),
         (ValueError(""), r"\(ValueError\)"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "there is not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), NO_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory"), NO_MEMORY),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), NO_MEMORY),
     ],
 )
 def test_an_error_of_pyiqa_is_a_reason(error, message):
@@ -338,14 +340,6 @@ def test_an_error_of_pyiqa_is_a_reason(error, message):
         raise error
 
     with pytest.raises(Unscorable, match=message):
-        called(model, [])
-
-
-def test_out_of_memory_is_left_to_the_extractor():
-    def model(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(torch.OutOfMemoryError):
         called(model, [])
 
 
