@@ -3,9 +3,13 @@
 _MESSAGES = (
     "out of memory",  # torch's allocator, the CUDA driver, Triton's launcher
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # cublasCreate without memory for its workspace
     "CUBLASLT_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "was unable to find an engine to execute this computation",  # torch tries each engine of cuDNN, and none had memory
+    "No execution plans support the graph",
     "can't allocate memory",  # torch's allocator for the host
     "not enough memory: you tried to allocate",
 )

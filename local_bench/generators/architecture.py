@@ -54,5 +54,8 @@ def build(name: str, device: str | torch.device, dtype: torch.dtype) -> Any:
             torch.set_default_dtype(default_dtype)
     if isinstance(component, torch.nn.Module):
         amplify(component, spec.amplify)
+        for tensor in component.state_dict(keep_vars=True).values():  # buffers too, as when they are loaded from files
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)
         component = component.eval().requires_grad_(False)
     return component

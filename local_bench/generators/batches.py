@@ -32,10 +32,7 @@ def padded(items: Sequence[T], size: int) -> list[T]:
 
 
 def warm_up(generator: Staged, item: Item, batch_size: int) -> None:
-    """Run the model for a few steps at the real shape, so that compilation and kernel selection happen here.
-
-    Families with unpadded prompts use a prompt of a fixed length.
-    """
+    """Run the model for a few steps on the canonical form of `item`, so that its blocks are compiled here."""
     short = generator.canonical(_short(item))
     generator.decode(generator.denoise([short] * batch_size), short.request.sampler)
 

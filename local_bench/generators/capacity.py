@@ -25,6 +25,16 @@ def device_memory_gb(device: "torch.device") -> float | None:
     return available if known is None else min(available, known.memory_gb)
 
 
+def failed_allocations(device: "torch.device") -> int:
+    """How often torch's allocator of a GPU has run out of memory in this process, errors that a library caught
+    included; 0 for the CPU."""
+    if device.type != "cuda":
+        return 0
+    import torch
+
+    return int(torch.cuda.memory_stats(device).get("num_ooms", 0))
+
+
 def host_memory_gb() -> float:
     """Host memory available to this process: the machine's memory, or the control group's limit if that is lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

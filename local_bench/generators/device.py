@@ -1,10 +1,12 @@
 """Device placement, attention kernel and compilation of a pipeline; all of it is part of the numerics signature.
 
-Two runs with the same `Machine` give the same bytes. Offloading only copies weights and changes no bytes.
+Two runs with the same `Machine` give the same bytes. Offloading only copies weights; a compiled block and an eager one
+round differently.
 """
 
+import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,9 +19,15 @@ from local_bench.generators.base import Machine
 from local_bench.generators.lossy import make_lossy
 from local_bench.generators.numerics import cudnn_attention_allowed
 
-Axes = Callable[..., Iterable[tuple[torch.Tensor, int]]]
-"""Returns, for a block's arguments, the tensors and axes whose length differs between prompts."""
-
+_TOKEN_AXES = {
+    "hidden_states": (-2,),  # (B, tokens, width)
+    "encoder_hidden_states": (-2,),
+    "encoder_attention_mask": (-1,),  # (B, 1, tokens)
+    "image_rotary_emb": (-2,),  # (tokens, head) each
+    "modulate_index": (-1,),  # (B, tokens)
+}
+"""The axes of a block's arguments, by name, whose lengths differ between image sizes and prompts. Of four-dimensional
+tensors (a UNet's features, a mask of tokens by tokens) these are the last two."""
 _KERNELS = {
     "_native_flash": SDPBackend.FLASH_ATTENTION,
     "_native_cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -38,14 +46,11 @@ def place_encoder(pipe: Any, encoders: Sequence[str], machine: Machine) -> None:
     _rest_to_device(pipe, streamed, machine)
 
 
-def place_denoiser(pipe: Any, name: str, machine: Machine, varying: Axes | None = None) -> None:
-    """Move transformer and VAE to the device, set the attention kernel, compile the blocks, apply lossy settings.
-
-    `varying` returns the axes of a block's inputs that are as long as the prompt, for families with unpadded prompts.
-    """
+def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
+    """Move transformer and VAE to the device, set the attention kernel, compile the blocks, apply lossy settings."""
     module = getattr(pipe, name)
     if machine.compile:  # before the hooks of lossy settings, so that they wrap a full graph
-        compile_regions(module, varying)
+        compile_regions(module)
     make_lossy(module, machine.lossy)
     streamed = (name,) if "denoise" in machine.offload else ()
     if streamed:
@@ -79,20 +84,21 @@ def attend(module: Any, machine: Machine) -> Iterator[None]:
         yield
 
 
-def compile_regions(module: Any, varying: Axes | None = None) -> None:
-    """Compile each repeated block as one full graph.
+def compile_regions(module: Any) -> None:
+    """Compile each repeated block as one full graph for all image sizes and prompt lengths.
 
-    Shapes are static except the axes of `varying`, and kernels are not selected by timing
-    (`torch._inductor.config.deterministic`), so that two processes select the same ones. Each new shape is compiled
-    again; the recompilation limit is raised because torch would otherwise silently run uncompiled beyond it.
+    Batch and width are static, the axes of `_TOKEN_AXES` dynamic. Kernels are not selected by timing
+    (`torch._inductor.config.deterministic`), so that two processes select the same ones. What would be compiled again
+    is another batch size or another set of arguments; the recompilation limit is raised because torch would otherwise
+    silently run uncompiled beyond it.
     """
     torch._inductor.config.deterministic = True
     torch._dynamo.config.recompile_limit = 4096
     torch._dynamo.config.accumulated_recompile_limit = 1_000_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+    torch.fx.experimental._config.use_duck_shape = False  # axes of equal length are not assumed to be always equal
     for block in _blocks(module):
-        compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
-        block.forward = compiled if varying is None else _marked(compiled, varying)
+        block.forward = _of_any_length(block.forward, torch.compile(block.forward, fullgraph=True, dynamic=False))
 
 
 def _blocks(module: Any) -> Iterator[torch.nn.Module]:
@@ -105,19 +111,38 @@ def _blocks(module: Any) -> Iterator[torch.nn.Module]:
             yield from child
 
 
-def _marked(compiled: Callable[..., Any], varying: Axes) -> Callable[..., Any]:
-    """Wrap `compiled` so that the axes of `varying` are marked dynamic: one graph for all their lengths."""
+def _of_any_length(eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `compiled` so that the axes of `_TOKEN_AXES` are marked dynamic."""
+    names = list(inspect.signature(eager).parameters)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        for tensor, axis in varying(*args, **kwargs):
-            torch._dynamo.mark_dynamic(tensor, axis)
-        return compiled(*args, **kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        return compiled(**{name: _dynamic(name, value) for name, value in given.items()})
 
     return forward
 
 
+def _dynamic(name: str, value: Any) -> Any:
+    """`value` with its token axes marked, and with the strides of its shape: the halves of a sequence that was split
+    (FLUX.1's single blocks) have strides of the whole sequence, which would be compiled as constants."""
+    if isinstance(value, tuple):
+        return tuple(_dynamic(name, part) for part in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    axes = (-2, -1) if value.dim() == 4 else _TOKEN_AXES.get(name, ())
+    if axes:
+        usual = torch.empty(value.shape, device="meta").stride()
+        if value.stride() != usual:
+            value = value.contiguous().as_strided(value.shape, usual)
+    for axis in axes:
+        if value.shape[axis] > 1:
+            torch._dynamo.mark_dynamic(value, value.dim() + axis)
+    return value
+
+
 def keep_compiled(signature: str) -> None:
-    """Store compiled code in the cache folder, by numerics signature. Call before anything is compiled."""
+    """Store compiled code in the cache folder, by everything that decides it besides the graphs themselves: numerics,
+    family, and the size at which it is compiled. Call before anything is compiled."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir() / "inductor" / signature)
     os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
 

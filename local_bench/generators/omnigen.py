@@ -4,38 +4,23 @@ It has no separate text encoder, so nothing is encoded beforehand. It pads and m
 with batch size 1. The placeholder tags of input images are prepended to the prompt, which is otherwise unchanged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from diffusers import OmniGenPipeline
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item
-from local_bench.generators.device import Axes
 from local_bench.generators.staged import Staged
 
 _CANONICAL_PROMPT = "A poster for a small theatre, with the title in large letters above a drawing of the stage."
-
-
-def _dynamic_axes(
-    hidden_states: torch.Tensor,  # (B, tokens, width), text and images
-    attention_mask: torch.Tensor,  # (B, 1, tokens, tokens)
-    image_rotary_emb: tuple[torch.Tensor, torch.Tensor],  # (tokens, head) each
-) -> Iterator[tuple[torch.Tensor, int]]:
-    """Dynamic axes of the inputs of an `OmniGenBlock`."""
-    yield hidden_states, 1
-    yield attention_mask, attention_mask.dim() - 2
-    yield attention_mask, attention_mask.dim() - 1
-    for table in image_rotary_emb:
-        yield table, table.dim() - 2
 
 
 class OmniGen(Staged):
     pipeline = OmniGenPipeline
     encoders = ()
     masks = True
-    varying: ClassVar[Axes | None] = staticmethod(_dynamic_axes)
 
     def load_encoder(self) -> None:
         """Do nothing: there is no encoder."""
@@ -44,6 +29,7 @@ class OmniGen(Staged):
         return EncodedPrompt({})
 
     def canonical(self, item: Item) -> Item:
+        item = super().canonical(item)
         return replace(item, request=replace(item.request, prompt=_CANONICAL_PROMPT))
 
     def denoise(self, items: Sequence[Item]) -> torch.Tensor:

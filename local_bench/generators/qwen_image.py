@@ -4,15 +4,14 @@ Prompt embeddings are not padded: padding would need a mask, and a mask would ch
 kernels apply it incorrectly). Prompts are therefore encoded one by one, and a batch has prompts of one length only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from diffusers import QwenImagePipeline
 
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, Item, tokens_over
-from local_bench.generators.device import Axes
 from local_bench.generators.sampler import Sampler
 from local_bench.generators.staged import Staged
 
@@ -20,22 +19,8 @@ _CANONICAL_TOKENS = 251
 """Prompt length used for compilation: close to a typical prompt, and a prime, so that no divisor is assumed."""
 
 
-def _dynamic_axes(
-    hidden_states: torch.Tensor,
-    encoder_hidden_states: torch.Tensor,  # (B, tokens, width)
-    encoder_hidden_states_mask: torch.Tensor | None,
-    temb: torch.Tensor,
-    image_rotary_emb: tuple[torch.Tensor, torch.Tensor],  # image (tokens, head), text (tokens, head)
-    **others: Any,
-) -> Iterator[tuple[torch.Tensor, int]]:
-    """Dynamic axes of the inputs of a `QwenImageTransformerBlock`."""
-    yield encoder_hidden_states, 1
-    yield image_rotary_emb[1], 0
-
-
 class QwenImage(Staged):
     pipeline = QwenImagePipeline
-    varying: ClassVar[Axes | None] = staticmethod(_dynamic_axes)
 
     def encode_text(self, request: GenerationRequest) -> EncodedPrompt:
         limit = request.sampler.max_sequence_length or self.pipe.tokenizer_max_length
@@ -50,7 +35,7 @@ class QwenImage(Staged):
 
     def canonical(self, item: Item) -> Item:
         fixed = {name: _of_length(t, _CANONICAL_TOKENS) for name, t in item.text.tensors.items()}
-        return replace(item, text=replace(item.text, tensors=fixed))
+        return replace(super().canonical(item), text=replace(item.text, tensors=fixed))
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         pipe, config = self.pipe, self.pipe.vae.config

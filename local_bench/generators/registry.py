@@ -24,6 +24,8 @@ class Traits:
     """Whether prompts of different lengths need separate batches."""
     max_batch: int | None = None
     """The largest batch size that the pipeline supports correctly; None: no limit."""
+    images_add_passes: bool = False
+    """Whether a step's batch has another forward pass with input images, so that its blocks are compiled again."""
     unbatched_with_images: bool = False
     """Whether requests with input images need batch size 1."""
     lossy_settings: tuple[str, ...] = ("weights",)
@@ -57,7 +59,7 @@ FAMILIES = {
     "flux2_klein": Traits("flux2:Flux2Klein", unbatched_with_images=True),
     "pixart_sigma": Traits("pixart_sigma:PixArtSigma"),
     "instruct_pix2pix": Traits("instruct_pix2pix:InstructPix2Pix", encodes_images=True),
-    "omnigen": Traits("omnigen:OmniGen", max_batch=1),
+    "omnigen": Traits("omnigen:OmniGen", max_batch=1, images_add_passes=True),
 }
 
 

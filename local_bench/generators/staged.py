@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from local_bench.core.collector import collect
 from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
-from local_bench.generators.device import Axes, attend, place_denoiser, place_encoder
+from local_bench.generators.device import attend, place_denoiser, place_encoder
 from local_bench.generators.lora import fuse_adapters
 from local_bench.generators.lossy import check_lossy
 from local_bench.generators.registry import traits
@@ -38,9 +39,6 @@ class Staged(ABC):
     encoders: ClassVar[tuple[str, ...]] = ("text_encoder", "tokenizer")
     """The pipeline's components that only encoding needs."""
     denoiser: ClassVar[str] = "transformer"
-    varying: ClassVar[Axes | None] = None
-    """For families with unpadded prompts: the axes of a block's inputs that are as long as the prompt. One compiled
-    graph then supports all lengths; otherwise each length would need its own."""
     unused: ClassVar[tuple[str, ...]] = ()
     """The pipeline's components that are never loaded (a safety checker)."""
     masks: ClassVar[bool] = False
@@ -56,6 +54,8 @@ class Staged(ABC):
         self.weights = weights
         self.machine = machine
         self.parts = dict(parts or {})
+        self.compiled_size = (card.sampler.height, card.sampler.width)
+        """Height and width for which blocks are compiled; their graphs then run at all sizes."""
         self.pipe: Any = None
 
     # ---- what a family overrides
@@ -74,12 +74,26 @@ class Staged(ABC):
         return {} if guidance is None else {"guidance_scale": guidance}
 
     def canonical(self, item: Item) -> Item:
-        """`item` with a prompt of a fixed length, for families with `varying`.
+        """`item` at `compiled_size`, with the fewest input images; of families with unpadded prompts, also with a
+        prompt of a fixed length.
 
-        It is used for compilation, so that compiled code does not depend on which prompt comes first.
+        It is used for compilation, so that compiled code does not depend on which item comes first: inductor's choices
+        follow the lengths that it sees.
         """
-        assert self.varying is None
-        return item
+        height, width = self.compiled_size
+        fewest = 0 if self.card.takes.text_alone and not self.traits.images_add_passes else 1
+
+        def of_size(image: InputImage) -> InputImage:
+            return InputImage(image.sha256, image.pixels.resize((width, height)))
+
+        request = replace(
+            item.request,
+            sampler=replace(item.request.sampler, height=height, width=width),
+            input_images=tuple(map(of_size, item.request.input_images[:fewest])),
+            mask=item.request.mask and of_size(item.request.mask),
+        )
+        encoded = tuple(_of_size(image, height, width) for image in item.input_images[:fewest])
+        return replace(item, request=request, input_images=encoded)
 
     def latents_to_pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
         """Decode one image's latents, as returned by the pipeline, to pixels in [-1, 1], (1, 3, height, width)."""
@@ -104,7 +118,7 @@ class Staged(ABC):
         check_lossy(self.machine.lossy, self.card.family, self.traits.lossy_settings)
         self.pipe = self._load(self.encoders)
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
-        place_denoiser(self.pipe, self.denoiser, self.machine, type(self).varying)
+        place_denoiser(self.pipe, self.denoiser, self.machine)
         if hasattr(self.pipe.vae, "enable_slicing"):
             self.pipe.vae.enable_slicing()
 
@@ -124,11 +138,17 @@ class Staged(ABC):
             )[0]
         return latents
 
-    def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        """Decode each image separately. Returns uint8 (B, height, width, 3) on the device."""
+    def finished(self, latents: torch.Tensor, sampler: Sampler) -> tuple[torch.Tensor, torch.Tensor]:
+        """Decode each image separately. Returns uint8 (B, height, width, 3), and for each image whether its latents and
+        its pixels before the cast were finite, bool (B,), both on the device."""
         with torch.inference_mode():
             decoded = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
-            return torch.cat([as_rgb8(pixels) for pixels in decoded])
+            finite = torch.stack([pixels.isfinite().all() for pixels in decoded])
+            return torch.cat([as_rgb8(pixels) for pixels in decoded]), latents.isfinite().flatten(1).all(1) & finite
+
+    def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+        """The images of `finished`."""
+        return self.finished(latents, sampler)[0]
 
     def decode(self, latents: torch.Tensor, sampler: Sampler) -> list[Image.Image]:
         """Decode a batch to images, see `pixels`."""
@@ -185,6 +205,15 @@ class Staged(ABC):
         collect()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _of_size(encoded: EncodedPrompt, height: int, width: int) -> EncodedPrompt:
+    """An encoded image whose latents have the size of `height` x `width` pixels; their values do not matter."""
+    size = (height // 8, width // 8)
+    tensors = {
+        name: torch.nn.functional.interpolate(t, size) if t.dim() == 4 else t for name, t in encoded.tensors.items()
+    }
+    return EncodedPrompt(tensors)
 
 
 def as_rgb8(pixels: torch.Tensor) -> torch.Tensor:

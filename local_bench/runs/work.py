@@ -12,6 +12,8 @@ from local_bench.core.types import Score
 from local_bench.models.cards import ModelCard
 
 T = TypeVar("T")
+_SPREAD = 4
+"""Images of one size for each worker, from which on all workers generate images of that size."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class WorkOrder:
     """A file that a worker locks while it loads weights, if host memory cannot hold all workers' weights at once."""
     known_sizes: dict[str, int] = field(default_factory=dict)
     """Batch sizes chosen by earlier sessions, by bucket."""
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """The run's settings of this model, at whose size it is compiled; empty: the card's."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +158,17 @@ Event = (
 
 
 def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
-    """Split `jobs` over `n` workers deterministically: sizes are spread evenly, equal prompts stay together."""
-    groups: dict[str, list[Job]] = {}
+    """Split `jobs` over `n` workers deterministically: equal prompts stay together, and so do sizes of few images, each
+    of which a worker would test for its own; others are spread evenly."""
+    sizes: dict[str, dict[str, list[Job]]] = {}
     for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.input_images, job.work_id)):
-        groups.setdefault(digest([job.sampler, job.prompt, job.input_images]), []).append(job)
+        group = digest([job.sampler, job.prompt, job.input_images])
+        sizes.setdefault(canonical_json(job.sampler), {}).setdefault(group, []).append(job)
     assigned: list[list[Job]] = [[] for _ in range(n)]
-    for group in groups.values():
-        min(assigned, key=len).extend(group)
+    for groups in sorted(sizes.values(), key=lambda groups: -sum(map(len, groups.values()))):
+        together = [job for group in groups.values() for job in group]
+        for group in groups.values() if len(together) >= _SPREAD * n else [together]:
+            min(assigned, key=len).extend(group)
     return [shard for shard in assigned if shard]
 
 

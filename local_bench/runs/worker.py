@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from local_bench.core.collector import collect
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
@@ -20,6 +22,7 @@ from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
+from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
 from local_bench.generators.memory import plan_memory
@@ -40,6 +43,12 @@ from local_bench.runs.work import (
     TimeCharged,
     WorkOrder,
 )
+
+T = TypeVar("T")
+
+
+class OutOfDeviceMemory(Exception):
+    """Memory ran out in a call, whose tensors have been released since."""
 
 
 def generate_images(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:
@@ -66,12 +75,14 @@ class Worker:
         self._family = family(order.card.family)
         self._generator = self._family(order.card, order.weights, self._machine, order.parts)
         self._signature = numerics.signature(device, order.attention, order.card.dtype, order.compile)
-        cache_key = digest([order.weights_sha256, self._signature])
-        self._encodings = PromptEmbeddings(order.encoded / cache_key)
+        self._encodings = PromptEmbeddings(order.encoded / digest([order.weights_sha256, self._signature]))
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
+        self._thread: ThreadPoolExecutor | None = None
         self._compiled_for: set[str] = set()
+        if order.sampler:
+            self._generator.compiled_size = (order.sampler["height"], order.sampler["width"])
         if order.compile:
-            keep_compiled(cache_key)
+            keep_compiled(digest([self._signature, order.card.family, self._generator.compiled_size]))
 
     def make(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """Generate all `jobs`; an image's file is written before its event is yielded.
@@ -113,7 +124,7 @@ class Worker:
                     self._load(self._generator.load_encoder)
                     yield self._charge("load")
                     yield PhaseStarted(f"{self._order.label}: encode", n_missing)
-                encoded = encode()
+                encoded = yield from self._encode_one(encode)
                 n_bytes += self._encodings.put(key, encoded)
                 self._about[key] = (encoded.shape, encoded.truncated_tokens)
                 n_encoded += 1
@@ -130,6 +141,23 @@ class Worker:
                 "truncated"
             )
         return [job for job in jobs if job.work_id in ready]
+
+    def _encode_one(self, encode: Callable[[], EncodedPrompt]) -> Generator[Event, None, EncodedPrompt]:
+        """The result of `encode`; if memory runs out, with the encoders' weights offloaded, which changes no bytes."""
+        try:
+            return self._on_device(encode)
+        except OutOfDeviceMemory as e:
+            if "encode" in self._generator.machine.offload:
+                raise LocalBenchError(
+                    f"{self._order.label}: memory of {self._order.device} ran out while a prompt was encoded ({e}): "
+                    "end other processes that use it, and run the same command again; finished images are kept"
+                ) from None
+        self._generator.drop_encoder()
+        machine = self._generator.machine
+        self._generator.machine = replace(machine, offload=(*machine.offload, "encode"))
+        self._load(self._generator.load_encoder)
+        yield Message(f"{self._order.label}: out of memory, continuing with offloaded text encoders")
+        return (yield from self._encode_one(encode))
 
     def _missing(self, text: str, jobs: Sequence[Job]) -> dict[str, Callable[[], EncodedPrompt]]:
         """Encoders of the missing inputs of jobs with one prompt, by key."""
@@ -178,11 +206,8 @@ class Worker:
             sha: self._input_image(sha).pixels.size for sha in sorted({sha for job in jobs for sha in job.input_images})
         }
         for job in jobs:
-            shape = [
-                job.sampler,
-                [sizes[sha] for sha in job.input_images],
-                [self._encoding_info(key)[0] for key in self._keys(job)],
-            ]
+            seen = () if self._generator.traits.encodes_images else [sizes[sha] for sha in job.input_images]
+            shape = [job.sampler, seen, [self._encoding_info(key)[0] for key in self._keys(job)]]
             buckets.setdefault(digest(shape), []).append(job)
         return buckets
 
@@ -202,10 +227,8 @@ class Worker:
             if at + size < len(order):  # loaded while the device computes
                 coming = pool.submit(self._items, padded(order[at + size : at + 2 * size], size))
             try:
-                batch = self._launch(order[at : at + size], items, clock)
-            except RuntimeError as e:
-                if not is_out_of_memory(e):
-                    raise
+                batch = self._on_device(self._launch, order[at : at + size], items, clock)
+            except OutOfDeviceMemory as e:
                 yield from self._finish(before)
                 before = None
                 size, sentence = self._choose_batch_size(bucket, order[at:], None, self._halve(size, e))
@@ -224,9 +247,8 @@ class Worker:
     def _launch(self, jobs: Sequence[Job], items: list[Item], clock: DeviceClock) -> "LaunchedBatch":
         """Launch a batch and its copy to the host, without waiting."""
         latents = self._generator.denoise(items)
-        finite = latents.isfinite().flatten(1).all(1)
         denoised = clock.mark()
-        pixels = self._generator.pixels(latents, items[0].request.sampler)
+        pixels, finite = self._generator.finished(latents, items[0].request.sampler)
         host = [to_host(pixels), to_host(finite)]
         requests = [item.request for item in items]
         return LaunchedBatch(jobs, requests, host[0], host[1], denoised, clock.mark(), clock)
@@ -253,31 +275,27 @@ class Worker:
         `known` was checked by a session with the same numerics; `at_most` is the largest size that fits into memory."""
         size, sentence = known or min(self._planned_size(jobs[0]), at_most or self._planned_size(jobs[0])), None
         while True:
+            items = self._items(jobs[: 2 * size])
             try:
-                items = self._items(jobs[: 2 * size])
                 self._compile(items[0], size)
-                if size in (1, known) or batch_is_neutral(self._generator, items, size):
+                if size in (1, known) or self._on_device(batch_is_neutral, self._generator, items, size):
                     return size, sentence
                 sentence = (
                     f"{self._order.label}: batches of {size} change output bytes on this machine; continuing with "
                     "batch size 1"
                 )
                 size = 1
-            except RuntimeError as e:
-                if not is_out_of_memory(e):
-                    raise
+            except OutOfDeviceMemory as e:
                 size = self._halve(size, e)
                 sentence = _halved_note(self._order.label, size)
 
     def _compile(self, item: Item, size: int) -> None:
-        """Compile for a batch's shape, once per shape; families with variable prompt lengths use one graph for all
-        lengths."""
+        """Compile for a batch size, once for all image sizes and prompt lengths."""
         if not self._order.compile:
             return
-        text = "any length" if self._family.varying else item.text.shape
-        key = digest([item.request.shape, [p.shape for p in item.input_images], text, size])
+        key = digest([self._generator.canonical(item).shape, size])
         if key not in self._compiled_for:
-            warm_up(self._generator, item, size)
+            self._on_device(warm_up, self._generator, item, size)
             self._compiled_for.add(key)
 
     def _planned_size(self, job: Job) -> int:
@@ -293,34 +311,54 @@ class Worker:
         )
         return planned.batch_size
 
-    def _halve(self, size: int, error: RuntimeError) -> int:
+    def _halve(self, size: int, error: OutOfDeviceMemory) -> int:
         if size == 1:
             raise LocalBenchError(
-                f"{self._order.label} does not fit into the device's memory even with batch size 1: set "
-                "engine.offload=always "
-                "or a smaller size; finished images are kept"
-            ) from error
-        self._release_memory()
+                f"{self._order.label}: memory of {self._order.device} ran out with a batch of one image ({error}): end "
+                "other processes that use it and run the same command again, or start another run with a smaller size "
+                "or engine.offload=always; finished images are kept"
+            ) from None
         return size // 2
 
     def _load(self, load: Callable[[], None]) -> None:
         """Load weights. LocalBenchError if they do not fit."""
         try:
             with _exclusive(self._order.load_lock):
-                load()
+                self._on_device(load)
+        except OutOfDeviceMemory as e:
+            raise LocalBenchError(
+                f"{self._order.label}: memory ran out while its weights were loaded on {self._order.device} "
+                f"({e}): end other processes there, set engine.offload=always or fewer engine.workers; "
+                "finished images are kept"
+            ) from None
+
+    def _on_device(self, call: Callable[..., T], *arguments: Any) -> T:
+        """The result of `call`. OutOfDeviceMemory if memory ran out in it, after its tensors are released.
+
+        That includes failures that `call` did not see: if the workspace of a convolution does not fit, torch tries
+        cuDNN's other algorithms, whose results differ in the last bits, and keeps the one that fits for all later
+        convolutions of that shape in this thread. Later calls therefore run in a new thread.
+        """
+        before, failure = failed_allocations(self._machine.device), ""
+        try:
+            result = call(*arguments) if self._thread is None else self._thread.submit(call, *arguments).result()
         except (RuntimeError, MemoryError) as e:
             if not is_out_of_memory(e):
                 raise
-            self._release_memory()
-            raise LocalBenchError(
-                f"{self._order.label}: memory ran out while its weights were loaded on {self._order.device} "
-                f"({_first_line(e)}): end other processes there, set engine.offload=always or fewer engine.workers; "
-                "finished images are kept"
-            ) from e
-
-    def _release_memory(self) -> None:
-        if self._machine.device.type == "cuda":
+            failure = _first_line(e)
+        if not failure:
+            if failed_allocations(self._machine.device) == before:
+                return result
+            del result
+            failure = "the workspace of a convolution did not fit"
+        # outside of `except`, which holds the frames of the failed call and their tensors
+        device = self._machine.device
+        on_gpu = device.type == "cuda"
+        self._thread = ThreadPoolExecutor(1, initializer=partial(torch.cuda.set_device, device) if on_gpu else None)
+        collect()
+        if on_gpu:
             torch.cuda.empty_cache()
+        raise OutOfDeviceMemory(failure)
 
     # ---- inputs
 

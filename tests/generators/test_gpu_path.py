@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import capacity, numerics
 from local_bench.generators import device as placement
-from local_bench.generators.base import Machine
+from local_bench.generators.base import GenerationRequest, Machine
 from local_bench.generators.batches import warm_up
 from local_bench.generators.families import family
 from local_bench.generators.lossy import make_lossy
@@ -22,7 +22,7 @@ from local_bench.generators.staged import as_rgb8
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 
-from .conftest import encode, request_for, small
+from .conftest import encode, make_image, mask, request_for, small
 
 VARIANTS = {"plain": {}, "float8": {"weights": "float8_e4m3fn"}, "cache": {"first_block_cache": 0.08}}
 CASES = [
@@ -31,6 +31,8 @@ CASES = [
     for variant, settings in VARIANTS.items()
     if not set(settings) - set(traits(name).lossy_settings)
 ]
+
+PRECISIONS = sorted({(c.family, c.dtype) for c in cards().values() if c.family in FAMILIES and c.dtype != "float32"})
 
 
 @pytest.fixture
@@ -44,8 +46,17 @@ def traced(monkeypatch):
     torch._dynamo.reset()
 
 
+def of_size(request: GenerationRequest, height: int, width: int) -> GenerationRequest:
+    return replace(
+        request,
+        sampler=replace(request.sampler, height=height, width=width),
+        input_images=tuple(make_image(0, width, height) for _ in request.input_images),
+        mask=request.mask and mask(0, width, height),
+    )
+
+
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_blocks_are_full_graphs_for_every_prompt_length(machine, traced, name, variant):
+def test_blocks_are_full_graphs_for_every_size_and_prompt_length(machine, traced, name, variant):
     described, sampler = small(name)
     lossy = VARIANTS[variant]
     compiled = numerics.compiles(None, torch.device("cuda"), (), lossy)
@@ -53,9 +64,10 @@ def test_blocks_are_full_graphs_for_every_prompt_length(machine, traced, name, v
     generator = family(name)(described, None, replace(machine, compile=compiled, lossy=lossy))
     short = request_for(described, sampler, 0)
     long = replace(short, prompt="three birds above a red boot on a white table by a window " * 3)
-    items = encode(generator, [short, long])
+    sizes = [(64, 80), (96, 64), (64, 128)]  # by FLUX.2's pipelines, an input image has at least 64 pixels
+    items = encode(generator, [short, long, *(of_size(short, *size) for size in sizes)])
     generator.load_denoiser()
-    warm_up(generator, items[0], 1)
+    warm_up(generator, items[-1], 1)
     graphs = traced.frame_count
     assert (graphs > 0) == compiled
     for item in items:
@@ -63,17 +75,40 @@ def test_blocks_are_full_graphs_for_every_prompt_length(machine, traced, name, v
     assert traced.frame_count == graphs
 
 
-def test_a_new_size_is_compiled_statically(machine, traced):
-    """The negative control: sizes stay static, so the count can rise."""
-    described, sampler = small("qwen_image")
-    generator = family("qwen_image")(described, None, replace(machine, compile=True))
+def test_graphs_of_another_batch_size_are_counted(machine, traced):
+    """The negative control: batch sizes are static."""
+    described, sampler = small("flux")
+    generator = family("flux")(described, None, replace(machine, compile=True))
     (item,) = encode(generator, [request_for(described, sampler, 0)])
     generator.load_denoiser()
     warm_up(generator, item, 1)
     graphs = traced.frame_count
-    larger = replace(item, request=replace(item.request, sampler=replace(sampler, height=2 * sampler.height)))
-    generator.denoise([larger])
-    assert traced.frame_count > graphs
+    generator.denoise([item, item])
+    assert traced.frame_count == 2 * graphs
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_compiled_does_not_depend_on_the_first_item(machine, name):
+    """Inductor's choices follow the lengths that it sees: they are those of the canonical form of every item."""
+    described, sampler = small(name)
+    generator = family(name)(described, None, machine)
+    one = request_for(described, sampler, 0)
+    other = of_size(replace(one, prompt="three birds above a red boot on a white table"), 64, 96)
+    canonical = [generator.canonical(item) for item in encode(generator, [one, other])]
+    assert canonical[0].shape == canonical[1].shape
+    assert one.shape != other.shape
+
+
+@pytest.mark.parametrize(("name", "dtype"), PRECISIONS)
+def test_every_family_runs_in_the_precision_of_its_cards(machine, name, dtype):
+    """Small models have float32."""
+    dtype = getattr(torch, dtype)
+    described, sampler = small(name)
+    generator = family(name)(described, None, replace(machine, dtype=dtype))
+    items = encode(generator, [request_for(described, sampler, 0)])
+    generator.load_denoiser()
+    assert {t.dtype for t in getattr(generator.pipe, generator.denoiser).state_dict().values()} == {dtype}
+    assert generator.finished(generator.denoise(items), sampler)[1].all()
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
