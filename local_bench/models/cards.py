@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir, is_safe_id, user_config_dirs
@@ -19,6 +19,34 @@ SHIPPED = "local_bench.models.shipped:copy"
 """The `build` function of models whose trained weights are in the repository."""
 _BASE_URL = re.compile(r"https://[^/]+(/.*)?|http://(127\.0\.0\.1|localhost)(:\d+)?(/.*)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+_TEMPLATE_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_NOT_VARIABLES = frozenset(
+    (
+        *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents"),
+        *("load_audio_from_video", "max_length", "messages", "padding", "processor_kwargs"),
+        *("return_assistant_tokens_mask", "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools"),
+        "truncation",
+    )
+)
+"""Parameters of `apply_chat_template` itself."""
+
+
+def _template_variables(given: dict[str, Any]) -> dict[str, Any]:
+    for name in given:
+        if not _TEMPLATE_VARIABLE.fullmatch(name) or name in _NOT_VARIABLES:
+            raise ValueError(f"{name[:80]!r} is not a variable of a chat template that a card or config may set")
+    return given
+
+
+TemplateVariables = Annotated[dict[str, bool | int | float | str], AfterValidator(_template_variables)]
+"""Variables of a model's chat template by name, such as `enable_thinking: false`."""
+OnOff = Annotated[
+    Literal["auto", "on", "off"],
+    BeforeValidator(lambda given: {True: "on", False: "off"}[given] if isinstance(given, bool) else given),
+]
+"""In YAML, `on` and `off` are true and false."""
+BackendName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
 
 
 class Source(Strict):
@@ -164,6 +192,13 @@ class ModelCard(Strict):
     """For a judge: the default `max_model_len` of its vLLM server, which determines the size of the KV cache."""
     rubrics: Literal["improved", "paper", "miniature"] | None = None
     """For a judge trained on one version of the rubrics: the only version it supports."""
+    chat_template_kwargs: TemplateVariables = Field(default={})
+    """For a judge: variables of its chat template. `{enable_thinking: false}` for models that otherwise write their
+    thoughts before the answer."""
+    batch_invariant: OnOff = "auto"
+    """For a judge: as `judge.batch_invariant`, where the config has `auto`."""
+    attention_backend: BackendName | None = None
+    """For a judge: vLLM's attention backend on GPUs, where the config has none."""
     tensor_parallel_size: int = Field(1, ge=1, le=1024)
     """For a judge: the number of 80 GB GPUs it is served on in bfloat16; `vram_gb` is then their total."""
 

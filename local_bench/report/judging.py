@@ -47,6 +47,8 @@ class Judge(BaseModel):
     reproducible: bool | None = None
     """None if it was not tested."""
     note: str = "batch invariance was not checked"
+    not_batch_invariant: str = ""
+    """Why vLLM's batch-invariant mode is off; empty if it is on, or the judge does not have one."""
     attacks: Attacks | None = None
     """None if they were not tested."""
 
@@ -182,13 +184,17 @@ def _row(judge: Judge) -> JudgeRow:
         fooled = NOT_TRIED, ""
     else:
         fooled = f"{attacks.n_fooled} of {attacks.n}", interval(*wilson(min(attacks.n_fooled, attacks.n), attacks.n))
+    notes = (
+        "" if judge.reproducible is None else judge.note,
+        f"batch invariance is not guaranteed: {judge.not_batch_invariant}" if judge.not_batch_invariant else "",
+    )
     return JudgeRow(
         name=judge.name,
         title=card.title if card else "",
         card=judge.card,
         protocol=(judge.protocol, _PROTOCOLS.get(judge.protocol.rpartition("-")[0], "")),
         transport=(judge.transport, "external server" if judge.server == "external" else ""),
-        repeats=(judge.repeats, "" if judge.reproducible is None else judge.note),
+        repeats=(judge.repeats, "; ".join(filter(None, notes))),
         fooled=fooled,
         attacks=", ".join(attacks.fooled_by) if attacks else "",
         unscored="" if attacks is None else f"{attacks.n_unscored:,}",

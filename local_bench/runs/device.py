@@ -4,14 +4,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import ServerError
-from local_bench.judges.vlm.flags import vllm_version
-from local_bench.judges.vlm.plugin import BUILT_IN, plugin_numerics
+from local_bench.judges.vlm.attention import Attention, Wanted, on_cpu, on_gpu
+from local_bench.judges.vlm.flags import model_runner, vllm_version
+from local_bench.judges.vlm.plugin import plugin_numerics
 from local_bench.runs.progress import Progress
 
-BATCH_INVARIANT_CAPABILITY = (8, 0)
 GB = 1_000_000_000
 _RETURN_S = 15.0
 """Time allowed for the driver to release the memory of a process that ended."""
@@ -34,29 +35,32 @@ class JudgeDevice:
     def on_gpu(self) -> bool:
         return self.cuda_index is not None
 
-    @property
-    def batch_invariant(self) -> bool:
-        """Whether vLLM's batch-invariant mode is available on this device."""
+    def attention(self, weights: Path, dtype: str, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
+        """How vLLM computes the layers of the judge in `weights` on this device. ConfigError if what `wanted` and
+        `backend` require is impossible; ServerError if vLLM cannot serve the judge."""
         if self.cuda_index is None:
-            return False
+            return on_cpu(weights, wanted, backend)
         import torch
 
         capability = self.capability or torch.cuda.get_device_capability(self.cuda_index)
-        return capability >= BATCH_INVARIANT_CAPABILITY
+        return on_gpu(weights, dtype, capability, wanted, backend)
 
-    def numerics(self, transport: str, external: bool, gpus: int) -> dict[str, Any]:
-        """The numerics signature of a judge on this device, split over `gpus` GPUs. For an external server it only
-        records that the server is external, because its software and hardware are unknown."""
-        if external:
+    def numerics(self, transport: str, attention: Attention | None, gpus: int) -> dict[str, Any]:
+        """The numerics signature of a judge on this device, split over `gpus` GPUs; `attention` is that of a judge that
+        vLLM runs. For an external server, `transport` is `external`: its software and hardware are unknown."""
+        if transport == "external":
             return {"server": "external"}
         if transport == "local":
             from local_bench.core.packages import versions
 
             return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": self.device}
-        if transport not in BUILT_IN:
+        if attention is None:
             return plugin_numerics(transport) | {"device": self.device}
-        split = {"gpus": gpus} if gpus > 1 else {}
-        return {"vllm": vllm_version(), "device": self.device, "batch_invariant": self.batch_invariant} | split
+        found: dict[str, Any] = {"vllm": vllm_version(), "device": self.device}
+        found["batch_invariant"] = attention.batch_invariant
+        if self.on_gpu:
+            found |= {"attention_backend": attention.backend or "auto", "model_runner": model_runner()}
+        return found | ({"gpus": gpus} if gpus > 1 else {})
 
 
 def memory_gb(cuda_index: int) -> tuple[float, float]:

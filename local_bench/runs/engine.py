@@ -107,6 +107,7 @@ def _run_device_stages(
     from local_bench.runs.executors.choose import open_executor
     from local_bench.runs.generate import generate
     from local_bench.runs.judge import judge
+    from local_bench.runs.judge_factory import attention_of
     from local_bench.runs.measure import measure
     from local_bench.runs.overall import Overall, weights_of_phases
     from local_bench.runs.provenance import write_provenance
@@ -120,6 +121,9 @@ def _run_device_stages(
     executor = open_executor(run, progress, one_device=one_device)
     status = "failed"
     try:
+        if "judge" in stages:  # a judge that cannot run as the config requires is an error before images are generated
+            for config in run.config.judges:
+                attention_of(config, executor.judge_devices[0])
         if "generate" not in stages:  # `generate` checks the images itself
             run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         if plan and "generate" in stages:

@@ -13,7 +13,7 @@ from local_bench.core.yamlfile import Strict, finite
 from local_bench.judges.vlm.flags import check_extra_args
 from local_bench.judges.vlm.rubrics import Variant
 from local_bench.judges.vlm.variants import HYPE_USABLE, RubricSet, rubrics_of
-from local_bench.models.cards import ModelCard
+from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables
 
 
 def _safe(name: str) -> str:
@@ -96,6 +96,14 @@ class JudgeConfig(Strict):
     seed: int = Field(0, ge=0)
     canaries: bool = True
     """Whether to check the judge for batch invariance and test it for prompt injection first."""
+    batch_invariant: OnOff = "auto"
+    """Whether a judge that vLLM runs on a GPU uses vLLM's batch-invariant mode. `auto`: the card's value, else on where
+    vLLM supports it for the model and the GPU. `on` is an error where it does not."""
+    attention_backend: BackendName | None = None
+    """vLLM's attention backend on a GPU (FLASH_ATTN, TRITON_ATTN, …). Defaults to the card's, else to a batch-invariant
+    one that supports the model."""
+    chat_template_kwargs: TemplateVariables = Field(default={})
+    """Variables of the judge's chat template, added to those of its card."""
     extra_args: list[str] = Field(default=[])
     """Additional vLLM arguments of a managed engine or server (`judges.vlm.flags.EXTRA_VALUES`)."""
 
@@ -103,6 +111,13 @@ class JudgeConfig(Strict):
     def label(self) -> str:
         chosen = ("" if self.protocol == "json" else self.protocol, self.rubrics or "")
         return self.name or "-".join([self.card, *filter(None, chosen)])
+
+    @property
+    def wanted_backend(self) -> str | None:
+        """The attention backend that the config requires, by `attention_backend` or in `extra_args`."""
+        given = [text for arg in self.extra_args for text in arg.split("=", 1)]
+        flag = "--attention-backend"
+        return self.attention_backend or (given[given.index(flag) + 1] if flag in given else None)
 
     def rubric_set(self, described: ModelCard) -> RubricSet:
         """The judge's rubric set. ConfigError if its card supports another one only."""
@@ -128,4 +143,9 @@ class JudgeConfig(Strict):
                 "key into one of these"
             )
         check_extra_args(self.extra_args)
+        if self.base_url is not None and (self.batch_invariant != "auto" or self.attention_backend is not None):
+            raise ValueError(
+                "batch_invariant and attention_backend are settings of a judge that local-bench starts: remove them, "
+                "and start the server at base_url with them"
+            )
         return self

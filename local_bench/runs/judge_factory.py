@@ -8,12 +8,14 @@ from typing import Any
 
 from PIL import Image
 
+from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question
+from local_bench.judges.vlm.attention import Attention, is_recurrent
 from local_bench.judges.vlm.child import Child
 from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.composer import Composer
 from local_bench.judges.vlm.embedded import Embedded
-from local_bench.judges.vlm.flags import Engine, vllm_version
+from local_bench.judges.vlm.flags import Engine, require_vllm, vllm_version
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.labels import check_labels
 from local_bench.judges.vlm.plugin import BUILT_IN, plugin
@@ -46,12 +48,15 @@ def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
     described = card(config.card, "judge")
     if config.base_url and not described.source.build and config.weights is None:
         weights = "external"
+        native = device.on_gpu
     else:
-        weights = weights_digest(resolve(described, config.weights))
+        folder = resolve(described, config.weights)
+        weights = weights_digest(folder)
+        native = device.on_gpu or is_recurrent(folder)  # vLLM's linear attention on a CPU has no float32
     return JudgeSpec(
         card=described.name,
         weights_sha256=weights,
-        dtype=described.dtype if device.on_gpu else "float32",
+        dtype=described.dtype if native else "float32",
         max_pixels=config.max_pixels or described.judge_max_pixels,
         patch=described.patch,
         seed=config.seed,
@@ -61,13 +66,36 @@ def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
         extra_args=() if config.base_url else tuple(config.extra_args),
         rubrics=config.rubric_set(described),
         source_max_pixels=config.source_max_pixels,
+        chat_template_kwargs=tuple(sorted((described.chat_template_kwargs | config.chat_template_kwargs).items())),
     )
+
+
+def attention_of(config: JudgeConfig, device: JudgeDevice) -> Attention | None:
+    """How vLLM computes the judge's layers; None for a judge that vLLM does not run or that is managed elsewhere.
+    ConfigError if what the config requires is impossible; ServerError if vLLM is missing or cannot serve the judge."""
+    if config.base_url is not None:
+        return None
+    if transport_of(config) not in ("embedded", "served"):
+        if config.batch_invariant == "on" or config.attention_backend is not None:
+            raise ConfigError(
+                f"judge.batch_invariant and judge.attention_backend are settings of vLLM, and {config.label} has the "
+                f"transport {transport_of(config)}: leave them out, or set judge.transport=embedded"
+            )
+        return None
+    require_vllm()
+    described = card(config.card, "judge")
+    wanted, backend = config.batch_invariant, config.attention_backend
+    if device.on_gpu:
+        wanted = described.batch_invariant if wanted == "auto" else wanted
+        backend = config.wanted_backend or described.attention_backend
+    return device.attention(resolve(described, config.weights), described.dtype, wanted, backend)
 
 
 def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> dict[str, Any]:
     """The judge's numerics signature on these devices."""
     gpus = len(_groups(judge_devices, card(config.card, "judge"))[0])
-    return judge_devices[0].numerics(transport_of(config), config.base_url is not None, gpus)
+    transport = transport_of(config) if config.base_url is None else "external"
+    return judge_devices[0].numerics(transport, attention_of(config, judge_devices[0]), gpus)
 
 
 @contextmanager
@@ -107,9 +135,11 @@ def open_judge(
             yield local
         return
     groups = _groups(judge_devices, described)
+    attention = attention_of(config, judge_devices[0])
+    assert attention is not None
     with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, progress) as share:
         members = [
-            _managed(config, composer, _engine(described, weights, spec, group, questions, share), log, i)
+            _managed(config, composer, _engine(described, weights, spec, group, questions, share, attention), log, i)
             for i, group in enumerate(groups)
         ]
         with members[0] if len(members) == 1 else Replicas(members, progress.note) as transport:
@@ -132,6 +162,7 @@ def _engine(
     group: Sequence[JudgeDevice],
     questions: Sequence[Question],
     share: float,
+    attention: Attention,
 ) -> Engine:
     gpu = gpu_of(group[0].device) if group[0].on_gpu else None
     shown = [shown for question in questions for shown in spec.requests(question)[0].shown]
@@ -144,7 +175,7 @@ def _engine(
         gpu=group[0].cuda_index,
         gpus=len(group),
         memory_share=share,
-        batch_invariant=group[0].batch_invariant,
+        attention=attention,
         extra_args=spec.extra_args,
     )
     if gpu is None:

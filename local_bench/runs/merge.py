@@ -22,6 +22,7 @@ from local_bench.judges.people.merging import merge_annotations
 from local_bench.runs.config import RunConfig, parse_shard
 from local_bench.runs.contents import record_contents, root
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.robustness import combined_repeats
 from local_bench.runs.rundir import RunDir, first_config_difference
 from local_bench.runs.store import CandidateRow, MeterRow, SessionRow
 from local_bench.runs.store.rows import Kind
@@ -208,10 +209,7 @@ def _checks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     first, second = a.get("repeats"), b.get("repeats")
     if not first or not second:
         return a | b
-    differs = sorted({*first["differs"], *second["differs"]})
-    most = {name: max(first[name], second[name]) for name in ("n", "sessions")}
-    repeats = {"reproducible": not differs, "differs": differs} | most
-    return a | b | {"repeats": repeats}
+    return a | b | {"repeats": combined_repeats(first, second)}
 
 
 # ---- writing the whole

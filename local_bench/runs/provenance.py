@@ -12,7 +12,7 @@ from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import MAIN, revision_of
 from local_bench.runs.device import JudgeDevice
 from local_bench.runs.judge_config import JudgeConfig
-from local_bench.runs.judge_factory import judge_spec, numerics_of, transport_of
+from local_bench.runs.judge_factory import attention_of, judge_spec, numerics_of, transport_of
 from local_bench.runs.plan import ModelPlan, RunPlan
 from local_bench.runs.rundir import RunDir
 
@@ -51,6 +51,7 @@ def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice
     checks = run.store.json_meta(f"canary:{config.label}") or {}
     checks = checks if checks.get("judge") == spec.judge_id else {}
     repeats = checks.get("repeats") or {}
+    attention = attention_of(config, judge_devices[0])
     rubrics = spec.rubrics
     return {
         "name": config.label,
@@ -67,6 +68,7 @@ def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice
         "numerics": numerics_of(config, judge_devices),
         "reproducible": repeats.get("reproducible"),
         "note": _repeatability(repeats),
+        "not_batch_invariant": attention.why_not if attention else "",
         "attacks": checks.get("attacks"),
     }
 
@@ -77,7 +79,9 @@ def _repeatability(repeats: dict[str, Any]) -> str:
         return "batch invariance was not checked"
     if repeats["reproducible"]:
         return f"equal answers alone and in a batch, with cold and warm caches, in {repeats['sessions']} session(s)"
-    return f"not batch-invariant: answers change {', '.join(repeats['differs'])}, so a rerun can differ"
+    changed, n = repeats.get("changed", {}), repeats.get("compared")
+    settings = (f"{s} ({changed[s]} of {n})" if changed.get(s) else s for s in repeats["differs"])
+    return f"not batch-invariant: answers change {', '.join(settings)}, so a rerun can differ"
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:

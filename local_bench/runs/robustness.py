@@ -54,14 +54,31 @@ def _repeats(
     record("in a batch, warm", first + second, first, None)
     record("alone, warm", second, second, 1)
     record("alone, warm again", first, first, 1)
-    equal = {
-        "in a batch": verdicts["alone, cold"] == verdicts["in a batch, warm"],
-        "with a cold cache": verdicts["in a batch, cold"] == verdicts["alone, warm"],
-        "with a warm cache": verdicts["alone, cold"] == verdicts["alone, warm again"],
+    changed = {
+        "in a batch": _n_changed(verdicts["alone, cold"], verdicts["in a batch, warm"]),
+        "with a cold cache": _n_changed(verdicts["in a batch, cold"], verdicts["alone, warm"]),
+        "with a warm cache": _n_changed(verdicts["alone, cold"], verdicts["alone, warm again"]),
     }
-    differs = sorted({*(before or {}).get("differs", []), *(setting for setting, same in equal.items() if not same)})
-    sessions = (before or {}).get("sessions", 0) + 1
-    return {"reproducible": not differs, "differs": differs, "n": len(first) + len(second), "sessions": sessions}
+    now = {"differs": [setting for setting, n in changed.items() if n], "changed": changed, "compared": len(first)}
+    return combined_repeats(before or {}, now | {"n": len(first) + len(second), "sessions": 1}, "sessions")
+
+
+def _n_changed(a: list[Verdict], b: list[Verdict]) -> int:
+    return sum(x != y for x, y in zip(a, b, strict=True))
+
+
+def combined_repeats(a: dict[str, Any], b: dict[str, Any], *summed: str) -> dict[str, Any]:
+    """Two results of the batch-invariance check as one, which is reproducible only if both are. `changed` counts the
+    answers that differed per setting, of `compared` answers each; the fields `summed` are added, `n` and `sessions`
+    are otherwise the larger ones. `a` may be empty."""
+    differs = sorted({*a.get("differs", []), *b["differs"]})
+    counts = {
+        name: a.get(name, 0) + b.get(name, 0) if name in ("compared", *summed) else max(a.get(name, 0), b.get(name, 0))
+        for name in ("n", "sessions", "compared")
+    }
+    before, now = a.get("changed", {}), b.get("changed", {})
+    changed = {setting: before.get(setting, 0) + now.get(setting, 0) for setting in {**before, **now}}
+    return {"reproducible": not differs, "differs": differs, "changed": changed} | counts
 
 
 def _fresh_questions(images: dict[str, Image.Image]) -> list[Question]:

@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from local_bench.core.errors import ServerError
 from local_bench.judges.vlm import flags as module
+from local_bench.judges.vlm.attention import Attention
 from local_bench.judges.vlm.flags import (
     EXTRA_SWITCHES,
     EXTRA_VALUES,
@@ -15,6 +18,7 @@ from local_bench.judges.vlm.flags import (
     arguments,
     check_extra_args,
     environment,
+    model_runner,
     require_vllm,
 )
 
@@ -26,7 +30,7 @@ def cpu(tmp_path):
 
 @pytest.fixture
 def gpu(tmp_path):
-    return Engine(tmp_path, "bfloat16", 16384, 8, gpu=0, memory_share=0.85)
+    return Engine(tmp_path, "bfloat16", 16384, 8, gpu=0, memory_share=0.85, attention=Attention(backend="FLASH_ATTN"))
 
 
 def value(flags, flag):
@@ -94,12 +98,55 @@ def test_the_user_s_flags_come_last_and_take_precedence(engine):
     assert arguments(replace(engine, extra_args=added))[:-4] == arguments(engine)
 
 
+@pytest.mark.parametrize("of_the_user", [None, "0", "1"])
 @pytest.mark.parametrize("enabled", [False, True])
-def test_batch_invariance_is_in_the_environment_only_if_enabled(engine, enabled, monkeypatch):
+def test_the_config_alone_decides_batch_invariance(engine, enabled, of_the_user, monkeypatch):
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
-    flags = environment(replace(engine, batch_invariant=enabled))
-    assert flags.get("VLLM_BATCH_INVARIANT") == ("1" if enabled else None)
-    assert arguments(replace(engine, batch_invariant=enabled)) == arguments(engine)
+    if of_the_user:
+        monkeypatch.setenv("VLLM_BATCH_INVARIANT", of_the_user)
+    set_so = replace(engine, attention=replace(engine.attention, batch_invariant=enabled))
+    assert environment(set_so)["VLLM_BATCH_INVARIANT"] == ("1" if enabled else "0")
+    assert arguments(set_so) == arguments(engine)
+
+
+def test_without_batch_invariance_compiled_code_is_not_chosen_by_timing(cpu, gpu, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_DETERMINISTIC", raising=False)
+    invariant = replace(gpu, attention=Attention(batch_invariant=True))
+    found = [environment(engine).get("TORCHINDUCTOR_DETERMINISTIC") for engine in (gpu, invariant, cpu)]
+    assert found == ["1", None, None]
+    assert "--no-enable-flashinfer-autotune" in arguments(gpu)
+    assert "--no-enable-flashinfer-autotune" in arguments(invariant)
+    assert "--no-enable-flashinfer-autotune" not in arguments(cpu)
+
+
+def test_torch_reads_the_variable_that_is_set(gpu):
+    code = "from torch._inductor import config; print(config.deterministic)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment(gpu), capture_output=True, text=True
+    )
+    assert ended.stdout.split() == ["True"]
+
+
+def test_the_attention_backend_is_chosen_on_a_gpu_only(cpu, gpu):
+    assert value(arguments(gpu), "--attention-backend") == "FLASH_ATTN"
+    assert "--attention-backend" not in arguments(replace(gpu, attention=Attention()))  # MLA: vLLM's own choice
+
+
+def test_layers_other_than_attention_have_arguments_of_their_own(cpu, gpu):
+    recurrent = Attention(recurrent=True)
+    assert value(arguments(replace(gpu, attention=recurrent)), "--gdn-prefill-backend") == "triton"
+    assert "--gdn-prefill-backend" not in arguments(gpu)
+    assert "--no-enable-prefix-caching" in arguments(replace(cpu, attention=recurrent))
+    assert "--no-enable-prefix-caching" not in arguments(cpu)
+
+
+@pytest.mark.parametrize(("of_the_user", "runner"), [(None, "V2"), ("0", "V1"), ("1", "V2")])
+def test_the_model_runner_is_the_user_s_choice(gpu, monkeypatch, of_the_user, runner):
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    if of_the_user:
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", of_the_user)
+    assert model_runner() == runner
+    assert environment(gpu).get("VLLM_USE_V2_MODEL_RUNNER") == of_the_user
 
 
 @pytest.mark.parametrize(
@@ -145,7 +192,7 @@ def test_an_engine_on_one_device_is_its_own_worker(cpu, gpu, monkeypatch):
 
 def test_the_environment_of_this_process_stays_as_it_is(engine, monkeypatch):
     before = dict(os.environ)
-    environment(replace(engine, batch_invariant=True))["X"] = "y"
+    environment(engine)["X"] = "y"
     assert dict(os.environ) == before
 
 

@@ -34,6 +34,7 @@ OTHERWISE = {
     "extra_args": ("--quantization", "fp8"),
     "rubrics": RubricSet("paper"),
     "source_max_pixels": 4_194_304,
+    "chat_template_kwargs": (("enable_thinking", False),),
 }
 
 

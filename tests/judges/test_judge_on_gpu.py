@@ -1,18 +1,28 @@
 """What vLLM would refuse on a GPU, established by its own checks on the CPU, for every judge card and GPU class."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+import transformers
+import vllm.envs
+from safetensors.torch import save_file
+from vllm.config import VllmConfig
+from vllm.config import vllm as vllm_config_module
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models import registry
 from vllm.platforms.interface import DeviceCapability
-from vllm.v1.attention.backend import AttentionType
-from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.attention import selector
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, MambaAttentionBackendEnum
 from vllm.v1.sample.ops import topk_topp_sampler
 
-from local_bench.judges.vlm.flags import Engine, arguments, environment
+from local_bench.core.errors import ConfigError
+from local_bench.judges.vlm.attention import USUAL, Attention, choose, model_facts, vllm_model
+from local_bench.judges.vlm.flags import Engine, arguments, environment, model_runner
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import cards
-from local_bench.models.gpus import gpus
 from local_bench.models.weights import resolve
 from local_bench.runs import device as place
 from local_bench.runs.device import JudgeDevice
@@ -20,40 +30,156 @@ from local_bench.runs.judge_factory import _engine, start_timeout_s
 from local_bench.runs.progress import Quiet
 
 JUDGES = [card for card in cards().values() if card.role == "judge"]
-HEAD_SIZE = 128
-"""Of all Qwen2-VL, Qwen2.5-VL and Qwen3-VL language models."""
+FAMILIES = {"qwen2-vl": "Qwen2VL", "qwen25-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL", "qwen3-vl-moe": "Qwen3VLMoe"}
+"""The models of a family differ in numbers that vLLM's checks do not read; transformers' defaults are one of them."""
+CAPABILITIES = [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
+on_every_gpu = pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda c: f"sm{c[0]}{c[1]}")
 
 
-def head_size(described):
-    if not described.source.build:
-        return HEAD_SIZE
-    text = json.loads((resolve(described) / "config.json").read_text())
-    text = text.get("text_config", text)
-    return text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+@pytest.fixture(scope="module")
+def model_of(cache, tmp_path_factory):
+    """vLLM's description of a model with weights in a folder, or with the default config of classes in transformers."""
+    known = {}
+
+    def model(of, dtype="bfloat16", architecture=None):
+        folder = of
+        if isinstance(of, str):
+            folder = tmp_path_factory.getbasetemp() / of
+            config = getattr(transformers, f"{of}Config")
+            config(architectures=[architecture or f"{of}ForConditionalGeneration"]).save_pretrained(folder)
+        if (of, dtype) not in known:
+            known[of, dtype] = vllm_model(folder, dtype)
+        return known[of, dtype]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_run_in_subprocess", lambda inspect: inspect())  # instead of a process for each
+        patch.setenv("VLLM_CACHE_ROOT", str(tmp_path_factory.mktemp("vllm")))
+        yield model
 
 
-@pytest.mark.parametrize("known", gpus().values(), ids=lambda known: known.name)
+def check_by_vllm(model, engine, capability):
+    """Pass the arguments and the environment that a judge would get through vLLM's own checks."""
+    parsed = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments(engine))
+    invariant = bool(int(environment(engine)["VLLM_BATCH_INVARIANT"]))
+    if parsed.attention_backend is not None:
+        refused = (
+            AttentionBackendEnum[parsed.attention_backend.upper()]
+            .get_class()
+            .validate_configuration(
+                head_size=model.get_head_size(),
+                dtype=getattr(torch, parsed.dtype),
+                kv_cache_dtype="auto",
+                block_size=16,
+                use_mla=model.use_mla,
+                has_sink=False,
+                use_sparse=False,
+                use_mm_prefix=model.is_mm_prefix_lm,
+                use_per_head_quant_scales=False,
+                device_capability=DeviceCapability(*capability),
+                attn_type="decoder",
+                use_batch_invariant=invariant,
+            )
+        )
+        assert refused == []
+    if model.is_hybrid:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VLLM_BATCH_INVARIANT", str(int(invariant)))
+            assert invariant == vllm.envs.VLLM_BATCH_INVARIANT
+            for kind in MambaAttentionBackendEnum:
+                if kind.value:
+                    selector._cached_get_mamba_attn_backend.__wrapped__(kind)
+    return parsed, invariant
+
+
+def engine_for(model, capability, **wanted):
+    attention = choose(model_facts(model, capability, USUAL), capability, **wanted)
+    return Engine(model.model, str(model.dtype).removeprefix("torch."), 8192, 1, gpu=0, attention=attention)
+
+
+@on_every_gpu
 @pytest.mark.parametrize("described", JUDGES, ids=lambda card: card.name)
-def test_vllm_takes_the_backend_with_the_judges_dtype_and_batch_invariance(cache, tmp_path, described, known):
-    engine = Engine(tmp_path, described.dtype, 8192, 1, gpu=0, batch_invariant=True)
-    flags = arguments(engine)
-    backend = AttentionBackendEnum[flags[flags.index("--attention-backend") + 1]].get_class()
-    number = known.gpu_class.removeprefix("sm")
-    refused = backend.validate_configuration(
-        head_size=head_size(described),
-        dtype=getattr(torch, described.dtype),
-        kv_cache_dtype="auto",
-        block_size=16,
-        use_mla=False,
-        has_sink=False,
-        use_sparse=False,
-        use_mm_prefix=False,
-        use_per_head_quant_scales=False,
-        device_capability=DeviceCapability(int(number[:-1]), int(number[-1])),
-        attn_type=AttentionType.DECODER,
-        use_batch_invariant=True,
+def test_vllm_takes_the_arguments_of_every_judge_on_every_gpu(model_of, described, capability):
+    model = model_of(resolve(described) if described.source.build else FAMILIES[described.family], described.dtype)
+    parsed, invariant = check_by_vllm(model, engine_for(model, capability, wanted="on"), capability)
+    assert invariant
+    assert parsed.attention_backend == ("TRITON_ATTN" if described.dtype == "float32" else "FLASH_ATTN")
+    assert parsed.enable_flashinfer_autotune is False
+
+
+@on_every_gpu
+@pytest.mark.parametrize(
+    ("of", "architecture", "backend", "why_not"),
+    [
+        ("Gemma3", None, "TRITON_ATTN", ""),
+        ("Qwen3_5", None, "FLASH_ATTN", "layers other than attention (linear_attention)"),
+        ("Qwen3_5Moe", None, "FLASH_ATTN", "layers other than attention (linear_attention)"),
+        ("Lfm2Vl", None, "FLASH_ATTN", "layers other than attention (Lfm2VlForConditionalGeneration)"),
+        ("DeepseekV3", "DeepseekV3ForCausalLM", None, "(MLA)"),
+    ],
+)
+def test_other_models_get_what_vllm_supports(model_of, of, architecture, backend, why_not, capability):
+    model = model_of(of, architecture=architecture)
+    engine = engine_for(model, capability)
+    parsed, invariant = check_by_vllm(model, engine, capability)
+    assert (parsed.attention_backend, invariant) == (backend, not why_not)
+    assert why_not in engine.attention.why_not
+    assert parsed.gdn_prefill_backend == ("triton" if "other" in why_not else None)
+    if why_not:
+        with pytest.raises(ConfigError, match=r"judge\.batch_invariant: on is impossible .*: use auto, or choose"):
+            engine_for(model, capability, wanted="on")
+
+
+def test_the_checks_of_vllm_do_refuse(model_of):
+    """The negative control: batch invariance for every model, as it was once, does not start."""
+    for of, backend, error in (
+        ("Qwen3_5", "FLASH_ATTN", "batch_invariant mode is not supported for"),
+        ("Gemma3", "FLASH_ATTN", "partial multimodal token full attention not supported"),
+    ):
+        engine = replace(engine_for(model_of(of), (9, 0)), attention=Attention(True, backend))
+        with pytest.raises((RuntimeError, AssertionError), match=error):
+            check_by_vllm(model_of(of), engine, (9, 0))
+
+
+def test_an_older_gpu_gets_triton_without_batch_invariance(model_of):
+    model = model_of("Qwen3VL", "float16")
+    engine = engine_for(model, (7, 5))
+    assert check_by_vllm(model, engine, (7, 5))[0].attention_backend == "TRITON_ATTN"
+    assert (engine.attention.batch_invariant, "compute capability 8.0" in engine.attention.why_not) == (False, True)
+
+
+def test_attention_sinks_are_found_in_the_weights(model_of, tmp_path):
+    transformers.Qwen3VLConfig(architectures=["Qwen3VLForConditionalGeneration"]).save_pretrained(tmp_path)
+    model = model_of(tmp_path)
+    assert model_facts(model, (8, 0), USUAL).masked is False
+    save_file({"model.layers.0.self_attn.sinks": torch.zeros(2)}, tmp_path / "model.safetensors")
+    facts = model_facts(model, (8, 0), USUAL)
+    assert facts.refused["FLASH_ATTN"]["off"]
+    assert choose(facts, (8, 0)).backend == "TRITON_ATTN"
+
+
+def test_the_config_chooses_within_what_vllm_supports(model_of):
+    model = model_of("Qwen3VL")
+    facts = model_facts(model, (9, 0), ("TRITON_ATTN", "FLASHMLA", "NO_SUCH"))
+    assert choose(facts, (9, 0), "auto", "TRITON_ATTN") == Attention(True, "TRITON_ATTN")
+    assert choose(facts, (9, 0), "off", "TRITON_ATTN") == Attention(
+        False, "TRITON_ATTN", why_not="judge.batch_invariant is off"
     )
-    assert refused == []
+    for backend in ("FLASHMLA", "NO_SUCH"):
+        with pytest.raises(ConfigError, match=rf"judge\.attention_backend: {backend} does not support this judge"):
+            choose(facts, (9, 0), "auto", backend)
+        with pytest.raises(ConfigError, match=r"judge\.batch_invariant: on is impossible .* judge\.attention_backend"):
+            choose(facts, (9, 0), "on", backend)
+
+
+@pytest.mark.parametrize(("of_the_user", "runner"), [(None, "V2"), ("0", "V1")])
+def test_the_model_runner_on_a_gpu_is_the_one_that_is_recorded(monkeypatch, of_the_user, runner):
+    """vLLM's rule, on a machine where Triton works."""
+    monkeypatch.setattr(vllm_config_module, "HAS_TRITON", True)
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    if of_the_user:
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", of_the_user)
+    assert VllmConfig().use_v2_model_runner is (runner == "V2")
+    assert model_runner() == runner
 
 
 def test_a_backend_of_16_bits_is_refused_a_judge_of_32():
@@ -71,7 +197,7 @@ def test_sampling_needs_no_compiler(tmp_path, monkeypatch):
 def test_vllm_measures_its_vision_encoder_with_our_largest_image(cache):
     described = cards()["tiny-qwen3-vl"]
     spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json")
-    engine = _engine(described, resolve(described), spec, [JudgeDevice("cpu", None)], [], 1.0)
+    engine = _engine(described, resolve(described), spec, [JudgeDevice("cpu", None)], [], 1.0, Attention())
     flags = arguments(engine)
     assert json.loads(flags[flags.index("--mm-processor-kwargs") + 1]) == {"max_pixels": described.judge_max_pixels}
 

@@ -34,6 +34,8 @@ def body(
         "seed": request.seed,
         "max_tokens": request.max_tokens,
     }
+    if request.chat_template_kwargs:
+        sent["chat_template_kwargs"] = dict(request.chat_template_kwargs)
     if request.labels:
         sent["structured_outputs"] = {"choice": list(request.labels)}
         sent |= {"logprobs": True, "top_logprobs": len(request.labels)}

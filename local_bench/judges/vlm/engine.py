@@ -77,7 +77,10 @@ def _take(
         try:
             system, user = body["messages"]
             user["content"] = [images.part(part) for part in user["content"]]
-            (request_id,) = llm.enqueue_chat([[system, user]], [sampling(settings)], use_tqdm=False)
+            template = body.get("chat_template_kwargs")
+            (request_id,) = llm.enqueue_chat(
+                [[system, user]], [sampling(settings)], use_tqdm=False, chat_template_kwargs=template
+            )
         except (VLLMClientError, ValueError) as e:  # vLLM's errors for an invalid request
             refused.append([number, {"text": str(e)[:2000], "finish_reason": None, "logprobs": None, "refused": True}])
         else:

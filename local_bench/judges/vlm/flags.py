@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from local_bench.core.environment import variables
 from local_bench.core.errors import ServerError
+from local_bench.judges.vlm.attention import Attention
 
 CPU_BLOCK = 32
 """Tokens per KV-cache block on a CPU: the default, 128, is longer than many shareable prefixes."""
@@ -85,7 +86,7 @@ class Engine:
     """Fraction of the GPU's memory that vLLM may use (`--gpu-memory-utilization`)."""
     batched_tokens: int = 16384
     sequences: int = 256
-    batch_invariant: bool = False
+    attention: Attention = field(default_factory=Attention)
     extra_args: tuple[str, ...] = ()
 
 
@@ -128,19 +129,30 @@ def arguments(engine: Engine) -> list[str]:
             "--max-num-batched-tokens": str(engine.batched_tokens),
             "--max-num-seqs": str(engine.sequences),
             "--gpu-memory-utilization": f"{engine.memory_share:.3f}",
-            "--attention-backend": attention_backend(engine.dtype),
         }
+        if engine.attention.backend:
+            flags["--attention-backend"] = engine.attention.backend
+        if engine.attention.recurrent:
+            flags["--gdn-prefill-backend"] = "triton"  # FlashInfer's, the default on Hopper, is compiled with nvcc
         if engine.gpus > 1:
             flags |= {"--tensor-parallel-size": str(engine.gpus), "--mm-encoder-tp-mode": "data"}
             flags["--distributed-executor-backend"] = "mp"  # otherwise vLLM may choose Ray on a node of a cluster
+    return [text for pair in flags.items() for text in pair] + _switches(engine) + list(engine.extra_args)
+
+
+def _switches(engine: Engine) -> list[str]:
+    if engine.gpu is not None:
+        return ["--no-enable-flashinfer-autotune"]  # it chooses kernels by timing
     # Chunked prefill together with seeded sampling crashes vLLM 0.32 on a CPU ("does not use offset").
-    switches = ["--enforce-eager", "--no-enable-chunked-prefill"] if engine.gpu is None else []
-    return [text for pair in flags.items() for text in pair] + switches + list(engine.extra_args)
+    switches = ["--enforce-eager", "--no-enable-chunked-prefill"]
+    if engine.attention.recurrent:
+        switches.append("--no-enable-prefix-caching")  # caching the states of such layers needs chunked prefill
+    return switches
 
 
-def attention_backend(dtype: str) -> str:
-    """A batch-invariant attention backend of vLLM that supports the dtype on a GPU (FlashAttention: 16 bits only)."""
-    return "TRITON_ATTN" if dtype == "float32" else "FLASH_ATTN"
+def model_runner() -> str:
+    """vLLM's model runner on a GPU. Our arguments use no feature for which vLLM 0.32 falls back to V1."""
+    return "V1" if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0" else "V2"
 
 
 def environment(engine: Engine) -> dict[str, str]:
@@ -158,6 +170,7 @@ def environment(engine: Engine) -> dict[str, str]:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(visible[i] if visible != [""] else str(i) for i in mine)
         if engine.gpus == 1:
             ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    if engine.batch_invariant:
-        ours["VLLM_BATCH_INVARIANT"] = "1"
+        if not engine.attention.batch_invariant:
+            ours["TORCHINDUCTOR_DETERMINISTIC"] = "1"  # reductions of compiled code are not chosen by timing
+    ours["VLLM_BATCH_INVARIANT"] = str(int(engine.attention.batch_invariant))
     return {**os.environ, **ours}

@@ -33,6 +33,8 @@ class JudgeSpec:
     """The variant of the rubrics."""
     source_max_pixels: int | None = None
     """The pixel budget of each image in a question with a source image; None: `max_pixels`."""
+    chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...] = ()
+    """Variables of the model's chat template, in the order of their names."""
 
     @cached_property
     def judge_id(self) -> str:
@@ -55,9 +57,10 @@ class JudgeSpec:
 
     @property
     def _wording(self) -> dict[str, Any]:
-        """Settings of rubrics and image sizes that differ from the defaults of older digests."""
+        """Settings of rubrics, image sizes and the chat template that differ from the defaults of older digests."""
         named: dict[str, Any] = {} if self.rubrics.variant == "miniature" else {"rubrics": self.rubrics.variant}
         named |= {"options": self.rubrics.options} if self.rubrics.options else {}
+        named |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
         return named | ({"source_max_pixels": self.source_max_pixels} if self.source_max_pixels else {})
 
     def question_id(self, question: Question, numerics: dict[str, Any]) -> str:
@@ -93,6 +96,7 @@ class JudgeSpec:
                 schema=rubric.answer_schema(dict(question.slots)) if criterion is None else None,
                 labels=() if criterion is None else criterion.tokens,
                 captions=rubric.captions(question.roles) if question.roles else (),
+                chat_template_kwargs=self.chat_template_kwargs,
             )
             for text, criterion in texts(question, self.protocol, self.rubrics)
         ]

@@ -215,7 +215,9 @@ class Local:
             {"role": "system", "content": [{"type": "text", "text": request.system}]},
             {"role": "user", "content": pieces},
         ]
-        text = self._processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        text = self._processor.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **dict(request.chat_template_kwargs)
+        )
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         ids = list(_with_image_tokens(ids, self._config.image_token_id, inputs.tokens))
         if len(ids) + request.max_tokens > self._longest:

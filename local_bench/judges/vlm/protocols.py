@@ -54,6 +54,8 @@ class Request:
     """The allowed single-token answers, whose log-probabilities are returned; empty with `schema`."""
     captions: tuple[str, ...] = ()
     """One per image, or empty."""
+    chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...] = ()
+    """Variables of the model's chat template."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from local_bench.runs.judge_factory import open_judge
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 
-_KEPT = ("LOCAL_BENCH_CACHE", "HF_HOME")
+_KEPT = ("LOCAL_BENCH_CACHE", "HF_HOME", "VLLM_USE_V2_MODEL_RUNNER")
 """Variables that nodes take over from this process."""
 
 

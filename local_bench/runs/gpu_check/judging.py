@@ -136,7 +136,7 @@ def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
         memory_share=min(0.5 * free, MEMORY_GB * 1e9 / 2) / total,
         batched_tokens=known.judge_batched_tokens if known else usual.batched_tokens,
         sequences=known.judge_sequences if known else usual.sequences,
-        batch_invariant=judge_device.batch_invariant,
+        attention=judge_device.attention(weights, spec.dtype),
     )
 
 
