@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from pydantic import Field
@@ -9,6 +10,8 @@ from pydantic import Field
 from local_bench.core.errors import ConfigError
 from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import Strict, load_yaml
+
+_WHOLE = r"\b{}\b(?! D\b| Laptop\b)"
 
 
 class Gpu(Strict):
@@ -20,7 +23,7 @@ class Gpu(Strict):
     matches: list[str]
     """Substrings of the device names reported by CUDA."""
     gpu_class: str
-    """Compute capability: sm80, sm86, sm89, sm90."""
+    """Compute capability: sm80, sm86, sm89, sm90, sm100, sm120."""
     memory_gb: float = Field(gt=0)
     """Usable memory, decimal GB."""
     peak_tflops: float = Field(gt=0)
@@ -57,20 +60,32 @@ def gpus() -> dict[str, Gpu]:
 
 def gpu(name: str) -> Gpu:
     """The GPU with this name or unique part of a name. ConfigError for an unknown name suggests the nearest one."""
-    known = gpus()
+    known, name = gpus(), name.lower()
     if name in known:
         return known[name]
-    containing = [n for n in known if name.lower() in n]
+    containing = [n for n in known if name in n]
     if len(containing) == 1:
         return known[containing[0]]
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.5)
+    near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near and not containing else f"available: {', '.join(containing or known)}"
     raise ConfigError(f"unknown GPU {name!r} in {configs_dir() / 'gpus.yaml'}: {hint}")
 
 
 def gpu_of(device_name: str) -> Gpu | None:
     """The GPU with this CUDA device name ("NVIDIA H200"); None for the CPU and for unknown GPUs."""
-    for entry in gpus().values():
-        if any(re.search(rf"\b{re.escape(pattern)}\b", device_name) for pattern in entry.matches):
-            return entry
-    return None
+    found = best_match(device_name, {name: entry.matches for name, entry in gpus().items()})
+    return None if found is None else gpus()[found]
+
+
+def best_match(device_name: str, matches: Mapping[str, Sequence[str]]) -> str | None:
+    """The key with the longest of its `matches` in the device's name, as whole words; None without a match.
+
+    "NVIDIA H100 PCIe" is an H100 PCIe, not an H100. A notebook's "RTX 4090 Laptop GPU" and an "RTX 4090 D" are not an
+    RTX 4090.
+    """
+    found = {
+        name: max((len(part) for part in parts if re.search(_WHOLE.format(re.escape(part)), device_name)), default=0)
+        for name, parts in matches.items()
+    }
+    best = max(found, key=lambda name: found[name], default=None)
+    return best if best and found[best] else None

@@ -9,6 +9,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.money import micro_usd
 from local_bench.core.paths import config_files
 from local_bench.core.yamlfile import Strict, load_yaml
+from local_bench.models.gpus import best_match
 from local_bench.runs.config import SettlementConfig
 
 
@@ -26,7 +27,7 @@ class GpuPrices(Strict):
     mid: PriceRow
     high: PriceRow | None = None
     matches: list[str] = Field(default=[])
-    """Substrings of the device names to which this row applies."""
+    """Parts of the device names to which this row applies, in whole words; the longest match of all rows counts."""
 
 
 class PriceTable(Strict):
@@ -54,8 +55,7 @@ def price_of(config: SettlementConfig, device_name: str) -> Price | None:
     path = files[0]
     if config.gpu is not None and config.gpu not in table:
         raise ConfigError(f"settlement.gpu: {path} has no row {config.gpu!r}, only {', '.join(table)}: choose one")
-    matching = [name for name, row in table.items() if any(part in device_name for part in row.matches)]
-    gpu = config.gpu or next(iter(matching), None)
+    gpu = config.gpu or best_match(device_name, {name: row.matches for name, row in table.items()})
     if gpu is None:
         return None
     row: PriceRow | None = getattr(table[gpu], config.price)

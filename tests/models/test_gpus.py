@@ -5,6 +5,8 @@ from local_bench.core.paths import configs_dir
 from local_bench.core.yamlfile import check, read_yaml
 from local_bench.models.cards import cards
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
+from local_bench.runs.config import SettlementConfig
+from local_bench.runs.prices import price_of
 
 
 def test_gpus_and_prices_have_the_same_rows():
@@ -58,15 +60,31 @@ def test_a_gpu_without_them_is_refused(field):
         ("NVIDIA H200", "h200"),
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA A40", "a40"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA GeForce RTX 5090", "rtx5090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtxpro6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
     ],
 )
 def test_a_device_is_recognised_by_its_name(device, name):
     assert gpu_of(device).name == name
+    assert price_of(SettlementConfig(), device).gpu == name
 
 
-@pytest.mark.parametrize("device", ["cpu", "NVIDIA L40", "NVIDIA GH200 480GB", "NVIDIA B300", "NVIDIA RTX A600"])
+OTHERS = ["NVIDIA L40", "NVIDIA GH200 144G HBM3e", "NVIDIA B300", "NVIDIA GB200", "NVIDIA RTX A600", "NVIDIA RTX A4000"]
+OTHERS += ["NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "NVIDIA GeForce RTX 4090 Laptop GPU"]
+OTHERS += ["NVIDIA GeForce RTX 5090 D"]
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
 def test_another_device_is_not_recognised(device):
     assert gpu_of(device) is None
+    assert device == "cpu" or price_of(SettlementConfig(), device) is None
 
 
 def test_a_name_may_be_a_unique_part():
