@@ -19,7 +19,7 @@ from local_bench.generators.sampler import Sampler
 from local_bench.generators.shapes import Sizes, sizes
 from local_bench.models.cards import ModelCard
 
-_VERSION = 1
+_VERSION = 2
 """Version of these computations: a higher number invalidates shipped and cached counts."""
 SAME_AREA = 0.05
 """A size whose area differs from the card's by at most this fraction is counted as the card's size."""

@@ -73,14 +73,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Machine:
-    """Device and execution settings. Every field can change bytes and is part of the numerics signature."""
+    """Device and execution settings. What changes bytes is part of the numerics signature."""
 
     device: torch.device
     dtype: torch.dtype
     attention: str
     compile: bool = False
     offload: tuple[str, ...] = ()
-    """Phases whose weights do not fit and are offloaded to host memory: "encode", "denoise". Changes no bytes."""
+    """Phases whose weights are offloaded to host memory: "encode", "denoise". Copies change no bytes, but an offloaded
+    transformer is not compiled."""
+    parked_gb: float = 0.0
+    """GB of the transformer's weights that leave the device while an image is decoded."""
     lossy: dict[str, Any] = field(default_factory=dict)
     """Settings that change the results, see `generators.lossy`."""
 

@@ -1,5 +1,6 @@
 """Memory of the device and the host, in decimal GB."""
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +15,26 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def device_memory_gb(device: "torch.device") -> float | None:
-    """GPU memory available to this process: free memory plus its own reservation; None for the CPU."""
+    """GPU memory that plans count with: that of its model (`configs/gpus.yaml`), or the device's own if that is smaller
+    or the model unknown; None for the CPU. It does not depend on what is free, because what is planned changes bytes.
+    """
     if device.type == "cpu":
         return None
     import torch
 
-    free, _ = torch.cuda.mem_get_info(device)
-    available: float = (free + torch.cuda.memory_reserved(device)) / 1e9
+    total: float = torch.cuda.mem_get_info(device)[1] / 1e9
     known = gpu_of(torch.cuda.get_device_properties(device).name)
-    return available if known is None else min(available, known.memory_gb)
+    return total if known is None else min(total, known.memory_gb)
+
+
+def free_memory_gb(device: "torch.device") -> float:
+    """GPU memory that this process can use now: free memory plus its own reservation; infinite for the CPU."""
+    if device.type == "cpu":
+        return math.inf
+    import torch
+
+    available: float = (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)) / 1e9
+    return available
 
 
 def failed_allocations(device: "torch.device") -> int:

@@ -65,6 +65,33 @@ def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
         )
 
 
+class Parking:
+    """The last blocks of a module, of at least `gb` GB, whose weights can leave the device for a while."""
+
+    def __init__(self, module: Any, gb: float, device: torch.device) -> None:
+        self._device = device
+        self._weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        left = gb * 1e9
+        for block in reversed(list(_blocks(module))) if left > 0 else ():
+            for weight in block.parameters():
+                host = torch.empty(weight.shape, dtype=weight.dtype, pin_memory=device.type == "cuda")
+                self._weights.append((weight, host.copy_(weight.data)))
+                left -= host.nbytes
+            if left <= 0:
+                break
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Free the blocks' device memory within this context. Copies are queued behind the work of the stream."""
+        for weight, host in self._weights:
+            weight.data = host
+        try:
+            yield
+        finally:
+            for weight, host in self._weights:
+                weight.data = host.to(self._device, non_blocking=True)
+
+
 @contextmanager
 def attend(module: Any, machine: Machine) -> Iterator[None]:
     """Use the configured attention kernel within this context.

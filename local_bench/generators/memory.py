@@ -7,15 +7,17 @@ A phase needs its weights on the device plus the peak of its live tensors, both 
     denoise  transformer + VAE + B x concurrent passes x one pass's tensors (or one input image's in the VAE)
     decode   transformer + VAE + one image's tensors: the images of a batch are decoded one by one
 
-`RESERVE_GB` stays free for the CUDA context (about 0.5 GB), kernel workspaces and fragmentation of the allocator.
-Published peaks are 0.9 to 2.8 GB above FLUX.1's and SD3.5's weights and counted tensors.
+Tensors include the workspaces of convolutions. `RESERVE_GB` stays free for the CUDA context (about 0.5 GB), other
+programs (`OTHERS_GB`) and fragmentation of the allocator.
 
-Weights that do not fit are offloaded: diffusers' group offloading copies them layer by layer from pinned host memory
-(about twice their size there), with two of the largest layers on the device. It is slower and changes no bytes.
+If only decoding does not fit, some of the transformer's blocks leave the device meanwhile (`parked_gb`), which takes a
+fraction of a second per image. Weights that do not fit otherwise are offloaded: diffusers' group offloading copies them
+layer by layer from pinned host memory (about twice their size there), with two of the largest layers on the device.
+That is slower, and an offloaded transformer is not compiled, so its images differ from those of a larger GPU.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from local_bench.generators.arithmetic import count, usual_size
@@ -26,9 +28,12 @@ from local_bench.generators.sampler import Sampler
 from local_bench.models.cards import ModelCard
 
 RESERVE_GB = 1.5
+OTHERS_GB = 0.5
+"""Device memory that other programs (a desktop) may use before a run is refused."""
 FILLS_GPU_FLOP = 60e12
 """A forward pass with this many operations saturates a large GPU: a batch of two gains 2 to 3 % (Qwen-Image and FLUX.1
 at 1024 x 1024), while a batch of one is independent of other images by construction."""
+OFFLOADABLE = ("encode", "denoise")
 MOST_AT_ONCE = 4
 PINNED_COPIES = 2
 _GB = 1e9
@@ -61,6 +66,8 @@ class MemoryPlan:
     """Phases whose weights are offloaded: "encode", "denoise"."""
     streamed_gb: dict[str, float]
     """GB copied to the device by each of these phases, per forward pass (encode: per prompt)."""
+    parked_gb: float
+    """GB of the transformer's weights that leave the device while an image is decoded."""
     refused: str | None
     """Why the model cannot run on the device and what to do: a sentence to follow the model's name and a colon."""
     sentences: tuple[str, ...]
@@ -74,8 +81,8 @@ class MemoryPlan:
 
     @property
     def host_gb(self) -> float:
-        """Pinned host memory for offloading."""
-        return PINNED_COPIES * max(self.streamed_gb.values(), default=0.0)
+        """Pinned host memory for offloaded and parked weights."""
+        return PINNED_COPIES * max((*self.streamed_gb.values(), self.parked_gb))
 
 
 def plan_memory(
@@ -87,15 +94,15 @@ def plan_memory(
     input_images: int = 0,
     attempts: int = 1,
     lossy: Mapping[str, Any] | None = None,
-    always_stream: bool = False,
+    offload: Sequence[str] | None = None,
 ) -> MemoryPlan:
     """Plan one model at one size on a device of `capacity_gb` (None: unknown, so everything fits).
 
     `batch_size` None selects it: 1 if one pass saturates the GPU, else the largest power of two up to 4 that does not
     saturate it and fits; 1 for a card without an architecture. The family's limit applies in any case, and `attempts`
     is the limit if prompts of different lengths cannot share a batch. `lossy` are the lossy settings
-    (`generators.lossy`); `always_stream` offloads even if the weights would fit. Raises ConfigError for a lossy setting
-    that the family does not support.
+    (`generators.lossy`). `offload` None offloads the phases whose weights do not fit, else those given (of
+    `OFFLOADABLE`). Raises ConfigError for a lossy setting that the family does not support.
     """
     lossy = lossy or {}
     check_lossy(lossy, card.family, traits(card.family).lossy_settings)
@@ -105,25 +112,27 @@ def plan_memory(
     limit = _limit(card, input_images, attempts, lossy)
     requested = batch_size or (_best(counted, need, available, limit) if card.architecture else 1)
     size = min(requested, limit or requested)
-    streams = need.streams(available, size, always_stream)
-    phases = {name: need.phase(name, available, size, streams) for name in ("encode", "denoise", "decode")}
-    streamed = {name: need.streamed[name] for name in streams}
-    refused = _refusal(phases, capacity_gb, PINNED_COPIES * max(streamed.values(), default=0.0), host_gb)
-    notes = []
-    if size < requested:
-        notes.append(f"the batch size is limited to {size} here, not {requested}")
-    if not always_stream and refused is None:
-        notes += [_streaming(name, need, size, capacity_gb) for name in streams]
-    return MemoryPlan(
+    streams = need.streams(available, size, offload)
+    parked = 0.0 if available is None or "denoise" in streams else need.parked(available, size)
+    phases = {name: need.phase(name, available, size, streams, parked) for name in ("encode", "denoise", "decode")}
+    plan = MemoryPlan(
         phases=phases,
         all_resident_gb=need.all_gb,
         batch_size=size,
         offload=streams,
-        streamed_gb=streamed,
-        refused=refused,
-        sentences=tuple(notes),
+        streamed_gb={name: need.streamed[name] for name in streams},
+        parked_gb=parked,
+        refused=None,
+        sentences=(),
         operations=counted,
     )
+    refused = _refusal(phases, capacity_gb, plan.host_gb, host_gb)
+    notes = []
+    if size < requested:
+        notes.append(f"the batch size is limited to {size} here, not {requested}")
+    if offload is None and refused is None:
+        notes += [_streaming(name, need, size, capacity_gb) for name in streams]
+    return replace(plan, refused=refused, sentences=tuple(notes))
 
 
 def _limit(card: ModelCard, input_images: int, attempts: int, lossy: Mapping[str, Any]) -> int | None:
@@ -169,19 +178,28 @@ class _Need:
         """A phase's memory with all its weights on the device."""
         return self._weights(name, ()) + self._tensors(name, size)
 
-    def streams(self, available: float | None, size: int, always: bool) -> tuple[str, ...]:
-        """Phases that do not fit and are smaller with offloading; "denoise" includes decoding."""
-        if always:
-            return tuple(name for name, gb in self.streamed.items() if gb)
+    def streams(self, available: float | None, size: int, wanted: Sequence[str] | None) -> tuple[str, ...]:
+        """Phases that do not fit and are smaller with offloading, or those `wanted`. "denoise" includes decoding, for
+        which blocks can be parked."""
+        if wanted is not None:
+            return tuple(name for name, gb in self.streamed.items() if gb and name in wanted)
         if available is None:
             return ()
-        large = {"encode": self.resident("encode", size)}
-        large["denoise"] = max(self.resident("denoise", size), self.resident("decode", size))
+        large = {name: self.resident(name, size) for name in ("encode", "denoise")}
+        if self.parked(available, size) > self.streamed["denoise"]:
+            large["denoise"] = max(large["denoise"], self.resident("decode", size))
         return tuple(n for n, gb in large.items() if gb > available and 2 * self._layers[n] < self.streamed[n])
 
-    def phase(self, name: str, available: float | None, size: int, streams: tuple[str, ...]) -> Phase:
-        weights, tensors = self._weights(name, streams), self._tensors(name, size)
-        return Phase(weights, tensors, None if available is None else weights + tensors <= available)
+    def parked(self, available: float, size: int) -> float:
+        """GB of the transformer that must leave the device for decoding."""
+        return max(0.0, self.resident("decode", size) - available)
+
+    def phase(
+        self, name: str, available: float | None, size: int, streams: tuple[str, ...], parked: float = 0.0
+    ) -> Phase:
+        weights = self._weights(name, streams) - (parked if name == "decode" else 0.0)
+        tensors = self._tensors(name, size)
+        return Phase(weights, tensors, None if available is None else weights + tensors <= available + 1e-9)
 
     def _weights(self, name: str, streams: tuple[str, ...]) -> float:
         part = "encode" if name == "encode" else "denoise"
@@ -202,9 +220,10 @@ def _streaming(name: str, need: _Need, size: int, capacity_gb: float | None) -> 
     whole = max(need.resident(phase, size) for phase in (("encode",) if name == "encode" else ("denoise", "decode")))
     batch = f" in batches of {size}" if size > 1 else ""
     host = PINNED_COPIES * need.streamed[name]
+    costs = "" if name == "encode" else " and its blocks are not compiled, so its images differ from a larger GPU's"
     return (
         f"to {name}{batch} it needs {whole:.1f} GB and the device has {capacity_gb:.1f} GB, so its weights are "
-        f"offloaded to host memory (about {host:.0f} GB); this is slower and changes no bytes"
+        f"offloaded to host memory (about {host:.0f} GB); this is slower{costs}"
     )
 
 

@@ -186,7 +186,7 @@ def compiles(
 ) -> bool:
     """Whether the transformer's blocks are compiled: by default on a GPU.
 
-    Never with offloading, which would split the graphs, and so change the rounding; nor with weights stored in float8,
+    Never with an offloaded transformer, whose copies would split the graphs; nor with weights stored in float8,
     whose hooks on every layer cannot be traced into one graph.
     """
     if "denoise" in offload or "weights" in (lossy or {}):

@@ -16,7 +16,7 @@ from local_bench.core.collector import collect
 from local_bench.core.tensors import loading
 from local_bench.generators.architecture import components
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, cat
-from local_bench.generators.device import attend, place_denoiser, place_encoder
+from local_bench.generators.device import Parking, attend, place_denoiser, place_encoder
 from local_bench.generators.lora import fuse_adapters
 from local_bench.generators.lossy import check_lossy
 from local_bench.generators.registry import traits
@@ -56,7 +56,10 @@ class Staged(ABC):
         self.parts = dict(parts or {})
         self.compiled_size = (card.sampler.height, card.sampler.width)
         """Height and width for which blocks are compiled; their graphs then run at all sizes."""
+        self.finite: torch.Tensor | None = None
+        """Whether the values of each image of the last `pixels` were finite before their cast, bool (B,)."""
         self.pipe: Any = None
+        self._parking = Parking(None, 0.0, machine.device)
 
     # ---- what a family overrides
 
@@ -119,6 +122,7 @@ class Staged(ABC):
         self.pipe = self._load(self.encoders)
         fuse_adapters(self.pipe, self.denoiser, self.card.lora, self.parts, self.card.name)
         place_denoiser(self.pipe, self.denoiser, self.machine)
+        self._parking = Parking(getattr(self.pipe, self.denoiser), self.machine.parked_gb, self.machine.device)
         if hasattr(self.pipe.vae, "enable_slicing"):
             self.pipe.vae.enable_slicing()
 
@@ -138,17 +142,12 @@ class Staged(ABC):
             )[0]
         return latents
 
-    def finished(self, latents: torch.Tensor, sampler: Sampler) -> tuple[torch.Tensor, torch.Tensor]:
-        """Decode each image separately. Returns uint8 (B, height, width, 3), and for each image whether its latents and
-        its pixels before the cast were finite, bool (B,), both on the device."""
-        with torch.inference_mode():
-            decoded = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
-            finite = torch.stack([pixels.isfinite().all() for pixels in decoded])
-            return torch.cat([as_rgb8(pixels) for pixels in decoded]), latents.isfinite().flatten(1).all(1) & finite
-
     def pixels(self, latents: torch.Tensor, sampler: Sampler) -> torch.Tensor:
-        """The images of `finished`."""
-        return self.finished(latents, sampler)[0]
+        """Decode each image separately. Returns uint8 (B, height, width, 3) on the device, and sets `finite`."""
+        with self._parking.away(), torch.inference_mode():
+            decoded = [self.latents_to_pixels(latents[i : i + 1], sampler) for i in range(len(latents))]
+            self.finite = torch.stack([pixels.isfinite().all() for pixels in decoded])
+            return torch.cat([as_rgb8(pixels) for pixels in decoded])
 
     def decode(self, latents: torch.Tensor, sampler: Sampler) -> list[Image.Image]:
         """Decode a batch to images, see `pixels`."""
@@ -202,6 +201,7 @@ class Staged(ABC):
 
     def _drop(self) -> None:
         self.pipe = None
+        self._parking = Parking(None, 0.0, self.machine.device)
         collect()
         if self.machine.device.type == "cuda":
             torch.cuda.empty_cache()

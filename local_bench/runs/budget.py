@@ -21,7 +21,7 @@ READ_GB_PER_S = 1.0
 JUDGE_START_S = 120.0
 """Time for vLLM to start, besides reading weights."""
 COMPILE_S = (9.6, 67.4)
-"""Time to compile a model for one image size: published for FLUX.1-dev on an H100, repeated blocks alone and the whole
+"""Time to compile a model for one batch size: published for FLUX.1-dev on an H100, repeated blocks alone and the whole
 transformer (PyTorch developer log, 2026-05-11). Here the blocks are compiled."""
 TEXT_TOKENS = 600
 """Tokens of a question's text: rubric, brief and point."""
@@ -49,7 +49,7 @@ def budget(
 ) -> dict[str, Any]:
     """`models` are the plan's entries; questions and their images are those of one judge. None for unknown values.
 
-    All nodes load all weights and all GPUs compile for all image sizes; generation, metrics and judging are divided
+    All nodes load all weights and all GPUs compile for all batch sizes; generation, metrics and judging are divided
     among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
     ends.
     """

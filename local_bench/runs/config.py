@@ -221,8 +221,8 @@ class EngineConfig(Strict):
     """Whether to compile the transformer's blocks (torch.compile); defaults to true on a GPU and false on a CPU.
     Streamed weights are never compiled."""
     offload: Literal["auto", "always"] = "auto"
-    """`auto`: stream weights that do not fit from host memory; `always`: stream all of them. Does not change output
-    bytes."""
+    """`auto`: stream weights that do not fit from host memory; `always`: stream all of them. A streamed transformer is
+    not compiled, so on a GPU its images differ from those of a compiled one."""
     batch_order: Literal["plan", "reverse", "shuffle"] = "plan"
     """The order in which candidates are put into batches; results do not depend on it."""
     threads: int = Field(1, ge=1, le=256)

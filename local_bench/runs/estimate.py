@@ -136,7 +136,16 @@ class _Group:
     n_batches: int
     megapixels: float
     """Of one image."""
+    input_images: int
     memory: "MemoryPlan"
+
+
+def _n_compiled(described: ModelCard, groups: list[_Group]) -> int:
+    """How often a worker compiles: once for each size of its batches, for all image sizes."""
+    from local_bench.generators.registry import traits
+
+    more = traits(described.family).images_add_passes
+    return len({(group.memory.batch_size, more and group.input_images > 0) for group in groups})
 
 
 def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -> dict[str, Any]:
@@ -152,11 +161,18 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
             "cost_usd": cost,
             "sentences": [],
         }
-    groups = _groups(model, model.card, plan, config, target)
+    from local_bench.generators.memory import OFFLOADABLE
+
+    always = OFFLOADABLE if config.engine.offload == "always" else None
+    groups = _groups(model, model.card, plan, config, target, always)
     largest = max((g.memory for g in groups), key=lambda memory: memory.peak_gb)
+    sentences = list(dict.fromkeys(s for g in groups for s in g.memory.sentences))
+    if any(g.memory.offload != largest.offload for g in groups):  # the largest image decides for all
+        groups = _groups(model, model.card, plan, config, target, largest.offload)
     usual = max(groups, key=lambda g: g.n_images).memory
     refused = next((g.memory.refused for g in groups if g.memory.refused), None)
-    compiled = config.engine.compile is not False
+    compiled = target.name != "cpu" if config.engine.compile is None else config.engine.compile
+    compiled = compiled and "denoise" not in largest.offload and "weights" not in model.config.lossy.settings
     seconds = None if target.gpu is None or refused else _weighted(groups, _seconds, target.gpu, compiled)
     skips = model.config.lossy.first_block_cache is not None  # fewer operations than counted: no lower bound
     floor = None if target.gpu is None or skips else _weighted(groups, _floor_seconds, target.gpu, compiled)
@@ -171,7 +187,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
         "n_images": n,
         "batch_size": usual.batch_size,
         "n_batches": sum(g.n_batches for g in groups),
-        "n_compiled": len(groups) if compiled and target.gpu and n and "denoise" not in largest.offload else 0,
+        "n_compiled": _n_compiled(model.card, groups) if compiled and n else 0,
         "megapixels": sum(g.n_images * g.megapixels for g in groups),
         **model.sampler,
         "vram_gb": largest.peak_gb,
@@ -186,6 +202,7 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
             for name, phase in largest.phases.items()
         },
         "offload": list(largest.offload),
+        "parked_gb": largest.parked_gb,
         "host_gb": largest.host_gb,
         "refused": refused,
         "pflop_per_image": sum(g.n_images * g.memory.operations.pflop for g in groups) / max(n, 1) if n else None,
@@ -195,11 +212,18 @@ def _model(model: ModelPlan, plan: RunPlan, config: RunConfig, target: Target) -
         "cost_usd": cost,
         "wh_per_image": wh,
         "wh": None if wh is None else n * wh,
-        "sentences": list(dict.fromkeys(s for g in groups for s in g.memory.sentences)),
+        "sentences": sentences,
     }
 
 
-def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunConfig, target: Target) -> list[_Group]:
+def _groups(
+    model: ModelPlan,
+    described: ModelCard,
+    plan: RunPlan,
+    config: RunConfig,
+    target: Target,
+    offload: tuple[str, ...] | None,
+) -> list[_Group]:
     """A model's images by size and number of input images; one empty group if it has none."""
     from local_bench.generators.arithmetic import usual_size
     from local_bench.generators.memory import plan_memory
@@ -224,10 +248,10 @@ def _groups(model: ModelPlan, described: ModelCard, plan: RunPlan, config: RunCo
             input_images=input_images,
             attempts=model.config.attempts,
             lossy=model.config.lossy.settings,
-            always_stream=config.engine.offload == "always",
+            offload=offload,
         )
         batches = sum(math.ceil(n / memory.batch_size) for n in prompts.values())
-        groups.append(_Group(prompts.total(), batches, sampler.height * sampler.width / 1e6, memory))
+        groups.append(_Group(prompts.total(), batches, sampler.height * sampler.width / 1e6, input_images, memory))
     return groups
 
 
@@ -247,7 +271,6 @@ def _seconds(memory: "MemoryPlan", on: Gpu, compiled: bool) -> float:
     """Time of one image at the sustained rate; with streamed weights a pass takes at least the time of their
     transfer."""
     counted, size = memory.operations, memory.batch_size
-    compiled = compiled and "denoise" not in memory.offload  # streamed weights are not compiled
     eager, denoising = on.tflops(False) * 1e12, on.tflops(compiled) * 1e12
     transfer_s = {name: gb / on.host_gb_per_s for name, gb in memory.streamed_gb.items()}
     passes, at_once = (1, counted.passes) if counted.together else (counted.passes, 1)

@@ -33,7 +33,7 @@ from local_bench.runs.work import (
     shards,
     shared_prompts,
 )
-from local_bench.runs.work_order import OrderRequest, work_order
+from local_bench.runs.work_order import OrderRequest, placement_of, work_order
 from local_bench.runs.worker import generate_images
 
 
@@ -51,6 +51,7 @@ def generate(run: RunDir, models: Sequence[ModelPlan], executor: Executor, progr
                 order, sentences = workers.call(work_order, request)
                 for sentence in sentences:
                     progress.note(f"{model.label}: {sentence}")
+                run.store.set_meta(f"placement:{model.label}", json.dumps(placement_of(order), sort_keys=True))
                 _Session(run, model.label, progress).make(order, jobs, workers)
 
 

@@ -16,6 +16,7 @@ from local_bench.core import strictjson
 from local_bench.core.identity import canonical_json, seed_of
 from local_bench.core.money import held_cost, usd_number
 from local_bench.core.quiet import quiet_libraries
+from local_bench.core.types import NOT_FINITE
 from local_bench.generators import numerics
 from local_bench.generators.arithmetic import count
 from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
@@ -53,6 +54,8 @@ class TimingResult:
     decode_s: float
     """One image."""
     flop_per_image: int
+    finite: bool
+    """Whether all values of the images were finite."""
 
     @property
     def image_s(self) -> float:
@@ -67,8 +70,10 @@ def time_model(
     batch_size: int,
     engine: EngineConfig,
     offload: Sequence[str] = (),
+    parked_gb: float = 0.0,
 ) -> TimingResult:
-    """Time `model` at `sampler`'s size, streaming the weights of the stages in `offload`; images are discarded."""
+    """Time `model` at `sampler`'s size, with the weights of the stages in `offload` in host memory and `parked_gb` of
+    them while decoding; images are discarded."""
     card = model.card
     assert card is not None
     device = numerics.choose_devices(engine.device, 1)[0]
@@ -81,6 +86,7 @@ def time_model(
         numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
         compiled,
         offload,
+        parked_gb,
         model.config.lossy.settings,
     )
     generator = kind(card, model.weights, machine, model.parts)
@@ -113,7 +119,7 @@ def time_model(
         short = replace(item, request=replace(request, sampler=replace(sampler, num_inference_steps=steps)))
         latents = generator.denoise([short] * batch_size)
         times[steps] = clock.lap()
-    generator.decode(latents, sampler)
+    generator.pixels(latents, sampler)
     decode_s = clock.lap() / batch_size
     generator.drop_denoiser()
     step_s = max(0.0, times[_MORE] - times[_FEW]) / (_MORE - _FEW)
@@ -130,6 +136,7 @@ def time_model(
         call_s=max(0.0, times[_FEW] - _FEW * step_s),
         decode_s=decode_s,
         flop_per_image=count(card, sampler, n_images).total_flop,
+        finite=generator.finite is None or bool(generator.finite.all()),
     )
 
 
@@ -171,10 +178,14 @@ def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> No
         kinds = Counter((canonical_json(w["sampler"]), len(w["pictures"])) for w in work)
         (sampler, n_images), _ = kinds.most_common(1)[0]
         size = Sampler(**strictjson.stored(sampler))
-        timing = time_model(model, size, n_images, entry["batch_size"], config.engine, entry["offload"])
+        timing = time_model(
+            model, size, n_images, entry["batch_size"], config.engine, entry["offload"], entry["parked_gb"]
+        )
         texts = len({(w["prompt"], *w["pictures"]) for w in work})
         image_s = timing.image_s * entry["pflop_per_image"] * 1e15 / timing.flop_per_image
-        held_s = timing.warm_up_s * len(kinds) + texts * timing.encode_s + len(work) * image_s
+        held_s = timing.warm_up_s * max(1, entry["n_compiled"]) + texts * timing.encode_s + len(work) * image_s
+        if not timing.finite:
+            entry["sentences"].append(f"timed images are unscored: {NOT_FINITE}")
         price = price_of(config.settlement, timing.device)
         peak = gpu_of(timing.device)
         entry["measured"] = {
@@ -184,6 +195,7 @@ def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> No
             "batch_size": timing.batch_size,
             "compiled": timing.compiled,
             "random_weights": timing.random_weights,
+            "finite": timing.finite,
             "load_s": timing.load_s,
             "warm_up_s": timing.warm_up_s,
             "encode_s_per_prompt": timing.encode_s,

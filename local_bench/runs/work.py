@@ -51,7 +51,7 @@ class WorkOrder:
     """None: the planner chooses it for each size."""
     attempts: int
     capacity_gb: float | None
-    """GPU memory in decimal GB; None for a CPU."""
+    """GPU memory for plans, in decimal GB; None for a CPU."""
     images: Path
     inputs: Path
     encoded: Path
@@ -65,6 +65,8 @@ class WorkOrder:
     """Batch sizes chosen by earlier sessions, by bucket."""
     sampler: dict[str, Any] = field(default_factory=dict)
     """The run's settings of this model, at whose size it is compiled; empty: the card's."""
+    parked_gb: float = 0.0
+    """GB of the transformer's weights that leave the device while an image is decoded."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,8 @@ def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
     of which a worker would test for its own; others are spread evenly."""
     sizes: dict[str, dict[str, list[Job]]] = {}
     for job in sorted(jobs, key=lambda job: (canonical_json(job.sampler), job.prompt, job.input_images, job.work_id)):
-        group = digest([job.sampler, job.prompt, job.input_images])
-        sizes.setdefault(canonical_json(job.sampler), {}).setdefault(group, []).append(job)
+        key = digest([job.sampler, job.prompt, job.input_images])
+        sizes.setdefault(canonical_json(job.sampler), {}).setdefault(key, []).append(job)
     assigned: list[list[Job]] = [[] for _ in range(n)]
     for groups in sorted(sizes.values(), key=lambda groups: -sum(map(len, groups.values()))):
         together = [job for group in groups.values() for job in group]

@@ -1,17 +1,17 @@
 """The work order of a model, made on a device that will execute it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from local_bench.core.errors import ConfigError
 from local_bench.generators import numerics
-from local_bench.generators.capacity import device_memory_gb, host_memory_gb
+from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
 from local_bench.generators.families import family
-from local_bench.generators.memory import plan_memory
+from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory
 from local_bench.generators.sampler import Sampler
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import WorkerDevice
@@ -38,6 +38,8 @@ class OrderRequest:
     n_jobs: int
     known_sizes: dict[str, int]
     """Batch sizes chosen by earlier sessions, by bucket."""
+    placement: dict[str, Any] = field(default_factory=dict)
+    """What the run's first session decided for this model (`placement_of`); empty: nothing yet."""
 
     @classmethod
     def of(cls, run: RunDir, model: ModelPlan, jobs: Sequence[Job]) -> Self:
@@ -50,12 +52,18 @@ class OrderRequest:
             max(jobs, key=lambda job: job.sampler["height"] * job.sampler["width"] * (1 + len(job.input_images))),
             len(jobs),
             run.store.json_meta(f"batches:{model.label}") or {},
+            run.store.json_meta(f"placement:{model.label}") or {},
         )
+
+
+def placement_of(order: WorkOrder) -> dict[str, Any]:
+    """The decisions that change bytes and follow the device: stored with a run, and the same in all its sessions."""
+    return {"offload": list(order.offload), "compile": order.compile}
 
 
 def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[WorkOrder, tuple[str, ...]]:
     """The work order for devices like `worker_device`, and notes for the user. ConfigError if the model does not fit
-    the device without a change of its output bytes."""
+    the device, or the memory that is free there, without a change of its output bytes."""
     model, engine, largest = request.model, request.engine, request.largest
     card, device = model.card, torch.device(worker_device.device)
     assert card is not None
@@ -70,10 +78,16 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         host_gb=None if capacity is None else host_memory_gb() / workers,
         attempts=model.config.attempts,
         lossy=model.config.lossy.settings,
-        always_stream=engine.offload == "always",
+        offload=request.placement.get("offload", OFFLOADABLE if engine.offload == "always" else None),
     )
     if memory.refused:
         raise ConfigError(f"{model.label}: {memory.refused}")
+    free, needed = free_memory_gb(device), memory.peak_gb + OTHERS_GB
+    if free < needed:
+        raise ConfigError(
+            f"{model.label}: it needs {needed:.1f} GB of {worker_device.device} ({numerics.device_name(device)}), and "
+            f"{free:.1f} GB are free: end other processes that use it"
+        )
     kind = family(card.family)
     loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
     order = WorkOrder(
@@ -85,8 +99,11 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         lossy=model.config.lossy.settings,
         device=worker_device.device,
         attention=numerics.attention_backend(engine.attention_backend, device, card.dtype, card.attention, kind.masks),
-        compile=numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings),
+        compile=request.placement.get(
+            "compile", numerics.compiles(engine.compile, device, memory.offload, model.config.lossy.settings)
+        ),
         offload=memory.offload,
+        parked_gb=memory.parked_gb,
         threads=engine.threads,
         io_workers=engine.io_workers,
         batch_order=engine.batch_order,
@@ -101,5 +118,6 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb()
         else None,
         known_sizes=request.known_sizes,
+        sampler=model.sampler,
     )
     return order, tuple(memory.sentences)

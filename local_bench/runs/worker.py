@@ -70,10 +70,10 @@ class Worker:
             attention=order.attention,
             compile=order.compile,
             offload=order.offload,
+            parked_gb=order.parked_gb,
             lossy=order.lossy,
         )
-        self._family = family(order.card.family)
-        self._generator = self._family(order.card, order.weights, self._machine, order.parts)
+        self._generator = family(order.card.family)(order.card, order.weights, self._machine, order.parts)
         self._signature = numerics.signature(device, order.attention, order.card.dtype, order.compile)
         self._encodings = PromptEmbeddings(order.encoded / digest([order.weights_sha256, self._signature]))
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
@@ -248,7 +248,10 @@ class Worker:
         """Launch a batch and its copy to the host, without waiting."""
         latents = self._generator.denoise(items)
         denoised = clock.mark()
-        pixels, finite = self._generator.finished(latents, items[0].request.sampler)
+        pixels = self._generator.pixels(latents, items[0].request.sampler)
+        finite = latents.isfinite().flatten(1).all(1)
+        if self._generator.finite is not None:
+            finite &= self._generator.finite
         host = [to_host(pixels), to_host(finite)]
         requests = [item.request for item in items]
         return LaunchedBatch(jobs, requests, host[0], host[1], denoised, clock.mark(), clock)
@@ -307,7 +310,7 @@ class Worker:
             input_images=len(job.input_images),
             attempts=self._order.attempts,
             lossy=self._order.lossy,
-            always_stream=bool(self._order.offload),
+            offload=self._order.offload,
         )
         return planned.batch_size
 

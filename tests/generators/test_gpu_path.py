@@ -20,7 +20,7 @@ from local_bench.generators.lossy import make_lossy
 from local_bench.generators.registry import FAMILIES, traits
 from local_bench.generators.staged import as_rgb8
 from local_bench.models.cards import cards
-from local_bench.models.gpus import gpus
+from local_bench.models.gpus import gpu, gpus
 
 from .conftest import encode, make_image, mask, request_for, small
 
@@ -108,7 +108,8 @@ def test_every_family_runs_in_the_precision_of_its_cards(machine, name, dtype):
     items = encode(generator, [request_for(described, sampler, 0)])
     generator.load_denoiser()
     assert {t.dtype for t in getattr(generator.pipe, generator.denoiser).state_dict().values()} == {dtype}
-    assert generator.finished(generator.denoise(items), sampler)[1].all()
+    generator.pixels(generator.denoise(items), sampler)
+    assert generator.finite.all()
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
@@ -241,11 +242,14 @@ def test_a_control_groups_limit_is_the_smallest_of_its_parents(tmp_path, files, 
     assert capacity.cgroup_limit(tmp_path, own) == limit
 
 
-def test_memory_used_by_other_processes_is_not_planned(monkeypatch):
+def test_plans_follow_the_model_of_the_gpu_and_not_what_is_free(monkeypatch):
     class Properties:
         name = "NVIDIA H100 80GB HBM3"
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30_000_000_000, 85_000_000_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2_000_000_000)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    assert capacity.device_memory_gb(torch.device("cuda", 0)) == 32
+    assert capacity.device_memory_gb(torch.device("cuda", 0)) == gpu("h100").memory_gb
+    assert capacity.free_memory_gb(torch.device("cuda", 0)) == 32
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10_000_000_000, 20_000_000_000))
+    assert capacity.device_memory_gb(torch.device("cuda", 0)) == 20  # a MIG instance

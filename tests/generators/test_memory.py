@@ -26,7 +26,7 @@ QWEN = {"height": 1024, "width": 1024}
         ("sd35-large", {}, 27.5, 19),
         ("qwen-image", QWEN, 57.7, 42.5),
         ("flux2-dev", {}, 113, 67),
-        ("flux2-klein-4b", {}, 16, 9.1),
+        ("flux2-klein-4b", {}, 16, 10.5),
     ],
 )
 def test_the_published_table_comes_out(name, other, all_resident_gb, staged_gb):

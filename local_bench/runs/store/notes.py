@@ -42,15 +42,22 @@ class _Provenance(_Form):
     models: dict[str, dict[str, Any]] = {}
 
 
+class _Placement(_Form):
+    offload: list[str]
+    compile: bool
+
+
 _FORMS: dict[str, TypeAdapter[Any]] = {
     "judges": TypeAdapter(dict[str, str], config=_Form.model_config),
     "batches": TypeAdapter(dict[str, PositiveInt], config=_Form.model_config),
     "canary": TypeAdapter(_Checks),
     "metric": TypeAdapter(_Metric),
+    "placement": TypeAdapter(_Placement),
     "provenance": TypeAdapter(_Provenance),
 }
 """By kind, the part of a key before its colon: names of judges, batch sizes chosen for a model by kind of image,
-results of the checks of a judge, a metric's identity, the provenance."""
+results of the checks of a judge, a metric's identity, where a model's weights are and whether it is compiled, the
+provenance."""
 
 
 def fault_of_note(key: str, value: Any) -> str | None:
