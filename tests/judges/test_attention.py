@@ -1,0 +1,233 @@
+"""What a config, a card and a device decide about vLLM's attention and batch invariance, and what is recorded."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from pydantic import ValidationError
+
+from local_bench.core.errors import ConfigError, ServerError
+from local_bench.core.yamlfile import yaml_value
+from local_bench.judges.vlm import attention as module
+from local_bench.judges.vlm.attention import Attention, ModelFacts, is_recurrent, on_gpu
+from local_bench.judges.vlm.judge import JudgeSpec
+from local_bench.judges.vlm.protocols import Reply
+from local_bench.models.cards import ModelCard, card
+from local_bench.models.weights import resolve
+from local_bench.report.judging import Judge, _row
+from local_bench.runs import judge_factory
+from local_bench.runs.device import JudgeDevice
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import attention_of, judge_spec, numerics_of
+from local_bench.runs.provenance import _repeatability
+from local_bench.runs.robustness import _repeats, combined_repeats
+
+CPU = JudgeDevice("cpu", None)
+A100 = JudgeDevice("NVIDIA A100-SXM4-80GB", 0, (8, 0))
+BOTH = {"on": [], "off": []}
+USUAL = ModelFacts(
+    "", mla=False, masked=False, refused={"FLASH_ATTN": BOTH, "TRITON_ATTN": BOTH, "FLEX_ATTENTION": BOTH}
+)
+
+
+@pytest.fixture
+def asked(cache, monkeypatch):
+    """What vLLM is asked about, instead of asking it."""
+    calls = []
+
+    def facts(*call):
+        calls.append(call)
+        return USUAL
+
+    monkeypatch.setattr(module, "_facts_of_child", facts)
+    return calls
+
+
+def embedded(**given):
+    return JudgeConfig(transport="embedded", **given)
+
+
+def test_vllm_is_asked_about_this_judge_on_this_gpu_and_not_for_a_cpu(asked):
+    described = card("tiny-qwen3-vl", "judge")
+    assert attention_of(embedded(), A100) == Attention(True, "FLASH_ATTN")
+    assert asked == [(resolve(described), "bfloat16", (8, 0), ("FLASH_ATTN", "TRITON_ATTN"))]
+    assert attention_of(embedded(), CPU) == Attention(why_not="vLLM has no batch-invariant mode on a CPU")
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "of_card", "expected"),
+    [
+        ({}, {}, (True, "FLASH_ATTN")),
+        ({"batch_invariant": "off"}, {}, (False, "FLASH_ATTN")),
+        ({}, {"batch_invariant": "off"}, (False, "FLASH_ATTN")),
+        ({"batch_invariant": "on"}, {"batch_invariant": "off"}, (True, "FLASH_ATTN")),
+        ({"attention_backend": "TRITON_ATTN"}, {}, (True, "TRITON_ATTN")),
+        ({}, {"attention_backend": "TRITON_ATTN"}, (True, "TRITON_ATTN")),
+        ({"attention_backend": "FLEX_ATTENTION"}, {"attention_backend": "TRITON_ATTN"}, (True, "FLEX_ATTENTION")),
+        ({"extra_args": ["--attention-backend", "TRITON_ATTN"]}, {}, (True, "TRITON_ATTN")),
+        ({"extra_args": ["--max-num-seqs", "8", "--attention-backend=TRITON_ATTN"]}, {}, (True, "TRITON_ATTN")),
+    ],
+)
+def test_the_config_precedes_the_card(asked, monkeypatch, given, of_card, expected):
+    described = card("tiny-qwen3-vl", "judge").model_copy(update=of_card)
+    monkeypatch.setattr(judge_factory, "card", lambda *_: described)
+    found = attention_of(embedded(**given), A100)
+    assert (found.batch_invariant, found.backend) == expected
+    numerics = numerics_of(embedded(**given), [A100])
+    assert (numerics["batch_invariant"], numerics["attention_backend"]) == expected
+    assert bool(found.why_not) is not found.batch_invariant
+
+
+def test_a_card_that_requires_batch_invariance_can_be_tried_on_a_cpu(asked, monkeypatch):
+    update = {"batch_invariant": "on", "attention_backend": "FLASH_ATTN"}
+    described = card("tiny-qwen3-vl", "judge").model_copy(update=update)
+    monkeypatch.setattr(judge_factory, "card", lambda *_: described)
+    assert attention_of(embedded(), CPU).batch_invariant is False
+
+
+def test_impossible_requirements_are_one_sentence(asked):
+    for config, device, message in (
+        (embedded(batch_invariant="on"), CPU, r"judge\.batch_invariant: on is impossible \(.* on a CPU\): use auto$"),
+        (
+            embedded(attention_backend="FLASH_ATTN"),
+            CPU,
+            r"judge\.attention_backend: FLASH_ATTN .* leave it out on a CPU$",
+        ),
+        (JudgeConfig(transport="local", batch_invariant="on"), A100, "are settings of vLLM, .* the transport local"),
+        (JudgeConfig(transport="local", attention_backend="X"), CPU, "are settings of vLLM, .* the transport local"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            attention_of(config, device)
+    for given in ({"batch_invariant": "off"}, {"attention_backend": "TRITON_ATTN"}):
+        with pytest.raises(ValidationError, match="start the server at base_url with them"):
+            JudgeConfig(base_url="http://127.0.0.1:1/v1", **given)
+
+
+def test_judges_that_vllm_does_not_run_here_have_no_such_settings(cache):
+    external = JudgeConfig(base_url="http://127.0.0.1:1/v1")
+    assert attention_of(external, A100) is None
+    assert numerics_of(external, [A100]) == {"server": "external"}
+    assert attention_of(JudgeConfig(transport="local"), A100) is None
+
+
+def test_numerics_on_a_cpu_are_those_of_earlier_releases(asked):
+    numerics = numerics_of(embedded(), [CPU])
+    assert numerics == {"vllm": "0.32.0", "device": "cpu", "batch_invariant": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("true", "on"), ("'on'", "on")]
+)
+def test_yaml_s_booleans_are_read(text, value):
+    data = yaml_value(f"{{batch_invariant: {text}}}")
+    assert JudgeConfig(**data).batch_invariant == value
+    assert ModelCard(**card("mini-judge", "judge").model_dump() | data).batch_invariant == value
+
+
+def test_other_values_are_refused():
+    for given in ({"batch_invariant": "yes"}, {"batch_invariant": 1}, {"attention_backend": "flash attn"}):
+        with pytest.raises(ValidationError):
+            JudgeConfig(**given)
+
+
+def test_the_reason_of_a_failing_check_is_given(monkeypatch, tmp_path):
+    said = SimpleNamespace(stdout="", stderr="ValueError: no such model\n    For further information visit x\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
+    with pytest.raises(ServerError, match=r"vLLM cannot serve the judge in .* \(ValueError: no such model\): fetch it"):
+        on_gpu(tmp_path, "bfloat16", (8, 0))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ('{"text_config": {"layer_types": ["linear_attention", "full_attention"]}}', True),
+        ('{"text_config": {"linear_num_key_heads": 16}}', True),
+        ('{"layer_types": ["sliding_attention", "full_attention"]}', False),
+        ('{"model_type": "qwen2_vl"}', False),
+        ("[]", False),
+        ("{", False),
+        (None, False),
+    ],
+)
+def test_layers_other_than_attention_are_known_from_the_weights_folder(tmp_path, config, expected):
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    assert is_recurrent(tmp_path) is expected
+
+
+# ---- the chat template
+
+
+def test_the_config_adds_to_the_card_s_template_variables(cache, monkeypatch):
+    described = card("tiny-qwen3-vl", "judge")
+    plain = judge_spec(JudgeConfig(), CPU)
+    assert plain.chat_template_kwargs == ()
+    of_card = described.model_copy(update={"chat_template_kwargs": {"enable_thinking": False, "b": 1}})
+    monkeypatch.setattr(judge_factory, "card", lambda *_: of_card)
+    assert judge_spec(JudgeConfig(), CPU).chat_template_kwargs == (("b", 1), ("enable_thinking", False))
+    both = judge_spec(JudgeConfig(chat_template_kwargs={"b": 2, "a": "x"}), CPU)
+    assert both.chat_template_kwargs == (("a", "x"), ("b", 2), ("enable_thinking", False))
+    assert len({spec.judge_id for spec in (plain, judge_spec(JudgeConfig(), CPU), both)}) == 3
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "add_generation_prompt", "a b", "", "9a"])
+def test_the_template_itself_cannot_be_replaced(name):
+    with pytest.raises(ValidationError, match="is not a variable of a chat template"):
+        JudgeConfig(chat_template_kwargs={name: "{{ x }}"})
+
+
+# ---- the batch-invariance check
+
+
+def check(flips, before=None):
+    """The check of a judge whose answer to the call with this number flips."""
+    calls = iter(range(1000))
+
+    class Flipping:
+        def complete(self, requests, at_once=None):
+            for key, _ in requests:
+                text = "1" if next(calls) in flips else "0"
+                yield key, Reply(text, "stop", {str(i): -1.0 if text == str(i) else -2.0 for i in range(6)})
+
+    spec = JudgeSpec("c", "0" * 64, "float32", 16384, 32, 0, "logit")
+    return _repeats(spec, Flipping(), {}, before)
+
+
+def test_the_check_counts_the_answers_that_change():
+    same = check(())
+    assert (same["reproducible"], same["sessions"], same["n"], same["compared"]) == (True, 1, 24, 12)
+    assert "equal answers" in _repeatability(same)
+    found = check({0})  # the first answer of the judge alone
+    assert found["changed"] == {"in a batch": 1, "with a cold cache": 0, "with a warm cache": 1}
+    assert _repeatability(found) == (
+        "not batch-invariant: answers change in a batch (1 of 12), with a warm cache (1 of 12), so a rerun can differ"
+    )
+    again = check((), before=found)
+    assert (again["reproducible"], again["sessions"], again["compared"], again["n"]) == (False, 2, 24, 24)
+    assert again["changed"] == found["changed"]
+    assert "in a batch (1 of 24)" in _repeatability(again)
+
+
+def test_checks_of_earlier_releases_are_combined():
+    old = {"reproducible": False, "differs": ["in a batch"], "n": 24, "sessions": 2}
+    assert _repeatability(old) == "not batch-invariant: answers change in a batch, so a rerun can differ"
+    merged = combined_repeats(old, check({0}))
+    assert merged["differs"] == ["in a batch", "with a warm cache"]
+    assert (merged["n"], merged["sessions"], merged["compared"]) == (24, 2, 12)
+
+
+@pytest.mark.parametrize(
+    ("noted", "below"),
+    [
+        ({}, ""),
+        ({"reproducible": True, "note": "equal"}, "equal"),
+        ({"not_batch_invariant": "why"}, "batch invariance is not guaranteed: why"),
+        (
+            {"reproducible": False, "note": "3 of 12", "not_batch_invariant": "why"},
+            "3 of 12; batch invariance is not guaranteed: why",
+        ),
+    ],
+)
+def test_the_report_has_the_check_and_the_mode(noted, below):
+    assert _row(Judge(name="j", judge_id="0", card="c", **noted)).repeats[1] == below

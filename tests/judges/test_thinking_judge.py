@@ -1,0 +1,264 @@
+"""A judge of a kind newer than the shipped cards: linear attention, and thinking that its card turns off."""
+
+import json
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    AutoProcessor,
+    Qwen2VLImageProcessor,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+from local_bench.core.errors import ConfigError
+from local_bench.core.types import Question
+from local_bench.judges.vlm.attention import Attention
+from local_bench.judges.vlm.child import Child
+from local_bench.judges.vlm.client import Client
+from local_bench.judges.vlm.composer import Composer
+from local_bench.judges.vlm.local import Local
+from local_bench.judges.vlm.server import ExternalServer, ManagedServer
+from local_bench.judges.vlm.transport import answers
+from local_bench.models.cards import card
+from local_bench.models.weights import resolve
+from local_bench.report.page import write_report
+from local_bench.runs.config import RunConfig
+from local_bench.runs.device import JudgeDevice
+from local_bench.runs.engine import run_stages
+from local_bench.runs.judge_config import JudgeConfig
+from local_bench.runs.judge_factory import _engine, attention_of, judge_spec, open_judge
+from local_bench.runs.progress import Quiet
+from local_bench.runs.provenance import write_provenance
+from local_bench.runs.rundir import RunDir
+from local_bench.testing import vlm_models
+
+pytestmark = pytest.mark.server
+
+CARD = """\
+name: tiny-qwen35
+role: judge
+family: qwen3.5
+title: A small random Qwen3.5
+source: {folder: ../../weights}
+licence: Apache-2.0
+parameters_b: 0.001
+vram_gb: 0.01
+judge_max_pixels: 16384
+patch: 32
+context: 32768
+chat_template_kwargs: {enable_thinking: false}
+"""
+THINKING = (
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+)
+OPENING = "<|im_start|>assistant\n"
+CPU = JudgeDevice("cpu", None)
+H100 = JudgeDevice("NVIDIA H100 80GB HBM3", 0, (9, 0))
+WHY = "layers other than attention (linear_attention)"
+IMAGE = Image.effect_noise((64, 64), 80).convert("RGB")
+QUESTION = Question("brf", 0, ("a",), (("title", "T"), ("brief", "B"), ("point", "P")), ("delivered",))
+SETTINGS = {"off": (("enable_thinking", False),), "on": (("enable_thinking", True),), "unset": ()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(cache, tmp_path_factory):
+    """A working folder with the judge's weights and card, two orders and their images."""
+    path = tmp_path_factory.mktemp("thinking")
+    build(path / "weights")
+    (path / "local-bench" / "models").mkdir(parents=True)
+    (path / "local-bench" / "models" / "tiny-qwen35.yaml").write_text(CARD)
+    order = {"category": "C", "price_usd": 10, "title": "Card", "brief": "A card.", "evaluation_points": ["A", "B"]}
+    lines = [json.dumps(order | {"task_id": f"t{i}", "deliverables": ["front"]}) for i in range(2)]
+    (path / "orders.jsonl").write_text("\n".join(lines))
+    (path / "images").mkdir()
+    for i in range(2):
+        IMAGE.rotate(90 * i).save(path / "images" / f"t{i}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        yield path
+
+
+def chat_template():
+    assert OPENING in vlm_models._CHAT_TEMPLATE
+    return vlm_models._CHAT_TEMPLATE.replace(OPENING, OPENING + THINKING)
+
+
+def build(path):
+    """One layer of linear attention (GDN) and one of full attention. vLLM's CPU kernel requires heads of 128."""
+    tokenizer = vlm_models._tokenizer()
+    text = vlm_models._text_config(tokenizer)
+    rope = {**text["rope_parameters"], "mrope_interleaved": True, "partial_rotary_factor": 1.0}
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    heads |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "head_dim": 64}
+    layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+    vision = {"depth": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 128, "out_hidden_size": 128}
+    vision |= {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = Qwen3_5Config(
+            tie_word_embeddings=True,
+            text_config={**text, **heads, **layers, "rope_parameters": rope, "tie_word_embeddings": True},
+            vision_config=vision,
+            **vlm_models._token_ids(tokenizer),
+        )
+        model = Qwen3_5ForConditionalGeneration(config)
+    pixels = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}
+    size = {"shortest_edge": 32 * 32, "longest_edge": 1024 * 1024}
+    processor = Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(size=size, **pixels),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(size=size, **pixels),
+        chat_template=chat_template(),
+    )
+    vlm_models._save(path, model, processor)
+
+
+def load(sha256):
+    return IMAGE
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """A run judged by the embedded engine, with the checks of the judge."""
+    config = RunConfig(
+        name="t",
+        suite={"name": "servimage", "path": "orders.jsonl"},
+        models=[{"card": "imported", "name": "theirs", "imported": {"images": "images"}}],
+        metrics=[],
+        judge={"card": "tiny-qwen35", "transport": "embedded", "protocol": "logit"},
+        engine={"device": "cpu"},
+    )
+    outcome = run_stages(config, folder / "run", ("generate", "judge", "settle"))
+    with RunDir.open(folder / "run") as done:
+        yield SimpleNamespace(outcome=outcome, dir=done)
+
+
+def test_it_answers_on_a_cpu(run):
+    rows = run.dir.store.rows("SELECT unscored, labels FROM verdicts")
+    assert len(rows) >= 2 * (2 + 2)
+    assert {row["unscored"] for row in rows} == {None}
+    assert len({row["labels"] for row in rows}) > 2
+    noted = run.dir.store.json_meta("provenance")["judge"]
+    assert (noted["dtype"], noted["numerics"]["batch_invariant"]) == ("bfloat16", False)
+
+
+def test_the_report_says_that_its_answers_are_not_batch_invariant(run):
+    page = write_report(run.dir).read_text()
+    assert "batch invariance is not guaranteed: vLLM has no batch-invariant mode on a CPU" in page
+    write_provenance(run.dir, None, [H100])
+    assert f"batch invariance is not guaranteed: vLLM has no batch-invariant kernels for {WHY}" in (
+        write_report(run.dir).read_text()
+    )
+    assert run.dir.store.json_meta("provenance")["judge"]["numerics"] == {
+        "vllm": "0.32.0",
+        "device": H100.device,
+        "batch_invariant": False,
+        "attention_backend": "FLASH_ATTN",
+        "model_runner": "V2",
+    }
+
+
+def test_batch_invariance_that_is_required_is_refused_before_anything_is_generated(folder):
+    config = JudgeConfig(card="tiny-qwen35", batch_invariant="on", transport="embedded")
+    for device, why in ((CPU, "no batch-invariant mode on a CPU"), (H100, WHY)):
+        with pytest.raises(ConfigError, match=rf"judge\.batch_invariant: on is impossible .*{re.escape(why)}"):
+            attention_of(config, device)
+    run = RunConfig(
+        name="t",
+        suite={"name": "servimage", "path": "orders.jsonl"},
+        models=[{"card": "tiny-flux", "height": 64, "width": 64, "num_inference_steps": 1}],
+        metrics=[],
+        judge=config.model_dump(),
+        engine={"device": "cpu"},
+    )
+    with pytest.raises(ConfigError, match="on is impossible"):
+        run_stages(run, folder / "refused", ("generate", "judge"))
+    with RunDir.open(folder / "refused") as left:
+        assert {row.state for row in left.store.candidates()} == {"planned"}
+
+
+def test_its_engine_on_a_gpu(folder):
+    """Its arguments are checked by vLLM's own code in test_judge_on_gpu."""
+    config = JudgeConfig(card="tiny-qwen35", transport="embedded")
+    assert attention_of(config, H100) == Attention(
+        False, "FLASH_ATTN", True, f"vLLM has no batch-invariant kernels for {WHY}"
+    )
+
+
+# ---- the chat template
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Setting -> number of tokens of the prompt, with the judge's own template rendered by transformers."""
+    described = card("tiny-qwen35", "judge")
+    processor = AutoProcessor.from_pretrained(resolve(described))
+    spec = judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU)
+    (request,) = spec.requests(QUESTION)
+    content = [{"type": "text", "text": request.captions[0]}, {"type": "image", "image": IMAGE}]
+    content.append({"type": "text", "text": request.text})
+    system = {"role": "system", "content": [{"type": "text", "text": request.system}]}
+    texts = {
+        name: processor.apply_chat_template(
+            [system, {"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **dict(given)
+        )
+        for name, given in SETTINGS.items()
+    }
+    assert texts["off"].endswith("</think>\n\n")
+    assert texts["on"] == texts["unset"]
+    assert texts["on"].endswith("<think>\n")
+    images = [IMAGE]
+    return {name: len(processor(text=[text], images=images)["input_ids"][0]) for name, text in texts.items()}
+
+
+def ask(transport, counted):
+    """Setting -> (tokens of the prompt, the answer)."""
+    found = {}
+    for name, given in SETTINGS.items():
+        spec = replace(judge_spec(JudgeConfig(card="tiny-qwen35", protocol="logit"), CPU), chat_template_kwargs=given)
+        before = counted(transport)
+        (answered,) = answers(transport, spec, [("q", QUESTION)])
+        found[name] = counted(transport) - before, answered[1]
+    return found
+
+
+def prompt_tokens(transport):
+    return transport.counters().get("prompt_tokens", 0)
+
+
+def test_the_template_s_variables_reach_the_model_through_every_transport(folder, expected):
+    config = JudgeConfig(card="tiny-qwen35", protocol="logit", transport="embedded")
+    spec = judge_spec(config, CPU)
+    assert spec.chat_template_kwargs == SETTINGS["off"]  # by the card
+    with open_judge(config, spec, [CPU], [QUESTION], load, folder / "embedded.log", Quiet()) as transport:
+        embedded = ask(transport, prompt_tokens)
+    engine = _engine(
+        card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)
+    )
+    with ManagedServer(engine, Child(folder / "served.log"), 600) as server:
+
+        def tokens(client):
+            lines = httpx.get(server.base_url.removesuffix("/v1") + "/metrics", headers=client._headers()).text
+            (line,) = (line for line in lines.splitlines() if line.startswith("vllm:prompt_tokens_total"))
+            return float(line.rpartition(" ")[2])
+
+        composer = Composer(load, 32)
+        served = ask(Client(server, composer, None, 300), tokens)
+        with Client(ExternalServer(server.base_url, server.api_key), composer, None, 300) as client:
+            external = ask(client, tokens)
+    small = resolve(card("tiny-qwen3-vl", "judge"))
+    with Local(small, composer.prepared, "cpu", "float32") as local:  # Qwen3-VL has the same tokenizer and images
+        local._processor.chat_template = chat_template()
+        in_process = ask(local, prompt_tokens)
+    for name, by in {"embedded": embedded, "served": served, "external": external, "local": in_process}.items():
+        assert {setting: n for setting, (n, _) in by.items()} == expected, name
+        assert by["off"][1] != by["on"][1] == by["unset"][1], name
+    assert embedded == served == external
