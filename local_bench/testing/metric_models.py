@@ -5,13 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import torch
-from open_clip.transformer import QuickGELU, VisionTransformer
 from safetensors.torch import save_file
 from transformers import Dinov2Config, Dinov2Model, SiglipConfig, SiglipModel
 
-from local_bench.judges.metrics import aesthetic, laion_aes, style_ref
+from local_bench.judges.metrics import aesthetic, laion_aes
 from local_bench.models.cards import ModelCard
 from local_bench.models.random_init import amplify
 
@@ -27,12 +25,6 @@ _MODEL_OF_LAION = {
     "vision_cfg": {"image_size": 56, "layers": 2, "width": 64, "head_width": 32, "patch_size": 14},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 1},
 }
-_PREPROCESS = {
-    "mean": list(open_clip.OPENAI_DATASET_MEAN),
-    "std": list(open_clip.OPENAI_DATASET_STD),
-    "interpolation": "bicubic",
-    "resize_mode": "shortest",
-}
 _HEAD_WIDTHS = (64, 128, 64, 32, 16, 1)
 _MIDDLE = 5.0
 """Output of a small head for a featureless image."""
@@ -42,6 +34,8 @@ _GAIN = 1.6
 
 def build_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP of 3.4 M parameters (3.2 M of them token embeddings) into `folder`."""
+    import open_clip
+
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         model = open_clip.CLIP(**_MODEL)
@@ -50,6 +44,8 @@ def build_clip(folder: Path, card: ModelCard) -> None:
 
 def build_laion_clip(folder: Path, card: ModelCard) -> None:
     """Saves a CLIP with QuickGELU of 0.5 M parameters into `folder`; its embedding depends strongly on the image."""
+    import open_clip
+
     with torch.random.fork_rng():
         torch.manual_seed(SEED + 1)
         model = open_clip.CLIP(**_MODEL_OF_LAION)
@@ -125,6 +121,10 @@ def build_dinov2(folder: Path, card: ModelCard) -> None:
 
 def build_csd(folder: Path, card: ModelCard) -> None:
     """Saves a CSD of 0.8 M parameters into `folder`, under the names of the published checkpoint once converted."""
+    from open_clip.transformer import QuickGELU, VisionTransformer
+
+    from local_bench.judges.metrics import style_ref
+
     width, embedding = 2 * style_ref.HEAD_WIDTH, 64
     with torch.random.fork_rng():
         torch.manual_seed(SEED + 6)
@@ -151,10 +151,18 @@ def build_csd(folder: Path, card: ModelCard) -> None:
     save_file(saved, folder / style_ref.FILE)
 
 
-def _save_clip(folder: Path, model: open_clip.CLIP, described: dict[str, Any]) -> None:
+def _save_clip(folder: Path, model: torch.nn.Module, described: dict[str, Any]) -> None:
+    import open_clip
+
+    preprocess = {
+        "mean": list(open_clip.OPENAI_DATASET_MEAN),
+        "std": list(open_clip.OPENAI_DATASET_STD),
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+    }
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(state, folder / "open_clip_model.safetensors")
-    config = {"model_cfg": described, "preprocess_cfg": _PREPROCESS}
+    config = {"model_cfg": described, "preprocess_cfg": preprocess}
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2))
 
 

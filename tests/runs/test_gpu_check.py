@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from unittest.mock import create_autospec
 import pynvml
 import pytest
 import torch
+from diffusers.models import attention_dispatch
 from packaging.requirements import Requirement
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -23,6 +25,8 @@ from local_bench.generators.flux import Flux
 from local_bench.generators.numerics import set_determinism
 from local_bench.generators.pieces import architecture_digest, piece
 from local_bench.generators.registry import FAMILIES
+from local_bench.generators.staged import Staged
+from local_bench.models.gpus import gpu
 from local_bench.runs import energy
 from local_bench.runs.gpu_check import (
     attention,
@@ -35,6 +39,7 @@ from local_bench.runs.gpu_check import (
     recovery,
     report,
     speed,
+    working,
 )
 from local_bench.runs.gpu_check.checks import (
     MEMORY_GB,
@@ -46,9 +51,11 @@ from local_bench.runs.gpu_check.checks import (
     chosen,
     run_checks,
 )
+from local_bench.runs.worker import Worker
 
 from ..conftest import ROOT
 
+LOAD = Staged.load_denoiser
 GPU = torch.device("cuda", 0)
 TOTAL = 143_000_000_000
 """An H200's bytes."""
@@ -108,13 +115,52 @@ def test_a_failed_check_is_a_row_and_the_others_run(session):
     assert rows[1].detail.startswith("RuntimeError: CUDA error: an illegal memory access was encountered second line (")
     assert "test_gpu_check.py:" in rows[1].detail
     assert [row.figures for row in rows] == [{"n": 1}, {}, {}, {"n": 2}]
+    assert all(row.in_time for row in rows)
 
 
-def test_past_the_time_limit_checks_are_skipped(session):
-    session.started = time.monotonic() - 601
-    rows = run_checks(CHECKS, session, lambda _: None)
-    assert {row.status for row in rows} == {"skipped"}
-    assert rows[0].detail == "time limit of 10 minutes reached"
+def test_a_check_that_would_end_after_the_limit_is_not_begun(session):
+    session.started = time.monotonic() - 500
+    rows = run_checks([replace(CHECKS[3], needs_s=120), CHECKS[3]], session, lambda _: None)
+    assert [(row.status, row.in_time) for row in rows] == [("skipped", False), ("passed", True)]
+    assert rows[0].detail == "not begun: it takes about 120 s, and the limit is 10 minutes"
+
+
+def slow(session):
+    time.sleep(session.left_s + 0.01)
+    raise subprocess.TimeoutExpired("vllm", 5)
+
+
+@pytest.mark.parametrize("more", [[], CHECKS[3:], CHECKS[:1]])
+def test_a_slow_check_makes_the_result_incomplete(monkeypatch, capsys, more):
+    checks = [
+        *(replace(check, needs_s=0) for check in more),
+        Check("slow", "tried", slow, 0),
+        replace(CHECKS[3], name="d"),
+    ]
+    monkeypatch.setattr(main, "all_checks", lambda: checks)
+    failed = more == CHECKS[:1]
+    assert main.run(main.Options("cpu", minutes=0.002, as_json=True), "the command") == (1 if failed else 3)
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert (result["ok"], result["complete"]) == (not failed, False)
+    assert [row["in_time"] for row in result["checks"][-2:]] == [False, False]
+    assert result["checks"][-2]["detail"].startswith("the time limit was reached: subprocess.TimeoutExpired")
+    assert "incomplete: not every check ends in 0.002 minutes; give more with --minutes" in captured.err
+
+
+def test_a_fault_of_the_worker_is_a_failed_check(monkeypatch, capsys):
+    """Case B01: the worker could not compile, and the check went round it."""
+    usual = Worker._compile
+
+    def breaks_when_compiled(self, item, size):
+        usual(self, item, size)
+        raise TypeError("Object of type Sampler is not JSON serializable")
+
+    monkeypatch.setattr(Worker, "_compile", breaks_when_compiled)
+    assert main.run(main.Options("cpu", only="family:flux,streamed", as_json=True), "the command") == 1
+    rows = json.loads(capsys.readouterr().out)["checks"]
+    assert [row["status"] for row in rows] == ["failed", "failed"]
+    assert "Sampler is not JSON serializable" in rows[0]["detail"]
 
 
 @pytest.mark.parametrize(("only", "names"), [("a", ["a:1", "a:2"]), ("c, a:2", ["a:2", "c"]), (None, list("aabc"))])
@@ -133,6 +179,7 @@ def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, only, statu
     printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "cpu.json").read_text())
     assert printed == written
     assert written["ok"] == (status == 0)
+    assert written["complete"]
     assert written["command"] == "the command"
 
 
@@ -194,7 +241,7 @@ def test_only_depth_is_reduced():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_real_models_fit_the_planned_memory(name):
     of, _ = models.reduced_card(name, small=False)
-    assert generation.planned_gb(of, models.sampler_of(of, small=False)) < MEMORY_GB / 2
+    assert generation.plan(of, models.sampler_of(of, small=False)).peak_gb < MEMORY_GB / 2
 
 
 # ---- attention
@@ -209,15 +256,18 @@ class Attention(torch.nn.Module):
 @pytest.mark.parametrize(("kernel", "name"), [(SDPBackend.FLASH_ATTENTION, "flash (CPU)"), (SDPBackend.MATH, "math")])
 def test_the_kernels_that_ran_in_the_denoiser_are_counted(kernel, name):
     denoiser, other, x = Attention(), Attention(), torch.ones(1, 2, 8, 16)
-
-    def call():
+    attention.mark(denoiser)
+    with attention.KernelCounter() as counter:
+        denoiser(x, kernel)
+        counter.start()
         other(x, SDPBackend.MATH)
-        return [denoiser(x, kernel) for _ in range(3)][-1]
-
-    result, counts = attention.attention_kernels(denoiser, call)
-    assert result.shape == x.shape
-    assert counts == {name: 3}
-    assert not denoiser._forward_hooks
+        for _ in range(3):
+            denoiser(x, kernel)
+        counter.stop()
+        denoiser(x, kernel)
+        assert Staged.load_denoiser is not LOAD
+    assert counter.counts == {name: 3}
+    assert Staged.load_denoiser is LOAD
 
 
 def test_names_of_kernels_exist_in_aten_and_in_the_package():
@@ -232,19 +282,74 @@ def test_a_pinned_kernel_that_did_not_run_fails(session, monkeypatch):
         generation.check_family("flux")(session)
 
 
-def test_a_batch_that_changes_bytes_fails(session, monkeypatch):
+def test_a_family_makes_a_batch_and_another_size(session):
+    figures = generation.check_family("flux")(session).figures
+    assert figures["batch_sizes"] == [2, 2]
+    assert figures["failed_allocations"] == 0
+    assert session.peaks["flux"][0] is None
+
+
+@pytest.mark.parametrize(
+    "fault", ["batches of 2 change output bytes", "1 of 3 outputs are not finite", "1 allocations"]
+)
+def test_a_faulty_family_fails(session, monkeypatch, fault):
     usual = Flux.denoise
-    monkeypatch.setattr(Flux, "denoise", lambda self, items: usual(self, items) + len({i.seed for i in items}))
-    with pytest.raises(CheckFailed, match="batches of 2 change output bytes"):
-        generation.check_batch("flux")(session)
+
+    def denoise(self, items):
+        latents, seeds = usual(self, items), {item.seed for item in items}
+        if "bytes" in fault:
+            return latents + len(seeds)
+        return latents * math.nan if "finite" in fault and seeds == {2} else latents
+
+    if "allocations" in fault:
+        counts = iter([3, 4])
+        monkeypatch.setattr(generation, "failed_allocations", lambda device: next(counts))
+    monkeypatch.setattr(Flux, "denoise", denoise)
+    with pytest.raises(CheckFailed, match=fault):
+        generation.check_family("flux")(session)
+
+
+def test_streamed_weights_that_change_bytes_fail(session, monkeypatch):
+    assert "equal bytes" in generation.check_streamed(session).detail
+    usual = Flux.denoise
+    monkeypatch.setattr(Flux, "denoise", lambda self, items: usual(self, items) * (0.9 if self.machine.offload else 1))
+    with pytest.raises(CheckFailed, match="streamed weights give other bytes"):
+        generation.check_streamed(session)
+
+
+def test_the_plain_loop_does_not_use_the_kernel_of_another_check(session, monkeypatch):
+    registry = attention_dispatch._AttentionBackendRegistry
+    left = attention_dispatch.AttentionBackendName._NATIVE_CUDNN  # not on a CPU, nor under determinism
+    monkeypatch.setattr(registry, "_active_backend", left)
+    of, _ = models.reduced_card("flux", small=True)
+    assert speed._plain_s(session, of, models.sampler_of(of, small=True), 1) > 0
+    assert registry._active_backend is left
+
+
+@pytest.mark.parametrize(("tflops", "warned"), [(1.1, False), (1.2, True)])
+def test_a_speed_above_the_table_is_a_warning(session, monkeypatch, tflops, warned):
+    known = gpu("h200")
+    monkeypatch.setattr(speed, "gpu_of", lambda name: known)
+    monkeypatch.setattr(speed, "matmul_flops", lambda session: tflops * known.peak_tflops * 1e12)
+    assert ("warning: 790 TFLOPS are the most expected" in speed.check_speed(session).detail) == warned
+
+
+@pytest.mark.parametrize("name", ["flux", "pixart_sigma"])
+def test_a_gpu_compiles_as_a_run_does(on_gpu, monkeypatch, name):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    of, _ = models.reduced_card(name, small=False)
+    order = working.order_of(on_gpu, of)
+    assert (order.compile, order.card.dtype) == (True, of.dtype)
+    assert order.attention == ("_native_efficient" if name == "pixart_sigma" else "_native_cudnn")
+    assert not working.order_of(on_gpu, of, offload=("denoise",)).compile
 
 
 @pytest.mark.parametrize("other", [1, 3], ids=["the same GPU", "another GPU"])
-@pytest.mark.parametrize("differs", ["latents_sha256", "pixels_sha256", "kernels", None])
+@pytest.mark.parametrize("differs", ["pixels_sha256", "kernels", None])
 def test_processes_with_different_results_fail(session, monkeypatch, differs, other):
-    made = [child.ChildResult("l", "p", 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
+    made = [child.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     if differs:
-        made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else "other"})
+        made[other] = replace(made[other], **{differs: {"math": 6} if differs == "kernels" else ["p", "other"]})
     caches = []
     others = [torch.device("cuda", 1), torch.device("cuda", 2)]
     monkeypatch.setattr(processes, "like_gpus", lambda device: [device, *others])
@@ -363,8 +468,8 @@ def test_generation_recovers_from_a_failed_allocation(session, monkeypatch, fill
 
     monkeypatch.setattr(Flux, "denoise", denoise)
     of, _ = models.reduced_card("flux", small=True)
-    jobs = recovery.jobs_of(models.sampler_of(of, small=True))
-    order = replace(recovery.order_of(session, of, 8), card=of.model_copy(update={"dtype": "float32"}))
+    order = working.order_of(session, of, 8)
+    jobs = working.jobs_of(order, [models.sampler_of(of, small=True)] * recovery.N_JOBS)
     if fills:
         found = recovery.recovered(order, jobs, lambda: full.append(1))
         assert found.figures["batch_sizes"] == [2]
@@ -385,7 +490,7 @@ STATUSES = {
     "mig": "skipped",
     **{f"family:{name}": "passed" for name in FAMILIES},
     "memory": "skipped",
-    **{f"batch:{name}": "passed" for name in generation.NEUTRAL},
+    "streamed": "passed",
     "energy": "skipped",
     "speed": "passed",
     "processes": "passed",
@@ -412,7 +517,9 @@ def test_all_checks_run_on_a_cpu(tmp_path):
     assert {name: row["status"] for name, row in found.items()} == STATUSES, found
     assert set(found["family:sd3"]["figures"]["kernels"]) == {"flash (CPU)"}
     digests = found["processes"]["figures"]
-    assert len(set(digests["pixels_sha256"])) == 1
+    first, second = digests["pixels_sha256"]
+    assert first == second
+    assert len(set(first)) == 2
     assert digests["kernels"] == [{"flash (CPU)": 6}] * 2  # also in compiled blocks
     assert digests["warm_compile_s"] < digests["cold_compile_s"]
 
@@ -454,7 +561,7 @@ def test_the_script_needs_few_packages(tmp_path):
         for top in {file.parts[0] for file in one.files or [] if file.parts[0] not in ("..", "__pycache__")}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(one.locate_file(top))
-    only = "driver,compiler,family:flux,batch:sd3,network,judge"
+    only = "driver,compiler,family:flux,family:sd3,network,judge"
     command = [sys.executable, "-S", ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
     env = {k: v for k, v in os.environ.items() if k != "LOCAL_BENCH_CACHE"} | {"PYTHONPATH": str(packages)}
     absent = [sys.executable, "-S", "-c", "import click"]
@@ -462,6 +569,6 @@ def test_the_script_needs_few_packages(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found = {row["check"]: (row["status"], row["detail"]) for row in json.loads(done.stdout)["checks"]}
-    assert found["family:flux"][0] == found["batch:sd3"][0] == "passed"
+    assert found["family:flux"][0] == found["family:sd3"][0] == found["network"][0] == "passed"
     for transport in ("local", "embedded", "served"):
         assert found[f"judge:{transport}"] == ("skipped", "jsonschema is not installed")

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import open_clip
 import torch
-from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
 from PIL import Image
 
 from local_bench.core import strictjson
@@ -67,6 +65,8 @@ class ClipNetwork(Network):
         }
 
     def open(self, device: str) -> None:
+        import open_clip
+
         self._device = torch.device(device)
         self._model = open_clip.create_model(self._location, precision="fp32", device=device).eval()
         self._tokenizer = open_clip.get_tokenizer(self._location) if self.reads_text else None
@@ -102,6 +102,8 @@ def clip_transform(settings: dict[str, Any]) -> tuple[Any, str]:
     `settings` is the image size in pixels and other deviations from CLIP's defaults (`preprocess_cfg` of a config).
     ValueError for a resize mode that no OpenAI CLIP model uses.
     """
+    from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
+
     wanted = PreprocessCfg(**merge_preprocess_dict(PreprocessCfg(), settings))
     if wanted.resize_mode != "shortest":
         raise ValueError(f"resize_mode {wanted.resize_mode}")

@@ -4,7 +4,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,8 @@ class Row:
     detail: str
     seconds: float
     figures: dict[str, Any]
+    in_time: bool = True
+    """False if the check was not begun, or ended by the time limit."""
 
 
 @dataclass
@@ -90,6 +92,8 @@ class Check:
     about: str
     """A short description."""
     run: Callable[[Session], CheckPassed]
+    needs_s: float = 5.0
+    """About how long it takes; it is not begun if less time is left."""
 
 
 def chosen(checks: Sequence[Check], only: str | None) -> list[Check]:
@@ -109,32 +113,34 @@ def chosen(checks: Sequence[Check], only: str | None) -> list[Check]:
 
 def run_checks(checks: Iterable[Check], session: Session, note: Callable[[str], None]) -> list[Row]:
     """Run all checks and return one row per check. An error in a check does not stop the others; `note` receives
-    progress messages."""
+    progress messages. A check for which too little time is left is not begun."""
     rows = []
     for check in checks:
-        if session.left_s <= 0:
-            rows.append(Row(check.name, "skipped", f"time limit of {session.minutes:g} minutes reached", 0.0, {}))
+        if session.left_s < check.needs_s:
+            late = f"not begun: it takes about {check.needs_s:.0f} s, and the limit is {session.minutes:g} minutes"
+            rows.append(Row(check.name, "skipped", late, 0.0, {}, in_time=False))
             continue
         note(f"{check.name}: {check.about}")
         begun = time.monotonic()
-        status, detail, figures = _outcome(check, session)
-        seconds = time.monotonic() - begun
+        row = _outcome(check, session)
         session.release()
-        rows.append(Row(check.name, status, detail, round(seconds, 2), figures))
-        note(f"{check.name}: {status} in {seconds:.1f} s")
+        rows.append(replace(row, seconds=round(time.monotonic() - begun, 2)))
+        note(f"{check.name}: {row.status} in {rows[-1].seconds:.1f} s")
     return rows
 
 
-def _outcome(check: Check, session: Session) -> tuple[Status, str, dict[str, Any]]:
+def _outcome(check: Check, session: Session) -> Row:
     try:
         passed = check.run(session)
         session.synchronize()  # attribute asynchronous errors to this check
     except CheckSkipped as e:
-        return "skipped", str(e), {}
+        return Row(check.name, "skipped", str(e), 0.0, {})
     except CheckFailed as e:
-        return "failed", str(e), e.figures
+        return Row(check.name, "failed", str(e), 0.0, e.figures)
     except Exception as e:  # noqa: BLE001  # any error is a check result
         at = traceback.extract_tb(e.__traceback__)[-1]
         message = " ".join(traceback.format_exception_only(e)[-1].split())[:500]
-        return "failed", f"{message} ({Path(at.filename).name}:{at.lineno})", {}
-    return "passed", passed.detail, passed.figures
+        if session.left_s <= 0:  # what it waited for may have been ended by the limit
+            return Row(check.name, "skipped", f"the time limit was reached: {message}", 0.0, {}, in_time=False)
+        return Row(check.name, "failed", f"{message} ({Path(at.filename).name}:{at.lineno})", 0.0, {})
+    return Row(check.name, "passed", passed.detail, 0.0, passed.figures)

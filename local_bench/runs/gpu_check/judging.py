@@ -109,7 +109,7 @@ def _open_judge(
 
     engine = _engine(session, weights, spec)
     child = Child(session.scratch / f"judge-{transport}.log")
-    timeout_s = max(60.0, session.left_s)
+    timeout_s = session.left_s
     judge: Transport = (
         Embedded(engine, child, composer, timeout_s, timeout_s)
         if transport == "embedded"

@@ -1,26 +1,16 @@
 """The models of the checks: one real architecture per family, with full width, fewer blocks and random weights; small
 models on a CPU."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
-from local_bench.core.images import pixel_digest
-from local_bench.generators import numerics
-from local_bench.generators.arithmetic import usual_input_images
-from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine
-from local_bench.generators.families import family
-from local_bench.generators.masked import half_mask
 from local_bench.generators.pieces import piece, with_config
 from local_bench.generators.sampler import Sampler
-from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, card
-from local_bench.runs.gpu_check.checks import Session
 
 STEPS = 2
 """At least 2: Qwen-Image's schedule divides by zero with one step."""
@@ -106,44 +96,9 @@ def sampler_of(of: ModelCard, small: bool, side: int | None = None, steps: int =
     return Sampler(**settings)
 
 
-def machine_of(session: Session, of: ModelCard, compiled: bool = False) -> Machine:
-    """The settings of a run on this device: the card's precision (float32 on a CPU) and the pinned attention."""
-    dtype = of.dtype if session.on_gpu else "float32"
-    attention = numerics.attention_backend("auto", session.device, dtype, of.attention, family(of.family).masks)
-    return Machine(session.device, getattr(torch, dtype), attention, compiled)
-
-
-def requests_for(of: ModelCard, sampler: Sampler) -> list[GenerationRequest]:
-    """One request per prompt, with input images for editing models."""
-    input_images = [_input_image(i, sampler) for i in range(usual_input_images(of))]
-    mask = half_mask(sampler) if of.takes.mask else None
-    return [GenerationRequest(prompt, sampler, tuple(input_images), mask) for prompt in PROMPTS]
-
-
-def encode(generator: Staged, requests: list[GenerationRequest]) -> list[Item]:
-    """Load the encoders, encode the requests, drop the encoders."""
-    generator.load_encoder()
-    items = []
-    for i, request in enumerate(requests):
-        read = request.input_images if generator.traits.encodes_images else ()
-        input_images = tuple(generator.encode_image(input_image, request.sampler) for input_image in read)
-        items.append(Item(request, generator.encode_text(request), input_images, seed=i))
-    generator.drop_encoder()
-    return items
-
-
-@contextmanager
-def ready(
-    session: Session, of: ModelCard, sampler: Sampler, compiled: bool = False
-) -> Iterator[tuple[Staged, list[Item]]]:
-    """A model with random weights and a loaded transformer, and one item per prompt; dropped at the end."""
-    generator = family(of.family)(of, None, machine_of(session, of, compiled))
-    items = encode(generator, requests_for(of, sampler))
-    generator.load_denoiser()
-    try:
-        yield generator, items
-    finally:
-        generator.drop_denoiser()
+def narrower(sampler: Sampler) -> Sampler:
+    """The same with three quarters of the width, a multiple of 16."""
+    return replace(sampler, width=sampler.width * 3 // 64 * 16)
 
 
 def noise(seed: int, side: int) -> Image.Image:
@@ -152,10 +107,10 @@ def noise(seed: int, side: int) -> Image.Image:
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
 
 
-def _input_image(kind: int, sampler: Sampler) -> InputImage:
+def input_image(kind: int, sampler: Sampler) -> Image.Image:
+    """A gradient of the result's size, one of several."""
     bands = [Image.linear_gradient("L").rotate(90 * (kind + k)) for k in range(3)]
-    pixels = Image.merge("RGB", bands).resize((sampler.width, sampler.height))
-    return InputImage(pixel_digest(pixels), pixels)
+    return Image.merge("RGB", bands).resize((sampler.width, sampler.height))
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:

@@ -1,22 +1,19 @@
 """Check of a real failed allocation and the recovery with smaller batches."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from local_bench.generators.arithmetic import count, usual_input_images
 from local_bench.generators.operations import Operations
-from local_bench.generators.sampler import Sampler
-from local_bench.models.cards import ModelCard
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
-from local_bench.runs.gpu_check.models import PROMPTS, machine_of, reduced_card, sampler_of
-from local_bench.runs.work import BatchSizeChosen, Event, ImagesFinished, Job, Message, PhaseStarted, WorkOrder
-from local_bench.runs.worker import Worker
+from local_bench.runs.gpu_check.models import reduced_card, sampler_of
+from local_bench.runs.gpu_check.working import jobs_of, make, order_of
+from local_bench.runs.work import Job, WorkOrder
 
 FAMILY = "flux"
+N_JOBS = 4
 _LARGEST = 64
 _WORKSPACES = 1_000_000_000
 """Bytes reserved in addition to an image's tensors: cuBLAS and cuDNN workspaces, and fragmentation."""
@@ -31,6 +28,7 @@ def check_recovery(session: Session) -> CheckPassed:
     counted = count(of, sampler, usual_input_images(of))
     free_memory = free_bytes(counted)
     size = too_large(counted, free_memory)
+    order = order_of(session, of, size)
     ballast: list[torch.Tensor] = []
 
     def fill() -> None:
@@ -41,7 +39,7 @@ def check_recovery(session: Session) -> CheckPassed:
         ballast.append(torch.empty(n, dtype=torch.uint8, device=session.device))
 
     try:
-        return recovered(order_of(session, of, size), jobs_of(sampler), fill)
+        return recovered(order, jobs_of(order, [sampler] * N_JOBS), fill)
     finally:
         ballast.clear()
 
@@ -49,27 +47,20 @@ def check_recovery(session: Session) -> CheckPassed:
 def recovered(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> CheckPassed:
     """Generate `jobs`; `fill` allocates memory once the weights are loaded. CheckFailed unless memory ran out and all
     images were generated."""
-    made, sizes, notes = 0, [], []
-    for event in _events(order, jobs, fill):
-        if isinstance(event, Message):
-            notes.append(event.sentence)
-        elif isinstance(event, BatchSizeChosen):
-            sizes.append(event.batch_size)
-        elif isinstance(event, ImagesFinished):
-            made += sum(result.pixels_sha256 is not None for result in event.results)
-    figures: dict[str, Any] = {"asked_batch_size": order.batch_size, "batch_sizes": sizes, "notes": notes, "made": made}
-    if made != len(jobs):
-        raise CheckFailed(f"{made} of {len(jobs)} images were generated", figures)
-    if not any("out of memory" in note for note in notes):
+    made = make(order, jobs, loaded=fill)
+    n_made = sum(sha is not None for sha in made.pixels.values())
+    figures: dict[str, Any] = {
+        "asked_batch_size": order.batch_size,
+        "batch_sizes": made.batch_sizes,
+        "notes": made.notes,
+        "made": n_made,
+    }
+    if n_made != len(jobs):
+        raise CheckFailed(f"{n_made} of {len(jobs)} images were generated", figures)
+    if not any("out of memory" in note for note in made.notes):
         raise CheckFailed(f"a batch of {order.batch_size} did not run out of memory", figures)
-    return CheckPassed(f"a batch of {order.batch_size} ran out of memory, batches of {sizes[-1]} succeeded", figures)
-
-
-def _events(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> Iterator[Event]:
-    for event in Worker(order).make(jobs):
-        yield event
-        if isinstance(event, PhaseStarted) and event.what.endswith(": make"):  # the transformer is loaded
-            fill()
+    smaller = made.batch_sizes[-1]
+    return CheckPassed(f"a batch of {order.batch_size} ran out of memory, batches of {smaller} succeeded", figures)
 
 
 def free_bytes(counted: Operations) -> int:
@@ -91,38 +82,3 @@ def ballast_bytes(free: int, unused: float, free_memory: int) -> int:
     if n <= 0:
         raise CheckSkipped(f"{free / 1e9:.1f} GB are free, which is too little for this check")
     return n
-
-
-def order_of(session: Session, of: ModelCard, batch_size: int) -> WorkOrder:
-    """A work order for this card with random weights, in the session's folder."""
-    machine = machine_of(session, of)
-    folders: list[Path] = [session.scratch / name for name in ("images", "inputs", "encoded")]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-    images, inputs, encoded = folders
-    return WorkOrder(
-        label=of.name,
-        card=of,
-        weights=None,
-        parts={},
-        weights_sha256="random",
-        lossy={},
-        device=str(session.device),
-        attention=machine.attention,
-        compile=False,
-        offload=(),
-        threads=1,
-        io_workers=2,
-        batch_order="plan",
-        batch_size=batch_size,
-        attempts=batch_size,
-        capacity_gb=None,
-        images=images,
-        inputs=inputs,
-        encoded=encoded,
-    )
-
-
-def jobs_of(sampler: Sampler) -> list[Job]:
-    """Four jobs."""
-    return [Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, asdict(sampler), ()) for i in range(4)]

@@ -32,6 +32,7 @@ def as_json(rows: Sequence[Row], device: str, command: str) -> dict[str, Any]:
         "machine": platform.machine(),
         "packages": versions(),
         "ok": all(row.status != "failed" for row in rows),
+        "complete": all(row.in_time for row in rows),
         "checks": [asdict(row) for row in rows],
     }
 
