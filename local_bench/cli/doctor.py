@@ -25,7 +25,7 @@ from local_bench.core.tables import table
 @JSON
 @click.option("--gpu", is_flag=True, help="Run parts of a benchmark run on the GPU and check the results.")
 @click.option("--device", help="With --gpu: auto (default), cpu (small models) or cuda:N.")
-@click.option("--minutes", type=float, help="With --gpu: skip checks not started after this many minutes (default 10).")
+@click.option("--minutes", type=float, help="With --gpu: time limit in minutes (default 10).")
 @click.option("--only", help="With --gpu: names of checks or groups, e.g. driver,family,speed.")
 @click.option("--out", type=PATH, help="With --gpu: also write JSON to this file or folder.")
 def doctor(
@@ -39,9 +39,9 @@ def doctor(
 ) -> int:
     """Check software, devices, disk and models on this machine.
 
-    With CONFIG, check only what that config needs. With --gpu, generate one image per model family with random weights
+    With CONFIG, check only what that config needs. With --gpu, generate images of each model family with random weights
     and check attention kernels, batch invariance, memory, speed and judges. Exit 1 if something required is missing or
-    a check failed."""
+    a check failed, 3 if none failed and --minutes left some out."""
     options = {"device": device, "minutes": minutes, "only": only, "out": out}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if gpu:
