@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from local_bench.analysis.digest import digests
@@ -20,6 +21,7 @@ from local_bench.runs.engine import run_stages
 from local_bench.runs.progress import Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
+from local_bench.runs.work import MetricWorkOrder
 
 HOST = ["l1_raw", "colorfulness", "ssim"]
 
@@ -167,6 +169,15 @@ def test_a_score_for_which_memory_ran_out_is_computed_again(orders, monkeypatch)
     again, digest = orders.run(["l1_raw", "clip_src:tiny-clip"], stages=("measure",), metric_batch_size=1)
     assert all(r["value"] is not None for r in again)
     assert orders.run(["l1_raw", "clip_src:tiny-clip"], "undisturbed", metric_batch_size=1) == (again, digest)
+
+
+def test_a_share_uses_its_own_gpu(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(measure, "_numerics", lambda order: {})
+    next(measure.measure_share(MetricWorkOrder(("l1_raw",), "cuda:1", 1, 1, None), []))
+    next(measure.measure_share(MetricWorkOrder(("l1_raw",), "cpu", 1, 1, None), []))
+    assert chosen == ["cuda:1"]
 
 
 def test_scores_of_another_metric_identity_are_refused(orders, monkeypatch):

@@ -72,7 +72,7 @@ def all_checks() -> list[Check]:
             for name, needs in (("local", 30), ("embedded", 120), ("served", 120))
         ),
         Check("network", "batch invariance of a metric's network", network.check_network),
-        Check("out-of-memory", "a failed allocation, and recovery from it", recovery.check_recovery, 60),
+        Check("out-of-memory", "a failed allocation, and recovery from it", recovery.check_recovery, 120),
         Check("processes", "equal bytes from two processes, with cold and warm cache", processes.check_processes, 90),
     ]
 
