@@ -214,7 +214,7 @@ class EngineConfig(Strict):
     device: str = "auto"
     """`auto` (every GPU of the model with the most memory, or the CPU), `cpu`, `cuda` or `cuda:N`."""
     workers: int | None = Field(None, ge=1, le=64)
-    """Number of worker processes, each with a GPU of its own; defaults to one per GPU of `device`, and to 1 on a CPU."""
+    """Number of worker processes, each with a GPU of its own; defaults to all GPUs of `device`, and to 1 on a CPU."""
     batch_size: int | None = Field(None, ge=1, le=256)
     """The fixed batch size of all models; by default the planner chooses the size that fills the device."""
     compile: bool | None = None
