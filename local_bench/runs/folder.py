@@ -14,7 +14,7 @@ from local_bench.core.files import read_bytes, read_text
 from local_bench.core.storage import append, cut, storage_errors
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import Strict, check
-from local_bench.judges.metrics.base import ImageFile, Subject
+from local_bench.judges.metrics.base import NO_MEMORY, ImageFile, Subject
 from local_bench.judges.metrics.evaluator import Wanted
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.measure import NO_WEIGHTS, identity_of, is_available, measure_share
@@ -55,7 +55,7 @@ def measure_images(
     require: bool = False,
 ) -> Measurement:
     """Compute metrics of every image below `folder`; unreadable images are unscored. Scores already in `out` are
-    reused.
+    reused, except where memory ran out.
 
     UserError if there are no images or a paired file cannot be read; WeightsError if `require` is set and a metric's
     weights are missing, which otherwise leaves the metric unscored.
@@ -69,7 +69,8 @@ def measure_images(
         key: {name: Score(name, None, NO_WEIGHTS) for name in names if not found[name]} for key in subjects
     }
     for key, score in kept.read() if kept else ():
-        result.images[key][score.name] = score
+        if score.unscored != NO_MEMORY:
+            result.images[key][score.name] = score
     wanted: list[Wanted] = [
         (subject, own)
         for key, subject in subjects.items()

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
 from PIL import Image
 
 from local_bench.cli.main import main
+from local_bench.judges.metrics.base import NO_MEMORY
+from local_bench.judges.metrics.dino_ref import DinoNetwork
 
 from ..judges.metrics.helpers import blurred, drawing, noise
 
@@ -67,6 +70,25 @@ def test_companion_files_are_found_by_name(lab, monkeypatch, capsys):
     third = measured()
     assert third["images"]["c.PNG"]["colorfulness"] == a["colorfulness"]
     assert third["images"]["a.png"] == a
+
+
+def test_scores_for_which_memory_ran_out_are_computed_again(lab, monkeypatch, capsys):
+    monkeypatch.chdir(lab)
+
+    def full(self, prepared):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    command = ["measure", "made", "--metrics", "dino_ref:tiny-dinov2", "--references", "references", "--out", "s.jsonl"]
+    command += ["--json", "--set", "engine.metric_batch_size=1"]
+    found = []
+    for runs_out in (True, False):
+        with monkeypatch.context() as crowded:
+            if runs_out:
+                crowded.setattr(DinoNetwork, "run", full)
+            assert main(command) == 0
+        found.append(json.loads(capsys.readouterr().out)["images"]["a.png"]["dino_ref:tiny-dinov2"])
+    assert found[0]["unscored"] == NO_MEMORY
+    assert found[1]["value"] is not None
 
 
 def test_the_text_table_and_a_metric_without_weights(lab, monkeypatch, capsys):
