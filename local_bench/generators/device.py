@@ -168,9 +168,12 @@ def _dynamic(name: str, value: Any) -> Any:
 
 
 def keep_compiled(signature: str) -> None:
-    """Store compiled code in the cache folder, by everything that decides it besides the graphs themselves: numerics,
-    family, and the size at which it is compiled. Call before anything is compiled."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir() / "inductor" / signature)
+    """Store compiled code in the cache folder, and use only what was compiled under `signature`: numerics, family, and
+    the size at which it is compiled. Equal graphs, of this process or in the folder, may have been compiled for other
+    lengths. Call before anything is compiled."""
+    torch.compiler.reset()
+    torch.compiler.config.cache_key_tag = signature
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir() / "inductor")
     os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
 
 

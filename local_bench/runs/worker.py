@@ -10,23 +10,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from local_bench.core.collector import collect
 from local_bench.core.errors import LocalBenchError
 from local_bench.core.identity import digest
 from local_bench.core.images import image_path, load_verified
-from local_bench.core.memory_errors import is_out_of_memory
 from local_bench.generators import numerics
 from local_bench.generators.base import EncodedPrompt, GenerationRequest, InputImage, Item, Machine, image_key, text_key
 from local_bench.generators.batches import batch_is_neutral, deal, padded, warm_up
-from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.device import keep_compiled
 from local_bench.generators.families import family
 from local_bench.generators.memory import plan_memory
 from local_bench.generators.sampler import Sampler
+from local_bench.runs.device_calls import DeviceCalls, OutOfDeviceMemory
 from local_bench.runs.device_clock import DeviceClock
 from local_bench.runs.launched_batch import LaunchedBatch, to_host
 from local_bench.runs.prompt_embeddings import PromptEmbeddings
@@ -43,12 +41,6 @@ from local_bench.runs.work import (
     TimeCharged,
     WorkOrder,
 )
-
-T = TypeVar("T")
-
-
-class OutOfDeviceMemory(Exception):
-    """Memory ran out in a call, whose tensors have been released since."""
 
 
 def generate_images(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:
@@ -77,7 +69,7 @@ class Worker:
         self._signature = numerics.signature(device, order.attention, order.card.dtype, order.compile)
         self._encodings = PromptEmbeddings(order.encoded / digest([order.weights_sha256, self._signature]))
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
-        self._thread: ThreadPoolExecutor | None = None
+        self._device = DeviceCalls(device)
         self._compiled_for: set[str] = set()
         if order.sampler:
             self._generator.compiled_size = (order.sampler["height"], order.sampler["width"])
@@ -145,7 +137,7 @@ class Worker:
     def _encode_one(self, encode: Callable[[], EncodedPrompt]) -> Generator[Event, None, EncodedPrompt]:
         """The result of `encode`; if memory runs out, with the encoders' weights offloaded, which changes no bytes."""
         try:
-            return self._on_device(encode)
+            return self._device(encode)
         except OutOfDeviceMemory as e:
             if "encode" in self._generator.machine.offload:
                 raise LocalBenchError(
@@ -227,7 +219,7 @@ class Worker:
             if at + size < len(order):  # loaded while the device computes
                 coming = pool.submit(self._items, padded(order[at + size : at + 2 * size], size))
             try:
-                batch = self._on_device(self._launch, order[at : at + size], items, clock)
+                batch = self._device(self._launch, order[at : at + size], items, clock)
             except OutOfDeviceMemory as e:
                 yield from self._finish(before)
                 before = None
@@ -281,7 +273,7 @@ class Worker:
             items = self._items(jobs[: 2 * size])
             try:
                 self._compile(items[0], size)
-                if size in (1, known) or self._on_device(batch_is_neutral, self._generator, items, size):
+                if size in (1, known) or self._device(batch_is_neutral, self._generator, items, size):
                     return size, sentence
                 sentence = (
                     f"{self._order.label}: batches of {size} change output bytes on this machine; continuing with "
@@ -298,7 +290,7 @@ class Worker:
             return
         key = digest([self._generator.canonical(item).shape, size])
         if key not in self._compiled_for:
-            self._on_device(warm_up, self._generator, item, size)
+            self._device(warm_up, self._generator, item, size)
             self._compiled_for.add(key)
 
     def _planned_size(self, job: Job) -> int:
@@ -327,41 +319,13 @@ class Worker:
         """Load weights. LocalBenchError if they do not fit."""
         try:
             with _exclusive(self._order.load_lock):
-                self._on_device(load)
+                self._device(load)
         except OutOfDeviceMemory as e:
             raise LocalBenchError(
                 f"{self._order.label}: memory ran out while its weights were loaded on {self._order.device} "
                 f"({e}): end other processes there, set engine.offload=always or fewer engine.workers; "
                 "finished images are kept"
             ) from None
-
-    def _on_device(self, call: Callable[..., T], *arguments: Any) -> T:
-        """The result of `call`. OutOfDeviceMemory if memory ran out in it, after its tensors are released.
-
-        That includes failures that `call` did not see: if the workspace of a convolution does not fit, torch tries
-        cuDNN's other algorithms, whose results differ in the last bits, and keeps the one that fits for all later
-        convolutions of that shape in this thread. Later calls therefore run in a new thread.
-        """
-        before, failure = failed_allocations(self._machine.device), ""
-        try:
-            result = call(*arguments) if self._thread is None else self._thread.submit(call, *arguments).result()
-        except (RuntimeError, MemoryError) as e:
-            if not is_out_of_memory(e):
-                raise
-            failure = _first_line(e)
-        if not failure:
-            if failed_allocations(self._machine.device) == before:
-                return result
-            del result
-            failure = "the workspace of a convolution did not fit"
-        # outside of `except`, which holds the frames of the failed call and their tensors
-        device = self._machine.device
-        on_gpu = device.type == "cuda"
-        self._thread = ThreadPoolExecutor(1, initializer=partial(torch.cuda.set_device, device) if on_gpu else None)
-        collect()
-        if on_gpu:
-            torch.cuda.empty_cache()
-        raise OutOfDeviceMemory(failure)
 
     # ---- inputs
 
@@ -406,10 +370,6 @@ def _exclusive(lock: Path | None) -> Iterator[None]:
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _halved_note(label: str, size: int) -> str:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from local_bench.core.errors import ConfigError
-from local_bench.generators.batches import batch_is_neutral
-from local_bench.generators.device import attend, keep_compiled
+from local_bench.generators.device import attend
 from local_bench.generators.families import family
 from local_bench.generators.numerics import attention_backend, compiles, signature
 from local_bench.generators.registry import FAMILIES
@@ -62,19 +61,6 @@ def test_a_lossy_model_gives_other_bytes_and_is_reproducible(ready, machine, nam
 
 
 @pytest.mark.slow
-def test_compiled_blocks_are_batch_invariant(cache, machine):
-    """Which blocks are compiled, family by family: test_gpu_path."""
-    keep_compiled("tests")
-    described, sampler = small("flux")
-    generator = family("flux")(described, resolve(described), replace(machine, compile=True))
-    items = encode(generator, [request_for(described, sampler, i) for i in range(2)])
-    generator.load_denoiser()
-    assert batch_is_neutral(generator, items, 2)
-    one, again = (generator.decode(generator.denoise(items), sampler)[0].tobytes() for _ in range(2))
-    assert one == again
-    assert any((cache / "inductor" / "tests").rglob("*.so"))  # stored for the next process
-
-
 def test_the_denoiser_is_not_compiled_when_it_is_offloaded():
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
     assert compiles(None, gpu, ())

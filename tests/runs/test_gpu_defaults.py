@@ -1,0 +1,106 @@
+"""The defaults of a GPU that other tests leave off, in whole runs on a CPU (`docs/gpu-check.md` lists them)."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch._dynamo.utils import counters
+
+from local_bench.generators.staged import Staged
+from local_bench.runs.config import RunConfig
+from local_bench.runs.engine import run_stages
+from tests.small_references import small_references
+
+from .test_generate import candidates, digest_of, order
+
+GRAPHS = {"tiny-flux-kontext": 2, "tiny-qwen-image-edit-plus": 1}
+"""Graphs, one for each kind of block, of models whose images are encoded before denoising, and while denoising, with
+prompts of their own length. `test_gpu_path` counts those of every family."""
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory):
+    """Edits of a wide and of a tall image, whose rules require the same aspects of models without input images."""
+    folder = tmp_path_factory.mktemp("orders")
+    lines = []
+    for name, size, ratio in (("wide", (128, 64), "2:1"), ("tall", (64, 96), "2:3")):
+        Image.effect_noise(size, 50).convert("RGB").save(folder / f"{name}.png")
+        rules = [{"visual_specs": {"aspect_ratio": ratio}}]
+        lines.append(order(name, ["an image"], source_image=f"{name}.png", rules=rules))
+    (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+def compiled_config(orders: Path, **suite) -> RunConfig:
+    return RunConfig(
+        name="t",
+        suite={"name": "servimage", "path": str(orders / "tasks.jsonl"), "sizes_from_rules": True, **suite},
+        models=[{"card": name, "height": 64, "width": 64, "num_inference_steps": 2} for name in GRAPHS],
+        metrics=[],
+        engine={"device": "cpu", "compile": True},
+    )
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from local_bench.core.quiet import quiet_libraries
+from local_bench.generators.staged import Staged
+from local_bench.runs.config import RunConfig
+from local_bench.runs.engine import run_stages
+from tests.small_references import small_references
+
+small_references(setattr)
+real, calls = Staged.pixels, []
+
+def pixels(self, *arguments):
+    calls.append(self.card.name)
+    if len(calls) == 6:  # after a warm-up, three calls of the probe, and the first batch
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, *arguments)
+
+Staged.pixels = pixels
+run_stages(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]), ("generate",))
+"""
+
+
+@pytest.mark.slow
+def test_compiled_runs_give_equal_bytes_after_a_kill_and_one_graph_for_all_sizes(orders, tmp_path, monkeypatch):
+    small_references(monkeypatch.setattr)
+    monkeypatch.setattr(torch._inductor.config.cpp, "vec_isa_ok", True)  # compiles no trial of the processor
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
+    graphs = {}
+    real = Staged.drop_denoiser
+
+    def counted(self):
+        graphs[self.card.name] = counters["stats"]["unique_graphs"] - sum(graphs.values())
+        real(self)
+
+    counters.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Staged, "drop_denoiser", counted)
+        run_stages(compiled_config(orders), tmp_path / "run", ("generate",))
+    rows = candidates(tmp_path / "run")
+    assert {row["state"] for row in rows} == {"done"}
+    assert {row["batch_size"] for row in rows if row["model"] == "tiny-flux-kontext"} == {4}  # by the probe
+    for name in GRAPHS:
+        sizes = {
+            (s["height"], s["width"])
+            for row in rows
+            if row["model"] == name
+            for s in [json.loads(row["work"])["sampler"]]
+        }
+        assert len(sizes) == 2
+    assert graphs == GRAPHS
+
+    arguments = [sys.executable, "-c", KILLED, compiled_config(orders).model_dump_json(), str(tmp_path / "killed")]
+    assert subprocess.run(arguments, check=False, capture_output=True).returncode == -signal.SIGKILL
+    made = [row for row in candidates(tmp_path / "killed") if row["state"] == "done"]
+    assert 0 < len(made) < len(rows)
+    run_stages(compiled_config(orders), tmp_path / "killed", ("generate",))
+    assert digest_of(tmp_path / "killed") == digest_of(tmp_path / "run")
