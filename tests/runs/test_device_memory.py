@@ -1,0 +1,278 @@
+"""Device memory: what a plan decides does not follow what is free, and what runs out is recovered from."""
+
+import gc
+import json
+import threading
+import weakref
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from local_bench.core.errors import ConfigError, LocalBenchError
+from local_bench.generators import capacity
+from local_bench.generators.memory import OTHERS_GB
+from local_bench.models.cards import cards
+from local_bench.models.gpus import gpus
+from local_bench.runs import device_calls
+from local_bench.runs import work_order as orders
+from local_bench.runs.config import EngineConfig, LossyConfig
+from local_bench.runs.engine import run_stages
+from local_bench.runs.executors.base import WorkerDevice
+from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, Message, WorkOrder
+from local_bench.runs.work_order import OrderRequest, placement_of, work_order
+from local_bench.runs.worker import Worker
+from tests.generators.conftest import PROMPTS, small
+
+from .test_generate import config, order
+
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this computation")
+
+
+@pytest.fixture
+def gpu_with(monkeypatch):
+    """Makes cuda:0 a GPU of `configs/gpus.yaml` with some free memory."""
+
+    def change(known, free_gb, total_gb=None):
+        total = total_gb or known.memory_gb + 0.1
+        major, minor = divmod(int(known.gpu_class.removeprefix("sm")), 10)
+        name = f"NVIDIA {known.matches[0]}"
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free_gb * 1e9), int(total * 1e9)))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: name)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name=name))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (major, minor))
+        monkeypatch.setattr(orders, "host_memory_gb", lambda: 256.0)
+
+    return change
+
+
+def request_of(card, **more) -> OrderRequest:
+    sampler = {name: value for name, value in card.sampler.model_dump().items() if value is not None}
+    settings = SimpleNamespace(batch_size=None, attempts=1, lossy=LossyConfig())
+    model = SimpleNamespace(
+        card=card, label=card.name, weights=None, parts={}, weights_sha256="x", config=settings, sampler=sampler
+    )
+    nowhere = Path("/nowhere")
+    return OrderRequest(model, EngineConfig(), nowhere, nowhere, nowhere, Job("a", "p", 0, sampler, ()), 1, {}, **more)
+
+
+@pytest.mark.parametrize("known", gpus().values(), ids=lambda known: known.name)
+@pytest.mark.parametrize("name", ["qwen-image", "flux2-dev", "flux1-dev", "sd35-large"])
+def test_a_work_order_is_the_same_for_all_free_memory_or_refused(gpu_with, known, name):
+    card, device = cards()[name], WorkerDevice("cuda:0", 1)
+    made, refused = set(), 0
+    for free_gb in (*(known.memory_gb + 0.1 - less for less in (0, 0.5, 1, 1.5, 2, 3, 5, 8, 13)), 1):
+        gpu_with(known, free_gb)
+        try:
+            made.add(repr(work_order(device, request_of(card))))
+        except ConfigError:
+            refused += 1
+    assert len(made) <= 1
+    assert refused
+    if made:
+        assert "GB are free: end other processes that use it" in refusal(card, device)
+
+
+def refusal(card, device) -> str:
+    with pytest.raises(ConfigError) as e:
+        work_order(device, request_of(card))
+    return str(e.value)
+
+
+def test_a_desktop_may_use_some_memory(gpu_with):
+    """The CUDA context and a desktop take 0.5 GB each."""
+    for known in gpus().values():
+        gpu_with(known, known.memory_gb + 0.1 - 0.5 - OTHERS_GB)
+        work_order(
+            WorkerDevice("cuda:0", 1),
+            request_of(cards()["flux1-dev"] if known.memory_gb > 30 else cards()["sd3-medium"]),
+        )
+
+
+def test_the_first_sessions_decision_holds_for_all_later_ones(gpu_with):
+    """A run that grows by larger images, or one that continues with smaller ones."""
+    card = cards()["qwen-image"]
+    gpu_with(gpus()["a100-40"], 42)
+    streamed, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card))
+    assert placement_of(streamed) == {"offload": ["denoise"], "compile": False}
+    gpu_with(gpus()["h100"], 85)
+    resident, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card))
+    assert placement_of(resident) == {"offload": [], "compile": True}
+    for first in (streamed, resident):
+        later, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card, placement=placement_of(first)))
+        assert placement_of(later) == placement_of(first)
+
+
+def test_a_run_stores_its_decision(tmp_path, monkeypatch):
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(order("text", ["a boot"])))
+    settings = config(tmp_path, {"card": "tiny-flux", "height": 64, "width": 64}, engine={"offload": "always"})
+    run_stages(settings, tmp_path / "run", ("generate",))
+    with RunDir.open(tmp_path / "run") as run:
+        assert run.store.json_meta("placement:tiny-flux") == {"offload": ["encode", "denoise"], "compile": False}
+
+
+# ---- memory that runs out
+
+
+def order_of(folder: Path, name: str = "flux", **changes) -> tuple[WorkOrder, list[Job]]:
+    described, sampler = small(name)
+    folders = {part: folder / part for part in ("images", "inputs", "encoded")}
+    for path in folders.values():
+        path.mkdir()
+    made = WorkOrder(
+        label=described.name,
+        card=described,
+        weights=None,
+        parts={},
+        weights_sha256="random",
+        lossy={},
+        device="cpu",
+        attention="native",
+        compile=False,
+        offload=(),
+        threads=1,
+        io_workers=2,
+        batch_order="plan",
+        batch_size=4,
+        attempts=4,
+        capacity_gb=None,
+        **folders,
+    )
+    jobs = [Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, asdict(sampler), ()) for i in range(8)]
+    return replace(made, **changes), jobs
+
+
+def broken(worker: Worker, stage: str, when, error: Exception, held: list | None = None) -> list[int]:
+    """Makes a stage of the worker's generator raise `error` in the calls for which `when(number, argument)` holds."""
+    real, calls = getattr(worker._generator, stage), []
+
+    def run(*arguments):
+        if held:
+            gc.collect()
+            assert held[0]() is None, "tensors of the failed call are alive"
+        calls.append(len(calls))
+        if when(len(calls), arguments[0]):
+            activations = torch.zeros(1000, 1000)  # what a forward pass holds
+            if held is not None:
+                held.append(weakref.ref(activations))
+            raise type(error)(*error.args)
+        return real(*arguments)
+
+    setattr(worker._generator, stage, run)
+    return calls
+
+
+def images(events) -> dict[str, str]:
+    return {r.work_id: r.pixels_sha256 for e in events if isinstance(e, ImagesFinished) for r in e.results}
+
+
+def sizes(events) -> list[int]:
+    return [e.batch_size for e in events if isinstance(e, BatchSizeChosen)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, cache):
+    made, jobs = order_of(tmp_path_factory.mktemp("undisturbed"), batch_size=2)
+    return images(Worker(made).make(jobs))
+
+
+@pytest.mark.parametrize(("stage", "error"), [("denoise", OUT_OF_MEMORY), ("pixels", NO_ENGINE)])
+def test_the_next_call_begins_after_the_failed_tensors_are_released(tmp_path, undisturbed, stage, error):
+    made, jobs = order_of(tmp_path)
+    worker = Worker(made)
+    held: list = []
+    broken(worker, stage, lambda call, batch: len(batch) == 4 and call > 3, error, held)  # three of the probe
+    events = list(worker.make(jobs))
+    assert len(held) == 1
+    assert sizes(events) == [4, 2]
+    assert images(events) == undisturbed
+
+
+def test_a_workspace_that_did_not_fit_counts_as_running_out_of_memory(tmp_path, undisturbed, monkeypatch):
+    """torch catches the failure, and the batch ends with another algorithm's values and without an error."""
+    made, jobs = order_of(tmp_path)
+    worker, n, threads = Worker(made), 0, []
+    decode = worker._generator.pixels
+
+    def pixels(latents, sampler):
+        nonlocal n
+        threads.append(threading.current_thread().name)
+        n += len(threads) == 4  # the first batch after the probe
+        return decode(latents, sampler).roll(1) if len(threads) == 4 else decode(latents, sampler)
+
+    monkeypatch.setattr(device_calls, "failed_allocations", lambda device: n)
+    worker._generator.pixels = pixels
+    events = list(worker.make(jobs))
+    assert sizes(events) == [4, 2]
+    assert images(events) == undisturbed
+    assert set(threads[:4]) == {"MainThread"}
+    assert "MainThread" not in threads[4:]  # torch keeps its choice of algorithms by thread
+
+
+def test_failed_allocations_are_those_that_torch_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {"num_ooms": 3, "allocation.all.current": 1})
+    assert capacity.failed_allocations(torch.device("cuda", 0)) == 3
+    assert capacity.failed_allocations(torch.device("cpu")) == 0
+
+
+@pytest.mark.parametrize(("stage", "error"), [("denoise", OUT_OF_MEMORY), ("pixels", NO_ENGINE)])
+def test_no_memory_for_one_image_is_one_sentence(tmp_path, stage, error):
+    made, jobs = order_of(tmp_path)
+    worker = Worker(made)
+    broken(worker, stage, lambda call, batch: True, error)
+    with pytest.raises(
+        LocalBenchError, match=r"memory of cpu ran out with a batch of one image .*: end other processes"
+    ):
+        list(worker.make(jobs))
+
+
+def test_running_out_while_encoding_continues_with_offloaded_encoders(tmp_path, undisturbed):
+    made, jobs = order_of(tmp_path, batch_size=2)
+    worker = Worker(made)
+    calls = broken(worker, "encode_text", lambda call, _: call == 2, OUT_OF_MEMORY)
+    events = list(worker.make(jobs))
+    assert len(calls) == len(PROMPTS) + 1
+    assert [e.sentence for e in events if isinstance(e, Message)] == [
+        "tiny-flux: out of memory, continuing with offloaded text encoders"
+    ]
+    assert images(events) == undisturbed
+
+
+def test_running_out_while_encoding_again_is_one_sentence(tmp_path):
+    made, jobs = order_of(tmp_path)
+    worker = Worker(made)
+    broken(worker, "encode_text", lambda call, _: call >= 2, OUT_OF_MEMORY)
+    with pytest.raises(LocalBenchError, match=r"memory of cpu ran out while a prompt was encoded .*GiB\): end other"):
+        list(worker.make(jobs))
+
+
+def test_other_errors_pass(tmp_path):
+    made, jobs = order_of(tmp_path)
+    worker = Worker(made)
+    broken(worker, "denoise", lambda call, _: call == 5, RuntimeError("CUDA error: an illegal memory access"))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        list(worker.make(jobs))
+
+
+def test_one_image_with_non_finite_pixels_is_unscored_and_the_others_are_not(tmp_path, undisturbed):
+    """The latents are finite: a VAE in half precision overflows."""
+    made, jobs = order_of(tmp_path, batch_size=2)
+    worker = Worker(made)
+    real, calls = worker._generator.latents_to_pixels, []
+
+    def overflowing(latents, sampler):
+        calls.append(1)
+        decoded = real(latents, sampler)
+        if len(calls) == 8:  # three batches of the probe, and the second image of the first batch
+            decoded[0, 0, 5, 5] = float("inf")
+        return decoded
+
+    worker._generator.latents_to_pixels = overflowing
+    made_images = images(worker.make(jobs))
+    assert [key for key, sha in made_images.items() if sha is None] == ["1"]
+    assert made_images == undisturbed | {"1": None}
