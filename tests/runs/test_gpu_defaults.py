@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +13,15 @@ from PIL import Image
 from torch._dynamo.utils import counters
 
 from local_bench.generators.staged import Staged
+from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
+from local_bench.runs.worker import Worker
+from tests.fake_cuda import fake_cuda
+from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
 from tests.small_references import small_references
 
+from .test_device_memory import images, order_of
 from .test_generate import candidates, digest_of, order
 
 GRAPHS = {"tiny-flux-kontext": 2, "tiny-qwen-image-edit-plus": 1}
@@ -46,13 +52,66 @@ def compiled_config(orders: Path, **suite) -> RunConfig:
     )
 
 
+class Event:
+    """An event of a GPU that is always done."""
+
+    def __init__(self, enable_timing):
+        self.log = []
+
+    def record(self, stream):
+        EVENTS.append("recorded")
+
+    def synchronize(self):
+        EVENTS.append("waited for")
+
+    def elapsed_time(self, later):
+        return 1.0
+
+
+EVENTS: list[str] = []
+
+
+@pytest.mark.parametrize("name", ["flux", "flux_kontext"])
+def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, machine, name):  # noqa: F811
+    """On tensors that track devices: what is encoded is kept on the host, images are copied to it behind events."""
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "gpu").mkdir()
+    weights = resolve(small(name)[0])
+    on_cpu, jobs = order_of(tmp_path / "cpu", name, batch_size=2, weights=weights)
+    expected = images(Worker(on_cpu).make(jobs[:3]))
+    h100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0)
+    functions = {
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "current_stream": lambda device=None: None,
+        "Event": Event,
+        "memory_stats": lambda device: {"num_ooms": 0},
+        "get_device_name": lambda device=None: h100.name,
+        "get_device_properties": lambda device: h100,
+    }
+    for function, value in functions.items():
+        monkeypatch.setattr(torch.cuda, function, value)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
+    EVENTS.clear()
+    on_gpu, _ = order_of(tmp_path / "gpu", name, batch_size=2, weights=weights, device="cuda:0")
+    with fake_cuda():
+        assert images(Worker(on_gpu).make(jobs[:3])) == expected
+    assert EVENTS.count("recorded") == 1 + 2 * 2  # the clock's zero; the end of denoising and of decoding, twice
+    assert EVENTS.index("waited for") < EVENTS.index("recorded", 1)
+
+
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from local_bench.core.quiet import quiet_libraries
 from local_bench.generators.staged import Staged
+from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.engine import run_stages
+from local_bench.runs.worker import Worker
+from tests.fake_cuda import fake_cuda
+from tests.generators.conftest import machine, small  # noqa: F401  # a fixture
 from tests.small_references import small_references
 
 small_references(setattr)
