@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from local_bench.core.errors import ConfigError
+from local_bench.core.packages import versions
 from local_bench.generators.driver import unusable_gpu
 
 _EQUAL_MEMORY = 0.01
@@ -245,6 +246,8 @@ def signature(device: torch.device, attention: str, dtype: str, compiled: bool =
     }
     if compiled:
         common["inductor"] = "deterministic"
+    if attention == "xformers":
+        common["xformers"] = versions().get("xformers")
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return common | {

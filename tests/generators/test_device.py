@@ -131,4 +131,6 @@ def test_the_signature_contains_what_determines_bytes():
     plain = signature(cpu, "native", "float32")
     assert plain != signature(cpu, "native", "float32", compiled=True)
     assert plain != signature(cpu, "native", "bfloat16")
+    assert "xformers" not in plain
+    assert "xformers" in signature(cpu, "xformers", "float32")  # its release
     assert {"torch", "diffusers", "device", "attention", "dtype", "compiled"} <= set(plain)

@@ -152,8 +152,9 @@ class FeatureExtractor:
                 raise
             if self._batch_size > 1:
                 raise LocalBenchError(
-                    f"{self._device} has too little memory for a batch of {self._batch_size} images: reduce "
-                    "engine.metric_batch_size and run the same command again; finished scores are kept"
+                    f"{self._device} has too little memory for a batch of {self._batch_size} images: end other "
+                    "processes that use it and run the same command again, or measure a new run or a folder with a "
+                    "smaller engine.metric_batch_size; finished scores are kept"
                 ) from e
             return {batch[0][0]: Unscorable(NO_MEMORY)}
         except Unscorable as e:
