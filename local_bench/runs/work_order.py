@@ -78,7 +78,7 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         host_gb=None if capacity is None else host_memory_gb() / workers,
         attempts=model.config.attempts,
         lossy=model.config.lossy.settings,
-        offload=request.placement.get("offload", OFFLOADABLE if engine.offload == "always" else None),
+        offload=_offload(request),
     )
     if memory.refused:
         raise ConfigError(f"{model.label}: {memory.refused}")
@@ -121,3 +121,15 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         sampler=model.sampler,
     )
     return order, tuple(memory.sentences)
+
+
+def _offload(request: OrderRequest) -> Sequence[str] | None:
+    """The phases to offload; None if the plan decides. ConfigError if that would change a started model's bytes."""
+    if request.engine.offload != "always":
+        return request.placement.get("offload")
+    if request.placement.get("compile"):
+        raise ConfigError(
+            f"{request.model.label}: engine.offload=always runs uncompiled, and this run's images are compiled: remove "
+            "it, or start another run with it"
+        )
+    return OFFLOADABLE

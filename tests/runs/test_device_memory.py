@@ -106,6 +106,13 @@ def test_the_first_sessions_decision_holds_for_all_later_ones(gpu_with):
     for first in (streamed, resident):
         later, _ = work_order(WorkerDevice("cuda:0", 1), request_of(card, placement=placement_of(first)))
         assert placement_of(later) == placement_of(first)
+    always = replace(request_of(card, placement=placement_of(resident)), engine=EngineConfig(offload="always"))
+    with pytest.raises(
+        ConfigError, match=r"qwen-image: engine.offload=always runs uncompiled, and this run's images are"
+    ):
+        work_order(WorkerDevice("cuda:0", 1), always)
+    gpu_with(gpus()["a100-40"], 42)
+    assert work_order(WorkerDevice("cuda:0", 1), replace(always, placement=placement_of(streamed)))[0].offload
 
 
 def test_a_run_stores_its_decision(tmp_path, monkeypatch):
