@@ -58,6 +58,7 @@ ALLOWED = {
     ("judges/vlm/engine.py", "Image.open"): "PNG bytes that the parent process encoded",
     ("judges/vlm/engine.py", "json.loads"): "messages of the parent process",
     ("judges/vlm/embedded.py", "json.loads"): "messages of our child process",
+    ("judges/vlm/attention.py", "json.loads"): "the output of our child process",
     ("judges/vlm/local.py", "Image.open"): "PNG bytes that this process encoded",
     ("judges/vlm/plugin.py", "Image.open"): "PNG bytes that this process encoded",
     ("judges/vlm/child.py", "open"): "appends to the log of our child process",

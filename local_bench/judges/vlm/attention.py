@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from local_bench.core import strictjson
 from local_bench.core.environment import variables
-from local_bench.core.errors import ConfigError, ServerError
+from local_bench.core.errors import ConfigError, ServerError, WeightsError
+from local_bench.core.tensors import open_tensors
 
 Wanted = Literal["auto", "on", "off"]
 Capability = tuple[int, int]
@@ -114,10 +116,10 @@ def on_gpu(
 def is_recurrent(weights: Path) -> bool:
     """Whether config.json has language-model layers other than attention, as far as that is known without vLLM."""
     try:
-        config = json.loads((weights / "config.json").read_text("utf-8"))
+        config = strictjson.read(weights / "config.json", WeightsError, missing="it has no config.json")
         text = config.get("text_config", config)
         return bool(_other_layers(text.get("layer_types"))) or "linear_num_key_heads" in text
-    except (OSError, ValueError, AttributeError):
+    except (WeightsError, AttributeError):
         return False  # loading the weights gives the error
 
 
@@ -201,12 +203,10 @@ def _refused(name: str, capability: Capability, **model: object) -> list[str]:
 
 
 def _tensor_names(weights: Path) -> set[str]:
-    from safetensors import safe_open
-
     names: set[str] = set()
     for file in sorted(weights.glob("*.safetensors")):
-        with safe_open(file, "pt") as opened:
-            names.update(opened.keys())
+        with open_tensors(file) as tensors:
+            names.update(tensors.keys())
     return names
 
 
