@@ -75,6 +75,7 @@ def isolated_network():
 
 @pytest.mark.server
 def test_a_whole_run_sends_nothing_writes_nothing_to_home_and_runs_nothing_from_the_working_folder(tmp_path, hostile):
+    """Also without graphical libraries and a C compiler (tests/namespace.py)."""
     home, audit, queries, log = (tmp_path / name for name in ("home", "audit", "queries", "audit.log"))
     home.mkdir()
     audit.mkdir()

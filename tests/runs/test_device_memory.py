@@ -62,11 +62,11 @@ def request_of(card, **more) -> OrderRequest:
 
 
 @pytest.mark.parametrize("known", gpus().values(), ids=lambda known: known.name)
-@pytest.mark.parametrize("name", ["qwen-image", "flux2-dev", "flux1-dev", "sd35-large"])
+@pytest.mark.parametrize("name", ["qwen-image", "flux2-dev"])
 def test_a_work_order_is_the_same_for_all_free_memory_or_refused(gpu_with, known, name):
     card, device = cards()[name], WorkerDevice("cuda:0", 1)
     made, refused = set(), 0
-    for free_gb in (*(known.memory_gb + 0.1 - less for less in (0, 0.5, 1, 1.5, 2, 3, 5, 8, 13)), 1):
+    for free_gb in (*(known.memory_gb + 0.1 - less for less in (0, 0.5, 1, 2, 5)), 1):
         gpu_with(known, free_gb)
         try:
             made.add(repr(work_order(device, request_of(card))))

@@ -70,7 +70,7 @@ def small(address, **more) -> RunConfig:
         engine={
             "device": "cpu",
             "executor": "local" if address is None else "ray",
-            "ray": {"address": address, "wait_s": 120, **more},
+            "ray": {"address": address, "wait_s": 600, **more},
         },
     )
 
