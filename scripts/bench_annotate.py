@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
-import httpx
+import httpx2
 
 from local_bench.judges.people.app import csrf_token
 from local_bench.judges.people.database import AnnotationDatabase
@@ -56,7 +56,7 @@ def run_server(folder: Path, n: int, clients: int) -> None:
 
 
 async def annotator(url: str, token: str, requests: int, found: dict[str, list[float]]) -> None:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as client:
         await client.get(f"/a/{token}")
         headers = {"X-CSRF-Token": csrf_token(token)}
         for i in range(requests):

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from local_bench.judges.people.app import COOKIE, csrf_token
 from local_bench.judges.people.database import AnnotationDatabase
@@ -71,15 +71,15 @@ class Annotator:
                 del self.given[item["item_id"], item["kind"]]
                 self.undone += 1
 
-    def send(self, method: str, path: str, body: object = None) -> httpx.Response:
+    def send(self, method: str, path: str, body: object = None) -> httpx2.Response:
         while True:
             token = self.server.tokens[self.name]
             try:
                 headers, cookies = {"X-CSRF-Token": csrf_token(token)}, {COOKIE: token}
-                return httpx.request(
+                return httpx2.request(
                     method, self.server.url + path, json=body, headers=headers, cookies=cookies, timeout=30
                 )
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 self.resent += 1
                 time.sleep(0.05)
 

@@ -163,21 +163,21 @@ def _is_intact(path: Path) -> bool:
 def download(purpose: Purpose, url: str, target: Path, max_bytes: int = MAX_BYTES) -> str:
     """Download `url` (at most `max_bytes`) to `target` and return its sha256. The purpose's error if that fails,
     StorageError if the free space is less than twice the size."""
-    import httpx
+    import httpx2
 
     digest, received = hashlib.sha256(), 0
 
-    def only_https(request: httpx.Request) -> None:
+    def only_https(request: httpx2.Request) -> None:
         if not _is_safe(str(request.url)):
             raise purpose.error(f"{url} redirects to {request.url}, which is not https: correct {purpose.source}")
 
     hooks = {"request": [only_https]}
     try:
         with (
-            httpx.Client(follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks) as client,
+            httpx2.Client(follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks) as client,
             client.stream("GET", url) as response,
         ):
-            if response.status_code != httpx.codes.OK:
+            if response.status_code != httpx2.codes.OK:
                 raise purpose.error(
                     f"{url} returned HTTP {response.status_code}: check {purpose.source}, and {purpose.again}"
                 )
@@ -190,7 +190,7 @@ def download(purpose: Purpose, url: str, target: Path, max_bytes: int = MAX_BYTE
                         _check_size(purpose, url, received, target, max_bytes)
                     digest.update(chunk)
                     file.write(chunk)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as e:
         raise purpose.error(
             f"{url} cannot be downloaded ({type(e).__name__}): check the network, and {purpose.again}"
         ) from e

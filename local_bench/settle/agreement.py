@@ -110,16 +110,24 @@ def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "
     Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011). A unit with fewer than two ratings has no pair
     and is excluded. Undefined for fewer than two units with pairs, and where all their ratings are the same.
     """
-    from krippendorff import alpha
-
     paired = [unit for unit in units if sum(value is not None for value in unit) >= 2]
     n_excluded = len(units) - len(paired)
     if len(paired) < 2:
         return Agreement(None, len(paired), n_excluded, TOO_FEW)
-    ratings = np.asarray(paired, dtype=np.float64).T  # (raters, units), NaN for None
-    if np.nanmin(ratings) == np.nanmax(ratings):
+    values = np.array(sorted({value for unit in paired for value in unit if value is not None}), dtype=np.float64)
+    if len(values) == 1:
         return Agreement(None, len(paired), n_excluded, ALL_ALIKE)
-    return Agreement(float(alpha(reliability_data=ratings, level_of_measurement=level)), len(paired), n_excluded)
+    ratings = np.asarray(paired, dtype=np.float64)  # (units, raters), NaN for None
+    counts = (ratings[:, :, None] == values).sum(axis=1)  # (units, values)
+    weighted = counts / (counts.sum(axis=1, keepdims=True) - 1)
+    coincidences = counts.T @ weighted - np.diag(weighted.sum(axis=0))  # (values, values)
+    totals = coincidences.sum(axis=1)
+    scale = {"nominal": values, "ordinal": np.cumsum(totals) - totals / 2, "interval": values}[level]
+    distances = (scale[:, None] - scale) ** 2
+    if level == "nominal":
+        distances = np.sign(distances)
+    by_chance = (np.outer(totals, totals) * distances).sum() / (totals.sum() - 1)
+    return Agreement(float(1 - (coincidences * distances).sum() / by_chance), len(paired), n_excluded)
 
 
 def spearman(x: Sequence[float | None], y: Sequence[float | None]) -> Agreement:

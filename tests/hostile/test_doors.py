@@ -23,8 +23,8 @@ CALLS = {
     *("csv.reader", "csv.DictReader", "np.load", "numpy.load", "torch.load", "torch.jit.load", "tomllib.load"),
     *("tarfile.open", "zipfile.ZipFile", "pickle.load", "pickle.loads", "urlopen"),
 }
-PREFIXES = ("yaml.", "httpx.", "urllib.request.")
-TYPES = ("httpx.AsyncBaseTransport", "httpx.Limits")
+PREFIXES = ("yaml.", "httpx2.", "urllib.request.")
+TYPES = ("httpx2.AsyncBaseTransport", "httpx2.Limits")
 
 DOORS = {
     "core/files.py": "bytes and text of files",
@@ -63,8 +63,11 @@ ALLOWED = {
     ("judges/vlm/plugin.py", "Image.open"): "PNG bytes that this process encoded",
     ("judges/vlm/child.py", "open"): "appends to the log of our child process",
     ("judges/vlm/child.py", "read_text"): "the log of our child process",
-    ("judges/vlm/client.py", "httpx.AsyncClient"): "the client whose answers judges/vlm/http.py reads",
-    ("judges/vlm/server.py", "httpx.get"): "the health of our own server on the loopback interface; no content is read",
+    ("judges/vlm/client.py", "httpx2.AsyncClient"): "the client whose answers judges/vlm/http.py reads",
+    (
+        "judges/vlm/server.py",
+        "httpx2.get",
+    ): "the health of our own server on the loopback interface",
     ("judges/rules.py", "Image.open"): "the header only: hard rules are about the file as it is stored",
     ("judges/people/app.py", "read_bytes"): "files of this package",
     ("judges/people/texts.py", "yaml.safe_load"): "a file of this package",
@@ -143,7 +146,7 @@ def test_a_planted_call_is_detected(tmp_path):
         "def f(p): return open(p)",
         "import yaml\nyaml.safe_load('')",
         "import sqlite3\nsqlite3.connect('x')",
-        "import httpx\nhttpx.get('x')",
+        "import httpx2\nhttpx2.get('x')",
         "from PIL import Image\nImage.open('x')",
     ):
         (tmp_path / "module.py").write_text(text)

@@ -4,7 +4,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 import pytest
 import tenacity
 from PIL import Image
@@ -52,7 +52,7 @@ class Here:
 
 
 def reply(content='{"met":1}', finish="stop", status=200):
-    return httpx.Response(status, json={"choices": [{"message": {"content": content}, "finish_reason": finish}]})
+    return httpx2.Response(status, json={"choices": [{"message": {"content": content}, "finish_reason": finish}]})
 
 
 def point_of(request):
@@ -62,7 +62,9 @@ def point_of(request):
 
 def verdicts_of(handler, server=None, in_flight=4, load=make_image, spec=SPEC, questions=QUESTIONS):
     found = {}
-    with Client(server or Here(), Composer(load, 32), in_flight, 5.0, transport=httpx.MockTransport(handler)) as client:
+    with Client(
+        server or Here(), Composer(load, 32), in_flight, 5.0, transport=httpx2.MockTransport(handler)
+    ) as client:
         try:
             for key, verdict in answers(client, spec, questions):
                 found[key] = verdict
@@ -97,7 +99,7 @@ def test_every_question_is_answered_once_within_the_concurrency_limit():
     assert keys == {"Bearer secret"}
 
 
-@pytest.mark.parametrize("fault", [503, 429, httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError])
+@pytest.mark.parametrize("fault", [503, 429, httpx2.ConnectError, httpx2.ReadTimeout, httpx2.RemoteProtocolError])
 def test_transport_errors_are_retried(fault):
     tries = {}
 
@@ -106,7 +108,7 @@ def test_transport_errors_are_retried(fault):
         tries[point] = tries.get(point, 0) + 1
         if tries[point] < 3:
             if isinstance(fault, int):
-                return httpx.Response(fault)
+                return httpx2.Response(fault)
             raise fault("gone")
         return reply()
 
@@ -131,9 +133,9 @@ def test_an_invalid_answer_is_not_requested_again():
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
-        (lambda: httpx.Response(400, text="too long"), "refused the question"),
-        (lambda: httpx.Response(200, json={"choices": []}), "not reply in its own format"),
-        (lambda: httpx.Response(200, text="<html>"), "not reply in its own format"),
+        (lambda: httpx2.Response(400, text="too long"), "refused the question"),
+        (lambda: httpx2.Response(200, json={"choices": []}), "not reply in its own format"),
+        (lambda: httpx2.Response(200, text="<html>"), "not reply in its own format"),
         (lambda: reply(None), "gave no answer"),
         (lambda: reply('{"met":1}', "length"), "cut off"),
     ],
@@ -153,7 +155,7 @@ def test_a_server_that_goes_down_leaves_what_was_answered():
         count += 1
         if count > 7:
             server.up = False
-            raise httpx.ConnectError("refused")
+            raise httpx2.ConnectError("refused")
         return reply()
 
     found, error = verdicts_of(handler, server, in_flight=1)
@@ -163,7 +165,7 @@ def test_a_server_that_goes_down_leaves_what_was_answered():
 
 
 def test_a_wrong_key_is_an_immediate_error():
-    found, error = verdicts_of(lambda request: httpx.Response(401))
+    found, error = verdicts_of(lambda request: httpx2.Response(401))
     assert not found
     assert "check its key" in str(error)
 
@@ -183,7 +185,7 @@ def labelled(token, logprobs):
     top = [{"token": label, "logprob": p} for label, p in logprobs.items()]
     choice = {"message": {"content": token}, "finish_reason": "length"}
     sent = {"choices": [choice | {"logprobs": {"content": [{"top_logprobs": top}]}}]}
-    return httpx.Response(200, content=json.dumps(sent).encode())
+    return httpx2.Response(200, content=json.dumps(sent).encode())
 
 
 LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
-import httpx
+import httpx2
 import pytest
 import torch
 from PIL import Image
@@ -246,7 +246,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     with ManagedServer(engine, Child(folder / "served.log"), 600) as server:
 
         def tokens(client):
-            lines = httpx.get(server.base_url.removesuffix("/v1") + "/metrics", headers=client._headers()).text
+            lines = httpx2.get(server.base_url.removesuffix("/v1") + "/metrics", headers=client._headers()).text
             (line,) = (line for line in lines.splitlines() if line.startswith("vllm:prompt_tokens_total"))
             return float(line.rpartition(" ")[2])
 

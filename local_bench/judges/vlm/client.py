@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import httpx
+import httpx2
 import tenacity
 
 from local_bench.core.errors import ServerError
@@ -41,8 +41,8 @@ class Client:
     in_flight: int | None
     """Maximum number of concurrent requests. None: `MAX_CONCURRENCY`."""
     timeout_s: float
-    transport: httpx.AsyncBaseTransport | None = None
-    """For tests: `httpx.MockTransport`."""
+    transport: httpx2.AsyncBaseTransport | None = None
+    """For tests: `httpx2.MockTransport`."""
 
     def __enter__(self) -> Self:
         self.server.__enter__()
@@ -80,7 +80,7 @@ class Client:
         """Prompt tokens and those of them served from the prefix cache, from the server's metrics."""
         try:
             return _counters(_text(fetch_now(self._metrics_url(), self._headers(), METRICS_S)))
-        except (httpx.HTTPError, ValueError, ResponseTooLarge):
+        except (httpx2.HTTPError, ValueError, ResponseTooLarge):
             return {}
 
     async def _complete(
@@ -95,16 +95,16 @@ class Client:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.server.api_key.get_secret_value()}"} if self.server.api_key else {}
 
-    def _http(self, connections: int) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
-        return httpx.AsyncClient(
+    def _http(self, connections: int) -> httpx2.AsyncClient:
+        limits = httpx2.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
+        return httpx2.AsyncClient(
             headers=self._headers(), timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False
         )
 
     def _metrics_url(self) -> str:
         return self.server.base_url.removesuffix("/v1") + "/metrics"
 
-    async def _one(self, http: httpx.AsyncClient, request: Request) -> Reply:
+    async def _one(self, http: httpx2.AsyncClient, request: Request) -> Reply:
         server = self.server
         body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
         retrying = tenacity.AsyncRetrying(
@@ -115,26 +115,26 @@ class Client:
         )
         try:
             async with asyncio.timeout(self.timeout_s):
-                received: httpx.Response = await retrying(self._post, http, body)
+                received: httpx2.Response = await retrying(self._post, http, body)
         except TimeoutError:
             raise Unreachable(f"no answer within {self.timeout_s:g} s (judge.request_timeout_s)") from None
         except ResponseTooLarge:
             return Reply("", refusal=TOO_LARGE)
-        except (httpx.RequestError, _Busy) as e:
+        except (httpx2.RequestError, _Busy) as e:
             raise Unreachable(str(e) or type(e).__name__) from e
         return self._read(received)
 
     def _is_retryable(self, error: BaseException) -> bool:
-        return isinstance(error, httpx.RequestError | _Busy) and self.server.alive()
+        return isinstance(error, httpx2.RequestError | _Busy) and self.server.alive()
 
-    async def _post(self, http: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
+    async def _post(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> httpx2.Response:
         url = f"{self.server.base_url}/chat/completions"
         received = await fetch(http, "POST", url, self.timeout_s, body)
         if received.status_code in RETRY_STATUS:
             raise _Busy(f"status {received.status_code}")
         return received
 
-    def _read(self, received: httpx.Response) -> Reply:
+    def _read(self, received: httpx2.Response) -> Reply:
         if received.status_code in (401, 403, 404):
             raise ServerError(
                 f"the judge at {self.server.base_url} returned status {received.status_code}: check its key and model "
@@ -164,7 +164,7 @@ def _completed(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def _text(received: httpx.Response) -> str:
+def _text(received: httpx2.Response) -> str:
     """The body decoded as UTF-8. The charset in the header is ignored, because it is untrusted and may be invalid."""
     return received.content.decode("utf-8", "replace")
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum size of a response body. The longest answer of a rubric has a few thousand tokens."""
@@ -15,11 +15,11 @@ class ResponseTooLarge(Exception):
 
 
 async def fetch(
-    http: httpx.AsyncClient, method: str, url: str, timeout_s: float, body: dict[str, Any] | None = None
-) -> httpx.Response:
+    http: httpx2.AsyncClient, method: str, url: str, timeout_s: float, body: dict[str, Any] | None = None
+) -> httpx2.Response:
     """The response with its body read, at most `timeout_s` seconds after the call. Redirects are not followed.
 
-    Raises httpx.ReadTimeout after that time, ResponseTooLarge, or another httpx.HTTPError; httpx.DecodingError for a
+    Raises httpx2.ReadTimeout after that time, ResponseTooLarge, or another httpx2.HTTPError; httpx2.DecodingError for a
     compressed body, whose size would only be known after decompression.
     """
     headers = {"Accept-Encoding": "identity"}
@@ -29,22 +29,22 @@ async def fetch(
             http.stream(method, url, json=body, headers=headers, follow_redirects=False) as received,
         ):
             if received.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise httpx.DecodingError("the response is compressed, although the request accepts no compression")
+                raise httpx2.DecodingError("the response is compressed, although the request accepts no compression")
             content = bytearray()
             async for chunk in received.aiter_bytes():
                 content += chunk
                 if len(content) > MAX_BYTES:
                     raise ResponseTooLarge
-            return httpx.Response(received.status_code, content=bytes(content), request=received.request)
+            return httpx2.Response(received.status_code, content=bytes(content), request=received.request)
     except TimeoutError:
-        raise httpx.ReadTimeout(f"no complete response within {timeout_s:g} s") from None
+        raise httpx2.ReadTimeout(f"no complete response within {timeout_s:g} s") from None
 
 
-def fetch_now(url: str, headers: dict[str, str], timeout_s: float) -> httpx.Response:
+def fetch_now(url: str, headers: dict[str, str], timeout_s: float) -> httpx2.Response:
     """Synchronous `fetch` with GET; ignores proxies from environment variables."""
 
-    async def get() -> httpx.Response:
-        async with httpx.AsyncClient(headers=headers, timeout=timeout_s, trust_env=False) as http:
+    async def get() -> httpx2.Response:
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout_s, trust_env=False) as http:
             return await fetch(http, "GET", url, timeout_s)
 
     return asyncio.run(get())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-import httpx
+import httpx2
 from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
@@ -89,8 +89,8 @@ class ManagedServer:
         while time.monotonic() < deadline:
             if not self.alive():
                 raise self.child.not_started()
-            with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).status_code == 200:
+            with suppress(httpx2.TransportError):
+                if httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).status_code == 200:
                     return
             time.sleep(0.25)
         raise self.child.not_ready(self.start_timeout_s)
@@ -115,7 +115,7 @@ class ExternalServer:
             listed = reply.json()["data"]
             served = [str(m["id"]) for m in listed]
             self.content_ids = any(m.get("owned_by") == "vllm" for m in listed)
-        except httpx.HTTPStatusError as e:
+        except httpx2.HTTPStatusError as e:
             raise ServerError(
                 f"the judge at {self.base_url} returned status {e.response.status_code}: check judge.api_key_env"
             ) from e
@@ -124,8 +124,8 @@ class ExternalServer:
                 f"no judge answers at {self.base_url} ({TOO_LARGE}): start it or correct judge.base_url"
             ) from None
         except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
             ValueError,
             RecursionError,
             KeyError,

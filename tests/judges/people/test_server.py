@@ -6,7 +6,7 @@ import threading
 import zlib
 from contextlib import ExitStack
 
-import httpx
+import httpx2
 import pytest
 from PIL import Image, PngImagePlugin
 
@@ -17,7 +17,7 @@ from tests.judges.people.conftest import MODELS, SCRIPT, live_server, make_shop
 PEOPLE = {"ann": "annotator", "bob": "annotator", "cleo": "annotator", "boss": "lead"}
 
 
-class Client(httpx.Client):
+class Client(httpx2.Client):
     """An annotator's browser, a context manager. Keeps every response."""
 
     def __init__(self, live, name):
@@ -64,19 +64,19 @@ def ann(live):
 
 def test_every_page_needs_a_link(live):
     for path in ("/", "/queue", "/lead", "/lead.json", "/image/" + "0" * 64):
-        assert httpx.get(live.url + path).status_code == 403
-    assert httpx.post(live.url + "/answer", json={}).status_code in (403, 422)
+        assert httpx2.get(live.url + path).status_code == 403
+    assert httpx2.post(live.url + "/answer", json={}).status_code in (403, 422)
     for path in ("/docs", "/openapi.json", "/static/", "/static/..%2fapp.py", "/static/page.html.j2", "/image/"):
-        assert httpx.get(live.url + path).status_code == 404, path
+        assert httpx2.get(live.url + path).status_code == 404, path
 
 
 def test_a_forged_token_is_refused_and_guessing_is_limited(live, ann):
     for _ in range(10):
-        assert httpx.get(f"{live.url}/a/{'x' * 43}").status_code == 403
-    assert httpx.get(f"{live.url}/a/{'x' * 43}").status_code == 429
-    assert httpx.get(f"{live.url}/a/{live.tokens['bob']}").status_code == 429  # not even a right one, for a minute
+        assert httpx2.get(f"{live.url}/a/{'x' * 43}").status_code == 403
+    assert httpx2.get(f"{live.url}/a/{'x' * 43}").status_code == 429
+    assert httpx2.get(f"{live.url}/a/{live.tokens['bob']}").status_code == 429  # not even a right one, for a minute
     assert ann.get("/").status_code == 200  # who is in stays in
-    assert httpx.get(live.url, cookies={COOKIE: "x" * 43}).status_code == 403
+    assert httpx2.get(live.url, cookies={COOKIE: "x" * 43}).status_code == 403
 
 
 def test_a_change_needs_the_csrf_token_and_the_own_origin(live, ann):
@@ -93,7 +93,7 @@ def test_a_change_needs_the_csrf_token_and_the_own_origin(live, ann):
 
 
 def test_another_host_name_is_refused(live):
-    answer = httpx.get(live.url, headers={"Host": "evil.example"}, cookies={COOKIE: live.tokens["ann"]})
+    answer = httpx2.get(live.url, headers={"Host": "evil.example"}, cookies={COOKIE: live.tokens["ann"]})
     assert answer.status_code == 400
 
 
@@ -135,7 +135,7 @@ def test_a_body_of_a_megabyte_is_refused(ann):
 
     try:
         status = ann.post("/answer", content=endless()).status_code
-    except httpx.TransportError:  # the server has closed the connection before all was sent
+    except httpx2.TransportError:  # the server has closed the connection before all was sent
         status = 413
     assert status == 413
     assert ann.answer(item, note="x" * 2000).status_code == 200
@@ -200,7 +200,7 @@ def test_two_annotators_on_the_same_item_at_once_and_one_twice(live):
         body |= {"values": {key: {"overall": bool(number % 2)} for key in keys}}
         cookies, headers = {COOKIE: client.token}, {"X-CSRF-Token": csrf_token(client.token)}
         barrier.wait()
-        statuses.append(httpx.post(f"{live.url}/answer", json=body, cookies=cookies, headers=headers).status_code)
+        statuses.append(httpx2.post(f"{live.url}/answer", json=body, cookies=cookies, headers=headers).status_code)
 
     threads = [threading.Thread(target=send, args=(clients[i % 2], i)) for i in range(20)]
     for thread in threads:
