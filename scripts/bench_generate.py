@@ -134,7 +134,7 @@ def pipeline(config: RunConfig, device: torch.device) -> Any:
     denoiser = getattr(pipe, kind.denoiser)
     denoiser.set_attention_backend(attention_backend("auto", device, described.dtype, described.attention, kind.masks))
     if config.engine.compile:
-        compile_regions(denoiser, kind.varying)
+        compile_regions(denoiser)
     return pipe
 
 

@@ -94,7 +94,7 @@ def budget(
         "host_gb": max((model.get("host_gb") or 0.0 for model in models), default=0.0),
         "basis": (
             f"modelled: weights read at {READ_GB_PER_S:g} GB/s on each node; {COMPILE_S[0]:g} to {COMPILE_S[1]:g} s of "
-            "compilation per model and image size on each GPU (published for FLUX.1-dev on an H100); judges started in "
+            "compilation per model and batch size on each GPU (published for FLUX.1-dev on an H100); judges started in "
             f"{JUDGE_START_S:g} s; a question is {TEXT_TOKENS} tokens of text, its images, and {ANSWER_TOKENS} "
             f"generated tokens; a metric's network {TOKENS} tokens per image at the GPU's rate to a tenth of it. "
             "Measured on one CPU core: reading images, and metrics without a network (configs/metric_times.json)"
