@@ -79,7 +79,7 @@ def like_gpus(gpu: torch.device) -> list[torch.device]:
     return [
         other
         for other in _gpus()
-        if device_name(other) == name and abs(_memory(other) - memory) < _EQUAL_MEMORY * memory
+        if device_name(other) == name and abs(_memory(other) - memory) <= _EQUAL_MEMORY * memory
     ]
 
 
@@ -93,7 +93,11 @@ def _gpus() -> list[torch.device]:
 
 
 def _memory(gpu: torch.device) -> int:
-    return torch.cuda.get_device_properties(gpu).total_memory
+    """Bytes; 0 if the GPU cannot be read, which is then not preferred."""
+    try:
+        return torch.cuda.get_device_properties(gpu).total_memory
+    except RuntimeError:
+        return 0
 
 
 def _named(gpus: Sequence[torch.device]) -> str:

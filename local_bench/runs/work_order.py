@@ -40,6 +40,8 @@ class OrderRequest:
     """Batch sizes chosen by earlier sessions, by bucket."""
     placement: dict[str, Any] = field(default_factory=dict)
     """What the run's first session decided for this model (`placement_of`); empty: nothing yet."""
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """The run's settings of the model; empty: the card's."""
 
     @classmethod
     def of(cls, run: RunDir, model: ModelPlan, jobs: Sequence[Job]) -> Self:
@@ -53,6 +55,7 @@ class OrderRequest:
             len(jobs),
             run.store.json_meta(f"batches:{model.label}") or {},
             run.store.json_meta(f"placement:{model.label}") or {},
+            model.sampler,
         )
 
 
@@ -85,8 +88,9 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
     free, needed = free_memory_gb(device), memory.peak_gb + OTHERS_GB
     if free < needed:
         raise ConfigError(
-            f"{model.label}: it needs {needed:.1f} GB of {worker_device.device} ({numerics.device_name(device)}), and "
-            f"{free:.1f} GB are free: end other processes that use it"
+            f"{model.label}: it needs {needed:.1f} GB of {worker_device.device} "
+            f"({torch.cuda.get_device_properties(device).name}), and {free:.1f} GB are free: end other processes that "
+            "use it"
         )
     kind = family(card.family)
     loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
@@ -118,7 +122,7 @@ def work_order(worker_device: WorkerDevice, request: OrderRequest) -> tuple[Work
         if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb()
         else None,
         known_sizes=request.known_sizes,
-        sampler=model.sampler,
+        sampler=request.sampler,
     )
     return order, tuple(memory.sentences)
 
