@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from diffusers.models.attention_dispatch import attention_backend
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from local_bench.core.errors import ConfigError
@@ -57,7 +58,8 @@ def place_denoiser(pipe: Any, name: str, machine: Machine) -> None:
         _stream(module, machine)
     _rest_to_device(pipe, streamed, machine)
     if _supports_backends(module):
-        module.set_attention_backend(machine.attention)
+        with attention_backend(machine.attention):  # restores the process's own, which `set_attention_backend` changes
+            module.set_attention_backend(machine.attention)
     elif machine.attention not in ("native", *_KERNELS):
         raise ConfigError(
             f"engine.attention_backend: {type(module).__name__} supports only torch's own kernels, not "
@@ -102,6 +104,8 @@ def attend(module: Any, machine: Machine) -> Iterator[None]:
     """
     kernel = _KERNELS.get(machine.attention)
     with ExitStack() as stack:
+        if _supports_backends(module):
+            stack.enter_context(attention_backend(machine.attention))
         if kernel is not None and machine.device.type == "cuda":
             if kernel is SDPBackend.CUDNN_ATTENTION:
                 stack.enter_context(cudnn_attention_allowed())

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from diffusers.models.attention_dispatch import _AttentionBackendRegistry
 
 from local_bench.core.errors import ConfigError
 from local_bench.generators.device import attend
@@ -124,6 +125,23 @@ def attend_none():
     from contextlib import nullcontext
 
     return nullcontext()
+
+
+def test_the_kernel_of_a_model_is_not_that_of_the_process(ready, machine):
+    """What is counted or generated next in this process, with another kernel, must not use it."""
+
+    def active():
+        return _AttentionBackendRegistry.get_active_backend()[0].value
+
+    mine, used = ready("flux"), []
+    before = active()
+    generator = family("flux")(mine.card, mine.weights, replace(machine, attention="_native_math"))
+    generator.load_denoiser()
+    assert active() == before != "_native_math"
+    generator.pipe.transformer.register_forward_pre_hook(lambda *_: used.append(active()))
+    generator.denoise(mine.items[:1])
+    assert set(used) == {"_native_math"}
+    assert active() == before
 
 
 def test_the_signature_contains_what_determines_bytes():
