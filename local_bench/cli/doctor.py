@@ -1,6 +1,7 @@
 """`doctor`: check software, devices, disk and models on this machine."""
 
-import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,16 @@ _IMPORTED = {
     "pyiqa": "pyiqa",
 }
 """The module of each package that `doctor` imports."""
+_IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+        fault = ""
+    except Exception as e:
+        fault = (str(e).splitlines() or [type(e).__name__])[0]
+    print(name, fault, sep="\\t", flush=True)
+"""
 
 
 @click.command(
@@ -130,7 +141,8 @@ def _packages() -> list[dict[str, Any]]:
     from local_bench.judges.vlm.flags import vllm_version
 
     found = versions()
-    rows = [_package(name, module, found.get(name)) for name, module in _IMPORTED.items()]
+    faults = _import_faults()
+    rows = [_package(name, found.get(name), faults.get(module, "it ends Python")) for name, module in _IMPORTED.items()]
     vllm = vllm_version()
     if vllm is None:
         rows.append(_row("vllm", None, "not installed: judges run through transformers, slower"))
@@ -139,16 +151,23 @@ def _packages() -> list[dict[str, Any]]:
     return rows
 
 
-def _package(name: str, module: str, version: str | None) -> dict[str, Any]:
-    """A package is imported: what it links to may be missing (opencv-python needs libGL)."""
+def _import_faults() -> dict[str, str]:
+    """By module, why an installed package of `_IMPORTED` cannot be imported: what it links to may be missing
+    (opencv-python needs libGL). In a child process, because `doctor` itself needs none of them."""
+    command = [sys.executable, "-c", _IMPORTS, *_IMPORTED.values()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    found: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        module, _, fault = line.partition("\t")
+        if module in _IMPORTED.values():
+            found[module] = fault
+    return found
+
+
+def _package(name: str, version: str | None, fault: str) -> dict[str, Any]:
     if version is None:
         return _row(name, False, "run scripts/setup")
-    try:
-        importlib.import_module(module)
-    except (ImportError, OSError, RuntimeError) as e:
-        reason = (str(e).splitlines() or [type(e).__name__])[0]
-        return _row(name, False, f"{version} cannot be imported ({reason}): run scripts/setup")
-    return _row(name, True, version)
+    return _row(name, not fault, version if not fault else f"{version} cannot be imported ({fault}): run scripts/setup")
 
 
 def _devices() -> list[dict[str, Any]]:

@@ -488,7 +488,7 @@ STATUSES = {
     "host-memory": "passed",
     "device-memory": "skipped",
     "mig": "skipped",
-    **{f"family:{name}": "passed" for name in FAMILIES},
+    **{f"family:{name}": "passed" for name in FAMILIES if "edit" not in name},  # Qwen's editors take 1 megapixel
     "memory": "skipped",
     "streamed": "passed",
     "energy": "skipped",
@@ -502,6 +502,7 @@ STATUSES = {
 
 def script(tmp_path, only, **env):
     command = [sys.executable, ROOT / "scripts" / "gpu_check", "--device", "cpu", "--json", "--only", only]
+    env["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # compiles no trial of the processor
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, timeout=900, check=False
     )

@@ -224,7 +224,7 @@ def test_unusable_nodes_are_reported_and_excluded(tmp_path, facts, reason):
         assert note.startswith("the node node2 is not used: it ")
         assert reason in note
         nodes._last_usable -= 1000
-        with pytest.raises(LocalBenchError, match=r"no usable node for 120 s .*the messages above say why"):
+        with pytest.raises(LocalBenchError, match=r"no usable node for 600 s .*the messages above say why"):
             nodes.check_alone()
 
 
