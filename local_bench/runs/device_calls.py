@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,17 +25,22 @@ class DeviceCalls:
     OutOfDeviceMemory if memory runs out in a call. That includes failures that it does not see: if the workspace of a
     convolution does not fit, torch tries cuDNN's other algorithms, whose results differ in the last bits, and keeps the
     one that fits for all later convolutions of that shape in the same thread (`benchmark_cache` in ATen's Conv_v8.cpp;
-    seen on an H100). After a failure, calls therefore run in a new thread.
+    seen on an H100). After a failure, calls therefore run in a new thread, in the context of the first one: torch's
+    settings of compilation are context variables.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._thread: ThreadPoolExecutor | None = None
+        self._context: Context | None = None
 
     def __call__(self, call: Callable[..., T], *arguments: Any) -> T:
         before, failure = failed_allocations(self._device), ""
         try:
-            result = call(*arguments) if self._thread is None else self._thread.submit(call, *arguments).result()
+            if self._thread is None or self._context is None:
+                result = call(*arguments)
+            else:
+                result = self._thread.submit(self._context.run, call, *arguments).result()
         except (RuntimeError, MemoryError) as e:
             if not is_out_of_memory(e):
                 raise
@@ -48,6 +54,7 @@ class DeviceCalls:
         on_gpu = self._device.type == "cuda"
         use_device = partial(torch.cuda.set_device, self._device) if on_gpu else None
         self._thread = ThreadPoolExecutor(1, initializer=use_device)
+        self._context = self._context or copy_context()
         collect()
         if on_gpu:
             torch.cuda.empty_cache()

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.generators import capacity
 from local_bench.generators.memory import OTHERS_GB
+from local_bench.generators.numerics import set_determinism
 from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 from local_bench.runs import device_calls
@@ -219,6 +221,34 @@ def test_a_workspace_that_did_not_fit_counts_as_running_out_of_memory(tmp_path, 
     assert images(events) == undisturbed
     assert set(threads[:4]) == {"MainThread"}
     assert "MainThread" not in threads[4:]  # torch keeps its choice of algorithms by thread
+
+
+def test_a_new_thread_compiles_with_the_same_settings(tmp_path, monkeypatch):
+    """Settings of torch's compiler hold for a context, and a new thread has an empty one."""
+    set_determinism(1)
+    counter, real = CompileCounterWithBackend("eager"), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *a, **k: real(*a, **{**k, "backend": counter}))
+    made, jobs = order_of(tmp_path, compile=True)
+    worker, settings = Worker(made), []
+    denoise = worker._generator.denoise
+
+    def recorded(items):
+        thread = threading.current_thread().name
+        inductor, dynamo = torch._inductor.config, torch._dynamo.config
+        values = (inductor.deterministic, dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit)
+        duck, tag = torch.fx.experimental._config.use_duck_shape, torch.compiler.config.cache_key_tag
+        settings.append((thread, (*values, duck, tag)))
+        if len(items) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return denoise(items)
+
+    worker._generator.denoise = recorded
+    assert sizes(worker.make(jobs)) == [2]
+    threads, values = zip(*settings, strict=True)
+    assert len(set(threads)) == 2
+    assert len(set(values)) == 1
+    assert values[0][:4] == (True, 4096, True, False)
+    assert values[0][4]
 
 
 def test_failed_allocations_are_those_that_torch_counts(monkeypatch):
