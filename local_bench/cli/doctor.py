@@ -74,7 +74,12 @@ def doctor(
         return run(Options(as_json=as_json, **given), " ".join(["local-bench doctor --gpu", *arguments]))
     if given:
         raise ConfigError(f"--{next(iter(given))} requires --gpu: add it")
-    checks = [*_packages(), *_devices(), _disk(), *(_models() if config is None else _config_checks(config))]
+    checks = [
+        *_packages(imported=config is None),
+        *_devices(),
+        _disk(),
+        *(_models() if config is None else _config_checks(config)),
+    ]
     if as_json:
         show_json({"ok": all(c["ok"] is not False for c in checks), "checks": checks})
     else:
@@ -136,12 +141,12 @@ def _row(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
     return {"check": name, "ok": ok, "detail": detail}
 
 
-def _packages() -> list[dict[str, Any]]:
+def _packages(imported: bool) -> list[dict[str, Any]]:
     from local_bench.core.packages import versions
     from local_bench.judges.vlm.flags import vllm_version
 
     found = versions()
-    faults = _import_faults()
+    faults = _import_faults() if imported else dict.fromkeys(_IMPORTED.values(), "")
     rows = [_package(name, found.get(name), faults.get(module, "it ends Python")) for name, module in _IMPORTED.items()]
     vllm = vllm_version()
     if vllm is None:
