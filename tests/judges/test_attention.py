@@ -31,8 +31,8 @@ USUAL = ModelFacts(
 
 
 @pytest.fixture
-def asked(cache, monkeypatch):
-    """What vLLM is asked about, instead of asking it."""
+def checked(cache, monkeypatch):
+    """What the checks of vLLM are given; they are replaced here, and run in test_judge_on_gpu."""
     calls = []
 
     def facts(*call):
@@ -47,12 +47,12 @@ def embedded(**given):
     return JudgeConfig(transport="embedded", **given)
 
 
-def test_vllm_is_asked_about_this_judge_on_this_gpu_and_not_for_a_cpu(asked):
+def test_vllm_checks_this_judge_for_this_gpu_and_not_for_a_cpu(checked):
     described = card("tiny-qwen3-vl", "judge")
     assert attention_of(embedded(), A100) == Attention(True, "FLASH_ATTN")
-    assert asked == [(resolve(described), "bfloat16", (8, 0), ("FLASH_ATTN", "TRITON_ATTN"))]
+    assert checked == [(resolve(described), "bfloat16", (8, 0), ("FLASH_ATTN", "TRITON_ATTN"))]
     assert attention_of(embedded(), CPU) == Attention(why_not="vLLM has no batch-invariant mode on a CPU")
-    assert len(asked) == 1
+    assert len(checked) == 1
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_vllm_is_asked_about_this_judge_on_this_gpu_and_not_for_a_cpu(asked):
         ({"extra_args": ["--max-num-seqs", "8", "--attention-backend=TRITON_ATTN"]}, {}, (True, "TRITON_ATTN")),
     ],
 )
-def test_the_config_precedes_the_card(asked, monkeypatch, given, of_card, expected):
+def test_the_config_precedes_the_card(checked, monkeypatch, given, of_card, expected):
     described = card("tiny-qwen3-vl", "judge").model_copy(update=of_card)
     monkeypatch.setattr(judge_factory, "card", lambda *_: described)
     found = attention_of(embedded(**given), A100)
@@ -79,14 +79,14 @@ def test_the_config_precedes_the_card(asked, monkeypatch, given, of_card, expect
     assert bool(found.why_not) is not found.batch_invariant
 
 
-def test_a_card_that_requires_batch_invariance_can_be_tried_on_a_cpu(asked, monkeypatch):
+def test_a_card_that_requires_batch_invariance_can_be_tried_on_a_cpu(checked, monkeypatch):
     update = {"batch_invariant": "on", "attention_backend": "FLASH_ATTN"}
     described = card("tiny-qwen3-vl", "judge").model_copy(update=update)
     monkeypatch.setattr(judge_factory, "card", lambda *_: described)
     assert attention_of(embedded(), CPU).batch_invariant is False
 
 
-def test_impossible_requirements_are_one_sentence(asked):
+def test_impossible_requirements_are_one_sentence(checked):
     for config, device, message in (
         (embedded(batch_invariant="on"), CPU, r"judge\.batch_invariant: on is impossible \(.* on a CPU\): use auto$"),
         (
@@ -111,7 +111,7 @@ def test_judges_that_vllm_does_not_run_here_have_no_such_settings(cache):
     assert attention_of(JudgeConfig(transport="local"), A100) is None
 
 
-def test_numerics_on_a_cpu_are_those_of_earlier_releases(asked):
+def test_numerics_on_a_cpu_are_those_of_earlier_releases(checked):
     numerics = numerics_of(embedded(), [CPU])
     assert numerics == {"vllm": "0.32.0", "device": "cpu", "batch_invariant": False}
 
