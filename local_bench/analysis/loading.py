@@ -10,6 +10,7 @@ from local_bench.analysis.economics import usd_per_image
 from local_bench.analysis.settlement import accounting
 from local_bench.core import strictjson
 from local_bench.core.money import MICRO
+from local_bench.core.packages import require
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import OutcomeRow
@@ -187,6 +188,7 @@ def _cost(row: OutcomeRow, costs: Mapping[str, float]) -> float | None:
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str]) -> "pd.DataFrame":
+    require("tables")
     import pandas as pd
 
     return pd.DataFrame(rows, columns=columns)

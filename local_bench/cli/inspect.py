@@ -107,16 +107,15 @@ def _write_site(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> int:
 
 def _report(run_dir: Path, figures: bool, as_json: bool) -> int:
     from local_bench.analysis.settlement import accounting
-    from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
     from local_bench.report.scenarios import economics_json
-    from local_bench.report.site.run_exports import write_run_figures, write_run_tables
+    from local_bench.report.site.run_exports import write_exports, write_run_figures
     from local_bench.runs.rundir import RunDir
 
     with RunDir.open(run_dir) as run:
         run.image_store.check(run.store, decode=True, io_workers=run.config.engine.io_workers)
         money = accounting(run.store, run.config.settlement)
-        exports = write_exports(run, money) + write_run_tables(run, money)
+        exports = write_exports(run, money, say)
         if figures:
             exports += write_run_figures(run, money)
         page = write_report(run, money)

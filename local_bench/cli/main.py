@@ -31,6 +31,7 @@ from local_bench.cli.view import view
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError, UserError
 from local_bench.core.files import is_dir
+from local_bench.core.packages import missing
 from local_bench.core.paths import CONFIG_DIRS
 from local_bench.core.version import __version__
 
@@ -126,6 +127,10 @@ def _run(arguments: list[str] | None) -> int:
         abandon(sys.stdout)
         return 1
     except Exception as e:  # unexpected errors: one sentence instead of a traceback
+        absent = missing(e.name) if isinstance(e, ModuleNotFoundError) else None
+        if absent is not None:
+            say(f"local-bench: {absent}")
+            return absent.exit_code
         if DEBUG in given or os.environ.get("LOCAL_BENCH_DEBUG"):
             raise
         described = system_error(e) if isinstance(e, OSError) else None

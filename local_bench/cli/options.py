@@ -29,7 +29,16 @@ class PathOption(click.ParamType[Path]):
         return Path(value)
 
 
-PATH = PathOption()
+class ConfigOption(PathOption):
+    """As PathOption; also the name of a shipped run config."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from local_bench.core.paths import find_config
+
+        return find_config(super().convert(value, param, ctx))
+
+
+PATH, CONFIG_PATH = PathOption(), ConfigOption()
 ALLOW_REMOTE = click.option(
     "--allow-remote",
     is_flag=True,
@@ -95,16 +104,16 @@ def _runs() -> Iterable[str]:
 def _configs() -> Iterable[str]:
     from local_bench.core.paths import configs_dir
 
-    local = [*Path().glob("*.yaml"), *Path().glob("configs/runs/*.yaml")]
-    return [str(path) for path in (local or sorted((configs_dir() / "runs").glob("*.yaml")))]
+    shipped = sorted(path.stem for path in (configs_dir() / "runs").glob("*.yaml"))
+    return [*map(str, sorted(Path().glob("*.yaml"))), *shipped]
 
 
 cards_completed, suites_completed = _completer(_cards), _completer(_suites)
 runs_completed = _completer(_runs)
 targets_completed = _completer(lambda: [*_runs(), *_configs()])
 RUN = click.argument("run_dir", metavar="RUN", type=PATH, shell_complete=runs_completed)
-CONFIG = click.argument("config", metavar="CONFIG", type=PATH, shell_complete=_completer(_configs))
-TARGET = click.argument("target", metavar="CONFIG|RUN", type=PATH, shell_complete=targets_completed)
+CONFIG = click.argument("config", metavar="CONFIG", type=CONFIG_PATH, shell_complete=_completer(_configs))
+TARGET = click.argument("target", metavar="CONFIG|RUN", type=CONFIG_PATH, shell_complete=targets_completed)
 
 # ---- overrides of a config
 

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from local_bench.cli.options import ALLOW_REMOTE, CONFIG, JSON, PATH, TARGET, examples, overrides, targets_completed
+from local_bench.cli.options import (
+    ALLOW_REMOTE,
+    CONFIG,
+    CONFIG_PATH,
+    JSON,
+    PATH,
+    TARGET,
+    examples,
+    overrides,
+    targets_completed,
+)
 from local_bench.cli.output import progress, say, say_faults, show, show_json, waiting
 
 if TYPE_CHECKING:
@@ -171,7 +181,7 @@ def settle(
         "local-bench measure images/ --metrics clip_cap --captions captions.jsonl --out scores.jsonl",
     )
 )
-@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=PATH, shell_complete=targets_completed)
+@click.argument("target", metavar="CONFIG|RUN|FOLDER", type=CONFIG_PATH, shell_complete=targets_completed)
 @click.option("--metrics", metavar="NAME,…", help="The metrics to compute for the images in a folder.")
 @click.option("--sources", type=PATH, help="Source images of edits, or conditions; matched by file name.")
 @click.option("--masks", type=PATH, help="Masks, white where the source should change; matched by file name.")
@@ -356,11 +366,9 @@ def _run(
 
 def _write_report(finished: "RunDir") -> Path:
     from local_bench.analysis.settlement import accounting
-    from local_bench.report.exports import write_exports
     from local_bench.report.page import write_report
-    from local_bench.report.site.run_exports import write_run_tables
+    from local_bench.report.site.run_exports import write_exports
 
     money = accounting(finished.store, finished.config.settlement)
-    write_exports(finished, money)
-    write_run_tables(finished, money)
+    write_exports(finished, money, say)
     return write_report(finished, money)

@@ -8,7 +8,8 @@ LocalBenchError            exit 1: the run ended with a failure, or a check did 
 │   ├── ImageError         an image that cannot be read safely
 │   │   └── RunImageError  exit 1: an image of a run is missing, damaged or does not match its digest
 │   ├── WeightsError       a model whose files are not on this machine
-│   └── DatasetError       a benchmark's published files cannot be fetched or do not match their digests
+│   ├── DatasetError       a benchmark's published files cannot be fetched or do not match their digests
+│   └── MissingExtra       a package of an extra is not installed
 ├── LedgerError            the run's ledger cannot be opened or written
 │   └── LedgerDamaged      the ledger is missing, empty or damaged although its run has begun
 ├── StorageError           the disk is full or refuses a write
@@ -68,6 +69,10 @@ class WeightsError(UserError):
 
 class DatasetError(UserError):
     """A benchmark's published files cannot be fetched; no partial files remain."""
+
+
+class MissingExtra(UserError):
+    """A package that an extra brings is not installed."""
 
 
 class LedgerError(LocalBenchError):

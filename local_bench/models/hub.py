@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from local_bench.core.errors import StorageError, WeightsError
+from local_bench.core.errors import MissingExtra, StorageError, WeightsError
+from local_bench.core.packages import require
 from local_bench.models.digests import file_digests, file_sha256, git_blob_sha1
 from local_bench.models.manifest import FetchedFile, FetchedRepo
 from local_bench.models.purpose import Purpose, for_model
@@ -160,6 +161,10 @@ def check_space(purpose: Purpose, needed_bytes: int) -> None:
 
 def snapshot(card: str, repo: str, revision: str | None) -> Path:
     """The folder of a commit in the Hub cache. Never downloads; WeightsError if files are missing."""
+    try:
+        require("fetch")
+    except MissingExtra as e:
+        raise WeightsError(f"whether the weights of {card} are on this machine is unknown: {e}") from None
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 

@@ -5,7 +5,6 @@ weights with a missing shard. Accepted, but not loaded: a pickle with a .safeten
 """
 
 import fnmatch
-import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Any
 from local_bench.core import strictjson
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import read_bytes
+from local_bench.core.packages import location
 
 PIPELINE = "model_index.json"
 """The index file of a diffusers pipeline, whose components are in subfolders."""
@@ -146,10 +146,7 @@ def _is_known_class(listing: Listing, component: str, entry: list[Any]) -> bool:
 
 def _pipelines_of_diffusers() -> set[str]:
     """The module names of diffusers' pipelines; nothing is imported."""
-    spec = importlib.util.find_spec("diffusers")
-    assert spec is not None
-    assert spec.origin is not None
-    return {path.name for path in (Path(spec.origin).parent / "pipelines").iterdir() if path.is_dir()}
+    return {path.name for path in (location("diffusers").parent / "pipelines").iterdir() if path.is_dir()}
 
 
 def _refuse_pickles(listing: Listing, component: str) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from local_bench.core.environment import isolate
 from local_bench.core.errors import LocalBenchError
+from local_bench.core.packages import require
 from local_bench.core.types import NOT_FINITE
-from local_bench.judges.metrics.registry import check_metrics, metric_card
+from local_bench.judges.metrics.registry import check_extras, check_metrics, metric_card
 from local_bench.runs.acceptance import decide
 from local_bench.runs.config import RunConfig
 from local_bench.runs.contents import record_contents
@@ -55,6 +56,9 @@ def run_stages(
     is kept, and the same call continues from there.
     """
     isolate()
+    if ON_DEVICE & set(stages):
+        require("generate")
+        check_extras(config.metrics if "measure" in stages else ())
     check_config(config, files=bool(ON_DEVICE & set(stages)))  # settle needs neither weights nor imported images
     if require_metrics:
         check_metrics(config.metrics)

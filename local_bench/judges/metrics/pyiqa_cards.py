@@ -10,10 +10,10 @@ import sys
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import ConfigError
+from local_bench.core.errors import ConfigError, MissingExtra
+from local_bench.core.packages import location
 from local_bench.models.cards import ModelCard, Source
 
 GATHER = "local_bench.judges.metrics.pyiqa_store:gather"
@@ -69,15 +69,18 @@ class Described:
 def pyiqa_card(name: str) -> ModelCard | None:
     """The card of pyiqa's metric `name`; None if it needs no file. ConfigError if there is no such metric, or it is not
     supported."""
-    described = describe(name)
+    try:
+        kind, revision = describe(name).kind, pyiqa_version()
+    except MissingExtra:  # planning and settling do not need pyiqa
+        kind, revision = name, None
     if name in FORMULAS:
         return None
     return ModelCard(
         name=f"pyiqa:{name}",
         role="metric",
         family="pyiqa",
-        title=f"{described.kind} as pyiqa has it",
-        source=Source(gather=GATHER, revision=pyiqa_version()),
+        title=f"{kind} as pyiqa has it",
+        source=Source(gather=GATHER, revision=revision),
         licence="CC-BY-NC-SA-4.0 (pyiqa's own files; its backbones by their authors')",
         parameters_b=0.1,
         vram_gb=2,
@@ -127,10 +130,7 @@ def _bound(text: str) -> float | None:
 @cache
 def _table() -> dict[str, Any]:
     """pyiqa's table of metrics, from its file: importing the package would take seconds and torch."""
-    found = importlib.util.find_spec("pyiqa")
-    assert found is not None
-    assert found.origin is not None
-    path = Path(found.origin).with_name(f"{_TABLE}.py")
+    path = location("pyiqa").with_name(f"{_TABLE}.py")
     spec = importlib.util.spec_from_file_location(f"_pyiqa_{_TABLE}", path)
     assert spec is not None
     assert spec.loader is not None

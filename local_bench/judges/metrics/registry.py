@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.packages import entry_points
+from local_bench.core.packages import entry_points, require
 from local_bench.core.suggest import hint
 from local_bench.judges.metrics.base import Metric
 from local_bench.models.cards import ModelCard, card
@@ -114,6 +114,14 @@ def check_metric(name: str) -> None:
 
             Store(described.name.removeprefix(PYIQA)).load(described.name)  # its message names the file
         raise
+
+
+def check_extras(names: Sequence[str]) -> None:
+    """MissingExtra if a metric of `names` needs a package that is not installed."""
+    for name in names:
+        entry = _known().get(name.partition(":")[0])
+        family = "pyiqa" if name.startswith(PYIQA) else entry and entry.family
+        require("metrics", *({"pyiqa": ["pyiqa"], "insightface": ["faces"]}.get(family or "", [])))
 
 
 def check_metrics(names: Sequence[str]) -> None:

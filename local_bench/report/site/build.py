@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from local_bench.analysis.ground_truth import check_ground_truth
-from local_bench.core.errors import UserError
+from local_bench.core.errors import MissingExtra, UserError
+from local_bench.core.packages import require
 from local_bench.core.storage import storage_errors, write_atomic
 from local_bench.report.papers.draw import SUFFIXES
 from local_bench.report.site.details import RunDetails
@@ -88,6 +89,11 @@ def write_site(
         drawn |= numbered(own, i, names[i]) if len(runs) > 1 else own
     note("drawing figures and writing tables")
     write_tables(tables(found), out / "tables")
+    try:
+        require("tables")
+    except MissingExtra as e:
+        note(f"figures are not drawn: {e}")
+        drawn = {}
     write_figures(drawn, out / "figures", [".svg"] if live else list(SUFFIXES))
     found["figures"] = [{"file": f"{name}.svg", "title": figure.data.title} for name, figure in drawn.items()]
     _write_data(out, "summary", found)

@@ -1,14 +1,33 @@
 """Tables and figures for papers of one run, in its `exports/`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from local_bench.analysis.settlement import Accounting
+from local_bench.core.errors import MissingExtra
+from local_bench.core.packages import require
 from local_bench.report.papers.table import Figure
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables, write_figures, write_tables
 from local_bench.report.site.run_figures import run_figures
 from local_bench.report.site.summary import summary
 from local_bench.runs.rundir import RunDir
+
+
+def write_exports(run: RunDir, money: Accounting, note: Callable[[str], None]) -> list[Path]:
+    """Write the run's data and the tables for papers to `<run>/exports/`; return the files. Without the extra `tables`
+    there are no files of data, and earlier ones, which may have other numbers, are removed. Raises as the functions
+    that write them."""
+    try:
+        require("tables")
+    except MissingExtra as e:
+        note(f"the run's data are not exported: {e}")
+        for old in (run.path / "exports").glob("*.*"):
+            old.unlink()
+        return write_run_tables(run, money)
+    from local_bench.report import exports
+
+    return exports.write_exports(run, money) + write_run_tables(run, money)
 
 
 def write_run_tables(run: RunDir, money: Accounting) -> list[Path]:

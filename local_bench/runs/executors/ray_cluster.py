@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import ConfigError, LocalBenchError
+from local_bench.core.packages import require
 from local_bench.runs.config import EngineConfig
 
 SETTINGS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
@@ -31,16 +32,13 @@ _MOST_PATH = 40
 
 
 def require_ray() -> Any:
-    """The module `ray`. ConfigError if it is not installed."""
+    """The module `ray`. MissingExtra if it is not installed."""
+    require("ray")
     os.environ.update(SETTINGS | _ATTEMPTS)
-    try:
-        import ray
-        from ray._private import worker
-        from ray._raylet import Config  # type: ignore[attr-defined]
-    except ImportError:
-        raise ConfigError(
-            "engine.executor: ray is not installed: install local-bench with its extra `ray` on every node"
-        ) from None
+    import ray
+    from ray._private import worker
+    from ray._raylet import Config  # type: ignore[attr-defined]
+
     Config.initialize("")  # another library may have imported ray before, which reads the variables at import
     worker.print_to_stdstream = _ignore  # it prints lost workers to stdout, even with log_to_driver=False
     return ray
